@@ -1,0 +1,207 @@
+"""What it cost: prices, usage records, the double-entry ledger and roll-ups.
+
+Money is whole pico-dollars (10⁻¹² of the currency unit): N micro-dollars per million tokens are N pico-dollars per
+token, so a request is priced exactly, without rounding.
+"""
+
+from __future__ import annotations
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import F, Q
+from django.db.models.functions import Now
+
+from tenants.ids import new_id
+
+
+class PriceBook(models.Model):
+    """A list of prices in one currency: the platform's, or one tenant's own."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    name = models.CharField(max_length=200, unique=True)
+    #: None is the book of every tenant that has none of its own.
+    tenant_id = models.UUIDField(null=True, blank=True, unique=True)
+    currency = models.CharField(max_length=3, default="USD")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class PriceVersion(models.Model):
+    """Prices of one model from a moment on, in pico-dollars per token. Never changed once effective."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    book = models.ForeignKey(PriceBook, on_delete=models.PROTECT, related_name="versions")
+    model_name = models.CharField(max_length=200)
+    prompt_pico = models.BigIntegerField()
+    cached_prompt_pico = models.BigIntegerField()
+    completion_pico = models.BigIntegerField()
+    #: Per request; what a prediction hit costs.
+    prediction_hit_pico = models.BigIntegerField(default=0)
+    effective_from = models.DateTimeField()
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("book", "model_name", "effective_from"), name="price_effective_once"),
+            models.CheckConstraint(
+                name="prices_not_negative",
+                condition=Q(prompt_pico__gte=0)
+                & Q(cached_prompt_pico__gte=0)
+                & Q(completion_pico__gte=0)
+                & Q(prediction_hit_pico__gte=0),
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.model_name} from {self.effective_from:%Y-%m-%d %H:%M}"
+
+
+class UsageRecord(models.Model):
+    """One request, once. Partitioned by its UUIDv7 id, which keeps the primary key global.
+
+    Token classes are disjoint: ``prompt_tokens + cached_prompt_tokens`` is what the engine reported as prompt.
+    ``prompt_tokens`` counts only uncached ones. Ids are plain columns, because rows outlive what they name.
+    """
+
+    class State(models.TextChoices):
+        COMPLETE = "complete"
+        CLIENT_GONE = "client_gone"
+        ENGINE_ERROR = "engine_error"
+        INTERRUPTED = "interrupted"
+
+    class Purpose(models.TextChoices):
+        TENANT = "tenant"
+        CANARY = "canary"
+        RETRY = "retry"
+        PREWARM = "prewarm"
+        LOST = "lost"
+
+    class TokensSource(models.TextChoices):
+        ENGINE = "engine"
+        CACHE = "cache"
+        STREAMED = "streamed"
+        ESTIMATED = "estimated"
+
+    id = models.UUIDField(primary_key=True, editable=False)
+    tenant_id = models.UUIDField()
+    project_id = models.UUIDField()
+    key_id = models.UUIDField()
+    purpose = models.CharField(max_length=16, choices=Purpose.choices, default=Purpose.TENANT)
+    endpoint = models.CharField(max_length=64)
+    model_name = models.CharField(max_length=200)
+    revision_id = models.UUIDField()
+    replica_id = models.UUIDField(null=True)
+    started_at = models.DateTimeField()
+    finished_at = models.DateTimeField()
+    state = models.CharField(max_length=16, choices=State.choices)
+    http_status = models.PositiveSmallIntegerField()
+    stream = models.BooleanField()
+    #: hit, miss or bypass, with the reason of a bypass.
+    cache_result = models.CharField(max_length=16)
+    cache_reason = models.CharField(max_length=64, blank=True, default="")
+    route_reason = models.CharField(max_length=16, blank=True, default="")
+    prompt_tokens = models.PositiveIntegerField()
+    cached_prompt_tokens = models.PositiveIntegerField()
+    completion_tokens = models.PositiveIntegerField()
+    tokens_source = models.CharField(max_length=16, choices=TokensSource.choices)
+    #: Of a prediction hit: the tokens the engine did not have to work on.
+    avoided_prompt_tokens = models.PositiveIntegerField(default=0)
+    avoided_completion_tokens = models.PositiveIntegerField(default=0)
+    #: None until a price is known: such a row is never billed as zero, it waits as unrated.
+    price_version_id = models.UUIDField(null=True)
+    currency = models.CharField(max_length=3, default="USD")
+    amount_pico = models.BigIntegerField(null=True)
+    saved_prediction_pico = models.BigIntegerField(default=0)
+    saved_prefix_pico = models.BigIntegerField(default=0)
+    ttft_ms = models.FloatField(null=True)
+    duration_ms = models.FloatField()
+    client_request_id = models.CharField(max_length=200, blank=True, default="")
+
+    class Meta:
+        # Partitions cannot be said in Django's terms: the migration makes the table (see 0001_initial).
+        managed = False
+        db_table = "billing_usagerecord"
+
+    def __str__(self) -> str:
+        return str(self.id)
+
+
+class LedgerAccount(models.Model):
+    """An account of the double-entry ledger, one per tenant, kind and currency."""
+
+    class Kind(models.TextChoices):
+        RECEIVABLE = "receivable"
+        REVENUE = "revenue"
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    tenant_id = models.UUIDField()
+    kind = models.CharField(max_length=16, choices=Kind.choices)
+    currency = models.CharField(max_length=3)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("tenant_id", "kind", "currency"), name="ledger_account_once"),)
+
+    def __str__(self) -> str:
+        return f"{self.kind} of {self.tenant_id}"
+
+
+class LedgerTransaction(models.Model):
+    """A posting whose entries sum to zero. ``source`` names what was posted, once and for all."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    tenant_id = models.UUIDField()
+    kind = models.CharField(max_length=16)
+    source = models.CharField(max_length=200, unique=True)
+    usage_ids = ArrayField(models.UUIDField(), default=list)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    def __str__(self) -> str:
+        return self.source
+
+
+class LedgerEntry(models.Model):
+    """One side of a posting, debit positive. A trigger refuses change; another that a transaction be unequal."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    transaction = models.ForeignKey(LedgerTransaction, on_delete=models.PROTECT, related_name="entries")
+    account = models.ForeignKey(LedgerAccount, on_delete=models.PROTECT, related_name="entries")
+    amount_pico = models.DecimalField(max_digits=38, decimal_places=0)
+
+    class Meta:
+        verbose_name_plural = "ledger entries"
+
+    def __str__(self) -> str:
+        return f"{self.account_id} {self.amount_pico}"
+
+
+class UsageRollup(models.Model):
+    """Sums over 15 minutes, kept by the drain in the transaction that inserts the rows they sum."""
+
+    id = models.BigAutoField(primary_key=True)
+    starts_at = models.DateTimeField()
+    tenant_id = models.UUIDField()
+    project_id = models.UUIDField()
+    model_name = models.CharField(max_length=200)
+    requests = models.PositiveBigIntegerField(default=0)
+    errors = models.PositiveBigIntegerField(default=0)
+    prediction_hits = models.PositiveBigIntegerField(default=0)
+    prefix_hits = models.PositiveBigIntegerField(default=0)
+    prompt_tokens = models.PositiveBigIntegerField(default=0)
+    cached_prompt_tokens = models.PositiveBigIntegerField(default=0)
+    completion_tokens = models.PositiveBigIntegerField(default=0)
+    avoided_tokens = models.PositiveBigIntegerField(default=0)
+    amount_pico = models.DecimalField(max_digits=38, decimal_places=0, default=0)
+    saved_prediction_pico = models.DecimalField(max_digits=38, decimal_places=0, default=0)
+    saved_prefix_pico = models.DecimalField(max_digits=38, decimal_places=0, default=0)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=("starts_at", "tenant_id", "project_id", "model_name"), name="rollup_once"
+            ),
+        )
+        indexes = (models.Index(F("tenant_id"), F("starts_at").desc(), name="rollup_by_tenant"),)
+
+    def __str__(self) -> str:
+        return f"{self.tenant_id} {self.starts_at:%Y-%m-%d %H:%M}"

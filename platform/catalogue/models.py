@@ -1,0 +1,69 @@
+"""What may be called: models, their immutable revisions, aliases, and who sees them."""
+
+from __future__ import annotations
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from tenants.ids import new_id
+from tenants.models import Tenant
+
+
+class Model(models.Model):
+    """A served model name. Private to its owner; a public one is seen by every tenant."""
+
+    class Visibility(models.TextChoices):
+        PRIVATE = "private"
+        PUBLIC = "public"
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    name = models.CharField(max_length=200, unique=True)
+    owner = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="models")
+    visibility = models.CharField(max_length=16, choices=Visibility.choices, default=Visibility.PRIVATE)
+    archived_at = models.DateTimeField(null=True, blank=True)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ModelAlias(models.Model):
+    """Another name of a model. Usage is recorded under the model's own name."""
+
+    name = models.CharField(max_length=200, unique=True)
+    model = models.ForeignKey(Model, on_delete=models.PROTECT, related_name="aliases")
+
+    class Meta:
+        verbose_name_plural = "model aliases"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ModelRevision(models.Model):
+    """What exactly runs: weights, tokenizer, template and engine arguments. Never changed, only superseded."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    model = models.ForeignKey(Model, on_delete=models.PROTECT, related_name="revisions")
+    #: A Hugging Face id or an absolute folder.
+    source = models.CharField(max_length=500)
+    #: SHA-256 of what changes an answer: weights, tokenizer, template, engine, arguments. Part of every cache key.
+    digest = models.CharField(max_length=64)
+    engine = models.CharField(max_length=16, choices=(("vllm", "vllm"), ("simulated", "simulated")))
+    engine_args = ArrayField(models.CharField(max_length=200), default=list, blank=True)
+    context_length_tokens = models.PositiveIntegerField()
+    active_from = models.DateTimeField(db_default=Now())
+    superseded_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("model", "digest"), name="revision_digest_once"),
+            models.UniqueConstraint(
+                fields=("model",), condition=Q(superseded_at=None), name="one_active_revision_per_model"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.model_id}@{self.digest[:12]}"

@@ -1,0 +1,49 @@
+"""Turn DATABASE_URL and REDIS_URL into what Django, redis-py, Channels and Celery each expect."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from hearth import env
+
+
+def django_database(url: str) -> dict[str, Any]:
+    """Return Django's database entry for a ``postgresql://`` URL; a socket folder goes in ``?host=``.
+
+    An empty URL gives an entry that cannot connect, so that commands which need no database still run.
+    Raises BadSetting for any other scheme.
+    """
+    if not url:
+        return {"ENGINE": "django.db.backends.postgresql", "NAME": "hearth", "HOST": "/nonexistent"}
+    parts = urlsplit(url)
+    if parts.scheme not in {"postgresql", "postgres"}:
+        raise env.BadSetting("DATABASE_URL", f"{parts.scheme}://…", "a postgresql:// URL")
+    query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+    host = query.pop("host", None) or parts.hostname or ""
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": unquote(parts.path.lstrip("/")) or "hearth",
+        "USER": unquote(parts.username or ""),
+        "PASSWORD": unquote(parts.password or ""),
+        "HOST": host,
+        "PORT": str(parts.port or ""),
+        "OPTIONS": query,
+        "CONN_MAX_AGE": 60,
+        "CONN_HEALTH_CHECKS": True,
+    }
+
+
+def redis_url(name: str) -> str:
+    """Return the URL of one Redis role, or REDIS_URL when the role has none of its own."""
+    return env.text(name) or env.text("REDIS_URL") or "redis://127.0.0.1:6379/0"
+
+
+def celery_url(name: str) -> str:
+    """Return the same address in kombu's spelling, which names a unix socket ``redis+socket://``."""
+    url = redis_url(name)
+    if not url.startswith("unix://"):
+        return url
+    parts = urlsplit(url)
+    database = parse_qs(parts.query).get("db", ["0"])[-1]
+    return f"redis+socket://{parts.path}?virtual_host={database}"

@@ -1,0 +1,214 @@
+"""Read Hearth's environment variables: one list, typed, each with its unit and the reason for its default.
+
+Errors: a missing or bad value raises ``BadSetting`` naming the variable, before anything starts.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+ROOT = Path(__file__).resolve().parents[2]
+
+Number = TypeVar("Number", int, float)
+
+
+class BadSetting(Exception):
+    """A variable is missing or cannot be read. Carries ``name``, ``value`` and what is allowed."""
+
+    def __init__(self, name: str, value: str | None, allowed: str) -> None:
+        super().__init__(f"{name}={value!r}: expected {allowed}")
+        self.name = name
+        self.value = value
+        self.allowed = allowed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One environment variable. ``doc`` says what it does, its unit and why the default is what it is."""
+
+    name: str
+    default: str | None
+    doc: str
+    choices: tuple[str, ...] = ()
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        name="HEARTH_DATA_DIR",
+        default=str(ROOT / ".hearth"),
+        doc="Folder of everything one instance keeps: secrets, embedded servers, WAL, logs. In the checkout, "
+        "so that removing the checkout removes it.",
+    ),
+    Setting(
+        name="HEARTH_HOST",
+        default="127.0.0.1",
+        doc="Address the gateway and the portal listen on. Loopback, so that a first start exposes nothing.",
+    ),
+    Setting(
+        name="HEARTH_PORT",
+        default="8080",
+        doc="TCP port of the gateway; the portal takes the next one.",
+    ),
+    Setting(
+        name="HEARTH_ROLE",
+        default="all",
+        choices=("all", "gateway", "portal", "drain", "agent", "control", "inference", "beat"),
+        doc="Which role this process plays; the `hearth` command sets it. `all` serves every path from one "
+        "process, for `manage.py runserver` and tests.",
+    ),
+    Setting(
+        name="HEARTH_NODE",
+        default=platform.node() or "localhost",
+        doc="Name of this machine among the nodes; it names the Celery queue `node.<name>`. The host name.",
+    ),
+    Setting(
+        name="HEARTH_ENGINE",
+        default="auto",
+        choices=("auto", "vllm", "simulated"),
+        doc="Which engine `hearth up` deploys. `auto` takes real vLLM, and says so loudly when it must fall "
+        "back to the simulated engine.",
+    ),
+    Setting(
+        name="HEARTH_ENGINE_VENV",
+        default=str(ROOT / ".venv-engine"),
+        doc="Virtual environment of the engine, apart from Hearth's own because their pins fight.",
+    ),
+    Setting(
+        name="HEARTH_TORCH_INDEX",
+        default="https://download.pytorch.org/whl/cpu",
+        doc="Package index that has the CPU build of torch; asked only when pip does not find it elsewhere.",
+    ),
+    Setting(
+        name="HEARTH_MODEL",
+        default="",
+        doc="Model to serve: a Hugging Face id or a folder. Empty: the tiny chat model in the repository.",
+    ),
+    Setting(
+        name="HEARTH_REPLICAS",
+        default="2",
+        doc="Replicas `hearth up` asks for. Two, so that affinity and failover can be seen.",
+    ),
+    Setting(
+        name="DATABASE_URL",
+        default="",
+        doc="PostgreSQL as role hearth_app. Empty: the embedded server. Needed by every role.",
+    ),
+    Setting(
+        name="DATABASE_OWNER_URL",
+        default="",
+        doc="PostgreSQL as role hearth_owner, used by `hearth manage migrate` only. Empty: DATABASE_URL.",
+    ),
+    Setting(
+        name="REDIS_URL",
+        default="",
+        doc="Redis for every purpose whose own URL is not set. Empty: the embedded server.",
+    ),
+    Setting(name="REDIS_LIMITS_URL", default="", doc="Redis of the request limits. Empty: REDIS_URL."),
+    Setting(name="REDIS_CACHE_URL", default="", doc="Redis of the prediction cache; may evict. Empty: REDIS_URL."),
+    Setting(name="REDIS_BROKER_URL", default="", doc="Redis of Celery; must not evict. Empty: REDIS_URL."),
+    Setting(name="REDIS_CHANNELS_URL", default="", doc="Redis of live page updates. Empty: REDIS_URL."),
+    Setting(
+        name="HEARTH_REDIS_TIMEOUT_MS",
+        default="50",
+        doc="Longest wait for Redis in a request, milliseconds. A slow Redis is worse than a dead one.",
+    ),
+    Setting(
+        name="HEARTH_MAX_BODY_BYTES",
+        default="10485760",
+        doc="Largest request body, bytes (10 MiB: a 1 M token prompt fits, a mistaken upload does not).",
+    ),
+    Setting(
+        name="HEARTH_BODY_TIMEOUT_SECONDS",
+        default="30",
+        doc="Longest wait for a request body, seconds, so that a slow sender holds no worker.",
+    ),
+    Setting(
+        name="HEARTH_ENGINE_CONNECT_TIMEOUT_SECONDS",
+        default="2",
+        doc="Longest wait for a connection to an engine, seconds; after it another replica is tried.",
+    ),
+    Setting(
+        name="HEARTH_ENGINE_TIMEOUT_SECONDS",
+        default="600",
+        doc="Longest silence of an engine between two bytes, seconds; covers a long prefill.",
+    ),
+    Setting(
+        name="HEARTH_WAL_SYNC",
+        default="group",
+        choices=("group", "always"),
+        doc="When usage records reach the disk: `group` within 10 ms of the write, `always` before the last "
+        "byte is sent. Either survives the death of the process; `always` survives the death of the host.",
+    ),
+    Setting(
+        name="HEARTH_DEBUG",
+        default="0",
+        choices=("0", "1"),
+        doc="Django's debug pages. Off, because they show secrets.",
+    ),
+    Setting(
+        name="HEARTH_ALLOWED_HOSTS",
+        default="127.0.0.1,localhost,[::1]",
+        doc="Host names the portal answers to, comma separated. Loopback, like HEARTH_HOST.",
+    ),
+)
+
+_BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+
+def text(name: str) -> str:
+    """Return the variable as text, or its default. Raises BadSetting when it is not one of its choices."""
+    setting = _BY_NAME[name]
+    value = os.environ.get(name) or setting.default or ""
+    if setting.choices and value not in setting.choices:
+        raise BadSetting(name, value, " | ".join(setting.choices))
+    return value
+
+
+def integer(name: str, *, minimum: int = 0) -> int:
+    """Return the variable as a whole number of at least ``minimum``. Raises BadSetting."""
+    return _number(name, int, minimum)
+
+
+def number(name: str, *, minimum: float = 0.0) -> float:
+    """Return the variable as a number of at least ``minimum``. Raises BadSetting."""
+    return _number(name, float, minimum)
+
+
+def flag(name: str) -> bool:
+    """Return True for 1, False for 0. Raises BadSetting for anything else."""
+    return text(name) == "1"
+
+
+def path(name: str) -> Path:
+    """Return the variable as an absolute path, with ``~`` expanded."""
+    return Path(text(name)).expanduser().absolute()
+
+
+def data_dir() -> Path:
+    """Return the data folder of this instance; it may not exist yet."""
+    return path("HEARTH_DATA_DIR")
+
+
+def sockets_dir(data: Path) -> Path:
+    """Return the folder of this instance's unix sockets, kept short: a socket path ends at 107 bytes."""
+    from hashlib import sha256
+
+    digest = sha256(str(data).encode()).hexdigest()[:12]
+    return Path(tempfile.gettempdir()) / f"hearth-{digest}"
+
+
+def _number(name: str, kind: Callable[[str], Number], minimum: Number) -> Number:
+    value = text(name)
+    try:
+        found = kind(value)
+    except ValueError:
+        raise BadSetting(name, value, "a number") from None
+    if found < minimum:
+        raise BadSetting(name, value, f"at least {minimum}")
+    return found

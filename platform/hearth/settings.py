@@ -1,0 +1,161 @@
+"""Django's settings. Addresses and secrets come from the environment (``hearth.env``); policy lives in the database."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hearth import addresses, env
+from hearth.secrets import load_or_ephemeral
+
+ROOT = env.ROOT
+DATA_DIR = env.data_dir()
+ROLE = env.text("HEARTH_ROLE")
+SECRETS = load_or_ephemeral(DATA_DIR)
+
+SECRET_KEY = SECRETS.django_secret_key
+DEBUG = env.flag("HEARTH_DEBUG")
+ALLOWED_HOSTS = env.text("HEARTH_ALLOWED_HOSTS").split(",")
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django.contrib.humanize",
+    "channels",
+    "rest_framework",
+    "drf_spectacular",
+    "tenants",
+    "catalogue",
+    "billing",
+    "workers",
+    "gateway",
+    "portal",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+ROOT_URLCONF = "hearth.urls"
+ASGI_APPLICATION = "hearth.asgi.application"
+TEMPLATES: list[dict[str, Any]] = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [ROOT / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+
+DATABASES: dict[str, dict[str, Any]] = {"default": addresses.django_database(env.text("DATABASE_URL"))}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+AUTH_USER_MODEL = "tenants.User"
+LOGIN_URL = "/portal/login/"
+LOGIN_REDIRECT_URL = "/portal/"
+
+REDIS_LIMITS_URL = addresses.redis_url("REDIS_LIMITS_URL")
+REDIS_CACHE_URL = addresses.redis_url("REDIS_CACHE_URL")
+REDIS_TIMEOUT_SECONDS = env.integer("HEARTH_REDIS_TIMEOUT_MS", minimum=1) / 1000
+CHANNEL_LAYERS = {
+    "default": {
+        "BACKEND": "channels_redis.core.RedisChannelLayer",
+        "CONFIG": {"hosts": [addresses.redis_url("REDIS_CHANNELS_URL")], "prefix": "hearth.channels"},
+    }
+}
+
+LANGUAGE_CODE = "en"
+TIME_ZONE = "UTC"
+USE_TZ = True
+USE_I18N = False
+STATIC_URL = "/static/"
+# npm puts the packages of package-lock.json there; only the folders the pages load are offered.
+STATICFILES_DIRS = [
+    ROOT / "platform" / "portal" / "static",
+    *[
+        (f"vendor/{package.name}", package / "dist")
+        for package in sorted((ROOT / "node_modules").glob("*"))
+        if package.name in {"htmx.org", "uplot"} and (package / "dist").is_dir()
+    ],
+]
+WHITENOISE_USE_FINDERS = True
+WHITENOISE_AUTOREFRESH = DEBUG
+
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+CSRF_COOKIE_SAMESITE = "Lax"
+X_FRAME_OPTIONS = "DENY"
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+
+REST_FRAMEWORK: dict[str, Any] = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "portal.api.authentication.BearerAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_PAGINATION_CLASS": "portal.api.pagination.KeysetPagination",
+    "PAGE_SIZE": 100,
+    "EXCEPTION_HANDLER": "portal.api.errors.handle",
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Hearth",
+    "DESCRIPTION": "Multi-tenant LLM inference: the inference API under /v1 and the management API under /api/v1.",
+    "VERSION": "1",
+    "SERVE_INCLUDE_SCHEMA": False,
+}
+
+# Celery reads these through ``namespace="CELERY"``.
+CELERY_BROKER_URL = addresses.celery_url("REDIS_BROKER_URL")
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_TRANSPORT_OPTIONS = {
+    "visibility_timeout": 3600,  # longer than the longest deferred request, or it would run twice
+    "socket_timeout": 10,
+    "socket_keepalive": True,
+    "health_check_interval": 10,
+    "global_keyprefix": "hearth.celery.",
+}
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_SERIALIZER = "json"
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_TASK_DEFAULT_QUEUE = "control"
+CELERY_TIMEZONE = "UTC"
+
+MAX_BODY_BYTES = env.integer("HEARTH_MAX_BODY_BYTES", minimum=1024)
+BODY_TIMEOUT_SECONDS = env.number("HEARTH_BODY_TIMEOUT_SECONDS", minimum=0.1)
+ENGINE_CONNECT_TIMEOUT_SECONDS = env.number("HEARTH_ENGINE_CONNECT_TIMEOUT_SECONDS", minimum=0.05)
+ENGINE_TIMEOUT_SECONDS = env.number("HEARTH_ENGINE_TIMEOUT_SECONDS", minimum=1)
+WAL_DIR = DATA_DIR / "wal"
+WAL_SYNC = env.text("HEARTH_WAL_SYNC")
+NODE_NAME = env.text("HEARTH_NODE")
+DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES
+
+LOGGING: dict[str, Any] = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["stderr"], "level": "INFO"},
+}

@@ -1,0 +1,10 @@
+"""Every path that Django serves. In production the gateway role answers ``/v1/`` before Django sees it."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.urls import URLPattern, URLResolver, include, path
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("admin/", admin.site.urls),
+]

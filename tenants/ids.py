@@ -1,0 +1,36 @@
+"""Ids: UUIDv7, so that they sort by time of creation; one type for each kind of thing."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import NewType
+from uuid import UUID
+
+from uuid_utils.compat import uuid7
+
+TenantId = NewType("TenantId", UUID)
+ProjectId = NewType("ProjectId", UUID)
+KeyId = NewType("KeyId", UUID)
+RequestId = NewType("RequestId", UUID)
+RevisionId = NewType("RevisionId", UUID)
+ReplicaId = NewType("ReplicaId", UUID)
+
+#: The built-in tenant that pays for canaries and pre-warming.
+PLATFORM_SLUG = "platform"
+
+
+def new_id() -> UUID:
+    """Return a fresh UUIDv7 (RFC 9562): 48 bits of Unix milliseconds, then random bits."""
+    return uuid7()
+
+
+def created_at(value: UUID) -> datetime:
+    """Return the UTC time in a UUIDv7, exact to the millisecond. Raises ValueError for another version."""
+    if value.version != 7:
+        raise ValueError(f"not a UUIDv7: {value}")
+    return datetime.fromtimestamp((value.int >> 80) / 1000, tz=UTC)
+
+
+def first_id_at(moment: datetime) -> UUID:
+    """Return the smallest UUIDv7 of that millisecond: the lower bound of a time range over ids."""
+    return UUID(int=(int(moment.timestamp() * 1000) << 80) | (0x7 << 76) | (0x2 << 62))

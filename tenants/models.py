@@ -1,0 +1,199 @@
+"""Who is calling: tenants, their policy, projects, members, API keys, and the audit log."""
+
+from __future__ import annotations
+
+from django.contrib.auth.models import AbstractUser
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import F, Q
+from django.db.models.functions import Now
+
+from tenants.ids import new_id
+
+
+class User(AbstractUser):
+    """A person who signs in to the portal. ``is_staff`` makes an operator, who sees every tenant."""
+
+
+class Tenant(models.Model):
+    """A customer. Everything it owns carries its id; it is archived, never deleted."""
+
+    class State(models.TextChoices):
+        ACTIVE = "active"
+        SUSPENDED = "suspended"
+        ARCHIVED = "archived"
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    slug = models.SlugField(max_length=63, unique=True)
+    name = models.CharField(max_length=200)
+    state = models.CharField(max_length=16, choices=State.choices, default=State.ACTIVE)
+    archived_at = models.DateTimeField(null=True, blank=True)
+    #: Tenants of one group consent to share warm prefixes; empty shares with nobody.
+    trust_group = models.CharField(max_length=63, blank=True, default="")
+    #: Regions its requests may run in; empty allows all.
+    allowed_regions = ArrayField(models.CharField(max_length=63), default=list, blank=True)
+    currency = models.CharField(max_length=3, default="USD")
+    billing_timezone = models.CharField(max_length=63, default="UTC")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints = (
+            models.CheckConstraint(
+                name="tenant_archived_at_with_state",
+                condition=Q(state="archived", archived_at__isnull=False) | (~Q(state="archived") & Q(archived_at=None)),
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.slug
+
+
+class TenantPolicy(models.Model):
+    """One version of what a tenant may do. Rows are never changed; the highest version is in force."""
+
+    class CacheMode(models.TextChoices):
+        OFF = "off"
+        DETERMINISTIC = "deterministic"
+        ALL = "all"
+
+    class Scope(models.TextChoices):
+        TENANT = "tenant"
+        PROJECT = "project"
+        KEY = "key"
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="policies")
+    version = models.PositiveIntegerField()
+    cache_mode = models.CharField(max_length=16, choices=CacheMode.choices, default=CacheMode.DETERMINISTIC)
+    cache_ttl_seconds = models.PositiveIntegerField(default=3600)
+    #: Who shares whole answers and warm prefixes inside the tenant.
+    cache_scope = models.CharField(max_length=16, choices=Scope.choices, default=Scope.TENANT)
+    #: A new epoch empties the tenant's prefix cache on every engine.
+    salt_epoch = models.PositiveIntegerField(default=1)
+    #: Requests a minute for the whole tenant; None is unlimited, 0 admits nothing.
+    requests_per_minute = models.PositiveIntegerField(null=True, blank=True)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("tenant", "version"), name="policy_version_once"),)
+
+    def __str__(self) -> str:
+        return f"{self.tenant_id} v{self.version}"
+
+
+class Membership(models.Model):
+    """A user's role in a tenant."""
+
+    class Role(models.TextChoices):
+        OWNER = "owner"
+        BILLING = "billing"
+        DEVELOPER = "developer"
+        VIEWER = "viewer"
+
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="memberships")
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="memberships")
+    role = models.CharField(max_length=16, choices=Role.choices, default=Role.VIEWER)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("user", "tenant"), name="membership_once"),)
+
+    def __str__(self) -> str:
+        return f"{self.user_id} {self.role} of {self.tenant_id}"
+
+
+class Project(models.Model):
+    """A tenant's own division: keys and usage belong to exactly one project."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="projects")
+    slug = models.SlugField(max_length=63)
+    name = models.CharField(max_length=200)
+    archived_at = models.DateTimeField(null=True, blank=True)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("tenant", "slug"), name="project_slug_once_per_tenant"),)
+
+    def __str__(self) -> str:
+        return f"{self.tenant_id}/{self.slug}"
+
+
+class ApiKey(models.Model):
+    """A tenant's key. Only an HMAC of its secret is kept; see ``tenants.keys`` for the format."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    public_id = models.CharField(max_length=16, unique=True)
+    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="keys")
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="keys")
+    name = models.CharField(max_length=200)
+    secret_hmac = models.BinaryField(max_length=32)
+    pepper_version = models.PositiveSmallIntegerField()
+    scopes = ArrayField(models.CharField(max_length=32), default=list, blank=True)
+    #: Served model names it may call; empty allows all that its tenant sees.
+    allowed_models = ArrayField(models.CharField(max_length=200), default=list, blank=True)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    created_by = models.ForeignKey(User, null=True, blank=True, on_delete=models.SET_NULL)
+
+    def __str__(self) -> str:
+        return f"hk_{self.public_id}"
+
+
+class OperatorToken(models.Model):
+    """A bearer token of an operator for ``/api/v1/``; same format and storage as an API key, prefix ``ho_``."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    public_id = models.CharField(max_length=16, unique=True)
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="tokens")
+    name = models.CharField(max_length=200)
+    secret_hmac = models.BinaryField(max_length=32)
+    pepper_version = models.PositiveSmallIntegerField()
+    expires_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    def __str__(self) -> str:
+        return f"ho_{self.public_id}"
+
+
+class AuditEntry(models.Model):
+    """One change: who, what, before and after. A trigger refuses to change or remove a row."""
+
+    class ActorKind(models.TextChoices):
+        USER = "user"
+        KEY = "key"
+        SYSTEM = "system"
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    actor_kind = models.CharField(max_length=8, choices=ActorKind.choices)
+    actor = models.CharField(max_length=200)
+    tenant = models.ForeignKey(Tenant, null=True, on_delete=models.PROTECT, related_name="audit_entries")
+    action = models.CharField(max_length=64)
+    object_kind = models.CharField(max_length=32)
+    object_id = models.CharField(max_length=64)
+    before = models.JSONField(null=True)
+    after = models.JSONField(null=True)
+    request_id = models.UUIDField(null=True)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        indexes = (models.Index(F("tenant"), F("id").desc(), name="audit_by_tenant"),)
+        verbose_name_plural = "audit entries"
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.object_kind} {self.object_id}"
+
+
+class PolicyEpoch(models.Model):
+    """One row, one number: raised by every change that a gateway must learn of (see ``tenants.epoch``)."""
+
+    id = models.PositiveSmallIntegerField(primary_key=True, default=1)
+    value = models.BigIntegerField(default=1)
+
+    class Meta:
+        constraints = (models.CheckConstraint(name="policy_epoch_is_one_row", condition=Q(id=1)),)
+
+    def __str__(self) -> str:
+        return str(self.value)
