@@ -107,16 +107,12 @@ AUTH_PASSWORD_VALIDATORS = [
 
 REST_FRAMEWORK: dict[str, Any] = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
-        "portal.api.authentication.BearerAuthentication",
         "rest_framework.authentication.SessionAuthentication",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
-    "DEFAULT_PAGINATION_CLASS": "portal.api.pagination.KeysetPagination",
-    "PAGE_SIZE": 100,
-    "EXCEPTION_HANDLER": "portal.api.errors.handle",
 }
 SPECTACULAR_SETTINGS = {
     "TITLE": "Hearth",
