@@ -1,0 +1,214 @@
+"""The secrets of one instance: ``secrets.json`` in the data directory, made once, mode 0600.
+
+    SecretsError
+    ├── SecretsExposed    somebody besides the owner may read the file
+    └── SecretsCorrupt    not what :func:`create` writes
+
+Keys that sign or salt stored values are versioned: a new version is added and made current, and the old ones stay
+until nothing refers to them. Losing ``key_pepper`` makes every API key useless, so the file belongs in a backup.
+No Django here: settings and the embedded servers read it before Django exists.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+FILE_NAME = "secrets.json"
+MODE = 0o600
+KEY_BYTES = 32
+
+
+class SecretsError(Exception):
+    """The file cannot be used. Carries ``path``, ``problem`` and ``remedy``, one sentence each."""
+
+    def __init__(self, path: Path, problem: str, remedy: str) -> None:
+        super().__init__(f"{path}: {problem}. {remedy}")
+        self.path = path
+        self.problem = problem
+        self.remedy = remedy
+
+
+class SecretsExposed(SecretsError):
+    """Its permissions let somebody else read it."""
+
+
+class SecretsCorrupt(SecretsError):
+    """It is not JSON, or a value is missing or has the wrong form."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionedKey:
+    """A 32-byte key with every version still in use. ``current`` signs; ``versions`` verify."""
+
+    current: int
+    versions: Mapping[int, bytes]
+
+    @property
+    def value(self) -> bytes:
+        """The current version's 32 bytes."""
+        return self.versions[self.current]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabasePasswords:
+    """Passwords of the embedded PostgreSQL's roles; letters, digits, ``-`` and ``_`` only, so they fit in a URL."""
+
+    superuser: str
+    owner: str
+    app: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secrets:
+    """Everything secret that an instance made for itself."""
+
+    django_secret_key: str
+    #: HMAC key of stored API keys.
+    key_pepper: VersionedKey
+    #: HMAC key of the ``cache_salt`` that an engine gets.
+    cache_salt: VersionedKey
+    #: HMAC key of prediction-cache fingerprints.
+    cache_mac: VersionedKey
+    #: Bearer token that engines ask of the gateway, 64 hexadecimal digits.
+    engine_key: str
+    database_passwords: DatabasePasswords
+    #: Password of the portal's first administrator.
+    admin_password: str
+
+
+def path_in(data_dir: Path) -> Path:
+    """Return where the secrets of this data directory live."""
+    return data_dir / FILE_NAME
+
+
+def load(data_dir: Path) -> Secrets:
+    """Read the secrets. Raises FileNotFoundError, SecretsExposed or SecretsCorrupt."""
+    path = path_in(data_dir)
+    _require_private(path)
+    try:
+        return _from_json(json.loads(path.read_text()))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise SecretsCorrupt(
+            path,
+            f"not a secrets file of Hearth ({type(error).__name__}: {error})",
+            "Restore it from a backup; moving it away makes new secrets, and every API key must be issued again.",
+        ) from error
+
+
+def load_or_create(data_dir: Path) -> Secrets:
+    """Read the secrets, or make them first when there are none.
+
+    Atomic: of several processes that start at once, one makes the file and all read that one; a crash leaves
+    either no file or a whole one. The folder must exist. Raises what :func:`load` raises.
+    """
+    path = path_in(data_dir)
+    if not path.exists():
+        _write_once(path, json.dumps(_to_json(_generate()), indent=2) + "\n")
+    return load(data_dir)
+
+
+def load_or_ephemeral(data_dir: Path) -> Secrets:
+    """Read the secrets, or return random ones that are kept nowhere.
+
+    For commands that need settings but no instance (``manage check``, tests): two such processes share nothing.
+    """
+    try:
+        return load(data_dir)
+    except FileNotFoundError:
+        return _generate()
+
+
+def _require_private(path: Path) -> None:
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        raise SecretsExposed(
+            path,
+            f"its mode is {mode:04o}, so other users may read it",
+            f"Run: chmod 600 {path}; and change what it holds if this machine is shared.",
+        )
+
+
+def _write_once(path: Path, text: str) -> None:
+    """Write through a temporary file and a hard link, which fails rather than replaces when the name is taken."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(temporary, path)
+    except FileExistsError:
+        pass  # another process made it first: its secrets are the instance's
+    finally:
+        temporary.unlink()
+
+
+def _generate() -> Secrets:
+    return Secrets(
+        django_secret_key=secrets.token_urlsafe(50),
+        key_pepper=_new_key(),
+        cache_salt=_new_key(),
+        cache_mac=_new_key(),
+        engine_key=secrets.token_hex(KEY_BYTES),
+        database_passwords=DatabasePasswords(
+            superuser=secrets.token_urlsafe(24), owner=secrets.token_urlsafe(24), app=secrets.token_urlsafe(24)
+        ),
+        admin_password=secrets.token_urlsafe(12),
+    )
+
+
+def _new_key() -> VersionedKey:
+    return VersionedKey(current=1, versions={1: secrets.token_bytes(KEY_BYTES)})
+
+
+def _to_json(found: Secrets) -> dict[str, Any]:
+    return {
+        "django_secret_key": found.django_secret_key,
+        "key_pepper": _key_to_json(found.key_pepper),
+        "cache_salt": _key_to_json(found.cache_salt),
+        "cache_mac": _key_to_json(found.cache_mac),
+        "engine_key": found.engine_key,
+        "database_passwords": asdict(found.database_passwords),
+        "admin_password": found.admin_password,
+    }
+
+
+def _key_to_json(key: VersionedKey) -> dict[str, Any]:
+    return {"current": key.current, **{str(version): value.hex() for version, value in key.versions.items()}}
+
+
+def _from_json(document: dict[str, Any]) -> Secrets:
+    return Secrets(
+        django_secret_key=_text(document, "django_secret_key"),
+        key_pepper=_key_from_json(document, "key_pepper"),
+        cache_salt=_key_from_json(document, "cache_salt"),
+        cache_mac=_key_from_json(document, "cache_mac"),
+        engine_key=_text(document, "engine_key"),
+        database_passwords=DatabasePasswords(
+            **{name: _text(document["database_passwords"], name) for name in ("superuser", "owner", "app")}
+        ),
+        admin_password=_text(document, "admin_password"),
+    )
+
+
+def _text(document: dict[str, Any], name: str) -> str:
+    value = document[name]
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{name} is not a text")
+    return value
+
+
+def _key_from_json(document: dict[str, Any], name: str) -> VersionedKey:
+    versions = {int(key): bytes.fromhex(value) for key, value in document[name].items() if key != "current"}
+    current = document[name]["current"]
+    if current not in versions or any(len(value) != KEY_BYTES for value in versions.values()):
+        raise ValueError(f"{name} has no current version of {KEY_BYTES} bytes")
+    return VersionedKey(current=current, versions=versions)
