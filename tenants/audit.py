@@ -1,0 +1,45 @@
+"""Write who changed what. Called by every change, inside its transaction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+from uuid import UUID
+
+from tenants.models import AuditEntry, Tenant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Actor:
+    """Who acts: a signed-in user, an API key (its public id), or the system (the job's name)."""
+
+    kind: Literal["user", "key", "system"]
+    name: str
+    request_id: UUID | None = None
+
+
+SYSTEM = Actor(kind="system", name="hearth")
+
+
+def record(
+    actor: Actor,
+    action: str,
+    target: tuple[str, object],
+    *,
+    tenant: Tenant | None = None,
+    before: dict[str, Any] | None = None,
+    after: dict[str, Any] | None = None,
+) -> AuditEntry:
+    """Append one entry. ``target`` is (kind, id); ``before`` and ``after`` hold JSON values and never a secret."""
+    kind, identity = target
+    return AuditEntry.objects.create(
+        actor_kind=actor.kind,
+        actor=actor.name,
+        tenant=tenant,
+        action=action,
+        object_kind=kind,
+        object_id=str(identity),
+        before=before,
+        after=after,
+        request_id=actor.request_id,
+    )

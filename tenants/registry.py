@@ -1,0 +1,162 @@
+"""Create and change tenants, their policy and their projects. Every function audits and raises the epoch."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from tenants import audit, epoch
+from tenants.audit import Actor
+from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound
+from tenants.ids import PLATFORM_SLUG, TenantId
+from tenants.models import Project, Tenant, TenantPolicy
+
+SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What a tenant may do; the fields of :class:`TenantPolicy` that an operator sets."""
+
+    cache_mode: str = "deterministic"
+    cache_ttl_seconds: int = 3600
+    cache_scope: str = "tenant"
+    salt_epoch: int = 1
+    requests_per_minute: int | None = None
+
+
+POLICY_FIELDS = ("cache_mode", "cache_ttl_seconds", "cache_scope", "salt_epoch", "requests_per_minute")
+
+
+@transaction.atomic
+def create_tenant(actor: Actor, *, slug: str, name: str, policy: Policy | None = None) -> Tenant:
+    """Create a tenant with its first policy and a project named ``default``. Raises BadName, AlreadyExists."""
+    _check_slug("tenant", slug)
+    if Tenant.objects.filter(slug=slug).exists():
+        raise AlreadyExists("tenant", slug)
+    tenant = Tenant.objects.create(slug=slug, name=name)
+    chosen = policy or Policy()
+    TenantPolicy.objects.create(tenant=tenant, version=1, **{field: getattr(chosen, field) for field in POLICY_FIELDS})
+    audit.record(actor, "tenant.created", ("tenant", tenant.id), tenant=tenant, after={"slug": slug, "name": name})
+    create_project(actor, tenant, slug="default", name="Default")
+    return tenant
+
+
+@transaction.atomic
+def create_project(actor: Actor, tenant: Tenant, *, slug: str, name: str) -> Project:
+    """Create a project. Raises BadName, AlreadyExists."""
+    _check_slug("project", slug)
+    if Project.objects.filter(tenant=tenant, slug=slug).exists():
+        raise AlreadyExists("project", slug)
+    project = Project.objects.create(tenant=tenant, slug=slug, name=name)
+    audit.record(actor, "project.created", ("project", project.id), tenant=tenant, after={"slug": slug, "name": name})
+    epoch.bump()
+    return project
+
+
+def policy_of(tenant: Tenant) -> TenantPolicy:
+    """Return the policy in force."""
+    return TenantPolicy.objects.filter(tenant=tenant).latest("version")
+
+
+@transaction.atomic
+def set_policy(actor: Actor, tenant: Tenant, **changes: Any) -> TenantPolicy:
+    """Add a version with these fields changed; returns the one in force, unchanged if nothing differs.
+
+    Raises BadName for a field that is not one of POLICY_FIELDS or a value the field does not allow.
+    """
+    Tenant.objects.select_for_update().get(id=tenant.id)
+    old = policy_of(tenant)
+    unknown = set(changes) - set(POLICY_FIELDS)
+    if unknown:
+        raise BadName("policy field", ", ".join(sorted(unknown)), ", ".join(POLICY_FIELDS))
+    before = {field: getattr(old, field) for field in POLICY_FIELDS}
+    after = before | changes
+    if after == before:
+        return old
+    _check_policy(after)
+    new = TenantPolicy.objects.create(tenant=tenant, version=old.version + 1, **after)
+    audit.record(actor, "policy.changed", ("tenant", tenant.id), tenant=tenant, before=before, after=after)
+    epoch.bump()
+    return new
+
+
+def suspend(actor: Actor, tenant: Tenant) -> Tenant:
+    """Refuse every request of the tenant within a second; nothing is deleted."""
+    return _set_state(actor, tenant, Tenant.State.SUSPENDED)
+
+
+def resume(actor: Actor, tenant: Tenant) -> Tenant:
+    """Serve a suspended tenant again. Raises NotAllowed for an archived one."""
+    return _set_state(actor, tenant, Tenant.State.ACTIVE)
+
+
+def archive(actor: Actor, tenant: Tenant) -> Tenant:
+    """Close a tenant for good; its usage and ledger stay."""
+    return _set_state(actor, tenant, Tenant.State.ARCHIVED)
+
+
+def find_tenant(slug_or_id: str) -> Tenant:
+    """Return a tenant by slug or id. Raises NotFound."""
+    found = Tenant.objects.filter(slug=slug_or_id).first()
+    if found is None:
+        raise NotFound("tenant", slug_or_id)
+    return found
+
+
+def platform_tenant() -> Tenant:
+    """Return the built-in tenant that pays for canaries and pre-warming. Raises NotFound before bootstrap."""
+    return find_tenant(PLATFORM_SLUG)
+
+
+def tenant_by_id(tenant_id: TenantId) -> Tenant:
+    """Return a tenant by id. Raises NotFound."""
+    found = Tenant.objects.filter(id=tenant_id).first()
+    if found is None:
+        raise NotFound("tenant", str(tenant_id))
+    return found
+
+
+@transaction.atomic
+def _set_state(actor: Actor, tenant: Tenant, state: Tenant.State) -> Tenant:
+    locked = Tenant.objects.select_for_update().get(id=tenant.id)
+    if locked.state == Tenant.State.ARCHIVED and state != Tenant.State.ARCHIVED:
+        raise NotAllowed("tenant", locked.slug, locked.state)
+    before = locked.state
+    if before == state:
+        return locked
+    locked.state = state
+    locked.archived_at = timezone.now() if state == Tenant.State.ARCHIVED else None
+    locked.save(update_fields=["state", "archived_at"])
+    audit.record(
+        actor,
+        f"tenant.{state.value}",
+        ("tenant", locked.id),
+        tenant=locked,
+        before={"state": before},
+        after={"state": state.value},
+    )
+    epoch.bump()
+    return locked
+
+
+def _check_slug(kind: str, slug: str) -> None:
+    if not SLUG.fullmatch(slug):
+        raise BadName(kind, slug, "1 to 63 of a-z, 0-9 and -, not at either end")
+
+
+def _check_policy(values: dict[str, Any]) -> None:
+    for field, choices in (
+        ("cache_mode", TenantPolicy.CacheMode.values),
+        ("cache_scope", TenantPolicy.Scope.values),
+    ):
+        if values[field] not in choices:
+            raise BadName(field, str(values[field]), " | ".join(choices))
+    limit = values["requests_per_minute"]
+    for field, value in (("requests_per_minute", limit), ("cache_ttl_seconds", values["cache_ttl_seconds"])):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31):
+            raise BadName(field, str(value), "a whole number from 0 to 2147483647, or null for unlimited")
