@@ -66,6 +66,8 @@ class UsageRecord(models.Model):
 
     class State(models.TextChoices):
         COMPLETE = "complete"
+        #: The engine said the request was wrong (4xx); costs nothing.
+        REFUSED = "refused"
         CLIENT_GONE = "client_gone"
         ENGINE_ERROR = "engine_error"
         INTERRUPTED = "interrupted"

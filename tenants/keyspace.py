@@ -1,0 +1,100 @@
+"""Every name and secret that keeps tenants apart is derived here and nowhere else.
+
+Each input is prefixed with its length before it is mixed in, so ("ab", "c") and ("a", "bc") can never meet.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from uuid import UUID
+
+from django.conf import settings
+
+from tenants.snapshot import Caller
+
+SALT_FORMAT = b"hearth-cache-salt-1"
+
+
+def scope_of(caller: Caller) -> tuple[str, UUID]:
+    """Return who shares this caller's answers and warm prefixes: (kind, id) of its tenant, project or key."""
+    match caller.policy.cache_scope:
+        case "key":
+            return "key", caller.key_id
+        case "project":
+            return "project", caller.project_id
+        case _:
+            return "tenant", caller.tenant_id
+
+
+def cache_salt(caller: Caller, model_name: str) -> str:
+    """Return the ``cache_salt`` of every engine call of this caller: 43 characters of base64url.
+
+    Tenants that consented to share (one ``trust_group``) get one salt; the key's own scope still narrows it.
+    vLLM takes a salt of at most 128 characters without ``@ / \\`` (``validate_cache_salt``).
+    """
+    kind, identity = scope_of(caller)
+    owner = caller.tenant_id.bytes
+    if kind == "tenant" and caller.trust_group:
+        kind, owner, identity = "group", caller.trust_group.encode(), UUID(int=0)
+    secret = settings.SECRETS.cache_salt
+    mixed = _mac(
+        secret.versions[secret.current],
+        SALT_FORMAT,
+        str(secret.current).encode(),
+        model_name.encode(),
+        owner,
+        kind.encode(),
+        identity.bytes,
+        str(caller.policy.salt_epoch).encode(),
+    )
+    return base64.urlsafe_b64encode(mixed).rstrip(b"=").decode()
+
+
+def prediction_mac(caller: Caller, *parts: bytes) -> bytes:
+    """Return the 32-byte name of a whole answer inside this caller's scope."""
+    kind, identity = scope_of(caller)
+    secret = settings.SECRETS.cache_mac
+    return _mac(
+        secret.versions[secret.current], b"prediction", caller.tenant_id.bytes, kind.encode(), identity.bytes, *parts
+    )
+
+
+def value_mac(name: bytes, value: bytes) -> bytes:
+    """Return the 32-byte seal of a stored value: whoever can write to Redis still cannot forge an answer."""
+    secret = settings.SECRETS.cache_mac
+    return _mac(secret.versions[secret.current], b"value", name, value)
+
+
+def prefix_root(caller: Caller, model_name: str) -> bytes:
+    """Return the 32-byte root of this caller's prefix chains: equal prompts of two scopes share no link."""
+    return hashlib.sha256(cache_salt(caller, model_name).encode()).digest()
+
+
+def session_key(caller: Caller, model_name: str, session: str) -> bytes:
+    """Return the 32-byte name of a session; the client's own text is kept nowhere."""
+    kind, identity = scope_of(caller)
+    secret = settings.SECRETS.cache_mac
+    return _mac(
+        secret.versions[secret.current],
+        b"session",
+        caller.tenant_id.bytes,
+        kind.encode(),
+        identity.bytes,
+        model_name.encode(),
+        session.encode(),
+    )
+
+
+def redis_key(caller: Caller, room: str, name: str = "") -> str:
+    """Return a Redis key; the braces keep one tenant's keys on one cluster node."""
+    return f"hearth:{{{caller.tenant_id}}}:{room}:{name}"
+
+
+def _mac(secret: bytes, *parts: bytes) -> bytes:
+    mixed = hmac.new(secret, digestmod=hashlib.sha256)
+    for part in parts:
+        mixed.update(len(part).to_bytes(8, "big"))
+        mixed.update(part)
+    return mixed.digest()
