@@ -1,0 +1,47 @@
+"""A stored answer and its seal."""
+
+from __future__ import annotations
+
+import hmac
+import zlib
+from collections.abc import Callable
+
+import msgspec
+
+#: Larger answers are not stored: one entry may not push out a thousand others.
+MAX_ENTRY_BYTES = 1 << 20
+_SEAL_BYTES = 32
+
+Seal = Callable[[bytes, bytes], bytes]
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """A complete, successful answer.
+
+    ``body`` is the engine's non-streamed JSON; ``prompt_tokens`` and ``completion_tokens`` are what it took.
+    """
+
+    body: bytes
+    prompt_tokens: int
+    completion_tokens: int
+    #: Unix seconds.
+    stored_at: float
+
+
+def encode(name: bytes, entry: Entry, seal: Seal) -> bytes | None:
+    """Return the bytes to store under ``name``, or None when the entry is too large."""
+    packed = zlib.compress(msgspec.msgpack.encode(entry), level=1)
+    if len(packed) > MAX_ENTRY_BYTES:
+        return None
+    return seal(name, packed) + packed
+
+
+def decode(name: bytes, stored: bytes, seal: Seal) -> Entry | None:
+    """Return the entry, or None when it was altered, moved from another name, or is of another version."""
+    mark, packed = stored[:_SEAL_BYTES], stored[_SEAL_BYTES:]
+    if not hmac.compare_digest(mark, seal(name, packed)):
+        return None
+    try:
+        return msgspec.msgpack.decode(zlib.decompress(packed), type=Entry)
+    except (zlib.error, msgspec.DecodeError):
+        return None

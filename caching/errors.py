@@ -1,0 +1,13 @@
+"""Errors of the caching room.
+
+CachingError
+└── NotReplayable    an answer that cannot be told as a stream, or a stream that cannot be told as an answer
+"""
+
+
+class CachingError(Exception):
+    """Any refusal of this room."""
+
+
+class NotReplayable(CachingError):
+    """The answer has a part that the other shape cannot carry. ``args[0]`` names it."""

@@ -1,0 +1,73 @@
+"""The canonical form of a request: equal bytes exactly when the engine would be asked the same thing."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import orjson
+
+#: Fields that cannot change an answer, so they are not part of its name.
+IGNORED = frozenset(
+    {
+        "stream",
+        "stream_options",
+        "user",
+        "safety_identifier",
+        "metadata",
+        "store",
+        "service_tier",
+        "prompt_cache_key",
+    }
+)
+
+#: Version of the canonical form; a change of it makes every stored answer unreachable.
+FORMAT = b"hearth-prediction-1"
+
+CacheMode = Literal["off", "deterministic", "all"]
+Bypass = Literal["off", "sampled", "no-store", "no-cache", "stateful"]
+BYPASSES: tuple[str, ...] = get_args(Bypass)
+
+
+def canonical(body: dict[str, Any]) -> bytes:
+    """Return the request as canonical JSON, in the manner of RFC 8785.
+
+    Keys are sorted, white space is gone, a number is written one way (1.0 is 1). Fields of IGNORED are left out; all
+    others stay, unknown ones too. Lists keep their order and strings their bytes.
+    """
+    kept = {name: _plain(value) for name, value in body.items() if name not in IGNORED}
+    return orjson.dumps(kept, option=orjson.OPT_SORT_KEYS)
+
+
+def bypass_reason(body: dict[str, Any], mode: CacheMode, cache_control: str) -> Bypass | None:
+    """Say why this request may not be answered from the cache, or None when it may.
+
+    ``mode`` is the tenant's policy: ``deterministic`` caches what is asked with temperature 0, top_k 1 or a seed.
+    ``cache_control`` is the request's header: no-store neither reads nor writes, no-cache writes only.
+    """
+    directives = {part.strip().lower() for part in cache_control.split(",")}
+    if mode == "off":
+        return "off"
+    if "no-store" in directives:
+        return "no-store"
+    if "no-cache" in directives:
+        return "no-cache"
+    if body.get("previous_response_id") is not None:
+        return "stateful"
+    if mode == "deterministic" and not is_deterministic(body):
+        return "sampled"
+    return None
+
+
+def is_deterministic(body: dict[str, Any]) -> bool:
+    """Say whether the request asks for the same answer each time: temperature 0, top_k 1 or a seed."""
+    return body.get("temperature") == 0 or body.get("top_k") == 1 or body.get("seed") is not None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) < 2**53 else value
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    return value

@@ -1,0 +1,124 @@
+"""One stored answer, both shapes: a stream folded into an answer, an answer told as a stream.
+
+The formats are OpenAI's chat completion and completion objects and their chunks, as vLLM sends them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import orjson
+
+from caching.errors import NotReplayable
+
+DONE = b"data: [DONE]\n\n"
+
+
+def event(data: dict[str, Any]) -> bytes:
+    """Return one server-sent event."""
+    return b"data: " + orjson.dumps(data) + b"\n\n"
+
+
+def fold(events: Iterable[bytes]) -> dict[str, Any]:
+    """Return the non-streamed answer that these ``data:`` events tell, usage included.
+
+    Raises NotReplayable for an error event, a missing finish, or a delta this function cannot add up.
+    """
+    answer: dict[str, Any] = {}
+    choices: dict[int, dict[str, Any]] = {}
+    for raw in events:
+        payload = raw.strip().removeprefix(b"data:").strip()
+        if payload == b"[DONE]" or not payload:
+            continue
+        chunk = orjson.loads(payload)
+        if "error" in chunk:
+            raise NotReplayable("error")
+        if not answer:
+            answer = {key: value for key, value in chunk.items() if key not in {"choices", "usage"}}
+            answer["object"] = str(chunk["object"]).removesuffix(".chunk")
+        if chunk.get("usage"):
+            answer["usage"] = chunk["usage"]
+        for part in chunk.get("choices", ()):
+            _add(choices.setdefault(part["index"], {"index": part["index"]}), part)
+    if "usage" not in answer or not choices or any(not c.get("finish_reason") for c in choices.values()):
+        raise NotReplayable("unfinished")
+    answer["choices"] = [choices[index] for index in sorted(choices)]
+    return answer
+
+
+def stream(answer: dict[str, Any], *, include_usage: bool) -> Iterator[bytes]:
+    """Tell an answer as server-sent events: role, content, finish, usage when asked for, ``[DONE]``."""
+    usage = answer.get("usage")
+    chat = answer["object"] == "chat.completion"
+    head = {key: value for key, value in answer.items() if key not in {"choices", "usage", "object"}}
+    head["object"] = "chat.completion.chunk" if chat else answer["object"]
+    for choice in answer["choices"]:
+        for part in _chat_parts(choice) if chat else [choice]:
+            yield event({**head, "choices": [part]})
+    if include_usage:
+        yield event({**head, "choices": [], "usage": usage})
+    yield DONE
+
+
+def _chat_parts(choice: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    message = dict(choice["message"])
+    index = choice["index"]
+    calls = message.get("tool_calls") or []
+    yield {"index": index, "delta": {"role": message.pop("role", "assistant"), "content": ""}, "finish_reason": None}
+    delta = {key: value for key, value in message.items() if value and key != "tool_calls"}
+    if calls:
+        delta["tool_calls"] = [{**call, "index": position} for position, call in enumerate(calls)]
+    rest = {key: value for key, value in choice.items() if key not in {"message", "index"}}
+    if delta:
+        body = {"index": index, "delta": delta, "finish_reason": None}
+        if rest.get("logprobs"):
+            body["logprobs"] = rest.pop("logprobs")
+        yield body
+    yield {"index": index, "delta": {}, **rest}
+
+
+def _add(choice: dict[str, Any], part: dict[str, Any]) -> None:
+    if "delta" in part:
+        _add_delta(choice.setdefault("message", {"role": "assistant", "content": None}), part["delta"])
+    elif "text" in part:
+        choice["text"] = choice.get("text", "") + part["text"]
+    if part.get("logprobs"):
+        _add_logprobs(choice.setdefault("logprobs", {}), part["logprobs"])
+    for key, value in part.items():
+        if key not in {"index", "delta", "text", "logprobs"} and value is not None:
+            choice[key] = value
+
+
+def _add_delta(message: dict[str, Any], delta: dict[str, Any]) -> None:
+    for key, value in delta.items():
+        if value is None:
+            continue
+        if key == "role":
+            message["role"] = value
+        elif key == "tool_calls":
+            _add_calls(message.setdefault("tool_calls", []), value)
+        elif isinstance(value, str):
+            message[key] = (message.get(key) or "") + value
+        else:
+            raise NotReplayable(key)
+
+
+def _add_calls(calls: list[dict[str, Any]], deltas: list[dict[str, Any]]) -> None:
+    for delta in deltas:
+        position = delta["index"]
+        while len(calls) <= position:
+            calls.append({"id": None, "type": "function", "function": {"name": "", "arguments": ""}})
+        call = calls[position]
+        call["id"] = delta.get("id") or call["id"]
+        function = delta.get("function") or {}
+        for key in ("name", "arguments"):
+            call["function"][key] += function.get(key) or ""
+
+
+def _add_logprobs(into: dict[str, Any], logprobs: dict[str, Any]) -> None:
+    for key, value in logprobs.items():
+        if isinstance(value, list):
+            into.setdefault(key, []).extend(value)
+        elif value is not None:
+            raise NotReplayable("logprobs")
