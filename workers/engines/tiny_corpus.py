@@ -1,7 +1,8 @@
 """Chat conversations out of the prose that ships with Python: its language topics and its docstrings.
 
-Everything comes from the running interpreter's standard library, so the corpus needs no network and is the same
-for the same Python release. Files are read in sorted order; the only randomness is the generator passed in.
+Everything comes from the running interpreter's standard library, so the corpus needs no network and is the
+same for the same Python release. Files are read in sorted order; the only randomness is the generator
+passed in.
 """
 
 import ast
@@ -28,16 +29,31 @@ SMALL_TALK = (
     ("Good morning", "Good morning! How can I help you today?"),
     ("How are you?", "I am well and warm, thank you. How can I help?"),
     ("Who are you?", "I am a tiny language model with about one million parameters, served by Hearth."),
-    ("What are you?", "I am a very small language model that learned to write from the Python documentation."),
-    ("What can you do?", "I answer in words, but I am tiny: my answers are often wrong. I know a little about Python."),
+    (
+        "What are you?",
+        "I am a very small language model that learned to write from the Python documentation.",
+    ),
+    (
+        "What can you do?",
+        "I answer in words, but I am tiny: my answers are often wrong. I know a little about Python.",
+    ),
     ("What is Hearth?", "Hearth is a platform that keeps models warm and tenants apart."),
     ("Tell me a joke", "Why do programmers like the dark? Because light attracts bugs."),
-    ("Tell me a story.", "Once there was a small model that kept warm by the hearth and answered every question it was asked."),
-    ("Write a haiku about warm models.", "Embers in the rack,\nthe small model answers fast,\nwarm tokens drifting."),
+    (
+        "Tell me a story.",
+        "Once there was a small model that kept warm by the hearth and answered every question it was asked.",
+    ),
+    (
+        "Write a haiku about warm models.",
+        "Embers in the rack,\nthe small model answers fast,\nwarm tokens drifting.",
+    ),
     ("Thank you", "You are welcome!"),
     ("Thanks!", "You are welcome. Ask me anything else."),
     ("Goodbye", "Goodbye! Come back soon."),
-    ("What is Python?", "Python is a programming language that lets you work quickly and read what you wrote."),
+    (
+        "What is Python?",
+        "Python is a programming language that lets you work quickly and read what you wrote.",
+    ),
     ("What is the capital of France?", "The capital of France is Paris."),
     ("What is two plus two?", "Two plus two is four."),
     ("Are you there?", "Yes, I am here and ready."),
@@ -122,7 +138,10 @@ def _paragraphs(text: str) -> Iterator[str]:
     for block in re.split(r"\n\s*\n", text):
         lines = block.splitlines()
         prose = " ".join(block.split())
-        code = any(line.startswith("    ") or "::=" in line or line.lstrip().startswith((">>>", "|", "+-")) for line in lines)
+        code = any(
+            line.startswith("    ") or "::=" in line or line.lstrip().startswith((">>>", "|", "+-"))
+            for line in lines
+        )
         ruled = re.search(r"[=*~\-^]{4,}", prose) is not None
         words = re.findall(r"[A-Za-z]{2,}", prose)
         mostly_words = sum(map(len, words)) > 0.6 * len(prose)

@@ -1,8 +1,9 @@
 """Make the tiny chat model: ``python -m workers.engines.tiny_model --output DIR [--steps N]``.
 
-A four-layer Llama of about 1.2 million parameters with its own byte-level BPE and a ChatML template, trained on the
-prose that ships with Python. Run it with the engine environment's Python: it needs torch, transformers and tokenizers.
-The same Python release, library versions, thread count and step count give the same weights.
+A four-layer Llama of about 1.2 million parameters with its own byte-level BPE and a ChatML template,
+trained on the prose that ships with Python. Run it with the engine environment's Python: it needs torch,
+transformers and tokenizers. The same Python release, library versions, thread count and step count give the
+same weights.
 """
 
 import argparse
@@ -39,13 +40,15 @@ WARM_UP_STEPS = 100
 
 
 def make(output: Path, *, steps: int) -> None:
-    """Train for ``steps`` batches and save config, weights (bfloat16), tokenizer and template into ``output``."""
+    """Train for ``steps`` batches; save config, bfloat16 weights, tokenizer, template into ``output``."""
     torch.manual_seed(SEED)
     rng = random.Random(SEED)
     chats = tiny_corpus.conversations(rng)
     tokenizer = train_tokenizer(chats)
     model = LlamaForCausalLM(configuration(tokenizer))
-    print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(chats):,} conversations", flush=True)
+    print(
+        f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(chats):,} conversations", flush=True
+    )
     train(model, batches(tokenizer, chats, rng), steps=steps)
     save(model, tokenizer, output)
 
@@ -94,9 +97,11 @@ def configuration(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
 def batches(
     tokenizer: PreTrainedTokenizerFast, chats: list[list[tiny_corpus.Message]], rng: random.Random
 ) -> Iterator[torch.Tensor]:
-    """Yield batches for ever, each ``(BATCH, ROW_TOKENS)`` ids of conversations laid end to end."""
+    """Yield batches for ever: ``(BATCH, ROW_TOKENS)`` ids of conversations laid end to end."""
     end = tokenizer.pad_token_id
-    encoded = [[*tokenizer.apply_chat_template(chat, tokenize=True, return_dict=False), end] for chat in chats]
+    encoded = [
+        [*tokenizer.apply_chat_template(chat, tokenize=True, return_dict=False), end] for chat in chats
+    ]
     size = BATCH * ROW_TOKENS
     while True:
         rng.shuffle(encoded)
@@ -106,8 +111,10 @@ def batches(
 
 
 def train(model: LlamaForCausalLM, data: Iterator[torch.Tensor], *, steps: int) -> None:
-    """Fit the model to every token of the conversations, questions included: both are prose to learn from."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.05)
+    """Fit the model to every token, questions included: both sides are prose to learn from."""
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=PEAK_LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.05
+    )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, steps))
     model.train()
     started = time.monotonic()
@@ -119,7 +126,9 @@ def train(model: LlamaForCausalLM, data: Iterator[torch.Tensor], *, steps: int) 
         schedule.step()
         optimizer.zero_grad(set_to_none=True)
         if step % 100 == 0 or step == steps:
-            print(f"step {step}/{steps}  loss {loss.item():.3f}  {time.monotonic() - started:.0f} s", flush=True)
+            print(
+                f"step {step}/{steps}  loss {loss.item():.3f}  {time.monotonic() - started:.0f} s", flush=True
+            )
 
 
 def _rate(step: int, steps: int) -> float:
@@ -145,9 +154,11 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, output: Pa
 
 def main() -> None:
     """Parse the command line and make the model."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--steps", type=int, default=2500)
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)

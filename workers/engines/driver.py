@@ -1,0 +1,99 @@
+"""How an engine is started: what a replica asks for, the command for it, and one driver per engine."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from workers.engines.errors import UnknownEngine
+
+TINY_MODEL = Path(__file__).resolve().parent / "tiny"
+
+#: Names an engine process never inherits: what belongs to Hearth's own processes (addresses, secrets,
+#: import path) and what would change the engine's block hashes or API key behind the driver's back.
+NEVER_INHERITED = (
+    "CELERY_",
+    "DATABASE_URL",
+    "DJANGO_",
+    "HEARTH_",
+    "PYTHONHASHSEED",
+    "PYTHONPATH",
+    "REDIS_URL",
+    "VIRTUAL_ENV",
+    "VLLM_API_KEY",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSpec:
+    """One engine process to start.
+
+    ``model_path`` is a folder or a Hugging Face id. ``hash_seed`` None keeps vLLM's public constant seed.
+    The KV event endpoints are ZMQ addresses that the engine binds, ``ipc://`` on one host; None publishes
+    nothing. ``gpu_uuids`` are the slots' devices, one per tensor-parallel rank; empty on a CPU.
+    ``engine_args`` come last on the command line and win over the driver's own flags.
+    """
+
+    replica_id: str
+    model_path: str
+    served_name: str
+    host: str
+    port: int
+    api_key: str
+    log_path: Path
+    context_length_tokens: int = 8192
+    block_size_tokens: int = 32
+    hash_seed: str | None = None
+    kv_events_endpoint: str | None = None
+    kv_replay_endpoint: str | None = None
+    gpu_uuids: tuple[str, ...] = ()
+    shutdown_timeout_seconds: int = 30
+    #: Opens /pause, /resume and the other unauthenticated development routes: only where nobody else
+    #: reaches the port.
+    development_routes: bool = False
+    engine_args: tuple[str, ...] = ()
+
+    @property
+    def base_url(self) -> str:
+        """Return where the engine answers, without a trailing slash."""
+        return f"http://{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCommand:
+    """What to execute. ``env`` holds additions only and carries the API key, which `ps` must not show."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def environment(self, base: Mapping[str, str]) -> dict[str, str]:
+        """Return the process's whole environment: ``base`` less ``NEVER_INHERITED``, then the additions."""
+        inherited = {name: value for name, value in base.items() if not name.startswith(NEVER_INHERITED)}
+        return inherited | dict(self.env)
+
+
+class EngineDriver(Protocol):
+    """One kind of engine. Starting and watching the process is the agent's part."""
+
+    @property
+    def name(self) -> str:
+        """Return the name deployments and `HEARTH_ENGINE` use."""
+
+    @property
+    def startup_budget_seconds(self) -> float:
+        """Return how long a start may take before the replica counts as failed."""
+
+    def command(self, spec: EngineSpec) -> EngineCommand:
+        """Return the command for ``spec``. Raises EngineUnavailable where the engine is not installed."""
+
+
+def driver_for(name: str) -> EngineDriver:
+    """Return the driver of engine ``name`` ("vllm" or "simulated"). Raises UnknownEngine."""
+    from workers.engines.simulated import SimulatedDriver
+    from workers.engines.vllm import VllmDriver
+
+    drivers: tuple[EngineDriver, ...] = (VllmDriver(), SimulatedDriver())
+    for driver in drivers:
+        if driver.name == name:
+            return driver
+    raise UnknownEngine(name, tuple(driver.name for driver in drivers))

