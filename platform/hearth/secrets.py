@@ -4,8 +4,9 @@
     ├── SecretsExposed    somebody besides the owner may read the file
     └── SecretsCorrupt    not what :func:`create` writes
 
-Keys that sign or salt stored values are versioned: a new version is added and made current, and the old ones stay
-until nothing refers to them. Losing ``key_pepper`` makes every API key useless, so the file belongs in a backup.
+Keys that sign or salt stored values are versioned: a new version is added and made current, and the old ones
+stay until nothing refers to them. Losing ``key_pepper`` makes every API key useless, so the file belongs in a
+backup.
 No Django here: settings and the embedded servers read it before Django exists.
 """
 
@@ -58,7 +59,7 @@ class VersionedKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabasePasswords:
-    """Passwords of the embedded PostgreSQL's roles; letters, digits, ``-`` and ``_`` only, so they fit in a URL."""
+    """Passwords of the embedded PostgreSQL's roles, of URL-safe characters only."""
 
     superuser: str
     owner: str
@@ -98,7 +99,7 @@ def load(data_dir: Path) -> Secrets:
         raise SecretsCorrupt(
             path,
             f"not a secrets file of Hearth ({type(error).__name__}: {error})",
-            "Restore it from a backup; moving it away makes new secrets, and every API key must be issued again.",
+            "Restore it from a backup. Without it new secrets are made, and every API key is void.",
         ) from error
 
 
@@ -117,7 +118,7 @@ def load_or_create(data_dir: Path) -> Secrets:
 def load_or_ephemeral(data_dir: Path) -> Secrets:
     """Read the secrets, or return random ones that are kept nowhere.
 
-    For commands that need settings but no instance (``manage check``, tests): two such processes share nothing.
+    For commands that need settings but no instance (``manage check``): two such processes share nothing.
     """
     try:
         return load(data_dir)
@@ -136,7 +137,7 @@ def _require_private(path: Path) -> None:
 
 
 def _write_once(path: Path, text: str) -> None:
-    """Write through a temporary file and a hard link, which fails rather than replaces when the name is taken."""
+    """Write through a temporary file and a hard link, which never replaces an existing file."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE)
     try:
@@ -159,7 +160,9 @@ def _generate() -> Secrets:
         cache_mac=_new_key(),
         engine_key=secrets.token_hex(KEY_BYTES),
         database_passwords=DatabasePasswords(
-            superuser=secrets.token_urlsafe(24), owner=secrets.token_urlsafe(24), app=secrets.token_urlsafe(24)
+            superuser=secrets.token_urlsafe(24),
+            owner=secrets.token_urlsafe(24),
+            app=secrets.token_urlsafe(24),
         ),
         admin_password=secrets.token_urlsafe(12),
     )

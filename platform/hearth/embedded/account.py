@@ -1,0 +1,117 @@
+"""The system account that embedded servers run as.
+
+PostgreSQL refuses to run as root. As root, both servers run as user ``hearth`` when the machine has one, else as
+``nobody``, with no group and no capability; otherwise they run as whoever starts them. Nothing outside the data
+directory changes owner or mode. Where a folder above the binaries or the data keeps that account out (a checkout
+below ``/root``), the server is given CAP_DAC_READ_SEARCH, the right to pass and read folders, and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import stat
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hearth.embedded.errors import BinaryMissing, ServerFailed, SocketsUnsafe
+
+CANDIDATES = ("hearth", "nobody")
+#: Without ``no_setuid_fixup`` access(2), by which PostgreSQL finds itself, ignores the capability.
+PASS_FOLDERS = (
+    "--inh-caps=-all,+dac_read_search",
+    "--ambient-caps=+dac_read_search",
+    "--securebits=+no_setuid_fixup",
+)
+#: Linux allows 107 bytes; the longest name below the folder is PostgreSQL's, ``.s.PGSQL.5432.lock``.
+LONGEST_FOLDER_BYTES = 107 - len("/.s.PGSQL.5432.lock")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceAccount:
+    """Who runs a server, and the command prefix that becomes them (empty when it is already us)."""
+
+    uid: int
+    gid: int
+    prefix: tuple[str, ...]
+
+    def command(self, *arguments: str | Path) -> list[str]:
+        """Return the arguments that run a program as this account; the process keeps its pid."""
+        return [*self.prefix, *map(str, arguments)]
+
+    def give(self, path: Path) -> None:
+        """Make this account the owner of ``path``."""
+        if os.geteuid() == 0:
+            os.chown(path, self.uid, self.gid)
+
+    def make_private_dir(self, path: Path) -> None:
+        """Make ``path`` a folder that only this account may enter; its parent must exist. Idempotent."""
+        path.mkdir(mode=0o700, exist_ok=True)
+        path.chmod(0o700)
+        self.give(path)
+
+
+def service_account(*, must_enter: Sequence[Path]) -> ServiceAccount:
+    """Return the account for servers that must reach each of ``must_enter``, folders that exist.
+
+    Raises BinaryMissing without ``setpriv`` (package util-linux), ServerFailed when a folder stays closed.
+    """
+    if os.geteuid() != 0:
+        return ServiceAccount(uid=os.geteuid(), gid=os.getegid(), prefix=())
+    user = _unprivileged_user()
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        raise BinaryMissing(
+            "PostgreSQL", "setpriv is missing, so root cannot become another user", "Install util-linux."
+        )
+    plain = (setpriv, f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups")
+    for prefix in ((*plain, "--inh-caps=-all"), (*plain, *PASS_FOLDERS)):
+        if all(_can_enter(prefix, folder) for folder in must_enter):
+            return ServiceAccount(uid=user.pw_uid, gid=user.pw_gid, prefix=prefix)
+    raise ServerFailed(
+        "PostgreSQL",
+        f"user {user.pw_name}, which runs it because root may not, cannot enter {' or '.join(map(str, must_enter))}",
+        "Put the checkout and HEARTH_DATA_DIR where every user may pass, such as /srv, or do not run as root.",
+    )
+
+
+def prepare_sockets_dir(path: Path, account: ServiceAccount) -> None:
+    """Make the folder of the sockets, mode 0700, or accept the one that is there.
+
+    It lies in a world-writable place, so one that somebody else made there is refused: raises SocketsUnsafe.
+    """
+    if len(os.fsencode(path)) > LONGEST_FOLDER_BYTES:
+        raise SocketsUnsafe(
+            "PostgreSQL",
+            f"the path {path} is too long for a unix socket",
+            f"Set TMPDIR to a folder whose path has at most {LONGEST_FOLDER_BYTES - 20} bytes.",
+        )
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        found = path.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid not in {os.geteuid(), account.uid}:
+            raise SocketsUnsafe(
+                "PostgreSQL", f"{path} was made by somebody else", "Find out who, and remove it."
+            ) from None
+    path.chmod(0o700)
+    account.give(path)
+
+
+def _unprivileged_user() -> pwd.struct_passwd:
+    for name in CANDIDATES:
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    raise ServerFailed(
+        "PostgreSQL", "root may not run it and there is no user nobody", "Add a system user named hearth."
+    )
+
+
+def _can_enter(prefix: Sequence[str], folder: Path) -> bool:
+    result = subprocess.run([*prefix, "test", "-x", str(folder)], capture_output=True, check=False, cwd="/")
+    return result.returncode == 0

