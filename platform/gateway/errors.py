@@ -1,0 +1,147 @@
+"""What a caller may be told, and the only place of this room that knows HTTP status codes.
+
+GatewayError
+├── Unauthorized        401  no key, or one that opens nothing
+├── Forbidden           403  the key may not do this
+├── BadRequest          400  what was wrong, where, and what is allowed
+├── BodyTooLarge        413
+├── BodyTooSlow         408
+├── UnknownModel        404
+├── UnknownPath         404
+├── WrongMethod         405
+├── RateLimited         429  carries seconds until the next request fits
+├── EngineRefused       4xx  the engine's own verdict on the request, in one envelope
+├── EngineFailed        502  every replica that was tried failed before the first byte
+├── NoReplicaReady      503  nothing serves the model now
+└── Unavailable         503  Hearth itself cannot take the request (usage log full, keys unknown while the database is away)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+Headers = list[tuple[bytes, bytes]]
+
+
+@dataclass
+class GatewayError(Exception):
+    """An answer that is an error. ``message`` says what was wrong and what is allowed."""
+
+    message: str
+    code: str
+    param: str | None = None
+    status: int = 500
+    kind: str = "api_error"
+    headers: Headers = field(default_factory=list)
+
+    def body(self) -> bytes:
+        """Return OpenAI's error envelope."""
+        return orjson.dumps(
+            {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+        )
+
+    def event(self) -> bytes:
+        """Return the same as a server-sent event, for a stream that has begun."""
+        return b"event: error\ndata: " + self.body() + b"\n\n"
+
+
+@dataclass
+class Unauthorized(GatewayError):
+    status: int = 401
+    kind: str = "invalid_request_error"
+    headers: Headers = field(default_factory=lambda: [(b"www-authenticate", b"Bearer")])
+
+
+@dataclass
+class Forbidden(GatewayError):
+    status: int = 403
+    kind: str = "invalid_request_error"
+
+
+@dataclass
+class BadRequest(GatewayError):
+    status: int = 400
+    kind: str = "invalid_request_error"
+
+
+@dataclass
+class BodyTooLarge(BadRequest):
+    status: int = 413
+
+
+@dataclass
+class BodyTooSlow(BadRequest):
+    status: int = 408
+
+
+@dataclass
+class NotFound(GatewayError):
+    status: int = 404
+    kind: str = "invalid_request_error"
+
+
+@dataclass
+class WrongMethod(GatewayError):
+    status: int = 405
+    kind: str = "invalid_request_error"
+
+
+@dataclass
+class RateLimited(GatewayError):
+    status: int = 429
+    kind: str = "rate_limit_error"
+
+
+@dataclass
+class EngineRefused(GatewayError):
+    kind: str = "invalid_request_error"
+
+
+@dataclass
+class EngineFailed(GatewayError):
+    status: int = 502
+
+
+@dataclass
+class Unavailable(GatewayError):
+    status: int = 503
+
+
+def rate_limited(limit: int, retry_after_seconds: float) -> RateLimited:
+    """Return the refusal of a tenant that has used its requests."""
+    seconds = max(1, math.ceil(retry_after_seconds))
+    return RateLimited(
+        f"The tenant's limit of {limit} requests a minute is used up. Try again in {seconds} s.",
+        "rate_limit_exceeded",
+        headers=[(b"retry-after", str(seconds).encode())],
+    )
+
+
+def no_replica_ready(model: str) -> Unavailable:
+    """Return the answer for a model that nothing serves at the moment."""
+    return Unavailable(
+        f"No replica of {model!r} is ready. It may be starting; try again shortly.",
+        "no_replica_ready",
+        headers=[(b"retry-after", b"5")],
+    )
+
+
+def engine_refused(status: int, payload: bytes) -> EngineRefused:
+    """Put the engine's own refusal into the envelope; its text is about the tenant's own request."""
+    try:
+        document: Any = orjson.loads(payload)
+    except orjson.JSONDecodeError:
+        document = {}
+    error = document.get("error", document) if isinstance(document, dict) else {}
+    message = str(error.get("message") or error.get("detail") or "The engine refused the request.")
+    too_long = "context length" in message or "maximum model length" in message
+    return EngineRefused(
+        message,
+        "context_length_exceeded" if too_long else "invalid_request",
+        param=error.get("param"),
+        status=status if 400 <= status < 500 else 400,
+    )

@@ -1,0 +1,43 @@
+"""What crosses the edge: a request as it came, an answer as it goes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from uuid import UUID
+
+Headers = list[tuple[bytes, bytes]]
+JSON: Headers = [(b"content-type", b"application/json")]
+SSE: Headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incoming:
+    """A whole request. Header names are lower case."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outgoing:
+    """An answer: all of it in ``body``, or piece by piece from ``stream``."""
+
+    status: int
+    headers: Headers
+    body: bytes = b""
+    stream: AsyncIterator[bytes] | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Trace:
+    """What one request has gathered on its way, for its headers and its usage record."""
+
+    request_id: UUID
+    client_request_id: str
+    #: time.time_ns() at arrival, and time.perf_counter() for durations.
+    started_at_ns: int
+    started: float
+    headers: Headers = field(default_factory=list)

@@ -1,0 +1,55 @@
+"""See a request as routing sees it: messages to hash, a session to keep, tokens to expect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from gateway.schemas import Call
+from routing.chunks import Message, chain
+from routing.router import Ask
+from tenants import keyspace
+from tenants.snapshot import Caller
+
+#: Tokens counted for an answer whose length the client left open.
+DEFAULT_NEW_TOKENS = 256
+SYSTEM_ROLES = frozenset({"system", "developer"})
+
+
+def ask(call: Call, caller: Caller, model_name: str, headers: Mapping[str, str]) -> Ask:
+    """Return what the router needs; sessions and prefixes are named inside the caller's own scope."""
+    session = session_of(call.body, headers)
+    return Ask(
+        chain=chain(keyspace.prefix_root(caller, model_name), messages(call.body)),
+        session=keyspace.session_key(caller, model_name, session) if session else None,
+        max_new_tokens=call.max_new_tokens or DEFAULT_NEW_TOKENS,
+    )
+
+
+def session_of(body: Mapping[str, Any], headers: Mapping[str, str]) -> str | None:
+    """Return the client's own name of its session: the header, else ``prompt_cache_key``, else ``user``."""
+    return headers.get("x-session-id") or body.get("prompt_cache_key") or body.get("user") or None
+
+
+def messages(body: Mapping[str, Any]) -> list[Message]:
+    """Return the prompt as messages of bytes. Tools come first, as chat templates put them."""
+    found = [Message(head=b"tools", text=orjson.dumps(body["tools"]), system=True)] if body.get("tools") else []
+    if "messages" in body:
+        found.extend(
+            Message(
+                head=message["role"].encode(),
+                text=_bytes({k: v for k, v in message.items() if k != "role"} if len(message) > 2 else message.get("content")),
+                system=message["role"] in SYSTEM_ROLES,
+            )
+            for message in body["messages"]
+        )
+        return found
+    return [*found, Message(head=b"prompt", text=_bytes(body.get("prompt")))]
+
+
+def _bytes(value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    return orjson.dumps(value) if value is not None else b""
