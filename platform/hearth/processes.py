@@ -69,6 +69,12 @@ def exit_status(child: ProcessIdentity) -> int | None:
     return None if pid == 0 else os.waitstatus_to_exitcode(status)
 
 
+def forget(process: ProcessIdentity) -> None:
+    """Collect a process that ended, if it was our child: a zombie keeps its pid, which others take for alive."""
+    with contextlib.suppress(ChildProcessError):
+        exit_status(process)
+
+
 def identify(pid: int) -> ProcessIdentity | None:
     """Return who ``pid`` is now; None when it is gone or a zombie."""
     stat = _read_stat(pid)

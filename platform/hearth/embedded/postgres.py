@@ -22,14 +22,23 @@ from urllib.parse import quote
 from hearth.embedded import roles
 from hearth.embedded.account import ServiceAccount, prepare_sockets_dir, service_account
 from hearth.embedded.errors import BinaryMissing, ServerFailed, from_output
-from hearth.processes import POLL_SECONDS, ProcessIdentity, end_session, identify, is_running, launch, wait_until_gone
+from hearth.processes import (
+    POLL_SECONDS,
+    ProcessIdentity,
+    end_session,
+    forget,
+    identify,
+    is_running,
+    launch,
+    wait_until_gone,
+)
 from hearth.secrets import DatabasePasswords
 
 MAJOR_VERSION = "18"
 START_TIMEOUT_SECONDS = 60.0  # crash recovery replays at most max_wal_size, 1 GB
 PORT = 5432  # part of the socket's name only
 #: A crash of the machine may then ruin the data: for tests, which keep none.
-NOT_DURABLE = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
+NOT_DURABLE = ("fsync=off", "full_page_writes=off")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +97,7 @@ class PostgresServer:
         )
         if not wait_until_gone(process, timeout_seconds=0.5):
             end_session(process, grace_seconds=0)
+        forget(process)
 
     def process(self) -> ProcessIdentity | None:
         """Return the running server; None when there is none.
@@ -161,11 +171,12 @@ class PostgresServer:
     def _launch(self, account: ServiceAccount) -> ProcessIdentity:
         """Start the server in a session of its own, over whatever a killed one left.
 
-        A stale pid file must go: PostgreSQL trusts any living process of that pid, and refuses to start. The file
-        also guards against backends that outlive their server, so those are ended before it goes.
+        Stale lock files must go: PostgreSQL trusts any living process of that pid, and refuses to start. They
+        also guard against backends that outlive their server, so those are ended first.
         """
         self._end_orphans()
         self._pid_file.unlink(missing_ok=True)
+        (self.sockets_dir / f".s.PGSQL.{PORT}.lock").unlink(missing_ok=True)
         settings = (
             "listen_addresses=",
             f"unix_socket_directories={self.sockets_dir}",

@@ -19,10 +19,10 @@ from hearth.embedded.errors import BinaryMissing, from_output
 from hearth.processes import (
     ProcessIdentity,
     end_session,
+    forget,
     is_running,
     launch,
     read_record,
-    wait_until_gone,
     write_record,
 )
 
@@ -61,7 +61,7 @@ class RedisServer:
         process = self.process()
         if process is not None:
             end_session(process, grace_seconds=timeout_seconds)
-            wait_until_gone(process, timeout_seconds=1)
+            forget(process)
         self._record.unlink(missing_ok=True)
         self._socket.unlink(missing_ok=True)
 
