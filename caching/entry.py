@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import time
 import zlib
 from collections.abc import Callable
 
@@ -26,6 +27,17 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, tag=1):
     completion_tokens: int
     #: Unix seconds.
     stored_at: float
+
+    @classmethod
+    def now(cls, *, body: bytes, prompt_tokens: int, completion_tokens: int) -> Entry:
+        """Return an entry stored at this moment."""
+        return cls(
+            body=body, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, stored_at=time.time()
+        )
+
+    def age_seconds(self) -> int:
+        """Return its age in whole seconds, for the ``age`` header (RFC 9111)."""
+        return max(0, int(time.time() - self.stored_at))
 
 
 def encode(name: bytes, entry: Entry, seal: Seal) -> bytes | None:

@@ -18,26 +18,26 @@ class TenantError(Exception):
     """Any refusal of this room."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class NotFound(TenantError):
     kind: str
     name: str
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class AlreadyExists(TenantError):
     kind: str
     name: str
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class BadName(TenantError):
     kind: str
     name: str
     allowed: str
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class NotAllowed(TenantError):
     kind: str
     name: str
@@ -47,6 +47,6 @@ class NotAllowed(TenantError):
 KeyRefusal = Literal["malformed", "unknown", "revoked", "expired", "tenant_suspended", "project_archived"]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class KeyRefused(TenantError):
     reason: KeyRefusal

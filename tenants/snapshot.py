@@ -57,11 +57,14 @@ class Snapshot:
         stored = self.keys.get(credential.public_id)
         if stored is None or not secret_format.matches(credential.secret, stored.secret_hmac, stored.pepper_version):
             raise KeyRefused("unknown")
-        if stored.refusal is not None:
-            raise KeyRefused(stored.refusal)
-        if stored.expires_at is not None and stored.expires_at <= time.time():
-            raise KeyRefused("expired")
-        return stored.caller
+        return _admitted(stored)
+
+    def caller(self, public_id: str) -> Caller:
+        """Return the caller of a key that was proved earlier. Raises KeyRefused when it opens nothing any more."""
+        stored = self.keys.get(public_id)
+        if stored is None:
+            raise KeyRefused("unknown")
+        return _admitted(stored)
 
     def knows(self, text: str) -> bool:
         """Say whether the key's public id is in the snapshot, whatever its secret."""
@@ -83,10 +86,12 @@ def load() -> Snapshot:
     return Snapshot(epoch=as_of, keys={key.public_id: _stored(key, policies[key.tenant_id]) for key in keys})
 
 
-def caller_of(key: ApiKey) -> Caller:
-    """Return the caller a key stands for, read from the database; the key's validity is not checked."""
-    policy = TenantPolicy.objects.filter(tenant_id=key.tenant_id).latest("version")
-    return _stored(key, Policy(**{field: getattr(policy, field) for field in POLICY_FIELDS})).caller
+def _admitted(stored: _StoredKey) -> Caller:
+    if stored.refusal is not None:
+        raise KeyRefused(stored.refusal)
+    if stored.expires_at is not None and stored.expires_at <= time.time():
+        raise KeyRefused("expired")
+    return stored.caller
 
 
 def _stored(key: ApiKey, policy: Policy) -> _StoredKey:

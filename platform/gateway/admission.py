@@ -62,6 +62,18 @@ class Admission:
             raise refusal
         return Admitted(verdict=verdict, stored=stored)
 
+    async def find(self, key: str) -> bytes | None:
+        """Fetch one stored answer; a Redis that cannot is a miss."""
+        if not self._open():
+            return None
+        try:
+            async with asyncio.timeout(self._timeout):
+                found: bytes | None = await self._cache.get(key)
+                return found
+        except (RedisError, OSError, TimeoutError):
+            self._failed()
+            return None
+
     async def store(self, key: str, value: bytes, ttl_seconds: int) -> None:
         """Keep an answer; a Redis that cannot is not an error."""
         if not self._open():

@@ -27,7 +27,7 @@ import orjson
 Headers = list[tuple[bytes, bytes]]
 
 
-@dataclass
+@dataclass(eq=False)
 class GatewayError(Exception):
     """An answer that is an error. ``message`` says what was wrong and what is allowed."""
 
@@ -49,64 +49,64 @@ class GatewayError(Exception):
         return b"event: error\ndata: " + self.body() + b"\n\n"
 
 
-@dataclass
+@dataclass(eq=False)
 class Unauthorized(GatewayError):
     status: int = 401
     kind: str = "invalid_request_error"
     headers: Headers = field(default_factory=lambda: [(b"www-authenticate", b"Bearer")])
 
 
-@dataclass
+@dataclass(eq=False)
 class Forbidden(GatewayError):
     status: int = 403
     kind: str = "invalid_request_error"
 
 
-@dataclass
+@dataclass(eq=False)
 class BadRequest(GatewayError):
     status: int = 400
     kind: str = "invalid_request_error"
 
 
-@dataclass
+@dataclass(eq=False)
 class BodyTooLarge(BadRequest):
     status: int = 413
 
 
-@dataclass
+@dataclass(eq=False)
 class BodyTooSlow(BadRequest):
     status: int = 408
 
 
-@dataclass
+@dataclass(eq=False)
 class NotFound(GatewayError):
     status: int = 404
     kind: str = "invalid_request_error"
 
 
-@dataclass
+@dataclass(eq=False)
 class WrongMethod(GatewayError):
     status: int = 405
     kind: str = "invalid_request_error"
 
 
-@dataclass
+@dataclass(eq=False)
 class RateLimited(GatewayError):
     status: int = 429
     kind: str = "rate_limit_error"
 
 
-@dataclass
+@dataclass(eq=False)
 class EngineRefused(GatewayError):
     kind: str = "invalid_request_error"
 
 
-@dataclass
+@dataclass(eq=False)
 class EngineFailed(GatewayError):
     status: int = 502
 
 
-@dataclass
+@dataclass(eq=False)
 class Unavailable(GatewayError):
     status: int = 503
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -23,12 +23,16 @@ class Incoming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outgoing:
-    """An answer: all of it in ``body``, or piece by piece from ``stream``."""
+    """An answer: all of it in ``body``, or piece by piece from ``stream``.
+
+    Whoever sends it calls ``on_close`` at the end, however the end came; calling it twice is allowed.
+    """
 
     status: int
     headers: Headers
     body: bytes = b""
     stream: AsyncIterator[bytes] | None = None
+    on_close: Callable[[], None] = lambda: None
 
 
 @dataclass(slots=True, kw_only=True)

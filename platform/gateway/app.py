@@ -1,0 +1,102 @@
+"""The gateway as a raw ASGI application: about twenty times as many requests per core as a Django view."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from gateway.errors import BodyTooLarge, BodyTooSlow, GatewayError
+from gateway.messages import JSON, Incoming, Outgoing
+from gateway.pipeline import Pipeline
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class ClientGone(Exception):
+    """The client left before its request was read."""
+
+
+class GatewayApp:
+    """Reads a request whole, runs the journey, and stops it when the client leaves."""
+
+    def __init__(self, pipeline: Callable[[], Pipeline], *, max_body_bytes: int, body_timeout_seconds: float) -> None:
+        self._pipeline = pipeline
+        self._max_body_bytes = max_body_bytes
+        self._body_timeout_seconds = body_timeout_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one HTTP request."""
+        try:
+            incoming = await self._read(scope, receive)
+        except ClientGone:
+            return
+        except GatewayError as error:
+            await _send(send, Outgoing(status=error.status, headers=[*JSON, (b"connection", b"close")], body=error.body()))
+            return
+        work = asyncio.ensure_future(self._answer(incoming, send))
+        # granian's receive() is not a coroutine, so it is made a future, not a task.
+        gone = asyncio.ensure_future(receive())
+        try:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not work.done():
+                work.cancel()
+            gone.cancel()
+        try:
+            await work
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
+                raise
+
+    async def _answer(self, incoming: Incoming, send: Send) -> None:
+        await _send(send, await self._pipeline().handle(incoming))
+
+    async def _read(self, scope: Scope, receive: Receive) -> Incoming:
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        too_large = BodyTooLarge(
+            f"The body is larger than the {self._max_body_bytes} bytes allowed.", "body_too_large"
+        )
+        if int(headers.get("content-length") or 0) > self._max_body_bytes:
+            raise too_large
+        pieces: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self._body_timeout_seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientGone
+                    piece = message.get("body", b"")
+                    size += len(piece)
+                    if size > self._max_body_bytes:
+                        raise too_large
+                    pieces.append(piece)
+                    if not message.get("more_body"):
+                        break
+        except TimeoutError:
+            raise BodyTooSlow(
+                f"The body did not arrive within {self._body_timeout_seconds:g} s.", "body_too_slow"
+            ) from None
+        return Incoming(method=scope["method"], path=scope["path"], headers=headers, body=b"".join(pieces))
+
+
+async def _send(send: Send, outgoing: Outgoing) -> None:
+    """Send an answer and close it, whatever happens on the way."""
+    try:
+        if outgoing.stream is None:
+            length = (b"content-length", str(len(outgoing.body)).encode())
+            await send(
+                {"type": "http.response.start", "status": outgoing.status, "headers": [*outgoing.headers, length]}
+            )
+            await send({"type": "http.response.body", "body": outgoing.body})
+            return
+        await send({"type": "http.response.start", "status": outgoing.status, "headers": outgoing.headers})
+        async for piece in outgoing.stream:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+    finally:
+        outgoing.on_close()

@@ -1,0 +1,92 @@
+"""Requests that prefer an asynchronous answer (RFC 7240): accept with 202, poll at ``/v1/requests/{id}``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+from uuid import UUID
+
+import orjson
+from django.db import DatabaseError, InterfaceError, close_old_connections
+
+from gateway.errors import NotFound, Unavailable
+from gateway.messages import JSON, Headers, Incoming, Outgoing, Trace
+from gateway.schemas import Endpoint
+from tenants.snapshot import Caller
+from workers import deferred
+
+#: What of a request's headers still matters when it runs.
+KEPT_HEADERS = ("x-session-id", "cache-control", "x-request-id")
+POLL_PATH = "/v1/requests/"
+
+T = TypeVar("T")
+
+
+async def accept(caller: Caller, endpoint: Endpoint, incoming: Incoming, trace: Trace) -> Outgoing:
+    """Keep the request, hand its id to Celery, and answer 202 with where to ask. Raises Unavailable."""
+    headers = {name: incoming.headers[name] for name in KEPT_HEADERS if name in incoming.headers}
+    await _in_thread(
+        lambda: deferred.submit(
+            request_id=trace.request_id,
+            tenant_id=caller.tenant_id,
+            project_id=caller.project_id,
+            key_id=caller.key_id,
+            endpoint=endpoint,
+            headers=headers,
+            body=incoming.body,
+        )
+    )
+    where = f"{POLL_PATH}{trace.request_id}"
+    return Outgoing(
+        status=202,
+        headers=[
+            *JSON,
+            *trace.headers,
+            (b"location", where.encode()),
+            (b"preference-applied", b"respond-async"),
+            (b"retry-after", b"1"),
+        ],
+        body=_ticket(str(trace.request_id), "queued"),
+    )
+
+
+async def poll(caller: Caller, text: str) -> Outgoing:
+    """Return the answer once it is there, 202 until then. Another tenant's id does not exist. Raises NotFound."""
+    try:
+        request_id = UUID(text)
+    except ValueError:
+        raise _unknown(text) from None
+    found = await _in_thread(lambda: deferred.find(caller.tenant_id, request_id))
+    if found is None:
+        raise _unknown(text)
+    if found.status is None or found.response is None:
+        return Outgoing(
+            status=202, headers=[*JSON, (b"retry-after", b"1")], body=_ticket(str(request_id), found.state)
+        )
+    headers: Headers = [(name.encode(), value.encode()) for name, value in found.response_headers.items()]
+    return Outgoing(status=found.status, headers=headers, body=found.response)
+
+
+def _ticket(request_id: str, state: str) -> bytes:
+    return orjson.dumps(
+        {"id": request_id, "object": "deferred_request", "status": state, "url": POLL_PATH + request_id}
+    )
+
+
+def _unknown(text: str) -> NotFound:
+    return NotFound(f"There is no request {text[:64]!r} of yours.", "request_not_found")
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    def run() -> T:
+        close_old_connections()
+        try:
+            return work()
+        finally:
+            close_old_connections()
+
+    try:
+        return await asyncio.to_thread(run)
+    except (DatabaseError, InterfaceError) as error:
+        raise Unavailable("Deferred requests are kept in the database, which does not answer.", "database_unavailable") from error

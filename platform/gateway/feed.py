@@ -1,0 +1,153 @@
+"""What a gateway process knows without asking: callers, models, and the replicas that are ready.
+
+A thread listens to PostgreSQL and looks by itself every POLL_SECONDS in case a notice is lost; it replaces one
+immutable view by the next. While PostgreSQL is away the last view stays in force.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import DatabaseError, InterfaceError, connection
+
+from catalogue import registry
+from catalogue.registry import Catalogue
+from gateway.errors import Unavailable
+from tenants import epoch, snapshot
+from tenants.errors import KeyRefused
+from tenants.snapshot import Caller, Snapshot
+from workers import endpoints
+from workers.endpoints import Endpoint
+
+log = logging.getLogger(__name__)
+
+#: With notices this is only a safety net; without them a revoked key still dies within a second.
+POLL_SECONDS = 0.5
+CHANNELS = (epoch.CHANNEL, endpoints.CHANNEL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """Everything as of one moment. ``endpoints`` is by model name."""
+
+    callers: Snapshot
+    catalogue: Catalogue
+    endpoints: Mapping[str, tuple[Endpoint, ...]]
+
+
+class Feed:
+    """Holds the current view. ``on_change(old, new)`` is called from the feed's own thread."""
+
+    def __init__(self, on_change: Callable[[View | None, View], None] = lambda old, new: None) -> None:
+        self._on_change = on_change
+        self._view: View | None = None
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self._healthy = False
+        self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
+
+    def start(self) -> None:
+        """Begin to follow; returns at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop following; the last view stays readable."""
+        self._stop.set()
+        self._thread.join(timeout=2 * POLL_SECONDS + 1)
+
+    async def ready(self) -> None:
+        """Wait until the first view is loaded, or for as long as the database may take to answer."""
+        while self._view is None:
+            await self._next_look()
+            if not self._healthy:
+                return
+
+    @property
+    def view(self) -> View:
+        """Return the current view. Raises Unavailable until the first one is loaded."""
+        if self._view is None:
+            raise Unavailable("Hearth is starting; its database has not answered yet.", "starting")
+        return self._view
+
+    async def authenticate(self, text: str) -> Caller:
+        """Return the caller of a key; waits up to two looks at the database for a key newer than the view.
+
+        Raises KeyRefused; Unavailable when the key is not known and the database cannot be asked.
+        """
+        try:
+            return self.view.callers.authenticate(text)
+        except KeyRefused as refusal:
+            if refusal.reason != "unknown" or self.view.callers.knows(text):
+                raise
+        # Two looks: the one under way may have read the database before the key was written.
+        for _ in range(2):
+            await self._next_look()
+        if not self._healthy:
+            raise Unavailable("This key is not known and the database cannot be asked.", "key_unverifiable")
+        return self.view.callers.authenticate(text)
+
+    async def _next_look(self) -> None:
+        loop = asyncio.get_running_loop()
+        looked: asyncio.Future[None] = loop.create_future()
+        with self._lock:
+            self._waiting.append((loop, looked))
+        try:
+            async with asyncio.timeout(4 * POLL_SECONDS):
+                await looked
+        except TimeoutError:
+            self._healthy = False
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._follow()
+            except (DatabaseError, InterfaceError, OSError) as error:
+                self._looked(healthy=False)
+                log.warning("the database does not answer, the last view stays in force: %s", error)
+                connection.close()
+                self._stop.wait(POLL_SECONDS)
+        connection.close()
+
+    def _follow(self) -> None:
+        connection.close()
+        with connection.cursor() as cursor:
+            for channel in CHANNELS:
+                cursor.execute(f"LISTEN {channel}")
+        while not self._stop.is_set():
+            self._look()
+            self._looked(healthy=True)
+            raw: Any = connection.connection
+            for _ in raw.notifies(timeout=POLL_SECONDS / 2, stop_after=1):
+                pass
+
+    def _look(self) -> None:
+        old = self._view
+        ready: dict[str, tuple[Endpoint, ...]] = {}
+        for endpoint in endpoints.ready():
+            ready[endpoint.model_name] = (*ready.get(endpoint.model_name, ()), endpoint)
+        if old is not None and old.callers.epoch == epoch.current():
+            if old.endpoints == ready:
+                return
+            new = View(callers=old.callers, catalogue=old.catalogue, endpoints=ready)
+        else:
+            new = View(callers=snapshot.load(), catalogue=registry.load(), endpoints=ready)
+        self._view = new
+        self._on_change(old, new)
+
+    def _looked(self, *, healthy: bool) -> None:
+        with self._lock:
+            self._healthy = healthy
+            waiting, self._waiting = self._waiting, []
+        for loop, looked in waiting:
+            loop.call_soon_threadsafe(_resolve, looked)
+
+
+def _resolve(looked: asyncio.Future[None]) -> None:
+    if not looked.done():
+        looked.set_result(None)

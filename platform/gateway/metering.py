@@ -1,0 +1,168 @@
+"""Write down what a request took: a START before the engine is asked, an END before the last byte is sent."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from billing.errors import WalError
+from billing.records import CacheResult, End, Progress, Start, State, TokensSource
+from billing.wal import WalWriter
+from caching.entry import Entry
+from catalogue.registry import ServedModel
+from gateway.errors import Unavailable
+from gateway.messages import Trace
+from gateway.schemas import Call
+from tenants.ids import ReplicaId, RequestId
+from tenants.snapshot import Caller
+
+#: How often a running stream writes down how far it is, seconds: what a killed process can lose of its count.
+PROGRESS_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens as the engine reported them, prompt split in disjoint classes."""
+
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    completion_tokens: int
+
+
+#: A request that is not charged for any token.
+NOTHING = Usage(prompt_tokens=0, cached_prompt_tokens=0, completion_tokens=0)
+
+
+def usage_of(reported: dict[str, Any]) -> Usage:
+    """Return OpenAI's usage object as disjoint classes; the engine's ``prompt_tokens`` includes the cached ones."""
+    details = reported.get("prompt_tokens_details") or {}
+    prompt = int(reported.get("prompt_tokens") or 0)
+    cached = min(int(details.get("cached_tokens") or 0), prompt)
+    return Usage(
+        prompt_tokens=prompt - cached,
+        cached_prompt_tokens=cached,
+        completion_tokens=int(reported.get("completion_tokens") or 0),
+    )
+
+
+class Meter:
+    """The usage record of one request. Exactly one of :meth:`hit` and :meth:`end` closes it; later calls do nothing."""
+
+    def __init__(self, wal: WalWriter, trace: Trace, caller: Caller, call: Call, model: ServedModel) -> None:
+        self._wal = wal
+        self._trace = trace
+        self._caller = caller
+        self._call = call
+        self._model = model
+        self._start: Start | None = None
+        self._closed = False
+        self._last_progress = 0.0
+        self.cache: tuple[CacheResult, str] = ("miss", "")
+        self.streamed_tokens = 0
+        self.first_token_at: float | None = None
+
+    def start(self, *, prompt_tokens_estimate: int, replica_id: UUID | None, route_reason: str) -> None:
+        """Write the START; written again when another replica is tried, the last one counts. Raises Unavailable."""
+        self._start = self._new_start(prompt_tokens_estimate, replica_id, route_reason)
+        self._append(self._start)
+
+    def streamed(self, tokens: int) -> None:
+        """Count tokens as they pass, and write down how far it is at most every PROGRESS_SECONDS."""
+        now = time.perf_counter()
+        if self.first_token_at is None:
+            self.first_token_at = now
+        self.streamed_tokens += tokens
+        if now - self._last_progress >= PROGRESS_SECONDS:
+            self._last_progress = now
+            self._append(
+                Progress(
+                    request_id=RequestId(self._trace.request_id),
+                    completion_tokens=self.streamed_tokens,
+                    at_ns=time.time_ns(),
+                )
+            )
+
+    def end(
+        self, state: State, status: int, usage: Usage = NOTHING, *, source: TokensSource = "engine"
+    ) -> None:
+        """Write the END. Raises Unavailable."""
+        if self._closed or self._start is None:
+            return
+        self._closed = True
+        self._append(self._new_end(state, status, usage, source))
+
+    def hit(self, entry: Entry) -> None:
+        """Write START and END of an answer from the prediction cache, in one append. Raises Unavailable."""
+        self._closed = True
+        self.cache = ("hit", "")
+        start = self._start = self._new_start(0, None, "")
+        end = self._new_end("complete", 200, NOTHING, "cache", avoided=(entry.prompt_tokens, entry.completion_tokens))
+        self._append(start, end)
+
+    async def synced(self) -> None:
+        """Wait until what was written is on the disk; returns at once unless HEARTH_WAL_SYNC=always."""
+        await self._wal.synced()
+
+    def _new_start(self, prompt_tokens_estimate: int, replica_id: UUID | None, route_reason: str) -> Start:
+        result, reason = self.cache
+        return Start(
+            request_id=RequestId(self._trace.request_id),
+            tenant_id=self._caller.tenant_id,
+            project_id=self._caller.project_id,
+            key_id=self._caller.key_id,
+            purpose="tenant",
+            endpoint=self._call.endpoint,
+            model_name=self._model.name,
+            revision_id=self._model.revision_id,
+            started_at_ns=self._trace.started_at_ns,
+            stream=self._call.stream,
+            prompt_tokens_estimate=prompt_tokens_estimate,
+            client_request_id=self._trace.client_request_id,
+            replica_id=ReplicaId(replica_id) if replica_id else None,
+            cache_result=result,
+            cache_reason=reason,
+            route_reason=route_reason,
+        )
+
+    def _new_end(
+        self,
+        state: State,
+        status: int,
+        usage: Usage,
+        source: TokensSource,
+        *,
+        avoided: tuple[int, int] = (0, 0),
+    ) -> End:
+        started = self._trace.started
+        first = self.first_token_at
+        result, reason = self.cache
+        assert self._start is not None
+        return End(
+            request_id=RequestId(self._trace.request_id),
+            finished_at_ns=time.time_ns(),
+            state=state,
+            http_status=status,
+            cache_result=result,
+            cache_reason=reason,
+            route_reason=self._start.route_reason,
+            replica_id=self._start.replica_id,
+            prompt_tokens=usage.prompt_tokens,
+            cached_prompt_tokens=usage.cached_prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            tokens_source=source,
+            avoided_prompt_tokens=avoided[0],
+            avoided_completion_tokens=avoided[1],
+            ttft_ms=(first - started) * 1000 if first is not None else None,
+            duration_ms=(time.perf_counter() - started) * 1000,
+        )
+
+    def _append(self, *records: Start | Progress | End) -> None:
+        try:
+            self._wal.append(*records)
+        except WalError as error:
+            raise Unavailable(
+                f"The usage log cannot be written ({error}); nothing is served that cannot be metered.",
+                "usage_log_unavailable",
+            ) from error

@@ -1,0 +1,29 @@
+"""What one gateway process is made of; built once at start (see ``gateway.runtime``), passed in everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from billing.wal import WalWriter
+from gateway.admission import Admission
+from gateway.dispatch import Dispatcher
+from gateway.feed import Feed
+from gateway.messages import Incoming, Outgoing, Trace
+from gateway.schemas import Endpoint
+from tenants.snapshot import Caller
+
+#: Hands a deferred request over: (caller, endpoint, incoming, trace) → the 202 answer.
+Defer = Callable[[Caller, Endpoint, Incoming, Trace], Awaitable[Outgoing]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The parts of the journey. ``poll_deferred`` answers GET /v1/requests/{id}."""
+
+    feed: Feed
+    admission: Admission
+    dispatcher: Dispatcher
+    wal: WalWriter
+    defer: Defer
+    poll_deferred: Callable[[Caller, str], Awaitable[Outgoing]]

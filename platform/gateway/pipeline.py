@@ -1,0 +1,170 @@
+"""The journey: who calls, what they ask, and where it goes. One instance serves a process, over ASGI or Django."""
+
+from __future__ import annotations
+
+import time
+from uuid import UUID
+
+import orjson
+
+from catalogue.registry import ServedModel
+from gateway import schemas
+from gateway.errors import BadRequest, Forbidden, GatewayError, NotFound, Unauthorized, WrongMethod
+from gateway.inference import Inference
+from gateway.messages import JSON, Incoming, Outgoing, Trace
+from gateway.parts import Parts
+from gateway.schemas import Call, Endpoint
+from tenants.errors import KeyRefused
+from tenants.ids import new_id
+from tenants.snapshot import Caller
+
+ENDPOINTS: dict[str, Endpoint] = {
+    "/v1/chat/completions": "/v1/chat/completions",
+    "/v1/completions": "/v1/completions",
+}
+MODELS = "/v1/models"
+DEFERRED = "/v1/requests/"
+INFERENCE_SCOPE = "inference"
+
+_REFUSALS = {
+    "malformed": ("invalid_api_key", "The API key is not one of Hearth's: it looks like hk_… and is shown once."),
+    "unknown": ("invalid_api_key", "The API key is not known."),
+    "revoked": ("key_revoked", "The API key was revoked."),
+    "expired": ("key_expired", "The API key has expired."),
+    "tenant_suspended": ("tenant_suspended", "The tenant of this key is suspended."),
+    "project_archived": ("project_archived", "The project of this key is archived."),
+}
+
+
+class Pipeline:
+    """Answers every request under ``/v1/``. It never raises, except when it is cancelled."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    async def handle(self, incoming: Incoming) -> Outgoing:
+        """Return the answer, an error included; every answer names its request id."""
+        trace = Trace(
+            request_id=new_id(),
+            client_request_id=incoming.headers.get("x-request-id", "")[:200],
+            started_at_ns=time.time_ns(),
+            started=time.perf_counter(),
+        )
+        trace.headers.append((b"x-request-id", str(trace.request_id).encode()))
+        if trace.client_request_id:
+            trace.headers.append((b"x-client-request-id", trace.client_request_id.encode("latin-1", "replace")))
+        try:
+            return await self._route(incoming, trace)
+        except GatewayError as error:
+            return refused(error, trace)
+
+    async def run_deferred(self, request_id: UUID, public_id: str, endpoint: Endpoint, incoming: Incoming) -> Outgoing:
+        """Answer a request that was accepted earlier, under its own id; its limit is not taken a second time."""
+        trace = Trace(
+            request_id=request_id,
+            client_request_id=incoming.headers.get("x-request-id", "")[:200],
+            started_at_ns=time.time_ns(),
+            started=time.perf_counter(),
+        )
+        try:
+            try:
+                caller = self._parts.feed.view.callers.caller(public_id)
+            except KeyRefused as refusal:
+                raise _unauthorized(refusal) from None
+            call = schemas.parse(endpoint, incoming.body)
+            model = self._model(caller, call)
+            return await Inference(self._parts, caller, call, model, trace).run(incoming, limited=False)
+        except GatewayError as error:
+            return refused(error, trace)
+
+    async def _route(self, incoming: Incoming, trace: Trace) -> Outgoing:
+        path = incoming.path
+        endpoint = ENDPOINTS.get(path)
+        if endpoint is not None:
+            _require(incoming, "POST")
+            return await self._infer(endpoint, incoming, trace)
+        if path == MODELS or path.startswith(MODELS + "/"):
+            _require(incoming, "GET")
+            caller = await self._authenticate(incoming)
+            return self._models(caller, path.removeprefix(MODELS).removeprefix("/"), trace)
+        if path.startswith(DEFERRED):
+            _require(incoming, "GET")
+            caller = await self._authenticate(incoming)
+            return await self._parts.poll_deferred(caller, path.removeprefix(DEFERRED))
+        known = ", ".join([*ENDPOINTS, MODELS, DEFERRED + "{id}"])
+        raise NotFound(f"Nothing is served at {path}. Served are {known}.", "unknown_path")
+
+    async def _infer(self, endpoint: Endpoint, incoming: Incoming, trace: Trace) -> Outgoing:
+        caller = await self._authenticate(incoming)
+        if INFERENCE_SCOPE not in caller.scopes:
+            raise Forbidden(f"The API key lacks the scope {INFERENCE_SCOPE!r}.", "scope_missing")
+        call = schemas.parse(endpoint, incoming.body)
+        model = self._model(caller, call)
+        if "respond-async" in incoming.headers.get("prefer", ""):
+            if call.stream:
+                raise BadRequest("A deferred answer cannot be streamed; leave 'stream' out.", "invalid_value", "stream")
+            await self._parts.admission.admit(caller, None)
+            return await self._parts.defer(caller, endpoint, incoming, trace)
+        return await Inference(self._parts, caller, call, model, trace).run(incoming)
+
+    async def _authenticate(self, incoming: Incoming) -> Caller:
+        scheme, _, token = incoming.headers.get("authorization", "").partition(" ")
+        text = token.strip() if scheme.lower() == "bearer" else incoming.headers.get("x-api-key", "")
+        if not text:
+            raise Unauthorized("Send your API key as 'Authorization: Bearer hk_…'.", "missing_api_key")
+        try:
+            return await self._parts.feed.authenticate(text)
+        except KeyRefused as refusal:
+            raise _unauthorized(refusal) from None
+
+    def _model(self, caller: Caller, call: Call) -> ServedModel:
+        model = self._parts.feed.view.catalogue.find(caller.tenant_id, call.model)
+        if model is None:
+            raise NotFound(
+                f"The model {call.model!r} does not exist or is not yours. GET {MODELS} lists what you may call.",
+                "model_not_found",
+                "model",
+            )
+        if caller.allowed_models and model.name not in caller.allowed_models:
+            allowed = ", ".join(sorted(caller.allowed_models))
+            raise Forbidden(f"The API key may not call {model.name!r}; it may call {allowed}.", "model_not_allowed", "model")
+        return model
+
+    def _models(self, caller: Caller, name: str, trace: Trace) -> Outgoing:
+        visible = self._parts.feed.view.catalogue.visible(caller.tenant_id)
+        listed = [_described(model) for model in visible if not name or model.name == name]
+        if name and not listed:
+            raise NotFound(f"The model {name!r} does not exist or is not yours.", "model_not_found", "model")
+        document = listed[0] if name else {"object": "list", "data": listed}
+        return Outgoing(status=200, headers=[*JSON, *trace.headers], body=orjson.dumps(document))
+
+
+def refused(error: GatewayError, trace: Trace) -> Outgoing:
+    """Return an error as an answer."""
+    return Outgoing(status=error.status, headers=[*JSON, *trace.headers, *error.headers], body=error.body())
+
+
+def _unauthorized(refusal: KeyRefused) -> GatewayError:
+    code, message = _REFUSALS[refusal.reason]
+    return Unauthorized(message, code)
+
+
+def _require(incoming: Incoming, method: str) -> None:
+    if incoming.method != method:
+        raise WrongMethod(
+            f"{incoming.path} takes {method}, not {incoming.method}.",
+            "method_not_allowed",
+            headers=[(b"allow", method.encode())],
+        )
+
+
+def _described(model: ServedModel) -> dict[str, object]:
+    return {
+        "id": model.name,
+        "object": "model",
+        "created": model.created_at,
+        "owned_by": model.owner_slug,
+        "max_model_len": model.context_length_tokens,
+    }
+
+

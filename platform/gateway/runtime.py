@@ -1,0 +1,79 @@
+"""Build the parts of a gateway process and take them down again."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import aiohttp
+from django.conf import settings
+from redis.asyncio import Redis
+
+from billing.wal import WalWriter
+from gateway import deferred
+from gateway.admission import Admission
+from gateway.dispatch import Dispatcher
+from gateway.feed import Feed, View
+from gateway.parts import Parts
+from gateway.pipeline import Pipeline
+from routing.router import Router
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """Everything a process opens: one HTTP session, one Redis pool per address, one WAL writer, one feed."""
+
+    pipeline: Pipeline
+    feed: Feed
+    session: aiohttp.ClientSession
+    redis: tuple[Redis, ...]
+    wal: WalWriter
+
+    async def close(self) -> None:
+        """Close what was opened, the WAL last."""
+        await asyncio.to_thread(self.feed.stop)
+        await self.session.close()
+        for client in self.redis:
+            await client.aclose()
+        self.wal.close()
+
+
+def start(role: str) -> Runtime:
+    """Open everything on the running loop. ``role`` names the WAL file. Raises WalError when it cannot be written."""
+    loop = asyncio.get_running_loop()
+    router = Router()
+    feed = Feed(on_change=lambda old, new: loop.call_soon_threadsafe(_forget_restarted, router, old, new))
+    session = aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
+        auto_decompress=False,
+        skip_auto_headers=("user-agent", "accept-encoding"),
+    )
+    limits = Redis.from_url(settings.REDIS_LIMITS_URL)
+    same = settings.REDIS_CACHE_URL == settings.REDIS_LIMITS_URL
+    cache = limits if same else Redis.from_url(settings.REDIS_CACHE_URL)
+    wal = WalWriter(settings.WAL_DIR, role, settings.WAL_SYNC)
+    timeout = aiohttp.ClientTimeout(
+        total=None,
+        sock_connect=settings.ENGINE_CONNECT_TIMEOUT_SECONDS,
+        sock_read=settings.ENGINE_TIMEOUT_SECONDS,
+    )
+    parts = Parts(
+        feed=feed,
+        admission=Admission(limits, cache, timeout_seconds=settings.REDIS_TIMEOUT_SECONDS),
+        dispatcher=Dispatcher(session, router, timeout),
+        wal=wal,
+        defer=deferred.accept,
+        poll_deferred=deferred.poll,
+    )
+    feed.start()
+    redis = (limits,) if same else (limits, cache)
+    return Runtime(pipeline=Pipeline(parts), feed=feed, session=session, redis=redis, wal=wal)
+
+
+def _forget_restarted(router: Router, old: View | None, new: View) -> None:
+    """Drop what the router knows of replicas that are gone or have a new engine process, whose cache is empty."""
+    before = {e.replica_id: e.generation for group in (old.endpoints.values() if old else ()) for e in group}
+    after = {e.replica_id: e.generation for group in new.endpoints.values() for e in group}
+    for replica, generation in before.items():
+        if after.get(replica) != generation:
+            router.forget(replica)
