@@ -1,0 +1,91 @@
+"""What can go wrong in billing.
+
+BillingError
+├── WalError                  usage cannot be recorded, so nothing may be served
+│   ├── WalFull               no room on the disk; appending works again once there is
+│   ├── WalBroken             the disk refused a write or a sync; this writer stays unusable
+│   ├── WalClosed             appended after close()
+│   └── RecordTooLarge        one record is over the largest frame
+├── WalDirectoryBusy          another drain owns the directory
+└── PriceRefused              a price change that must not be made
+    ├── PriceInThePast        effective before now
+    ├── PriceJump             a change of more than ten times, not confirmed
+    └── PriceExists           that model has a price from that very moment already
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+
+class BillingError(Exception):
+    """Base of this room."""
+
+
+class WalError(BillingError):
+    """A usage record could not be written. Nothing of the refused append stays in the file."""
+
+    def __init__(self, path: Path, problem: str) -> None:
+        super().__init__(f"{path}: {problem}")
+        self.path = path
+        self.problem = problem
+
+
+class WalFull(WalError):
+    """No space or quota left. The next append tries again."""
+
+
+class WalBroken(WalError):
+    """An I/O error. After a failed sync the kernel may have dropped the pages, so the writer never recovers."""
+
+
+class WalClosed(WalError):
+    """The writer was closed."""
+
+
+class RecordTooLarge(WalError):
+    """The encoded record is larger than a frame may be."""
+
+
+class WalDirectoryBusy(BillingError):
+    """Another drain process holds the directory's lock."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(f"another drain owns {directory}")
+        self.directory = directory
+
+
+class PriceRefused(BillingError):
+    """Base of refused price changes. Carries the model."""
+
+    def __init__(self, model_name: str, problem: str) -> None:
+        super().__init__(f"{model_name}: {problem}")
+        self.model_name = model_name
+
+
+class PriceInThePast(PriceRefused):
+    """Carries ``effective_from`` and ``now``: what was served is never priced anew."""
+
+    def __init__(self, model_name: str, effective_from: datetime, now: datetime) -> None:
+        super().__init__(model_name, f"effective from {effective_from.isoformat()}, before {now.isoformat()}")
+        self.effective_from = effective_from
+        self.now = now
+
+
+class PriceJump(PriceRefused):
+    """Carries the class and both prices, in pico-dollars per token (or per request, of a prediction hit)."""
+
+    def __init__(self, model_name: str, token_class: str, before_pico: int, after_pico: int) -> None:
+        super().__init__(model_name, f"{token_class} from {before_pico} to {after_pico} pico, more than tenfold")
+        self.token_class = token_class
+        self.before_pico = before_pico
+        self.after_pico = after_pico
+
+
+class PriceExists(PriceRefused):
+    """Carries ``effective_from``."""
+
+    def __init__(self, model_name: str, effective_from: datetime) -> None:
+        super().__init__(model_name, f"already has a price from {effective_from.isoformat()}")
+        self.effective_from = effective_from

@@ -1,0 +1,90 @@
+"""What a gateway writes into the log about one request: START before dispatch, PROGRESS now and then, END.
+
+Records are msgpack arrays, tag first, in field order; ids are 16 raw bytes, times are Unix nanoseconds. The file
+header carries the format version. Within one version fields are only ever appended, with a default: an older reader
+ignores what it does not know, a newer one fills in what is missing. No Django here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from tenants.ids import KeyId, ProjectId, ReplicaId, RequestId, RevisionId, TenantId
+
+Purpose = Literal["tenant", "canary", "retry", "prewarm", "lost"]
+State = Literal["complete", "refused", "client_gone", "engine_error", "interrupted"]
+CacheResult = Literal["hit", "miss", "bypass"]
+TokensSource = Literal["engine", "cache", "streamed", "estimated"]
+#: A count of tokens, bounded by the column it ends up in. Checked when read, so that one bad record is refused alone.
+Tokens = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+#: Unix nanoseconds up to the year 2262.
+Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Milliseconds = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class Start(msgspec.Struct, frozen=True, array_like=True, tag="S", kw_only=True):
+    """A request is about to be worked on. A second one of the same id (another attempt) replaces the first."""
+
+    request_id: RequestId
+    tenant_id: TenantId
+    project_id: ProjectId
+    key_id: KeyId
+    purpose: Purpose
+    endpoint: str
+    model_name: str
+    revision_id: RevisionId
+    started_at_ns: Nanoseconds
+    stream: bool
+    prompt_tokens_estimate: Tokens
+    client_request_id: str
+    replica_id: ReplicaId | None
+    cache_result: CacheResult
+    cache_reason: str
+    route_reason: str
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True, tag="P", kw_only=True):
+    """Tokens streamed so far, a running total: what an interrupted request is charged for."""
+
+    request_id: RequestId
+    completion_tokens: Tokens
+    at_ns: Nanoseconds
+
+
+class End(msgspec.Struct, frozen=True, array_like=True, tag="E", kw_only=True):
+    """What became of it. Token classes are disjoint: ``prompt_tokens`` are those the engine had not cached."""
+
+    request_id: RequestId
+    finished_at_ns: Nanoseconds
+    state: State
+    http_status: Annotated[int, msgspec.Meta(ge=0, le=999)]
+    cache_result: CacheResult
+    cache_reason: str
+    route_reason: str
+    replica_id: ReplicaId | None
+    prompt_tokens: Tokens
+    cached_prompt_tokens: Tokens
+    completion_tokens: Tokens
+    tokens_source: TokensSource
+    avoided_prompt_tokens: Tokens
+    avoided_completion_tokens: Tokens
+    ttft_ms: Milliseconds | None
+    duration_ms: Milliseconds
+
+
+Record = Start | Progress | End
+
+_encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
+_decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
+
+
+def encode(record: Record) -> bytes:
+    """Return the record's payload; it does not check ranges, which costs time only reading has."""
+    return _encoder.encode(record)
+
+
+def decode(payload: bytes | memoryview) -> Record:
+    """Return the record in ``payload``. Raises msgspec.DecodeError for anything :func:`encode` cannot have meant."""
+    return _decoder.decode(payload)
