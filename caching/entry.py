@@ -31,9 +31,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, tag=1):
     @classmethod
     def now(cls, *, body: bytes, prompt_tokens: int, completion_tokens: int) -> Entry:
         """Return an entry stored at this moment."""
-        return cls(
-            body=body, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, stored_at=time.time()
-        )
+        return cls(body=body, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, stored_at=time.time())
 
     def age_seconds(self) -> int:
         """Return its age in whole seconds, for the ``age`` header (RFC 9111)."""

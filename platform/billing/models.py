@@ -199,9 +199,7 @@ class UsageRollup(models.Model):
 
     class Meta:
         constraints = (
-            models.UniqueConstraint(
-                fields=("starts_at", "tenant_id", "project_id", "model_name"), name="rollup_once"
-            ),
+            models.UniqueConstraint(fields=("starts_at", "tenant_id", "project_id", "model_name"), name="rollup_once"),
         )
         indexes = (models.Index(F("tenant_id"), F("starts_at").desc(), name="rollup_by_tenant"),)
 

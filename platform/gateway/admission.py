@@ -68,11 +68,11 @@ class Admission:
             return None
         try:
             async with asyncio.timeout(self._timeout):
-                found: bytes | None = await self._cache.get(key)
-                return found
+                found: Any = await self._cache.get(key)
         except (RedisError, OSError, TimeoutError):
             self._failed()
             return None
+        return found if isinstance(found, bytes) else None
 
     async def store(self, key: str, value: bytes, ttl_seconds: int) -> None:
         """Keep an answer; a Redis that cannot is not an error."""
@@ -84,7 +84,9 @@ class Admission:
         except (RedisError, OSError, TimeoutError):
             self._failed()
 
-    async def _ask(self, bucket: str, limit: int | None, answer_key: str | None) -> tuple[Verdict | None, bytes | None] | None:
+    async def _ask(
+        self, bucket: str, limit: int | None, answer_key: str | None
+    ) -> tuple[Verdict | None, bytes | None] | None:
         if not self._open():
             return None
         try:

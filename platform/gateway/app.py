@@ -34,7 +34,9 @@ class GatewayApp:
         except ClientGone:
             return
         except GatewayError as error:
-            await _send(send, Outgoing(status=error.status, headers=[*JSON, (b"connection", b"close")], body=error.body()))
+            await _send(
+                send, Outgoing(status=error.status, headers=[*JSON, (b"connection", b"close")], body=error.body())
+            )
             return
         work = asyncio.ensure_future(self._answer(incoming, send))
         # granian's receive() is not a coroutine, so it is made a future, not a task.
@@ -57,9 +59,7 @@ class GatewayApp:
 
     async def _read(self, scope: Scope, receive: Receive) -> Incoming:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        too_large = BodyTooLarge(
-            f"The body is larger than the {self._max_body_bytes} bytes allowed.", "body_too_large"
-        )
+        too_large = BodyTooLarge(f"The body is larger than the {self._max_body_bytes} bytes allowed.", "body_too_large")
         if int(headers.get("content-length") or 0) > self._max_body_bytes:
             raise too_large
         pieces: list[bytes] = []

@@ -8,6 +8,7 @@ from typing import TypeVar
 from uuid import UUID
 
 import orjson
+from celery import current_app
 from django.db import DatabaseError, InterfaceError, close_old_connections
 
 from gateway.errors import NotFound, Unavailable
@@ -19,6 +20,7 @@ from workers import deferred
 #: What of a request's headers still matters when it runs.
 KEPT_HEADERS = ("x-session-id", "cache-control", "x-request-id")
 POLL_PATH = "/v1/requests/"
+TASK = "gateway.tasks.run_deferred"
 
 T = TypeVar("T")
 
@@ -26,17 +28,15 @@ T = TypeVar("T")
 async def accept(caller: Caller, endpoint: Endpoint, incoming: Incoming, trace: Trace) -> Outgoing:
     """Keep the request, hand its id to Celery, and answer 202 with where to ask. Raises Unavailable."""
     headers = {name: incoming.headers[name] for name in KEPT_HEADERS if name in incoming.headers}
-    await _in_thread(
-        lambda: deferred.submit(
-            request_id=trace.request_id,
-            tenant_id=caller.tenant_id,
-            project_id=caller.project_id,
-            key_id=caller.key_id,
-            endpoint=endpoint,
-            headers=headers,
-            body=incoming.body,
-        )
+    submission = deferred.Submission(
+        tenant_id=caller.tenant_id,
+        project_id=caller.project_id,
+        key_id=caller.key_id,
+        endpoint=endpoint,
+        headers=headers,
+        body=incoming.body,
     )
+    await _in_thread(lambda: deferred.submit(submission, enqueue=enqueue, identity=trace.request_id))
     where = f"{POLL_PATH}{trace.request_id}"
     return Outgoing(
         status=202,
@@ -60,12 +60,15 @@ async def poll(caller: Caller, text: str) -> Outgoing:
     found = await _in_thread(lambda: deferred.find(caller.tenant_id, request_id))
     if found is None:
         raise _unknown(text)
-    if found.status is None or found.response is None:
-        return Outgoing(
-            status=202, headers=[*JSON, (b"retry-after", b"1")], body=_ticket(str(request_id), found.state)
-        )
-    headers: Headers = [(name.encode(), value.encode()) for name, value in found.response_headers.items()]
-    return Outgoing(status=found.status, headers=headers, body=found.response)
+    if found.status is None:
+        return Outgoing(status=202, headers=[*JSON, (b"retry-after", b"1")], body=_ticket(str(request_id), found.state))
+    headers: Headers = [(name.encode(), value.encode()) for name, value in found.headers.items()]
+    return Outgoing(status=found.status, headers=headers, body=found.body or b"")
+
+
+def enqueue(request_id: UUID) -> None:
+    """Put the id of a kept request on the inference queue; a message nobody took in time is replaced."""
+    current_app.send_task(TASK, args=[str(request_id)], queue="inference", expires=deferred.QUEUE_LIMIT.total_seconds())
 
 
 def _ticket(request_id: str, state: str) -> bytes:
@@ -89,4 +92,6 @@ async def _in_thread(work: Callable[[], T]) -> T:
     try:
         return await asyncio.to_thread(run)
     except (DatabaseError, InterfaceError) as error:
-        raise Unavailable("Deferred requests are kept in the database, which does not answer.", "database_unavailable") from error
+        raise Unavailable(
+            "Deferred requests are kept in the database, which does not answer.", "database_unavailable"
+        ) from error

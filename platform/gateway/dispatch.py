@@ -68,7 +68,7 @@ class Dispatcher:
         self, call: Call, ask: Ask, salt: str, endpoints: Sequence[Endpoint], meter: Meter, trace: Trace
     ) -> Reply:
         """Return the first reply that began. Raises EngineRefused, EngineFailed or Unavailable."""
-        left = {endpoint.replica_id: endpoint for endpoint in endpoints}
+        left: dict[UUID, Endpoint] = {endpoint.replica_id: endpoint for endpoint in endpoints}
         payload = engine_body(call, salt)
         failure = "nothing was tried"
         for _ in range(MAX_ATTEMPTS):

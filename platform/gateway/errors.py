@@ -6,14 +6,13 @@ GatewayError
 ├── BadRequest          400  what was wrong, where, and what is allowed
 ├── BodyTooLarge        413
 ├── BodyTooSlow         408
-├── UnknownModel        404
-├── UnknownPath         404
+├── NotFound            404  no such model, path or request, or not yours
 ├── WrongMethod         405
 ├── RateLimited         429  carries seconds until the next request fits
 ├── EngineRefused       4xx  the engine's own verdict on the request, in one envelope
 ├── EngineFailed        502  every replica that was tried failed before the first byte
 ├── NoReplicaReady      503  nothing serves the model now
-└── Unavailable         503  Hearth itself cannot take the request (usage log full, keys unknown while the database is away)
+└── Unavailable         503  Hearth cannot take it (usage log full, database away for an unknown key)
 """
 
 from __future__ import annotations

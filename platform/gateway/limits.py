@@ -13,7 +13,8 @@ from gateway.messages import Headers
 
 MINUTE_US = 60_000_000
 
-#: KEYS[1] the bucket; ARGV[1] requests a minute. Returns {admitted, remaining, microseconds until full or until one fits}.
+#: KEYS[1] the bucket; ARGV[1] requests a minute. Returns {admitted, remaining, wait in
+#: microseconds}: until the bucket is full again, or for a refusal until one fits.
 #: Microseconds since 1970 stay below 2^53, where Lua's doubles are exact.
 SCRIPT = """
 local clock = redis.call('TIME')

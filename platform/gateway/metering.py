@@ -84,9 +84,7 @@ class Meter:
                 )
             )
 
-    def end(
-        self, state: State, status: int, usage: Usage = NOTHING, *, source: TokensSource = "engine"
-    ) -> None:
+    def end(self, state: State, status: int, usage: Usage = NOTHING, *, source: TokensSource = "engine") -> None:
         """Write the END. Raises Unavailable."""
         if self._closed or self._start is None:
             return

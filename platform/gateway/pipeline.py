@@ -9,6 +9,7 @@ import orjson
 
 from catalogue.registry import ServedModel
 from gateway import schemas
+from gateway.deferred import POLL_PATH
 from gateway.errors import BadRequest, Forbidden, GatewayError, NotFound, Unauthorized, WrongMethod
 from gateway.inference import Inference
 from gateway.messages import JSON, Incoming, Outgoing, Trace
@@ -23,7 +24,6 @@ ENDPOINTS: dict[str, Endpoint] = {
     "/v1/completions": "/v1/completions",
 }
 MODELS = "/v1/models"
-DEFERRED = "/v1/requests/"
 INFERENCE_SCOPE = "inference"
 
 _REFUSALS = {
@@ -87,11 +87,11 @@ class Pipeline:
             _require(incoming, "GET")
             caller = await self._authenticate(incoming)
             return self._models(caller, path.removeprefix(MODELS).removeprefix("/"), trace)
-        if path.startswith(DEFERRED):
+        if path.startswith(POLL_PATH):
             _require(incoming, "GET")
             caller = await self._authenticate(incoming)
-            return await self._parts.poll_deferred(caller, path.removeprefix(DEFERRED))
-        known = ", ".join([*ENDPOINTS, MODELS, DEFERRED + "{id}"])
+            return await self._parts.poll_deferred(caller, path.removeprefix(POLL_PATH))
+        known = ", ".join([*ENDPOINTS, MODELS, POLL_PATH + "{id}"])
         raise NotFound(f"Nothing is served at {path}. Served are {known}.", "unknown_path")
 
     async def _infer(self, endpoint: Endpoint, incoming: Incoming, trace: Trace) -> Outgoing:
@@ -127,7 +127,9 @@ class Pipeline:
             )
         if caller.allowed_models and model.name not in caller.allowed_models:
             allowed = ", ".join(sorted(caller.allowed_models))
-            raise Forbidden(f"The API key may not call {model.name!r}; it may call {allowed}.", "model_not_allowed", "model")
+            raise Forbidden(
+                f"The API key may not call {model.name!r}; it may call {allowed}.", "model_not_allowed", "model"
+            )
         return model
 
     def _models(self, caller: Caller, name: str, trace: Trace) -> Outgoing:
@@ -166,5 +168,3 @@ def _described(model: ServedModel) -> dict[str, object]:
         "owned_by": model.owner_slug,
         "max_model_len": model.context_length_tokens,
     }
-
-

@@ -40,7 +40,9 @@ def messages(body: Mapping[str, Any]) -> list[Message]:
         found.extend(
             Message(
                 head=message["role"].encode(),
-                text=_bytes({k: v for k, v in message.items() if k != "role"} if len(message) > 2 else message.get("content")),
+                text=_bytes(
+                    {k: v for k, v in message.items() if k != "role"} if len(message) > 2 else message.get("content")
+                ),
                 system=message["role"] in SYSTEM_ROLES,
             )
             for message in body["messages"]

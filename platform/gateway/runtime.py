@@ -42,7 +42,11 @@ def start(role: str) -> Runtime:
     """Open everything on the running loop. ``role`` names the WAL file. Raises WalError when it cannot be written."""
     loop = asyncio.get_running_loop()
     router = Router()
-    feed = Feed(on_change=lambda old, new: loop.call_soon_threadsafe(_forget_restarted, router, old, new))
+
+    def changed(old: View | None, new: View) -> None:
+        loop.call_soon_threadsafe(_forget_restarted, router, old, new)
+
+    feed = Feed(on_change=changed)
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
         auto_decompress=False,

@@ -9,6 +9,7 @@ from uuid import UUID
 from celery import shared_task
 
 from gateway import runtime
+from gateway.deferred import TASK, enqueue
 from gateway.messages import Incoming, Outgoing
 from gateway.pipeline import ENDPOINTS
 from workers import deferred
@@ -45,15 +46,21 @@ class _Loop:
 _loop = _Loop()
 
 
-@shared_task(name="gateway.tasks.run_deferred")
+@shared_task(name=TASK)
 def run_deferred(request_id: str) -> None:
     """Answer one deferred request. Idempotent: only the first delivery finds it still queued."""
     claimed = deferred.claim(UUID(request_id))
     if claimed is None:
         return
-    incoming = Incoming(
-        method="POST", path=claimed.endpoint, headers=claimed.headers, body=claimed.body
-    )
-    outgoing = _loop.run(claimed.id, claimed.key_public_id, claimed.endpoint, incoming)
+    kept = claimed.submission
+    incoming = Incoming(method="POST", path=kept.endpoint, headers=kept.headers, body=kept.body)
+    outgoing = _loop.run(claimed.id, claimed.key_public_id, kept.endpoint, incoming)
     headers = {name.decode(): value.decode() for name, value in outgoing.headers}
     deferred.finish(claimed.id, outgoing.status, headers, outgoing.body)
+
+
+@shared_task(name="gateway.tasks.tend_deferred")
+def tend_deferred() -> None:
+    """Send what was lost again and erase what has expired. Idempotent; beat calls it each minute."""
+    deferred.requeue_lost(enqueue=enqueue)
+    deferred.expire()

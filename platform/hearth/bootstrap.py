@@ -86,9 +86,7 @@ def _tenant(slug: str, name: str, policy: Policy) -> Tenant:
 
 
 def _admin() -> None:
-    user, created = User.objects.get_or_create(
-        username=ADMIN, defaults={"is_staff": True, "is_superuser": True}
-    )
+    user, created = User.objects.get_or_create(username=ADMIN, defaults={"is_staff": True, "is_superuser": True})
     if created:
         user.set_password(settings.SECRETS.admin_password)
         user.save(update_fields=["password"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from hearth import addresses, env
 from hearth.secrets import load_or_ephemeral
@@ -144,7 +144,7 @@ BODY_TIMEOUT_SECONDS = env.number("HEARTH_BODY_TIMEOUT_SECONDS", minimum=0.1)
 ENGINE_CONNECT_TIMEOUT_SECONDS = env.number("HEARTH_ENGINE_CONNECT_TIMEOUT_SECONDS", minimum=0.05)
 ENGINE_TIMEOUT_SECONDS = env.number("HEARTH_ENGINE_TIMEOUT_SECONDS", minimum=1)
 WAL_DIR = DATA_DIR / "wal"
-WAL_SYNC = env.text("HEARTH_WAL_SYNC")
+WAL_SYNC: Literal["group", "always"] = "always" if env.text("HEARTH_WAL_SYNC") == "always" else "group"
 NODE_NAME = env.text("HEARTH_NODE")
 DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES
 

@@ -55,5 +55,7 @@ class Migration(migrations.Migration):
             for table in GROWING
         ],
         *[migrations.RunSQL(enable_sql(table, own), disable_sql(table)) for table, own in PROTECTED.items()],
-        migrations.RunSQL("INSERT INTO tenants_policyepoch (id, value) VALUES (1, 1)", "DELETE FROM tenants_policyepoch"),
+        migrations.RunSQL(
+            "INSERT INTO tenants_policyepoch (id, value) VALUES (1, 1)", "DELETE FROM tenants_policyepoch"
+        ),
     ]

@@ -2,158 +2,251 @@
 
 import django.db.models.deletion
 import django.db.models.functions.datetime
-import tenants.ids
 from django.db import migrations, models
+
+import tenants.ids
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('catalogue', '0001_initial'),
-        ('tenants', '0001_initial'),
+        ("catalogue", "0001_initial"),
+        ("tenants", "0001_initial"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='Pool',
+            name="Pool",
             fields=[
-                ('id', models.UUIDField(default=tenants.ids.new_id, editable=False, primary_key=True, serialize=False)),
-                ('name', models.SlugField(max_length=63, unique=True)),
-                ('kind', models.CharField(choices=[('gpu', 'gpu'), ('cpu', 'cpu'), ('simulated', 'simulated')], max_length=16)),
-                ('region', models.CharField(default='local', max_length=63)),
-                ('priority', models.PositiveSmallIntegerField(default=100)),
+                ("id", models.UUIDField(default=tenants.ids.new_id, editable=False, primary_key=True, serialize=False)),
+                ("name", models.SlugField(max_length=63, unique=True)),
+                (
+                    "kind",
+                    models.CharField(
+                        choices=[("gpu", "gpu"), ("cpu", "cpu"), ("simulated", "simulated")], max_length=16
+                    ),
+                ),
+                ("region", models.CharField(default="local", max_length=63)),
+                ("priority", models.PositiveSmallIntegerField(default=100)),
             ],
         ),
         migrations.CreateModel(
-            name='Deployment',
+            name="Deployment",
             fields=[
-                ('id', models.UUIDField(default=tenants.ids.new_id, editable=False, primary_key=True, serialize=False)),
-                ('name', models.SlugField(max_length=63, unique=True)),
-                ('desired_replicas', models.PositiveSmallIntegerField(default=1)),
-                ('archived_at', models.DateTimeField(blank=True, null=True)),
-                ('revision', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='deployments', to='catalogue.modelrevision')),
+                ("id", models.UUIDField(default=tenants.ids.new_id, editable=False, primary_key=True, serialize=False)),
+                ("name", models.SlugField(max_length=63, unique=True)),
+                ("desired_replicas", models.PositiveSmallIntegerField(default=1)),
+                ("archived_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "revision",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="deployments",
+                        to="catalogue.modelrevision",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Node',
+            name="Node",
             fields=[
-                ('id', models.UUIDField(default=tenants.ids.new_id, editable=False, primary_key=True, serialize=False)),
-                ('name', models.CharField(max_length=200, unique=True)),
-                ('boot_id', models.CharField(blank=True, default='', max_length=64)),
-                ('epoch', models.BigIntegerField(default=0)),
-                ('agent_pid', models.PositiveIntegerField(blank=True, null=True)),
-                ('lease_expires_at', models.DateTimeField(blank=True, null=True)),
-                ('cordoned', models.BooleanField(default=False)),
-                ('pool', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='nodes', to='workers.pool')),
+                ("id", models.UUIDField(default=tenants.ids.new_id, editable=False, primary_key=True, serialize=False)),
+                ("name", models.CharField(max_length=200, unique=True)),
+                ("boot_id", models.CharField(blank=True, default="", max_length=64)),
+                ("epoch", models.BigIntegerField(default=0)),
+                ("agent_pid", models.PositiveIntegerField(blank=True, null=True)),
+                ("lease_expires_at", models.DateTimeField(blank=True, null=True)),
+                ("cordoned", models.BooleanField(default=False)),
+                (
+                    "pool",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="nodes", to="workers.pool"
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='DeploymentPool',
+            name="DeploymentPool",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('sequence', models.PositiveSmallIntegerField(default=1)),
-                ('deployment', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to='workers.deployment')),
-                ('pool', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, to='workers.pool')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("sequence", models.PositiveSmallIntegerField(default=1)),
+                ("deployment", models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to="workers.deployment")),
+                ("pool", models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, to="workers.pool")),
             ],
         ),
         migrations.AddField(
-            model_name='deployment',
-            name='pools',
-            field=models.ManyToManyField(through='workers.DeploymentPool', to='workers.pool'),
+            model_name="deployment",
+            name="pools",
+            field=models.ManyToManyField(through="workers.DeploymentPool", to="workers.pool"),
         ),
         migrations.CreateModel(
-            name='Replica',
+            name="Replica",
             fields=[
-                ('id', models.UUIDField(default=tenants.ids.new_id, editable=False, primary_key=True, serialize=False)),
-                ('desired_state', models.CharField(choices=[('running', 'Running'), ('stopped', 'Stopped')], default='running', max_length=16)),
-                ('state', models.CharField(choices=[('requested', 'Requested'), ('starting', 'Starting'), ('warming', 'Warming'), ('ready', 'Ready'), ('suspect', 'Suspect'), ('draining', 'Draining'), ('backoff', 'Backoff'), ('stopped', 'Stopped'), ('lost', 'Lost'), ('failed', 'Failed')], default='requested', max_length=16)),
-                ('state_since', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ('fence', models.BigIntegerField(default=0)),
-                ('generation', models.PositiveIntegerField(default=0)),
-                ('host', models.CharField(blank=True, default='', max_length=200)),
-                ('port', models.PositiveIntegerField(blank=True, null=True)),
-                ('pid', models.PositiveIntegerField(blank=True, null=True)),
-                ('pid_start_ticks', models.BigIntegerField(blank=True, null=True)),
-                ('boot_id', models.CharField(blank=True, default='', max_length=64)),
-                ('attempts', models.PositiveSmallIntegerField(default=0)),
-                ('next_attempt_at', models.DateTimeField(blank=True, null=True)),
-                ('last_error', models.TextField(blank=True, default='')),
-                ('startup_seconds', models.FloatField(blank=True, null=True)),
-                ('running_requests', models.PositiveIntegerField(default=0)),
-                ('waiting_requests', models.PositiveIntegerField(default=0)),
-                ('kv_usage', models.FloatField(default=0.0)),
-                ('observed_at', models.DateTimeField(blank=True, null=True)),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
-                ('deployment', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='replicas', to='workers.deployment')),
-                ('node', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='replicas', to='workers.node')),
+                ("id", models.UUIDField(default=tenants.ids.new_id, editable=False, primary_key=True, serialize=False)),
+                (
+                    "desired_state",
+                    models.CharField(
+                        choices=[("running", "Running"), ("stopped", "Stopped")], default="running", max_length=16
+                    ),
+                ),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("requested", "Requested"),
+                            ("starting", "Starting"),
+                            ("warming", "Warming"),
+                            ("ready", "Ready"),
+                            ("suspect", "Suspect"),
+                            ("draining", "Draining"),
+                            ("backoff", "Backoff"),
+                            ("stopped", "Stopped"),
+                            ("lost", "Lost"),
+                            ("failed", "Failed"),
+                        ],
+                        default="requested",
+                        max_length=16,
+                    ),
+                ),
+                ("state_since", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ("fence", models.BigIntegerField(default=0)),
+                ("generation", models.PositiveIntegerField(default=0)),
+                ("host", models.CharField(blank=True, default="", max_length=200)),
+                ("port", models.PositiveIntegerField(blank=True, null=True)),
+                ("pid", models.PositiveIntegerField(blank=True, null=True)),
+                ("pid_start_ticks", models.BigIntegerField(blank=True, null=True)),
+                ("boot_id", models.CharField(blank=True, default="", max_length=64)),
+                ("attempts", models.PositiveSmallIntegerField(default=0)),
+                ("next_attempt_at", models.DateTimeField(blank=True, null=True)),
+                ("last_error", models.TextField(blank=True, default="")),
+                ("startup_seconds", models.FloatField(blank=True, null=True)),
+                ("running_requests", models.PositiveIntegerField(default=0)),
+                ("waiting_requests", models.PositiveIntegerField(default=0)),
+                ("kv_usage", models.FloatField(default=0.0)),
+                ("observed_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "created_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
+                ),
+                (
+                    "deployment",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="replicas", to="workers.deployment"
+                    ),
+                ),
+                (
+                    "node",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="replicas",
+                        to="workers.node",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='ReplicaEvent',
+            name="ReplicaEvent",
             fields=[
-                ('id', models.UUIDField(default=tenants.ids.new_id, editable=False, primary_key=True, serialize=False)),
-                ('from_state', models.CharField(max_length=16)),
-                ('to_state', models.CharField(max_length=16)),
-                ('reason', models.CharField(blank=True, default='', max_length=500)),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
-                ('replica', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='events', to='workers.replica')),
+                ("id", models.UUIDField(default=tenants.ids.new_id, editable=False, primary_key=True, serialize=False)),
+                ("from_state", models.CharField(max_length=16)),
+                ("to_state", models.CharField(max_length=16)),
+                ("reason", models.CharField(blank=True, default="", max_length=500)),
+                (
+                    "created_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
+                ),
+                (
+                    "replica",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="events", to="workers.replica"
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Slot',
+            name="Slot",
             fields=[
-                ('id', models.UUIDField(default=tenants.ids.new_id, editable=False, primary_key=True, serialize=False)),
-                ('device_uuid', models.CharField(max_length=64)),
-                ('index', models.PositiveSmallIntegerField()),
-                ('memory_bytes', models.BigIntegerField(blank=True, null=True)),
-                ('health', models.CharField(choices=[('ok', 'ok'), ('quarantined', 'quarantined')], default='ok', max_length=16)),
-                ('node', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='slots', to='workers.node')),
+                ("id", models.UUIDField(default=tenants.ids.new_id, editable=False, primary_key=True, serialize=False)),
+                ("device_uuid", models.CharField(max_length=64)),
+                ("index", models.PositiveSmallIntegerField()),
+                ("memory_bytes", models.BigIntegerField(blank=True, null=True)),
+                (
+                    "health",
+                    models.CharField(
+                        choices=[("ok", "ok"), ("quarantined", "quarantined")], default="ok", max_length=16
+                    ),
+                ),
+                (
+                    "node",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="slots", to="workers.node"
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='DeferredRequest',
+            name="DeferredRequest",
             fields=[
-                ('id', models.UUIDField(default=tenants.ids.new_id, editable=False, primary_key=True, serialize=False)),
-                ('endpoint', models.CharField(max_length=64)),
-                ('headers', models.JSONField(default=dict)),
-                ('body', models.BinaryField()),
-                ('state', models.CharField(choices=[('queued', 'Queued'), ('running', 'Running'), ('done', 'Done'), ('failed', 'Failed')], default='queued', max_length=16)),
-                ('status', models.PositiveSmallIntegerField(null=True)),
-                ('response_headers', models.JSONField(default=dict)),
-                ('response', models.BinaryField(null=True)),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
-                ('started_at', models.DateTimeField(null=True)),
-                ('finished_at', models.DateTimeField(null=True)),
-                ('expires_at', models.DateTimeField()),
-                ('key', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, to='tenants.apikey')),
-                ('project', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, to='tenants.project')),
-                ('tenant', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, to='tenants.tenant')),
+                ("id", models.UUIDField(default=tenants.ids.new_id, editable=False, primary_key=True, serialize=False)),
+                ("endpoint", models.CharField(max_length=64)),
+                ("headers", models.JSONField(default=dict)),
+                ("body", models.BinaryField()),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[("queued", "Queued"), ("running", "Running"), ("done", "Done"), ("failed", "Failed")],
+                        default="queued",
+                        max_length=16,
+                    ),
+                ),
+                ("status", models.PositiveSmallIntegerField(null=True)),
+                ("response_headers", models.JSONField(default=dict)),
+                ("response", models.BinaryField(null=True)),
+                (
+                    "created_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
+                ),
+                ("started_at", models.DateTimeField(null=True)),
+                ("finished_at", models.DateTimeField(null=True)),
+                ("expires_at", models.DateTimeField()),
+                ("key", models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, to="tenants.apikey")),
+                ("project", models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, to="tenants.project")),
+                ("tenant", models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, to="tenants.tenant")),
             ],
             options={
-                'indexes': [models.Index(fields=['state', 'created_at'], name='deferred_by_state')],
-                'constraints': [models.CheckConstraint(condition=models.Q(models.Q(('state', 'done'), _negated=True), ('status__isnull', False), _connector='OR'), name='deferred_done_has_status')],
+                "indexes": [models.Index(fields=["state", "created_at"], name="deferred_by_state")],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("state", "done"), _negated=True), ("status__isnull", False), _connector="OR"
+                        ),
+                        name="deferred_done_has_status",
+                    )
+                ],
             },
         ),
         migrations.AddConstraint(
-            model_name='deploymentpool',
-            constraint=models.UniqueConstraint(fields=('deployment', 'pool'), name='pool_once_per_deployment'),
+            model_name="deploymentpool",
+            constraint=models.UniqueConstraint(fields=("deployment", "pool"), name="pool_once_per_deployment"),
         ),
         migrations.AddConstraint(
-            model_name='deploymentpool',
-            constraint=models.UniqueConstraint(fields=('deployment', 'sequence'), name='sequence_once_per_deployment'),
+            model_name="deploymentpool",
+            constraint=models.UniqueConstraint(fields=("deployment", "sequence"), name="sequence_once_per_deployment"),
         ),
         migrations.AddIndex(
-            model_name='replica',
-            index=models.Index(fields=['node', 'state'], name='replica_by_node'),
+            model_name="replica",
+            index=models.Index(fields=["node", "state"], name="replica_by_node"),
         ),
         migrations.AddIndex(
-            model_name='replicaevent',
-            index=models.Index(models.F('replica'), models.OrderBy(models.F('id'), descending=True), name='replica_events'),
+            model_name="replicaevent",
+            index=models.Index(
+                models.F("replica"), models.OrderBy(models.F("id"), descending=True), name="replica_events"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='slot',
-            constraint=models.UniqueConstraint(fields=('node', 'device_uuid'), name='slot_once_per_node'),
+            model_name="slot",
+            constraint=models.UniqueConstraint(fields=("node", "device_uuid"), name="slot_once_per_node"),
         ),
     ]

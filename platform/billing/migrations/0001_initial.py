@@ -3,142 +3,230 @@
 import django.contrib.postgres.fields
 import django.db.models.deletion
 import django.db.models.functions.datetime
-import tenants.ids
 from django.db import migrations, models
+
+import tenants.ids
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
-    dependencies = [
-    ]
+    dependencies = []
 
     operations = [
         migrations.CreateModel(
-            name='UsageRecord',
+            name="UsageRecord",
             fields=[
-                ('id', models.UUIDField(editable=False, primary_key=True, serialize=False)),
-                ('tenant_id', models.UUIDField()),
-                ('project_id', models.UUIDField()),
-                ('key_id', models.UUIDField()),
-                ('purpose', models.CharField(choices=[('tenant', 'Tenant'), ('canary', 'Canary'), ('retry', 'Retry'), ('prewarm', 'Prewarm'), ('lost', 'Lost')], default='tenant', max_length=16)),
-                ('endpoint', models.CharField(max_length=64)),
-                ('model_name', models.CharField(max_length=200)),
-                ('revision_id', models.UUIDField()),
-                ('replica_id', models.UUIDField(null=True)),
-                ('started_at', models.DateTimeField()),
-                ('finished_at', models.DateTimeField()),
-                ('state', models.CharField(choices=[('complete', 'Complete'), ('client_gone', 'Client Gone'), ('engine_error', 'Engine Error'), ('interrupted', 'Interrupted')], max_length=16)),
-                ('http_status', models.PositiveSmallIntegerField()),
-                ('stream', models.BooleanField()),
-                ('cache_result', models.CharField(max_length=16)),
-                ('cache_reason', models.CharField(blank=True, default='', max_length=64)),
-                ('route_reason', models.CharField(blank=True, default='', max_length=16)),
-                ('prompt_tokens', models.PositiveIntegerField()),
-                ('cached_prompt_tokens', models.PositiveIntegerField()),
-                ('completion_tokens', models.PositiveIntegerField()),
-                ('tokens_source', models.CharField(choices=[('engine', 'Engine'), ('cache', 'Cache'), ('streamed', 'Streamed'), ('estimated', 'Estimated')], max_length=16)),
-                ('avoided_prompt_tokens', models.PositiveIntegerField(default=0)),
-                ('avoided_completion_tokens', models.PositiveIntegerField(default=0)),
-                ('price_version_id', models.UUIDField(null=True)),
-                ('currency', models.CharField(default='USD', max_length=3)),
-                ('amount_pico', models.BigIntegerField(null=True)),
-                ('saved_prediction_pico', models.BigIntegerField(default=0)),
-                ('saved_prefix_pico', models.BigIntegerField(default=0)),
-                ('ttft_ms', models.FloatField(null=True)),
-                ('duration_ms', models.FloatField()),
-                ('client_request_id', models.CharField(blank=True, default='', max_length=200)),
+                ("id", models.UUIDField(editable=False, primary_key=True, serialize=False)),
+                ("tenant_id", models.UUIDField()),
+                ("project_id", models.UUIDField()),
+                ("key_id", models.UUIDField()),
+                (
+                    "purpose",
+                    models.CharField(
+                        choices=[
+                            ("tenant", "Tenant"),
+                            ("canary", "Canary"),
+                            ("retry", "Retry"),
+                            ("prewarm", "Prewarm"),
+                            ("lost", "Lost"),
+                        ],
+                        default="tenant",
+                        max_length=16,
+                    ),
+                ),
+                ("endpoint", models.CharField(max_length=64)),
+                ("model_name", models.CharField(max_length=200)),
+                ("revision_id", models.UUIDField()),
+                ("replica_id", models.UUIDField(null=True)),
+                ("started_at", models.DateTimeField()),
+                ("finished_at", models.DateTimeField()),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("complete", "Complete"),
+                            ("client_gone", "Client Gone"),
+                            ("engine_error", "Engine Error"),
+                            ("interrupted", "Interrupted"),
+                        ],
+                        max_length=16,
+                    ),
+                ),
+                ("http_status", models.PositiveSmallIntegerField()),
+                ("stream", models.BooleanField()),
+                ("cache_result", models.CharField(max_length=16)),
+                ("cache_reason", models.CharField(blank=True, default="", max_length=64)),
+                ("route_reason", models.CharField(blank=True, default="", max_length=16)),
+                ("prompt_tokens", models.PositiveIntegerField()),
+                ("cached_prompt_tokens", models.PositiveIntegerField()),
+                ("completion_tokens", models.PositiveIntegerField()),
+                (
+                    "tokens_source",
+                    models.CharField(
+                        choices=[
+                            ("engine", "Engine"),
+                            ("cache", "Cache"),
+                            ("streamed", "Streamed"),
+                            ("estimated", "Estimated"),
+                        ],
+                        max_length=16,
+                    ),
+                ),
+                ("avoided_prompt_tokens", models.PositiveIntegerField(default=0)),
+                ("avoided_completion_tokens", models.PositiveIntegerField(default=0)),
+                ("price_version_id", models.UUIDField(null=True)),
+                ("currency", models.CharField(default="USD", max_length=3)),
+                ("amount_pico", models.BigIntegerField(null=True)),
+                ("saved_prediction_pico", models.BigIntegerField(default=0)),
+                ("saved_prefix_pico", models.BigIntegerField(default=0)),
+                ("ttft_ms", models.FloatField(null=True)),
+                ("duration_ms", models.FloatField()),
+                ("client_request_id", models.CharField(blank=True, default="", max_length=200)),
             ],
             options={
-                'db_table': 'billing_usagerecord',
-                'managed': False,
+                "db_table": "billing_usagerecord",
+                "managed": False,
             },
         ),
         migrations.CreateModel(
-            name='LedgerTransaction',
+            name="LedgerTransaction",
             fields=[
-                ('id', models.UUIDField(default=tenants.ids.new_id, editable=False, primary_key=True, serialize=False)),
-                ('tenant_id', models.UUIDField()),
-                ('kind', models.CharField(max_length=16)),
-                ('source', models.CharField(max_length=200, unique=True)),
-                ('usage_ids', django.contrib.postgres.fields.ArrayField(base_field=models.UUIDField(), default=list, size=None)),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
+                ("id", models.UUIDField(default=tenants.ids.new_id, editable=False, primary_key=True, serialize=False)),
+                ("tenant_id", models.UUIDField()),
+                ("kind", models.CharField(max_length=16)),
+                ("source", models.CharField(max_length=200, unique=True)),
+                (
+                    "usage_ids",
+                    django.contrib.postgres.fields.ArrayField(base_field=models.UUIDField(), default=list, size=None),
+                ),
+                (
+                    "created_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='PriceBook',
+            name="PriceBook",
             fields=[
-                ('id', models.UUIDField(default=tenants.ids.new_id, editable=False, primary_key=True, serialize=False)),
-                ('name', models.CharField(max_length=200, unique=True)),
-                ('tenant_id', models.UUIDField(blank=True, null=True, unique=True)),
-                ('currency', models.CharField(default='USD', max_length=3)),
+                ("id", models.UUIDField(default=tenants.ids.new_id, editable=False, primary_key=True, serialize=False)),
+                ("name", models.CharField(max_length=200, unique=True)),
+                ("tenant_id", models.UUIDField(blank=True, null=True, unique=True)),
+                ("currency", models.CharField(default="USD", max_length=3)),
             ],
         ),
         migrations.CreateModel(
-            name='LedgerAccount',
+            name="LedgerAccount",
             fields=[
-                ('id', models.UUIDField(default=tenants.ids.new_id, editable=False, primary_key=True, serialize=False)),
-                ('tenant_id', models.UUIDField()),
-                ('kind', models.CharField(choices=[('receivable', 'Receivable'), ('revenue', 'Revenue')], max_length=16)),
-                ('currency', models.CharField(max_length=3)),
+                ("id", models.UUIDField(default=tenants.ids.new_id, editable=False, primary_key=True, serialize=False)),
+                ("tenant_id", models.UUIDField()),
+                (
+                    "kind",
+                    models.CharField(choices=[("receivable", "Receivable"), ("revenue", "Revenue")], max_length=16),
+                ),
+                ("currency", models.CharField(max_length=3)),
             ],
             options={
-                'constraints': [models.UniqueConstraint(fields=('tenant_id', 'kind', 'currency'), name='ledger_account_once')],
+                "constraints": [
+                    models.UniqueConstraint(fields=("tenant_id", "kind", "currency"), name="ledger_account_once")
+                ],
             },
         ),
         migrations.CreateModel(
-            name='LedgerEntry',
+            name="LedgerEntry",
             fields=[
-                ('id', models.UUIDField(default=tenants.ids.new_id, editable=False, primary_key=True, serialize=False)),
-                ('amount_pico', models.DecimalField(decimal_places=0, max_digits=38)),
-                ('account', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='entries', to='billing.ledgeraccount')),
-                ('transaction', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='entries', to='billing.ledgertransaction')),
+                ("id", models.UUIDField(default=tenants.ids.new_id, editable=False, primary_key=True, serialize=False)),
+                ("amount_pico", models.DecimalField(decimal_places=0, max_digits=38)),
+                (
+                    "account",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="entries", to="billing.ledgeraccount"
+                    ),
+                ),
+                (
+                    "transaction",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="entries",
+                        to="billing.ledgertransaction",
+                    ),
+                ),
             ],
             options={
-                'verbose_name_plural': 'ledger entries',
+                "verbose_name_plural": "ledger entries",
             },
         ),
         migrations.CreateModel(
-            name='UsageRollup',
+            name="UsageRollup",
             fields=[
-                ('id', models.BigAutoField(primary_key=True, serialize=False)),
-                ('starts_at', models.DateTimeField()),
-                ('tenant_id', models.UUIDField()),
-                ('project_id', models.UUIDField()),
-                ('model_name', models.CharField(max_length=200)),
-                ('requests', models.PositiveBigIntegerField(default=0)),
-                ('errors', models.PositiveBigIntegerField(default=0)),
-                ('prediction_hits', models.PositiveBigIntegerField(default=0)),
-                ('prefix_hits', models.PositiveBigIntegerField(default=0)),
-                ('prompt_tokens', models.PositiveBigIntegerField(default=0)),
-                ('cached_prompt_tokens', models.PositiveBigIntegerField(default=0)),
-                ('completion_tokens', models.PositiveBigIntegerField(default=0)),
-                ('avoided_tokens', models.PositiveBigIntegerField(default=0)),
-                ('amount_pico', models.DecimalField(decimal_places=0, default=0, max_digits=38)),
-                ('saved_prediction_pico', models.DecimalField(decimal_places=0, default=0, max_digits=38)),
-                ('saved_prefix_pico', models.DecimalField(decimal_places=0, default=0, max_digits=38)),
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("starts_at", models.DateTimeField()),
+                ("tenant_id", models.UUIDField()),
+                ("project_id", models.UUIDField()),
+                ("model_name", models.CharField(max_length=200)),
+                ("requests", models.PositiveBigIntegerField(default=0)),
+                ("errors", models.PositiveBigIntegerField(default=0)),
+                ("prediction_hits", models.PositiveBigIntegerField(default=0)),
+                ("prefix_hits", models.PositiveBigIntegerField(default=0)),
+                ("prompt_tokens", models.PositiveBigIntegerField(default=0)),
+                ("cached_prompt_tokens", models.PositiveBigIntegerField(default=0)),
+                ("completion_tokens", models.PositiveBigIntegerField(default=0)),
+                ("avoided_tokens", models.PositiveBigIntegerField(default=0)),
+                ("amount_pico", models.DecimalField(decimal_places=0, default=0, max_digits=38)),
+                ("saved_prediction_pico", models.DecimalField(decimal_places=0, default=0, max_digits=38)),
+                ("saved_prefix_pico", models.DecimalField(decimal_places=0, default=0, max_digits=38)),
             ],
             options={
-                'indexes': [models.Index(models.F('tenant_id'), models.OrderBy(models.F('starts_at'), descending=True), name='rollup_by_tenant')],
-                'constraints': [models.UniqueConstraint(fields=('starts_at', 'tenant_id', 'project_id', 'model_name'), name='rollup_once')],
+                "indexes": [
+                    models.Index(
+                        models.F("tenant_id"),
+                        models.OrderBy(models.F("starts_at"), descending=True),
+                        name="rollup_by_tenant",
+                    )
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("starts_at", "tenant_id", "project_id", "model_name"), name="rollup_once"
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
-            name='PriceVersion',
+            name="PriceVersion",
             fields=[
-                ('id', models.UUIDField(default=tenants.ids.new_id, editable=False, primary_key=True, serialize=False)),
-                ('model_name', models.CharField(max_length=200)),
-                ('prompt_pico', models.BigIntegerField()),
-                ('cached_prompt_pico', models.BigIntegerField()),
-                ('completion_pico', models.BigIntegerField()),
-                ('prediction_hit_pico', models.BigIntegerField(default=0)),
-                ('effective_from', models.DateTimeField()),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
-                ('book', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='versions', to='billing.pricebook')),
+                ("id", models.UUIDField(default=tenants.ids.new_id, editable=False, primary_key=True, serialize=False)),
+                ("model_name", models.CharField(max_length=200)),
+                ("prompt_pico", models.BigIntegerField()),
+                ("cached_prompt_pico", models.BigIntegerField()),
+                ("completion_pico", models.BigIntegerField()),
+                ("prediction_hit_pico", models.BigIntegerField(default=0)),
+                ("effective_from", models.DateTimeField()),
+                (
+                    "created_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
+                ),
+                (
+                    "book",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="versions", to="billing.pricebook"
+                    ),
+                ),
             ],
             options={
-                'constraints': [models.UniqueConstraint(fields=('book', 'model_name', 'effective_from'), name='price_effective_once'), models.CheckConstraint(condition=models.Q(('prompt_pico__gte', 0), ('cached_prompt_pico__gte', 0), ('completion_pico__gte', 0), ('prediction_hit_pico__gte', 0)), name='prices_not_negative')],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("book", "model_name", "effective_from"), name="price_effective_once"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("prompt_pico__gte", 0),
+                            ("cached_prompt_pico__gte", 0),
+                            ("completion_pico__gte", 0),
+                            ("prediction_hit_pico__gte", 0),
+                        ),
+                        name="prices_not_negative",
+                    ),
+                ],
             },
         ),
     ]

@@ -3,56 +3,91 @@
 import django.contrib.postgres.fields
 import django.db.models.deletion
 import django.db.models.functions.datetime
-import tenants.ids
 from django.db import migrations, models
+
+import tenants.ids
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('tenants', '0001_initial'),
+        ("tenants", "0001_initial"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='Model',
+            name="Model",
             fields=[
-                ('id', models.UUIDField(default=tenants.ids.new_id, editable=False, primary_key=True, serialize=False)),
-                ('name', models.CharField(max_length=200, unique=True)),
-                ('visibility', models.CharField(choices=[('private', 'Private'), ('public', 'Public')], default='private', max_length=16)),
-                ('archived_at', models.DateTimeField(blank=True, null=True)),
-                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
-                ('owner', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='models', to='tenants.tenant')),
+                ("id", models.UUIDField(default=tenants.ids.new_id, editable=False, primary_key=True, serialize=False)),
+                ("name", models.CharField(max_length=200, unique=True)),
+                (
+                    "visibility",
+                    models.CharField(
+                        choices=[("private", "Private"), ("public", "Public")], default="private", max_length=16
+                    ),
+                ),
+                ("archived_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "created_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
+                ),
+                (
+                    "owner",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="models", to="tenants.tenant"
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='ModelAlias',
+            name="ModelAlias",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=200, unique=True)),
-                ('model', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='aliases', to='catalogue.model')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", models.CharField(max_length=200, unique=True)),
+                (
+                    "model",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="aliases", to="catalogue.model"
+                    ),
+                ),
             ],
             options={
-                'verbose_name_plural': 'model aliases',
+                "verbose_name_plural": "model aliases",
             },
         ),
         migrations.CreateModel(
-            name='ModelRevision',
+            name="ModelRevision",
             fields=[
-                ('id', models.UUIDField(default=tenants.ids.new_id, editable=False, primary_key=True, serialize=False)),
-                ('source', models.CharField(max_length=500)),
-                ('digest', models.CharField(max_length=64)),
-                ('engine', models.CharField(choices=[('vllm', 'vllm'), ('simulated', 'simulated')], max_length=16)),
-                ('engine_args', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=200), blank=True, default=list, size=None)),
-                ('context_length_tokens', models.PositiveIntegerField()),
-                ('active_from', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ('superseded_at', models.DateTimeField(blank=True, null=True)),
-                ('model', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='revisions', to='catalogue.model')),
+                ("id", models.UUIDField(default=tenants.ids.new_id, editable=False, primary_key=True, serialize=False)),
+                ("source", models.CharField(max_length=500)),
+                ("digest", models.CharField(max_length=64)),
+                ("engine", models.CharField(choices=[("vllm", "vllm"), ("simulated", "simulated")], max_length=16)),
+                (
+                    "engine_args",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.CharField(max_length=200), blank=True, default=list, size=None
+                    ),
+                ),
+                ("context_length_tokens", models.PositiveIntegerField()),
+                ("active_from", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ("superseded_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "model",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT, related_name="revisions", to="catalogue.model"
+                    ),
+                ),
             ],
             options={
-                'constraints': [models.UniqueConstraint(fields=('model', 'digest'), name='revision_digest_once'), models.UniqueConstraint(condition=models.Q(('superseded_at', None)), fields=('model',), name='one_active_revision_per_model')],
+                "constraints": [
+                    models.UniqueConstraint(fields=("model", "digest"), name="revision_digest_once"),
+                    models.UniqueConstraint(
+                        condition=models.Q(("superseded_at", None)),
+                        fields=("model",),
+                        name="one_active_revision_per_model",
+                    ),
+                ],
             },
         ),
     ]
