@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import orjson
 from django.db import transaction
@@ -13,6 +14,7 @@ from django.utils import timezone
 from catalogue.models import Model, ModelAlias, ModelRevision
 from tenants import audit, epoch
 from tenants.audit import Actor
+from tenants.errors import NotAllowed
 from tenants.ids import RevisionId, TenantId
 from tenants.models import Tenant
 
@@ -51,29 +53,42 @@ class Catalogue:
         return [seen[name] for name in sorted(seen)]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """A model to serve: a Hugging Face id or a folder, on which engine, and who may see it.
+
+    ``weights_digest`` identifies the files behind a folder (a hash of them); an id names them by itself.
+    """
+
+    name: str
+    source: str
+    engine: Literal["vllm", "simulated"]
+    context_length_tokens: int
+    engine_args: tuple[str, ...] = ()
+    weights_digest: str = ""
+    public: bool = False
+
+    def digest(self) -> str:
+        """Return the SHA-256, in hex, of everything that can change an answer."""
+        where = self.weights_digest or self.source
+        identity = [where, self.engine, list(self.engine_args), self.context_length_tokens]
+        return hashlib.sha256(orjson.dumps(identity)).hexdigest()
+
+
 @transaction.atomic
-def register(
-    actor: Actor,
-    owner: Tenant,
-    *,
-    name: str,
-    source: str,
-    engine: str,
-    context_length_tokens: int,
-    engine_args: Sequence[str] = (),
-    weights_digest: str = "",
-    public: bool = False,
-) -> ModelRevision:
+def register(actor: Actor, owner: Tenant, described: Description) -> ModelRevision:
     """Make this exact model the active revision of its name; the same one again changes nothing.
 
-    ``weights_digest`` identifies the files behind ``source`` (for a folder: a hash of them).
+    Raises NotAllowed when the name is another tenant's.
     """
+    visibility = Model.Visibility.PUBLIC if described.public else Model.Visibility.PRIVATE
     model, created = Model.objects.get_or_create(
-        name=name,
-        defaults={"owner": owner, "visibility": Model.Visibility.PUBLIC if public else Model.Visibility.PRIVATE},
+        name=described.name, defaults={"owner": owner, "visibility": visibility}
     )
+    if model.owner_id != owner.id:
+        raise NotAllowed("model", described.name, "another tenant's")
     Model.objects.select_for_update().get(id=model.id)
-    digest = revision_digest(source, engine, tuple(engine_args), context_length_tokens, weights_digest)
+    digest = described.digest()
     active = ModelRevision.objects.filter(model=model, superseded_at=None).first()
     if active is not None and active.digest == digest:
         return active
@@ -85,10 +100,10 @@ def register(
     else:
         revision = ModelRevision.objects.create(
             model=model,
-            source=source,
-            engine=engine,
-            engine_args=list(engine_args),
-            context_length_tokens=context_length_tokens,
+            source=described.source,
+            engine=described.engine,
+            engine_args=list(described.engine_args),
+            context_length_tokens=described.context_length_tokens,
             digest=digest,
         )
     audit.record(
@@ -96,18 +111,15 @@ def register(
         "model.registered" if created else "revision.activated",
         ("revision", revision.id),
         tenant=owner,
-        after={"model": name, "source": source, "engine": engine, "digest": digest},
+        after={
+            "model": described.name,
+            "source": described.source,
+            "engine": described.engine,
+            "digest": digest,
+        },
     )
     epoch.bump()
     return revision
-
-
-def revision_digest(
-    source: str, engine: str, engine_args: tuple[str, ...], context_length_tokens: int, weights_digest: str
-) -> str:
-    """Return the SHA-256, in hex, of everything that can change an answer."""
-    identity = [source if not weights_digest else "", engine, list(engine_args), context_length_tokens, weights_digest]
-    return hashlib.sha256(orjson.dumps(identity)).hexdigest()
 
 
 def load() -> Catalogue:

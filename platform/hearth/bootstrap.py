@@ -19,6 +19,7 @@ from django.db import transaction
 from billing import prices
 from catalogue import registry as catalogue
 from catalogue.models import ModelRevision
+from catalogue.registry import Description
 from tenants import keys, registry
 from tenants.audit import SYSTEM
 from tenants.errors import KeyRefused, NotFound
@@ -92,13 +93,11 @@ def _admin() -> None:
         user.save(update_fields=["password"])
 
 
-def _model(owner: Tenant, engine: str, model: str) -> ModelRevision:
+def _model(owner: Tenant, engine: Literal["vllm", "simulated"], model: str) -> ModelRevision:
     source = model or str(TINY_MODEL)
     folder = Path(source)
     name = TINY_NAME if not model else folder.name if folder.is_dir() else model
-    return catalogue.register(
-        SYSTEM,
-        owner,
+    described = Description(
         name=name,
         source=str(folder.absolute()) if folder.is_dir() else source,
         engine=engine,
@@ -106,6 +105,7 @@ def _model(owner: Tenant, engine: str, model: str) -> ModelRevision:
         weights_digest=_folder_digest(folder) if folder.is_dir() else "",
         public=True,
     )
+    return catalogue.register(SYSTEM, owner, described)
 
 
 def _context_length(folder: Path) -> int:
