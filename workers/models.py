@@ -92,8 +92,8 @@ class DeploymentPool(models.Model):
 class Replica(models.Model):
     """One engine, wanted and observed.
 
-    Reconcile writes ``desired_state``, ``node``, ``generation``; the node's agent writes the rest. Every agent
-    write names the node's epoch and the replica's fence, so a zombie changes nothing.
+    Reconcile creates rows, writes ``desired_state`` and marks replicas of a silent node lost; the node's agent
+    writes the rest. Every agent write names the node's epoch and the replica's fence, so a zombie changes nothing.
     """
 
     class Desired(models.TextChoices):
@@ -186,6 +186,8 @@ class DeferredRequest(models.Model):
     response_headers = models.JSONField(default=dict)
     response = models.BinaryField(null=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
+    #: Tasks that have taken it: a second one takes over when the first died.
+    attempts = models.PositiveSmallIntegerField(default=0, db_default=0)
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
     #: After this the body and the answer are erased.

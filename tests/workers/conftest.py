@@ -1,0 +1,64 @@
+"""A tenant, a served model and a node, in the real database."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from django.db.models.functions import Now
+
+from catalogue.models import Model, ModelRevision
+from tenants import registry
+from tenants.audit import SYSTEM
+from tenants.models import Tenant
+from workers import deployments, reconcile
+from workers.models import Deployment, Node, Pool
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """One pool with one node, and the revision to deploy."""
+
+    pool: Pool
+    node: Node
+    revision: ModelRevision
+
+    def deploy(self, replicas: int, *, name: str = "chat", pools: tuple[Pool, ...] = ()) -> Deployment:
+        """Create a deployment; reconcile has not seen it yet."""
+        return deployments.create(
+            SYSTEM, name=name, revision=self.revision, pools=pools or (self.pool,), replicas=replicas
+        )
+
+
+def renew(node: Node) -> None:
+    """Give the node the lease a live agent would."""
+    Node.objects.filter(id=node.id).update(lease_expires_at=Now() + reconcile.LEASE)
+
+
+def expire_lease(node: Node) -> None:
+    """Make the node's agent silent for longer than its lease."""
+    Node.objects.filter(id=node.id).update(lease_expires_at=Now() - reconcile.LEASE)
+
+
+def add_node(pool: Pool, name: str) -> Node:
+    """Add a node with a live agent."""
+    node = deployments.ensure_node(SYSTEM, pool=pool, name=name)
+    renew(node)
+    return node
+
+
+@pytest.fixture
+def platform(db: None) -> Tenant:
+    """The tenant that owns the models."""
+    return registry.create_tenant(SYSTEM, slug="platform", name="Platform")
+
+
+@pytest.fixture
+def fleet(platform: Tenant) -> Fleet:
+    """A live node in a pool of simulated engines, and a model for it."""
+    pool = deployments.ensure_pool(SYSTEM, name="local", kind="simulated")
+    model = Model.objects.create(name="tiny-chat", owner=platform, visibility=Model.Visibility.PUBLIC)
+    revision = ModelRevision.objects.create(
+        model=model, source="/models/tiny", digest="0" * 64, engine="simulated", context_length_tokens=2048
+    )
+    return Fleet(pool, add_node(pool, "n1"), revision)

@@ -1,0 +1,87 @@
+"""Which replicas to start and stop, decided from facts alone."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from workers.placement import DeploymentView, NodeView, ReplicaView, plan
+
+FAST, SLOW = UUID(int=1), UUID(int=2)
+CHAT = UUID(int=100)
+
+
+def node(number: int, *, pool: UUID = FAST, replicas: int = 0) -> NodeView:
+    return NodeView(id=UUID(int=10 + number), name=f"n{number}", pool_id=pool, replicas=replicas)
+
+
+def replica(
+    number: int, state: str = "ready", *, on: int = 1, pool: UUID = FAST, requests: int = 0, recent: bool = False
+) -> ReplicaView:
+    return ReplicaView(
+        id=UUID(int=1000 + number),
+        state=state,
+        node_id=UUID(int=10 + on),
+        pool_id=pool,
+        requests=requests,
+        failed_recently=recent,
+    )
+
+
+def chat(desired: int, *replicas: ReplicaView) -> DeploymentView:
+    return DeploymentView(id=CHAT, desired=desired, pool_ids=(FAST, SLOW), replicas=replicas)
+
+
+def test_missing_replicas_go_to_the_least_loaded_nodes_of_the_first_pool() -> None:
+    nodes = [node(1, replicas=2), node(2), node(3, pool=SLOW)]
+    steps = plan([chat(3)], nodes)
+    assert steps.place == ((CHAT, node(2).id), (CHAT, node(2).id), (CHAT, node(1).id))
+    assert steps.stop == {}
+
+
+def test_the_next_pool_takes_over_when_the_first_has_no_node() -> None:
+    assert plan([chat(1)], [node(3, pool=SLOW)]).place == ((CHAT, node(3).id),)
+
+
+def test_nothing_is_placed_without_a_node() -> None:
+    assert plan([chat(2, replica(1, "lost"))], []).place == ()
+
+
+def test_a_lost_replica_stays_wanted_until_its_replacement_has_a_place() -> None:
+    lost = replica(1, "lost")
+    assert plan([chat(1, lost)], []).stop == {}
+    steps = plan([chat(1, lost)], [node(2)])
+    assert steps.place == ((CHAT, node(2).id),)
+    assert steps.stop == {lost.id: "replaced"}
+
+
+def test_a_lost_replica_that_others_replaced_is_given_up() -> None:
+    lost = replica(1, "lost")
+    assert plan([chat(1, lost, replica(2))], [node(2)]).stop == {lost.id: "replaced"}
+
+
+def test_a_node_where_it_failed_lately_is_not_offered_again() -> None:
+    failed = replica(1, "failed", on=1, recent=True)
+    assert plan([chat(1, failed)], [node(1)]).place == ()
+    assert plan([chat(1, failed)], [node(1), node(2, replicas=9)]).place == ((CHAT, node(2).id),)
+
+
+def test_after_its_rest_a_failed_replica_is_settled_and_its_node_offered() -> None:
+    failed = replica(1, "failed", on=1)
+    steps = plan([chat(1, failed)], [node(1)])
+    assert steps.place == ((CHAT, node(1).id),)
+    assert steps.stop == {failed.id: "settled"}
+
+
+def test_surplus_replicas_go_idle_ones_first_then_from_the_last_pool_then_the_least_busy_then_the_newest() -> None:
+    starting = replica(1, "starting")
+    busy_slow = replica(2, pool=SLOW, requests=9)
+    busy, idle, newest = replica(3, requests=5), replica(4), replica(5)
+    everything = (starting, busy_slow, busy, idle, newest)
+    stopped = [set(plan([chat(n, *everything)], [node(1)]).stop) for n in (4, 3, 2, 1, 0)]
+    order = [starting.id, busy_slow.id, newest.id, idle.id, busy.id]
+    assert stopped == [set(order[:count]) for count in (1, 2, 3, 4, 5)]
+
+
+def test_a_fleet_that_is_as_desired_is_left_alone() -> None:
+    steps = plan([chat(2, replica(1), replica(2, "backoff"))], [node(1)])
+    assert (steps.place, steps.stop) == ((), {})

@@ -1,0 +1,165 @@
+"""One tick against the real database."""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+
+import pytest
+from django.db import connection, transaction
+from django.db.models.functions import Now
+
+from tenants.audit import SYSTEM
+from tenants.models import AuditEntry
+from tests.workers.conftest import Fleet, add_node, expire_lease, renew
+from workers import deployments, endpoints, reconcile
+from workers.errors import BadCount, Conflict, NotFound
+from workers.models import Replica, ReplicaEvent
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def long_running_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test's PostgreSQL has just started, which by itself would keep every replica from being lost."""
+    monkeypatch.setattr(reconcile, "DATABASE_GRACE", dt.timedelta(0))
+
+
+def states() -> list[tuple[str, str]]:
+    return list(Replica.objects.order_by("id").values_list("state", "desired_state"))
+
+
+def make_ready() -> None:
+    Replica.objects.filter(state="requested").update(state="ready", host="127.0.0.1", port=4711, generation=1)
+
+
+def test_a_tick_creates_what_is_missing_and_the_next_one_changes_nothing(fleet: Fleet) -> None:
+    fleet.deploy(2)
+    first, second = reconcile.tick(), reconcile.tick()
+    assert first is not None and (first.placed, first.nodes) == (2, ("n1",))
+    assert second is not None and (second.placed, second.stopped, second.nodes) == (0, 0, ())
+    assert states() == [("requested", "running")] * 2
+    fences = list(Replica.objects.values_list("fence", flat=True))
+    assert len(set(fences)) == 2 and min(fences) > 0
+
+
+def test_scaling_down_withdraws_ready_replicas_from_routing_at_once(fleet: Fleet) -> None:
+    fleet.deploy(2)
+    reconcile.tick()
+    make_ready()
+    assert len(endpoints.ready()) == 2
+    deployments.scale(SYSTEM, "chat", 1)
+    reconcile.tick()
+    assert sorted(states()) == [("ready", "running"), ("ready", "stopped")]
+    (endpoint,) = endpoints.ready()
+    assert endpoint.base_url == "http://127.0.0.1:4711"
+    assert (endpoint.deployment, endpoint.model_name, endpoint.generation) == ("chat", "tiny-chat", 1)
+    assert endpoint.api_key not in repr(endpoint)
+
+
+def test_a_silent_node_loses_its_replicas_to_a_live_one(fleet: Fleet) -> None:
+    other = add_node(fleet.pool, "n2")
+    fleet.deploy(1)
+    reconcile.tick()
+    make_ready()
+    expire_lease(fleet.node)
+    renew(other)
+    outcome = reconcile.tick()
+    assert outcome is not None and (outcome.lost, outcome.placed, outcome.stopped) == (1, 1, 1)
+    assert states() == [("lost", "stopped"), ("requested", "running")]
+    assert endpoints.ready() == ()
+    reasons = list(ReplicaEvent.objects.order_by("id").values_list("to_state", "reason"))
+    assert ("lost", "the node's lease expired") in reasons
+
+
+def test_a_lost_replica_waits_for_its_node_when_there_is_no_other(fleet: Fleet) -> None:
+    fleet.deploy(1)
+    reconcile.tick()
+    expire_lease(fleet.node)
+    reconcile.tick()
+    assert states() == [("lost", "running")]
+
+
+def test_a_database_that_was_down_loses_nobody(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconcile, "DATABASE_GRACE", dt.timedelta(days=1))
+    fleet.deploy(1)
+    reconcile.tick()
+    expire_lease(fleet.node)
+    outcome = reconcile.tick()
+    assert outcome is not None and outcome.lost == 0
+
+
+def test_a_cordoned_node_takes_no_new_replica(fleet: Fleet) -> None:
+    type(fleet.node).objects.update(cordoned=True)
+    fleet.deploy(1)
+    reconcile.tick()
+    assert states() == []
+
+
+def test_a_failed_deployment_leaves_its_node_alone_until_an_operator_scales_it(fleet: Fleet) -> None:
+    fleet.deploy(1)
+    reconcile.tick()
+    Replica.objects.update(state="failed", state_since=Now())
+    reconcile.tick()
+    assert states() == [("failed", "running")]
+    deployments.scale(SYSTEM, "chat", 1)
+    reconcile.tick()
+    assert states() == [("failed", "stopped"), ("requested", "running")]
+
+
+def test_an_archived_deployment_stops(fleet: Fleet) -> None:
+    deployment = fleet.deploy(1)
+    reconcile.tick()
+    deployment.archived_at = Now()
+    deployment.save()
+    reconcile.tick()
+    assert states() == [("requested", "stopped")]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_ticks_at_once_make_one(fleet: Fleet) -> None:
+    fleet.deploy(1)
+    seen: list[object] = []
+
+    def other() -> None:
+        seen.append(reconcile.tick())
+        connection.close()
+
+    with transaction.atomic():
+        assert reconcile.lock(wait=False)
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    assert seen == [None]
+
+
+def test_asking_twice_changes_nothing_and_a_contradiction_is_refused(fleet: Fleet) -> None:
+    assert deployments.ensure_pool(SYSTEM, name="local", kind="simulated") == fleet.pool
+    assert deployments.ensure_node(SYSTEM, pool=fleet.pool, name="n1") == fleet.node
+    with pytest.raises(Conflict):
+        deployments.ensure_pool(SYSTEM, name="local", kind="gpu")
+    fleet.deploy(1)
+    with pytest.raises(Conflict):
+        fleet.deploy(1)
+
+
+def test_scaling_is_audited_once_and_bad_numbers_are_refused(fleet: Fleet) -> None:
+    fleet.deploy(1)
+    for _ in range(2):
+        deployments.scale(SYSTEM, "chat", 3)
+    (entry,) = AuditEntry.objects.filter(action="deployment.scaled")
+    assert (entry.before, entry.after) == ({"replicas": 1}, {"replicas": 3})
+    with pytest.raises(BadCount):
+        deployments.scale(SYSTEM, "chat", -1)
+    with pytest.raises(NotFound):
+        deployments.scale(SYSTEM, "nowhere", 1)
+
+
+def test_stopping_everything_leaves_the_numbers_for_the_next_start(fleet: Fleet) -> None:
+    deployment = fleet.deploy(2)
+    reconcile.tick()
+    make_ready()
+    assert deployments.stop_all(SYSTEM) == 2
+    assert endpoints.ready() == ()
+    deployment.refresh_from_db()
+    assert deployment.desired_replicas == 2

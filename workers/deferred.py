@@ -1,0 +1,182 @@
+"""Requests answered later: kept here, claimed by one task, found again by their tenant only.
+
+The row is the queue: a message on the broker only says which row to look at. Messages expire after
+QUEUE_LIMIT and :func:`requeue_lost` sends new ones, so a lost one is replaced; a doubled one finds the row claimed.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, cast
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import F
+from django.db.models.functions import Now
+
+from tenants.ids import KeyId, ProjectId, TenantId
+from tenants.rls import as_tenant
+from workers.models import DeferredRequest
+
+#: How long the body and the answer are kept.
+KEEP = dt.timedelta(hours=24)
+#: A task that has run for longer is dead: an engine may be silent for 10 minutes at most, and streams end.
+RUN_LIMIT = dt.timedelta(minutes=45)
+#: A row queued for longer has lost its message, or its workers are behind: sending again is harmless.
+QUEUE_LIMIT = dt.timedelta(minutes=1)
+MAX_ATTEMPTS = 2
+SEND_AT_ONCE = 1000
+
+_State = DeferredRequest.State
+State = Literal["queued", "running", "done", "failed"]
+Enqueue = Callable[[UUID], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """A request to answer later. ``headers`` are those the journey reads, never the key's secret."""
+
+    tenant_id: TenantId
+    project_id: ProjectId
+    key_id: KeyId
+    endpoint: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """A request that is now this task's to answer; ``attempt`` is 1, or 2 after a first task died."""
+
+    id: UUID
+    submission: Submission
+    key_public_id: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a tenant sees of its request. ``status``, ``headers`` and ``body`` are set once it is done or failed."""
+
+    id: UUID
+    state: State
+    created_at: dt.datetime
+    finished_at: dt.datetime | None
+    expires_at: dt.datetime
+    status: int | None
+    headers: Mapping[str, str]
+    body: bytes | None
+
+
+def submit(submission: Submission, *, enqueue: Enqueue, identity: UUID | None = None) -> UUID:
+    """Keep the request and return its id; ``enqueue`` is called with it once the row is committed.
+
+    ``identity`` is the request id where the caller has one already. When ``enqueue`` raises, the row stays queued
+    and is sent again within QUEUE_LIMIT and a minute.
+    """
+    with transaction.atomic():
+        row = DeferredRequest(
+            tenant_id=submission.tenant_id,
+            project_id=submission.project_id,
+            key_id=submission.key_id,
+            endpoint=submission.endpoint,
+            headers=dict(submission.headers),
+            body=submission.body,
+            expires_at=Now() + KEEP,
+        )
+        if identity is not None:
+            row.id = identity
+        row.save(force_insert=True)
+        transaction.on_commit(lambda: enqueue(row.id), robust=True)
+    return row.id
+
+
+def claim(identity: UUID) -> Claimed | None:
+    """Take the request to answer it; None when it is not queued. Of any number of callers one gets it."""
+    taken = DeferredRequest.objects.filter(id=identity, state=_State.QUEUED, expires_at__gt=Now()).update(
+        state=_State.RUNNING, started_at=Now(), attempts=F("attempts") + 1
+    )
+    if not taken:
+        return None
+    row = DeferredRequest.objects.select_related("key").get(id=identity)
+    return Claimed(
+        id=row.id,
+        attempt=row.attempts,
+        key_public_id=row.key.public_id,
+        submission=Submission(
+            tenant_id=cast(TenantId, row.tenant_id),
+            project_id=cast(ProjectId, row.project_id),
+            key_id=cast(KeyId, row.key_id),
+            endpoint=row.endpoint,
+            headers=row.headers,
+            body=bytes(row.body),
+        ),
+    )
+
+
+def finish(identity: UUID, status: int, headers: Mapping[str, str], body: bytes) -> bool:
+    """Keep the answer, whatever its HTTP status; False when the request is not running. The first answer stays."""
+    return _end(identity, _State.DONE, status, headers, body)
+
+
+def fail(identity: UUID, reason: str) -> bool:
+    """Record that no answer will come, as an OpenAI error with status 500; False when it is not running."""
+    body, headers = _error(reason)
+    return _end(identity, _State.FAILED, 500, headers, body)
+
+
+def find(tenant_id: TenantId, identity: UUID) -> Answer | None:
+    """Return the tenant's request; None when there is none, it is another tenant's, or it has expired."""
+    with as_tenant(tenant_id):
+        row = DeferredRequest.objects.filter(id=identity, tenant_id=tenant_id, expires_at__gt=Now()).first()
+    if row is None:
+        return None
+    return Answer(
+        id=row.id,
+        state=cast(State, row.state),
+        created_at=row.created_at,
+        finished_at=row.finished_at,
+        expires_at=row.expires_at,
+        status=row.status,
+        headers=row.response_headers,
+        body=None if row.response is None else bytes(row.response),
+    )
+
+
+def requeue_lost(*, enqueue: Enqueue) -> int:
+    """Send what lost its message or its task again, once; fail what died twice. Return how many were sent."""
+    dead = DeferredRequest.objects.filter(state=_State.RUNNING, started_at__lt=Now() - RUN_LIMIT)
+    body, headers = _error("The request was started twice and did not finish.")
+    dead.filter(attempts__gte=MAX_ATTEMPTS).update(
+        state=_State.FAILED, status=500, response_headers=headers, response=body, finished_at=Now()
+    )
+    dead.update(state=_State.QUEUED, started_at=None)
+    waiting = DeferredRequest.objects.filter(
+        state=_State.QUEUED, created_at__lt=Now() - QUEUE_LIMIT, expires_at__gt=Now()
+    )
+    identities = list(waiting.order_by("created_at").values_list("id", flat=True)[:SEND_AT_ONCE])
+    for identity in identities:
+        enqueue(identity)
+    return len(identities)
+
+
+def expire() -> int:
+    """Erase bodies and answers past their time, and fail what was never answered. Return how many were erased."""
+    past = DeferredRequest.objects.filter(expires_at__lte=Now())
+    past.filter(state__in=(_State.QUEUED, _State.RUNNING)).update(state=_State.FAILED, status=500, finished_at=Now())
+    return past.exclude(body=b"").update(body=b"", headers={}, response=None, response_headers={})
+
+
+def _end(identity: UUID, state: str, status: int, headers: Mapping[str, str], body: bytes) -> bool:
+    changed = DeferredRequest.objects.filter(id=identity, state=_State.RUNNING).update(
+        state=state, status=status, response_headers=dict(headers), response=body, finished_at=Now()
+    )
+    return bool(changed)
+
+
+def _error(message: str) -> tuple[bytes, dict[str, str]]:
+    error = {"message": message, "type": "server_error", "param": None, "code": "deferred_failed"}
+    return json.dumps({"error": error}).encode(), {"content-type": "application/json"}

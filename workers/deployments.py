@@ -1,0 +1,103 @@
+"""Say what should run: pools, nodes, deployments and how many replicas. Reconcile makes it so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from django.db import transaction
+
+from catalogue.models import ModelRevision
+from tenants import audit
+from tenants.audit import Actor
+from workers import endpoints, reconcile
+from workers.errors import BadCount, Conflict, NotFound
+from workers.models import Deployment, DeploymentPool, Node, Pool, Replica
+
+MAX_REPLICAS = 1000
+
+
+@transaction.atomic
+def ensure_pool(actor: Actor, *, name: str, kind: str, region: str = "local", priority: int = 100) -> Pool:
+    """Return the pool, made first if there is none of that name. Raises Conflict when it is of another kind."""
+    pool, created = Pool.objects.get_or_create(
+        name=name, defaults={"kind": kind, "region": region, "priority": priority}
+    )
+    if pool.kind != kind:
+        raise Conflict("pool", name, "kind", pool.kind, kind)
+    if created:
+        audit.record(actor, "pool.created", ("pool", pool.id), after={"name": name, "kind": kind, "region": region})
+    return pool
+
+
+@transaction.atomic
+def ensure_node(actor: Actor, *, pool: Pool, name: str) -> Node:
+    """Return the node, added to the pool first if it is new. Raises Conflict when another pool has it."""
+    node, created = Node.objects.select_related("pool").get_or_create(name=name, defaults={"pool": pool})
+    if node.pool_id != pool.id:
+        raise Conflict("node", name, "pool", node.pool.name, pool.name)
+    if created:
+        audit.record(actor, "node.added", ("node", node.id), after={"name": name, "pool": pool.name})
+    return node
+
+
+@transaction.atomic
+def create(actor: Actor, *, name: str, revision: ModelRevision, pools: Sequence[Pool], replicas: int) -> Deployment:
+    """Create a deployment that fills ``pools`` in the order given. Raises Conflict, BadCount."""
+    _check_count(replicas)
+    existing = Deployment.objects.filter(name=name).first()
+    if existing is not None:
+        raise Conflict("deployment", name, "id", str(existing.id), "a new one")
+    deployment = Deployment.objects.create(name=name, revision=revision, desired_replicas=replicas)
+    DeploymentPool.objects.bulk_create(
+        [
+            DeploymentPool(deployment=deployment, pool=pool, sequence=sequence)
+            for sequence, pool in enumerate(pools, start=1)
+        ]
+    )
+    after = {"name": name, "revision": str(revision.id), "replicas": replicas, "pools": [pool.name for pool in pools]}
+    audit.record(actor, "deployment.created", ("deployment", deployment.id), after=after)
+    return deployment
+
+
+@transaction.atomic
+def scale(actor: Actor, deployment: str, replicas: int) -> Deployment:
+    """Set how many replicas a deployment shall have; the same number twice changes nothing.
+
+    It also forgives: a node where the deployment failed is offered to it again. Raises NotFound, BadCount.
+    """
+    _check_count(replicas)
+    row = Deployment.objects.select_for_update().filter(name=deployment, archived_at=None).first()
+    if row is None:
+        raise NotFound("deployment", deployment)
+    before, row.desired_replicas = row.desired_replicas, replicas
+    row.save(update_fields=["desired_replicas"])
+    row.replicas.filter(state=Replica.State.FAILED).update(desired_state=Replica.Desired.STOPPED)
+    if before != replicas:
+        audit.record(
+            actor,
+            "deployment.scaled",
+            ("deployment", row.id),
+            before={"replicas": before},
+            after={"replicas": replicas},
+        )
+    return row
+
+
+@transaction.atomic
+def stop_all(actor: Actor) -> int:
+    """Ask every replica to stop, and return how many were asked. Deployments keep their numbers.
+
+    For a shutdown: call it once the control worker has ended, or its next tick starts replacements. Waits for a
+    tick that is running.
+    """
+    reconcile.lock(wait=True)
+    asked = Replica.objects.filter(desired_state=Replica.Desired.RUNNING).update(desired_state=Replica.Desired.STOPPED)
+    if asked:
+        endpoints.announce()
+        audit.record(actor, "fleet.stopped", ("fleet", "all"), after={"replicas": asked})
+    return asked
+
+
+def _check_count(replicas: int) -> None:
+    if not 0 <= replicas <= MAX_REPLICAS:
+        raise BadCount(replicas, f"0 to {MAX_REPLICAS}")
