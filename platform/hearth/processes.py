@@ -109,6 +109,11 @@ def session_members(leader: ProcessIdentity) -> list[ProcessIdentity]:
     return members
 
 
+def request_end(leader: ProcessIdentity) -> None:
+    """Send SIGTERM to the leader alone, which ends its children in its own order; to what it left if it is dead."""
+    _signal([leader] if is_running(leader) else session_members(leader), signal.SIGTERM)
+
+
 def end_session(leader: ProcessIdentity, *, grace_seconds: float) -> None:
     """End a whole session: SIGTERM, then SIGKILL for what is left after ``grace_seconds`` (0: at once).
 
@@ -116,7 +121,7 @@ def end_session(leader: ProcessIdentity, *, grace_seconds: float) -> None:
     """
     deadline = time.monotonic() + grace_seconds
     if grace_seconds > 0:
-        _signal(session_members(leader), signal.SIGTERM)
+        request_end(leader)
         while session_members(leader) and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
     deadline = time.monotonic() + 5

@@ -1,0 +1,99 @@
+"""The supervisor's window on the database: migrate it, fill it, read the replicas, ask them to stop.
+
+The `hearth` command itself needs no Django; only these functions load it, once the database answers.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from hearth.instance import Instance
+
+if TYPE_CHECKING:
+    from hearth.bootstrap import Bootstrapped
+
+Engine = Literal["vllm", "simulated"]
+
+
+class MigrationFailed(Exception):
+    """The database could not be brought to this version. Carries the last line of what Django said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaStatus:
+    """One replica as reconcile and its agent see it."""
+
+    id: str
+    deployment: str
+    state: str
+    desired_state: str
+    node: str | None
+    port: int | None
+    pid: int | None
+    last_error: str
+
+
+def migrate(instance: Instance) -> None:
+    """Bring the database to this version as its owner, in a process of its own. Raises MigrationFailed."""
+    environment = instance.environment() | {"DATABASE_URL": instance.owner_url()}
+    log_path = instance.log_path("migrate")
+    with log_path.open("a") as log:
+        command = [sys.executable, "-m", "django", "migrate", "--noinput", "--verbosity", "1"]
+        status = subprocess.run(command, env=environment, stdout=log, stderr=log, check=False, cwd="/").returncode
+    if status != 0:
+        lines = log_path.read_text().strip().splitlines()
+        raise MigrationFailed(f"{lines[-1] if lines else 'no output'} (log: {log_path})")
+
+
+def connect(instance: Instance) -> None:
+    """Set Django up in this process as role hearth_app. Idempotent."""
+    os.environ.update(instance.environment())
+    import django
+
+    django.setup()
+
+
+def bootstrap(instance: Instance, engine: Engine) -> Bootstrapped:
+    """Create what a new instance has; see ``hearth.bootstrap``. Needs :func:`connect`."""
+    from hearth import bootstrap as first_minute
+
+    return first_minute.run(engine=engine, model=instance.model, replicas=instance.replicas, node=instance.node)
+
+
+def replicas() -> list[ReplicaStatus]:
+    """Return the replicas that are wanted or still run, oldest first. Needs :func:`connect`."""
+    from workers.models import Replica
+
+    rows = Replica.objects.exclude(state__in=("stopped", "lost"), desired_state="stopped")
+    return [
+        ReplicaStatus(
+            id=str(row.id),
+            deployment=row.deployment.name,
+            state=row.state,
+            desired_state=row.desired_state,
+            node=row.node.name if row.node else None,
+            port=row.port,
+            pid=row.pid,
+            last_error=row.last_error,
+        )
+        for row in rows.select_related("deployment", "node").order_by("created_at", "id")
+    ]
+
+
+def request_stop() -> int:
+    """Ask every replica to stop and return how many were asked. Needs :func:`connect` and no control worker."""
+    from tenants.audit import SYSTEM
+    from workers import deployments
+
+    return deployments.stop_all(SYSTEM)
+
+
+def disconnect() -> None:
+    """Close the database connection, so that an idle supervisor holds none."""
+    from django.db import connections
+
+    connections.close_all()

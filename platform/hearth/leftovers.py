@@ -1,0 +1,41 @@
+"""End what an instance left behind that was killed: its roles and engines, by recorded pid and start time.
+
+Embedded servers are not ended here: a start adopts the ones that still run.
+"""
+
+from __future__ import annotations
+
+from hearth import processes
+from hearth.instance import Instance
+
+#: A gateway without its supervisor still answers: let it finish what is short.
+GRACE_SECONDS = 3.0
+
+
+def clear(instance: Instance) -> list[str]:
+    """End every recorded process that still lives, and its whole session; return their names. Idempotent.
+
+    Call it with the instance's lock held. A record whose pid now belongs to another process ends nothing.
+    """
+    ended = []
+    for folder in (instance.records_dir, instance.engines_dir):
+        for path in sorted(folder.glob("*.json")):
+            leader = processes.read_record(path)
+            if leader is not None and processes.session_members(leader):
+                processes.end_session(leader, grace_seconds=GRACE_SECONDS)
+                ended.append(path.stem)
+            path.unlink(missing_ok=True)
+    instance.up_path.unlink(missing_ok=True)
+    return ended
+
+
+def end_engines(instance: Instance, *, grace_seconds: float) -> list[str]:
+    """End every engine in the agent's registry with its process group; return their names. Idempotent."""
+    ended = []
+    for path in sorted(instance.engines_dir.glob("*.json")):
+        leader = processes.read_record(path)
+        if leader is not None and processes.session_members(leader):
+            processes.end_session(leader, grace_seconds=grace_seconds)
+            ended.append(path.stem)
+        path.unlink(missing_ok=True)
+    return ended

@@ -1,0 +1,154 @@
+"""What `hearth status` says: every process of an instance, its replicas and its backlog, without a secret."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hearth import children, fleet, processes, secrets, summary
+from hearth.fleet import ReplicaStatus
+from hearth.instance import Instance
+from hearth.processes import ProcessIdentity
+from hearth.roles import ROLES
+from hearth.supervisor import phase, supervisor_process
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleStatus:
+    """One role. ``state`` is running, restarting (its supervisor will) or stopped."""
+
+    name: str
+    state: str
+    pid: int | None
+    restarts: int
+    uptime_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerStatus:
+    """PostgreSQL or Redis. ``state`` is running, stopped or external."""
+
+    name: str
+    state: str
+    pid: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """The instance now. ``state``: up, degraded (up, but a role or replica is not), starting or down.
+
+    ``replicas`` is None while the database cannot be asked; ``wal_backlog_bytes`` counts usage records not yet in
+    the database, and is None while there is no write-ahead log.
+    """
+
+    state: str
+    pid: int | None
+    data_dir: str
+    engine: str | None
+    api_base: str
+    portal_url: str
+    admin_username: str | None
+    tenants: tuple[str, ...]
+    roles: tuple[RoleStatus, ...]
+    servers: tuple[ServerStatus, ...]
+    replicas: tuple[ReplicaStatus, ...] | None
+    wal_backlog_bytes: int | None
+
+
+def read(instance: Instance) -> Status:
+    """Look at everything; changes nothing. Takes a second, most of it to load Django."""
+    supervisor = supervisor_process(instance)
+    now = phase(instance)
+    ready = summary.read(instance.up_path) if now == "up" else None
+    roles = tuple(_role(instance, role.name, supervised=supervisor is not None) for role in ROLES)
+    replicas = _replicas(instance) if now != "down" else None
+    return Status(
+        state=_worst(instance, now, roles, replicas),
+        pid=supervisor.pid if supervisor else None,
+        data_dir=str(instance.data_dir),
+        engine=ready.engine if ready else None,
+        api_base=instance.api_base,
+        portal_url=instance.portal_url,
+        admin_username=ready.admin.username if ready else None,
+        tenants=tuple(tenant.slug for tenant in ready.tenants) if ready else (),
+        roles=roles,
+        servers=_servers(instance),
+        replicas=replicas,
+        wal_backlog_bytes=_backlog(instance),
+    )
+
+
+def as_json(found: Status) -> dict[str, Any]:
+    """Return the status as JSON values."""
+    return asdict(found)
+
+
+def text(found: Status) -> str:
+    """Return the status as a table for a person."""
+    lines = [f"{found.state:<10} {found.data_dir}", f"API {found.api_base}   portal {found.portal_url}", ""]
+    for role in found.roles:
+        uptime = "" if role.uptime_seconds is None else f"{role.uptime_seconds:8.0f} s"
+        lines.append(f"  {role.name:<12} {role.state:<11} pid {role.pid or '-':<8} restarts {role.restarts} {uptime}")
+    lines += [f"  {server.name:<12} {server.state:<11} pid {server.pid or '-'}" for server in found.servers]
+    for replica in found.replicas or ():
+        lines.append(
+            f"  replica {replica.deployment}/{replica.id[-6:]} {replica.state} on {replica.node}:{replica.port}"
+        )
+    if found.wal_backlog_bytes is not None:
+        lines.append(f"  usage not yet in the database: {found.wal_backlog_bytes} bytes")
+    return "\n".join(lines)
+
+
+def _role(instance: Instance, name: str, *, supervised: bool) -> RoleStatus:
+    record = children.read_record(instance.records_dir / f"{name}.json")
+    if record is not None and processes.is_running(record.process):
+        uptime = round(time.time() - record.started_at, 1)
+        return RoleStatus(name=name, state="running", pid=record.pid, restarts=record.restarts, uptime_seconds=uptime)
+    state = "restarting" if record is not None and supervised else "stopped"
+    return RoleStatus(name=name, state=state, pid=None, restarts=record.restarts if record else 0, uptime_seconds=None)
+
+
+def _servers(instance: Instance) -> tuple[ServerStatus, ServerStatus]:
+    try:
+        postgres = instance.postgres(secrets.load(instance.data_dir))
+    except FileNotFoundError:
+        return _server("postgres", None, external=False), _server("redis", None, external=False)
+    redis = instance.redis()
+    return (
+        _server("postgres", postgres.process() if postgres else None, external=postgres is None),
+        _server("redis", redis.process() if redis else None, external=redis is None),
+    )
+
+
+def _server(name: str, process: ProcessIdentity | None, *, external: bool) -> ServerStatus:
+    state = "external" if external else "running" if process else "stopped"
+    return ServerStatus(name=name, state=state, pid=process.pid if process else None)
+
+
+def _replicas(instance: Instance) -> tuple[ReplicaStatus, ...] | None:
+    from django.db import Error
+
+    try:
+        fleet.connect(instance)
+        return tuple(fleet.replicas())
+    except (Error, FileNotFoundError):
+        return None
+
+
+def _worst(
+    instance: Instance, now: str, roles: tuple[RoleStatus, ...], replicas: tuple[ReplicaStatus, ...] | None
+) -> str:
+    if now != "up":
+        return now
+    ready = sum(replica.state == "ready" for replica in replicas or ())
+    well = all(role.state == "running" for role in roles) and ready >= instance.replicas
+    return "up" if well else "degraded"
+
+
+def _backlog(instance: Instance) -> int | None:
+    """Return the bytes of write-ahead log that the drain has not removed yet."""
+    try:
+        return sum(entry.stat().st_size for entry in (instance.data_dir / "wal").iterdir() if entry.is_file())
+    except OSError:
+        return None
