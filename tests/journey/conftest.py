@@ -1,0 +1,71 @@
+"""A running instance of its own: `hearth up` in a temporary folder, on free ports, with two real vLLM replicas."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.journey.instance import Instance
+
+UP_TIMEOUT_SECONDS = 600
+
+
+@pytest.fixture(scope="session")
+def instance() -> Iterator[Instance]:
+    """Start an instance once for all journey tests; its logs are shown when it does not come up."""
+    folder = Path(tempfile.mkdtemp(prefix="hearth-journey-"))
+    folder.chmod(0o711)
+    names = ("DATABASE_URL", "DATABASE_OWNER_URL", "REDIS_URL", "HEARTH_ROLE", "DJANGO_SETTINGS_MODULE")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    environment |= {
+        "HEARTH_DATA_DIR": str(folder),
+        "HEARTH_PORT": str(_two_free_ports()),
+        "HEARTH_ENGINE": "vllm",
+        "HEARTH_REPLICAS": "2",
+    }
+    command = [str(Path(sys.executable).with_name("hearth"))]
+    try:
+        up = subprocess.run(
+            [*command, "up", "--detach"],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=UP_TIMEOUT_SECONDS,
+            check=False,
+        )
+        assert up.returncode == 0, f"{up.stdout}\n{up.stderr}\n{_logs(folder)}"
+        yield Instance(data_dir=folder, environment=environment, command=command, up=_read(folder / "up.json"))
+    finally:
+        subprocess.run([*command, "down"], env=environment, timeout=120, check=False)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _read(file: Path) -> dict[str, object]:
+    found: dict[str, object] = json.loads(file.read_text())
+    return found
+
+
+def _two_free_ports() -> int:
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port: int = first.getsockname()[1]
+            try:
+                second.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return port
+
+
+def _logs(folder: Path) -> str:
+    tails = [f"--- {log.name}\n" + log.read_text(errors="replace")[-3000:] for log in sorted(folder.glob("logs/*.log"))]
+    return "\n".join(tails)

@@ -1,0 +1,75 @@
+"""Bad input gets the documented error, and nothing is billed."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.journey.instance import MODEL, Instance
+
+pytestmark = [pytest.mark.journey, pytest.mark.real_engine]
+
+USER = [{"role": "user", "content": "Hello"}]
+
+
+def billed(instance: Instance, slug: str) -> tuple[int, int]:
+    """Return (amount, tokens) of everything the tenant was ever charged."""
+    totals = instance.operator(f"/usage/totals?tenant={slug}&period=today").json()
+    tokens = totals["prompt_tokens"] + totals["cached_prompt_tokens"] + totals["completion_tokens"]
+    return int(totals["amount_pico"]), int(tokens)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "param"),
+    [
+        (b'{"model": ', 400, "invalid_json", None),
+        (b"[1, 2]", 400, "invalid_type", None),
+        ({"messages": USER}, 400, "missing_field", "model"),
+        ({"model": MODEL}, 400, "missing_field", "messages"),
+        ({"model": MODEL, "messages": []}, 400, "invalid_value", "messages"),
+        ({"model": MODEL, "messages": "Hello"}, 400, "invalid_type", "messages"),
+        ({"model": MODEL, "messages": ["Hello"]}, 400, "invalid_type", "messages[0]"),
+        ({"model": MODEL, "messages": USER, "stream": "yes"}, 400, "invalid_type", "stream"),
+        ({"model": MODEL, "messages": USER, "max_tokens": 0}, 400, "invalid_value", "max_tokens"),
+        ({"model": MODEL, "messages": USER, "temperature": "hot"}, 400, "invalid_type", "temperature"),
+        ({"model": MODEL, "messages": USER, "temperature": -3}, 400, "invalid_request", "temperature"),
+        ({"model": "no-such-model", "messages": USER}, 404, "model_not_found", "model"),
+        ({"model": MODEL, "messages": [{"role": "user", "content": "w " * 20_000}]}, 400, "context_length_exceeded", None),
+        (b" " * (10 * 1024 * 1024 + 1), 413, "body_too_large", None),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_bad_request_is_told_what_was_wrong_and_costs_nothing(
+    instance: Instance, body: Any, status: int, code: str, param: str | None
+) -> None:
+    time.sleep(1)  # what earlier tests asked for has reached the totals
+    before = billed(instance, "globex")
+    answer = instance.call("/chat/completions", instance.key("globex"), body)
+    assert (answer.status, answer.json()["error"]["code"]) == (status, code)
+    if param is not None:
+        assert answer.json()["error"]["param"] == param
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+    time.sleep(1)
+    assert billed(instance, "globex") == before
+
+
+@pytest.mark.parametrize(
+    ("key", "code"),
+    [
+        ("", "missing_api_key"),
+        ("sk-not-ours", "invalid_api_key"),
+        ("hk_aaaaaaaaaaaa_" + "A" * 43 + "000000", "invalid_api_key"),
+    ],
+)
+def test_a_key_that_opens_nothing_is_refused(instance: Instance, key: str, code: str) -> None:
+    answer = instance.call("/chat/completions", key, {"model": MODEL, "messages": USER})
+    assert (answer.status, answer.json()["error"]["code"]) == (401, code)
+
+
+def test_an_unknown_path_and_a_wrong_method_are_told_what_is_served(instance: Instance) -> None:
+    unknown = instance.call("/nothing", instance.key("acme"))
+    assert (unknown.status, unknown.json()["error"]["code"]) == (404, "unknown_path")
+    wrong = instance.call("/chat/completions", instance.key("acme"))
+    assert (wrong.status, wrong.headers["allow"]) == (405, "POST")

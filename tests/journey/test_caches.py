@@ -1,0 +1,94 @@
+"""The prediction cache answers exact repeats of one tenant; the prefix cache is warm for one tenant only."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+
+from tests.journey.instance import MODEL, Instance, Reply
+
+pytestmark = [pytest.mark.journey, pytest.mark.real_engine]
+
+#: vLLM on a CPU caches blocks of 32 tokens; this is well above a few of them.
+LONG = "The list type holds objects in order. The dict type maps keys to values. A set holds each object once. " * 6
+
+
+def cached(answer: Reply) -> int:
+    """Return the prompt tokens the engine took from its prefix cache."""
+    details = answer.json()["usage"].get("prompt_tokens_details") or {}
+    return int(details.get("cached_tokens") or 0)
+
+
+def test_a_repeat_is_answered_without_the_engine(instance: Instance) -> None:
+    prompt = f"{uuid4()} {LONG}"
+    first = instance.chat("acme", prompt)
+    before = sum(engine.requests() for engine in instance.engines())
+    second = instance.chat("acme", prompt)
+    assert (first.headers["x-cache"], second.headers["x-cache"]) == ("miss", "hit")
+    assert second.json() == first.json()
+    assert sum(engine.requests() for engine in instance.engines()) == before
+
+    row = instance.usage("acme", second.headers["x-request-id"])
+    usage = first.json()["usage"]
+    assert row["cache_result"] == "hit"
+    assert (row["prompt_tokens"], row["cached_prompt_tokens"], row["completion_tokens"]) == (0, 0, 0)
+    assert (row["avoided_prompt_tokens"], row["avoided_completion_tokens"]) == (
+        usage["prompt_tokens"],
+        usage["completion_tokens"],
+    )
+    assert int(row["saved_prediction_pico"]) == usage["prompt_tokens"] * 150_000 + usage["completion_tokens"] * 600_000
+
+
+def test_another_tenant_shares_neither_cache(instance: Instance) -> None:
+    prompt = f"{uuid4()} {LONG}"
+    assert instance.chat("acme", prompt, temperature=0).headers["x-cache"] == "miss"
+    assert instance.chat("acme", prompt, temperature=0).headers["x-cache"] == "hit"
+    foreign = instance.chat("globex", prompt, temperature=0)
+    assert foreign.headers["x-cache"] == "miss"
+    assert cached(foreign) == 0
+
+
+def test_a_client_cannot_name_another_tenants_salt(instance: Instance) -> None:
+    prompt = f"{uuid4()} {LONG}"
+    instance.chat("acme", prompt, cache_salt="shared", prompt_cache_key="shared", user="shared")
+    foreign = instance.chat("globex", prompt, cache_salt="shared", prompt_cache_key="shared", user="shared", seed=1)
+    assert foreign.headers["x-cache"] == "miss"
+    assert cached(foreign) == 0
+
+
+def test_past_the_prediction_cache_the_prefix_cache_is_warm(instance: Instance) -> None:
+    prompt = f"{uuid4()} {LONG}"
+    bypass = {"cache-control": "no-store"}
+    first = instance.chat("acme", prompt, headers=bypass)
+    second = instance.chat("acme", prompt, headers=bypass)
+    assert first.headers["x-cache"] == second.headers["x-cache"] == "bypass"
+    assert second.headers["x-cache-reason"] == "no-store"
+    assert cached(first) == 0
+    assert cached(second) > 0
+    row = instance.usage("acme", second.headers["x-request-id"])
+    assert row["cached_prompt_tokens"] == cached(second)
+    assert int(row["saved_prefix_pico"]) == cached(second) * (150_000 - 15_000)
+
+
+def test_an_answer_stored_whole_is_replayed_as_a_stream_and_back(instance: Instance) -> None:
+    question = [{"role": "user", "content": f"{uuid4()} What is a tuple?"}]
+    sdk = instance.sdk("acme")
+    whole = sdk.chat.completions.create(model=MODEL, messages=question, max_tokens=9)  # type: ignore[arg-type]
+    stream = sdk.chat.completions.create(model=MODEL, messages=question, max_tokens=9, stream=True)  # type: ignore[call-overload]
+    assert stream.response.headers["x-cache"] == "hit"
+    told = "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
+    assert told == whole.choices[0].message.content
+
+    other = [{"role": "user", "content": f"{uuid4()} What is a class?"}]
+    chunks = list(sdk.chat.completions.create(model=MODEL, messages=other, max_tokens=9, stream=True))  # type: ignore[call-overload]
+    told = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    raw = sdk.chat.completions.with_raw_response.create(model=MODEL, messages=other, max_tokens=9)  # type: ignore[arg-type]
+    assert raw.headers["x-cache"] == "hit"
+    assert raw.parse().choices[0].message.content == told
+
+
+def test_globex_caches_what_is_deterministic_only(instance: Instance) -> None:
+    prompt = str(uuid4())
+    assert [instance.chat("globex", prompt).headers["x-cache"] for _ in range(2)] == ["bypass", "bypass"]
+    assert [instance.chat("globex", prompt, temperature=0).headers["x-cache"] for _ in range(2)] == ["miss", "hit"]

@@ -1,0 +1,62 @@
+"""A request that prefers an asynchronous answer runs as a Celery task and is polled."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+
+from tests.journey.instance import MODEL, Instance, Reply, wait_for
+
+pytestmark = [pytest.mark.journey, pytest.mark.real_engine]
+
+ASYNC = {"prefer": "respond-async"}
+
+
+def _poll(instance: Instance, slug: str, request_id: str) -> Reply | None:
+    answer = instance.call(f"/requests/{request_id}", instance.key(slug))
+    return None if answer.status == 202 else answer
+
+
+def test_a_deferred_request_is_accepted_run_and_billed_once(instance: Instance) -> None:
+    accepted = instance.chat("globex", f"{uuid4()} Later, please.", headers=ASYNC)
+    assert accepted.status == 202
+    ticket = accepted.json()
+    assert ticket["status"] == "queued"
+    assert accepted.headers["location"] == ticket["url"]
+    answer = wait_for(lambda: _poll(instance, "globex", ticket["id"]), "the answer", seconds=60)
+    assert answer.status == 200
+    assert answer.json()["choices"][0]["message"]["content"] is not None
+    row = instance.usage("globex", ticket["id"])
+    assert row["completion_tokens"] == answer.json()["usage"]["completion_tokens"]
+
+
+def test_a_deferred_request_uses_the_tenants_prediction_cache(instance: Instance) -> None:
+    prompt = f"{uuid4()} Once."
+    direct = instance.chat("acme", prompt)
+    ticket = instance.chat("acme", prompt, headers=ASYNC).json()
+    answer = wait_for(lambda: _poll(instance, "acme", ticket["id"]), "the answer", seconds=60)
+    assert answer.headers["x-cache"] == "hit"
+    assert answer.json() == direct.json()
+
+
+def test_a_stranger_cannot_poll_it(instance: Instance) -> None:
+    ticket = instance.chat("globex", "Mine.", headers=ASYNC).json()
+    foreign = instance.call(f"/requests/{ticket['id']}", instance.key("acme"))
+    nothing = instance.call(f"/requests/{uuid4()}", instance.key("acme"))
+    assert foreign.status == nothing.status == 404
+    assert foreign.json()["error"]["code"] == nothing.json()["error"]["code"] == "request_not_found"
+
+
+def test_a_failed_deferred_request_says_why(instance: Instance) -> None:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "word " * 9000}]}
+    accepted = instance.call("/chat/completions", instance.key("globex"), body, headers=ASYNC)
+    answer = wait_for(lambda: _poll(instance, "globex", accepted.json()["id"]), "the answer", seconds=60)
+    assert answer.status == 400
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
+
+
+def test_a_deferred_stream_is_refused(instance: Instance) -> None:
+    answer = instance.chat("globex", "No.", headers=ASYNC, stream=True)
+    assert answer.status == 400
+    assert answer.json()["error"]["param"] == "stream"
