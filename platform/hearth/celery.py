@@ -1,0 +1,46 @@
+"""The Celery app: ``celery -A hearth worker | beat | inspect …``.
+
+Queues: ``control`` for what keeps the fleet and the books in order, ``inference`` for deferred requests, and one
+``node.<name>`` for each agent. Beat is the clock of all periodic work; two of them do no harm, because every task
+is idempotent and reconcile runs under a lock in the database.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from importlib.util import find_spec
+
+from celery import Celery
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hearth.settings")
+
+# Celery reports every task twice at INFO: with a tick each two seconds, 86,000 lines a day. Failures are errors.
+for noisy in ("celery.worker.strategy", "celery.app.trace", "celery.beat"):
+    logging.getLogger(noisy).setLevel(logging.WARNING)
+
+app = Celery("hearth")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.autodiscover_tasks()
+
+RECONCILE_SECONDS = 2.0
+
+app.conf.beat_schedule = {
+    # A tick that waited longer than its period would only repeat what the next one does.
+    "reconcile": {
+        "task": "workers.tasks.reconcile",
+        "schedule": RECONCILE_SECONDS,
+        "options": {"queue": "control", "expires": RECONCILE_SECONDS},
+    },
+    "deferred": {
+        "task": "gateway.tasks.tend_deferred",
+        "schedule": 60.0,
+        "options": {"queue": "control", "expires": 60.0},
+    },
+}
+if find_spec("billing.tasks") is not None:
+    app.conf.beat_schedule["billing"] = {
+        "task": "billing.tasks.maintain",
+        "schedule": 3600.0,
+        "options": {"queue": "control", "expires": 3600.0},
+    }
