@@ -13,6 +13,8 @@ import orjson
 from caching.errors import NotReplayable
 
 DONE = b"data: [DONE]\n\n"
+#: What an answer and its chunks both carry at the top level.
+_SHARED = ("id", "created", "model", "system_fingerprint", "service_tier")
 
 
 def event(data: dict[str, Any]) -> bytes:
@@ -51,7 +53,7 @@ def stream(answer: dict[str, Any], *, include_usage: bool) -> Iterator[bytes]:
     """Tell an answer as server-sent events: role, content, finish, usage when asked for, ``[DONE]``."""
     usage = answer.get("usage")
     chat = answer["object"] == "chat.completion"
-    head = {key: value for key, value in answer.items() if key not in {"choices", "usage", "object"}}
+    head = {key: answer[key] for key in _SHARED if answer.get(key) is not None}
     head["object"] = "chat.completion.chunk" if chat else answer["object"]
     for choice in answer["choices"]:
         for part in _chat_parts(choice) if chat else [choice]:

@@ -166,7 +166,7 @@ class Inference:
             kind = streaming.read(event, tally, max_kept_bytes=MAX_ENTRY_BYTES)
             if kind == "content":
                 self._meter.streamed(1)
-            if kind == "content" or (kind == "usage" and self._call.include_usage):
+            if kind in {"head", "content"} or (kind == "usage" and self._call.include_usage):
                 out.append(event + streaming.SEPARATOR)
         return b"".join(out)
 

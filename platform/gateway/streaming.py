@@ -12,6 +12,8 @@ SEPARATOR = b"\n\n"
 DONE = b"data: [DONE]"
 #: The usage chunk is the one without choices (OpenAI, stream_options.include_usage).
 _USAGE_MARK = b'"choices":[]'
+#: A chat stream opens with the role, which is no token.
+_ROLE_MARK = b'"delta":{"role":'
 
 
 @dataclass(slots=True)
@@ -40,7 +42,7 @@ class EventSplitter:
 
 
 def read(event: bytes, tally: Tally, *, max_kept_bytes: int) -> str:
-    """Take note of one event and say what it is: ``content``, ``usage``, ``done`` or ``error``."""
+    """Take note of one event and say what it is: ``head``, ``content``, ``usage``, ``done`` or ``error``."""
     if event.startswith(DONE):
         tally.done = True
         return "done"
@@ -56,7 +58,7 @@ def read(event: bytes, tally: Tally, *, max_kept_bytes: int) -> str:
     if _USAGE_MARK in event:
         tally.usage = orjson.loads(event.removeprefix(b"data:").strip()).get("usage") or tally.usage
         return "usage"
-    return "content"
+    return "head" if _ROLE_MARK in event else "content"
 
 
 async def pieces(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -1,7 +1,7 @@
 """The ASGI application of every web role, dispatched by path.
 
-``gateway`` answers ``/v1/`` with the raw application and sends browsers to the portal; ``portal`` serves Django and
-Channels; ``all`` (runserver, tests) serves everything through Django.
+``gateway`` answers ``/v1/`` with the raw application and loads no page; ``portal`` serves Django and Channels;
+``all`` (runserver, tests) serves everything through Django.
 """
 
 from __future__ import annotations
@@ -11,28 +11,21 @@ from typing import Any
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hearth.settings")
 
+import django
+
+django.setup(set_prefix=False)
+
 from django.conf import settings
-from django.core.asgi import get_asgi_application
-
-django_application = get_asgi_application()
-
-from channels.auth import AuthMiddlewareStack
-from channels.routing import URLRouter
-from channels.security.websocket import AllowedHostsOriginValidator
 
 from gateway import runtime
 from gateway.app import GatewayApp
 from gateway.errors import NotFound
-from portal.routing import websocket_urlpatterns
-
-websockets = AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)))
 
 
-class Application:
-    """One process's application; holds the gateway's runtime between lifespan start and shutdown."""
+class GatewayRole:
+    """Serves ``/v1/`` only; holds the gateway's runtime between lifespan start and shutdown."""
 
-    def __init__(self, role: str) -> None:
-        self._role = role
+    def __init__(self) -> None:
         self._runtime: runtime.Runtime | None = None
         self._gateway = GatewayApp(
             lambda: self._running().pipeline,
@@ -42,29 +35,23 @@ class Application:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one connection."""
-        kind = scope["type"]
-        if kind == "lifespan":
+        if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
-        elif kind == "websocket":
-            await websockets(scope, receive, send)
-        elif self._role == "gateway":
-            await (self._gateway if scope["path"].startswith("/v1/") else _elsewhere)(scope, receive, send)
-        elif self._role == "portal" and scope["path"].startswith("/v1/"):
-            await _elsewhere(scope, receive, send)
+        elif scope["type"] == "http" and scope["path"].startswith("/v1/"):
+            await self._gateway(scope, receive, send)
         else:
-            await django_application(scope, receive, send)
+            await elsewhere(scope, receive, send)
 
     def _running(self) -> runtime.Runtime:
         if self._runtime is None:  # a server that sends no lifespan events
-            self._runtime = runtime.start(self._role)
+            self._runtime = runtime.start("gateway")
         return self._runtime
 
     async def _lifespan(self, receive: Any, send: Any) -> None:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
-                if self._role == "gateway":
-                    self._running()
+                self._running()
                 await send({"type": "lifespan.startup.complete"})
             else:
                 if self._runtime is not None:
@@ -73,8 +60,38 @@ class Application:
                 return
 
 
-async def _elsewhere(scope: Any, receive: Any, send: Any) -> None:
+class PortalRole:
+    """Serves Django's pages and the live updates; ``/v1/`` too, through Django, when it plays every role."""
+
+    def __init__(self, *, serves_inference: bool) -> None:
+        from channels.auth import AuthMiddlewareStack
+        from channels.routing import URLRouter
+        from channels.security.websocket import AllowedHostsOriginValidator
+        from django.core.asgi import get_asgi_application
+
+        from portal.routing import websocket_urlpatterns
+
+        self._serves_inference = serves_inference
+        self._django = get_asgi_application()
+        self._websockets = AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)))
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve one connection."""
+        if scope["type"] == "websocket":
+            await self._websockets(scope, receive, send)
+        elif scope["type"] == "lifespan":
+            await _no_lifespan(receive, send)
+        elif scope["path"].startswith("/v1/") and not self._serves_inference:
+            await elsewhere(scope, receive, send)
+        else:
+            await self._django(scope, receive, send)
+
+
+async def elsewhere(scope: Any, receive: Any, send: Any) -> None:
     """Say that the path belongs to the other process: /v1/ is the gateway's, everything else the portal's."""
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close"})
+        return
     error = NotFound(
         f"Nothing is served at {scope['path']} on this port: /v1/ is on the gateway's, "
         "/portal/ and /api/v1/ are on the next one.",
@@ -85,4 +102,12 @@ async def _elsewhere(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": error.body()})
 
 
-application = Application(settings.ROLE)
+async def _no_lifespan(receive: Any, send: Any) -> None:
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return
+
+
+application = GatewayRole() if settings.ROLE == "gateway" else PortalRole(serves_inference=settings.ROLE == "all")
