@@ -1,0 +1,92 @@
+"""What one simulated engine is told on its command line and in its environment."""
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from workers.simulated.faults import Faults
+
+#: The release whose behaviour is simulated.
+VLLM_VERSION = "0.32.0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One engine. Speeds are in tokens per second, and 0 means without delay."""
+
+    host: str
+    port: int
+    model: str
+    served_name: str
+    api_key: str | None
+    context_length_tokens: int
+    block_size_tokens: int
+    blocks: int
+    max_sequences: int
+    prefill_tokens_per_second: float
+    decode_tokens_per_second: float
+    startup_seconds: float
+    shutdown_timeout_seconds: float
+    hash_seed: str | None
+    integer_hashes: bool
+    kv_events_endpoint: str | None
+    kv_replay_endpoint: str | None
+    kv_events_topic: str
+    development_routes: bool
+    faults: Faults
+
+    @property
+    def model_folder(self) -> Path | None:
+        """Return the folder whose tokenizer counts, or None when the model is only a name."""
+        folder = Path(self.model)
+        return folder if self.model and folder.is_dir() else None
+
+
+def read(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Settings:
+    """Return the settings of a command line. Unknown flags end the program, as vLLM's do."""
+    given = _parser().parse_args(argv)
+    return Settings(
+        host=given.host,
+        port=given.port,
+        model=given.model,
+        served_name=given.served_model_name or given.model or "simulated",
+        api_key=environ.get("VLLM_API_KEY") or None,
+        context_length_tokens=given.max_model_len,
+        block_size_tokens=given.block_size,
+        blocks=given.num_gpu_blocks_override,
+        max_sequences=given.max_num_seqs,
+        prefill_tokens_per_second=given.prefill_tokens_per_second,
+        decode_tokens_per_second=given.decode_tokens_per_second,
+        startup_seconds=given.startup_seconds,
+        shutdown_timeout_seconds=given.shutdown_timeout,
+        hash_seed=environ.get("PYTHONHASHSEED"),
+        integer_hashes=environ.get("VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES", "1") != "0",
+        kv_events_endpoint=given.kv_events_endpoint,
+        kv_replay_endpoint=given.kv_replay_endpoint,
+        kv_events_topic=given.kv_events_topic,
+        development_routes=environ.get("VLLM_SERVER_DEV_MODE") == "1",
+        faults=Faults.parse(given.fault),
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="workers.simulated", description="vLLM's HTTP surface without a model.")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--model", default="", help="folder with tokenizer.json, or any name")
+    parser.add_argument("--served-model-name", default="")
+    parser.add_argument("--max-model-len", type=int, default=8192)
+    parser.add_argument("--block-size", type=int, default=32)
+    parser.add_argument("--num-gpu-blocks-override", type=int, default=32768, help="KV cache capacity")
+    parser.add_argument("--max-num-seqs", type=int, default=128)
+    parser.add_argument("--prefill-tokens-per-second", type=float, default=0, help="0: no delay")
+    parser.add_argument("--decode-tokens-per-second", type=float, default=0, help="per sequence; 0: no delay")
+    parser.add_argument("--startup-seconds", type=float, default=0)
+    parser.add_argument("--shutdown-timeout", type=float, default=0, help="0 aborts running requests")
+    parser.add_argument("--kv-events-endpoint")
+    parser.add_argument("--kv-replay-endpoint")
+    parser.add_argument("--kv-events-topic", default="")
+    parser.add_argument("--fault", action="append", default=[], metavar="NAME=VALUE")
+    return parser

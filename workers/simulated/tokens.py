@@ -1,0 +1,118 @@
+"""Text to token ids and back: the model folder's tokenizer, or a reversible stand-in that needs no file."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+TURN_START = "<|im_start|>"
+TURN_END = "<|im_end|>"
+
+
+class Tokenizer(Protocol):
+    """What the engine needs of a tokenizer. ``end_id`` ends an answer; ``size`` bounds ids that prompts may hold."""
+
+    @property
+    def end_id(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]: ...
+
+    def decode(self, ids: Sequence[int]) -> str: ...
+
+    def strings(self, ids: Sequence[int]) -> list[str]: ...
+
+
+def load(folder: Path | None) -> Tokenizer:
+    """Return the tokenizer of ``folder``, or PackedTokenizer where there is no tokenizer.json or no library."""
+    if folder is not None and (file := folder / "tokenizer.json").is_file():
+        try:
+            return FileTokenizer(file)
+        except ImportError:
+            return PackedTokenizer()
+    return PackedTokenizer()
+
+
+class FileTokenizer:
+    """The tokenizer of a model, as vLLM has it."""
+
+    def __init__(self, file: Path) -> None:
+        from tokenizers import Tokenizer as Library
+
+        self._library = Library.from_file(str(file))
+        self._end_id = next(
+            (i for name in (TURN_END, "</s>", "<|endoftext|>") if (i := self._library.token_to_id(name)) is not None),
+            0,
+        )
+
+    @property
+    def end_id(self) -> int:
+        return self._end_id
+
+    @property
+    def size(self) -> int:
+        return int(self._library.get_vocab_size(with_added_tokens=True))
+
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        return list(self._library.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self._library.decode(list(ids), skip_special_tokens=True))
+
+    def strings(self, ids: Sequence[int]) -> list[str]:
+        return [self._library.id_to_token(i) or "" for i in ids]
+
+
+class PackedTokenizer:
+    """Tokens of up to four bytes within one word; the id holds the bytes, so decoding needs no table.
+
+    About four characters a token for English, as a real vocabulary has. Ids reach 2**33.
+    """
+
+    _SPECIAL: Mapping[str, int] = {"<|endoftext|>": 0, TURN_START: 1, TURN_END: 2}
+    _PIECE = re.compile(r"<\|im_start\|>|<\|im_end\|>|<\|endoftext\|>| ?\w+| ?[^\w\s]+|\s+")
+
+    @property
+    def end_id(self) -> int:
+        return self._SPECIAL[TURN_END]
+
+    @property
+    def size(self) -> int:
+        return 2**33
+
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        ids: list[int] = []
+        for piece in self._PIECE.findall(text):
+            special = self._SPECIAL.get(piece)
+            if special is not None:
+                ids.append(special)
+                continue
+            raw = piece.encode()
+            # A leading one keeps zero bytes and the length; specials stay below it.
+            ids.extend(int.from_bytes(b"\x01" + raw[i : i + 4], "big") for i in range(0, len(raw), 4))
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return b"".join(map(_unpacked, ids)).decode(errors="replace")
+
+    def strings(self, ids: Sequence[int]) -> list[str]:
+        names = {number: name for name, number in self._SPECIAL.items()}
+        return [names.get(i) or _unpacked(i).decode(errors="replace") for i in ids]
+
+
+def _unpacked(token: int) -> bytes:
+    if token < 256:
+        return b""
+    return token.to_bytes((token.bit_length() + 7) // 8, "big")[1:]
+
+
+def render_chat(messages: Sequence[Mapping[str, str]], *, generation_prompt: bool, continue_final: bool) -> str:
+    """Return a conversation in ChatML, the tiny model's template; every model is rendered with it here."""
+    turns = [f"{TURN_START}{message['role']}\n{message['content']}" for message in messages]
+    text = f"{TURN_END}\n".join(turns)
+    if continue_final:
+        return text
+    ending = f"{TURN_START}assistant\n" if generation_prompt else ""
+    return f"{text}{TURN_END}\n{ending}"
