@@ -1,4 +1,4 @@
-# Hearth from a bare checkout. `make help` lists the targets; settings are environment variables (docs/configuration.md).
+# Hearth from a bare checkout: `make help`. Settings are environment variables, listed in docs/configuration.md.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .ONESHELL:

@@ -20,7 +20,8 @@ from hearth import secrets
 from hearth.embedded.postgres import PostgresServer
 from hearth.embedded.redis import RedisServer
 from hearth.env import sockets_dir
-from hearth.processes import identify, is_running, read_record, write_record
+from hearth.processes import read_record, write_record
+from workers.processes import identify, is_running
 
 PREFIX = "hearth-test-"
 OWNER_RECORD = "pytest.json"

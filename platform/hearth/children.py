@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from hearth import processes
-from hearth.processes import POLL_SECONDS, ProcessIdentity
+from workers.processes import POLL_SECONDS, ProcessIdentity, collect, is_running, launch
 
 FIRST_DELAY_SECONDS = 0.5
 LONGEST_DELAY_SECONDS = 30.0
@@ -61,7 +61,7 @@ class Child:
 
     def start(self) -> None:
         """Start the process and record it. Raises OSError."""
-        self.process = processes.launch(self.command, log_path=self.log_path, environment=self.environment)
+        self.process = launch(self.command, log_path=self.log_path, environment=self.environment)
         self._started = time.monotonic()
         record = ChildRecord(
             name=self.name,
@@ -81,7 +81,7 @@ class Child:
                 self._restarts += 1
                 self.start()
             return None
-        status = processes.exit_status(self.process)
+        status = collect(self.process)
         if status is None:
             return None
         processes.end_session(self.process, grace_seconds=0)
@@ -114,12 +114,11 @@ def end_all(children: Iterable[Child], *, hurried: Callable[[], bool]) -> list[s
             leader = child.process
             assert leader is not None
             late = hurried() or time.monotonic() - began > child.grace_seconds
-            if processes.is_running(leader) and not late:
+            if is_running(leader) and not late:
                 continue
-            if processes.is_running(leader):
+            if is_running(leader):
                 killed.append(child.name)
             processes.end_session(leader, grace_seconds=0)
-            processes.forget(leader)
             child.process = None
             child.record_path.unlink(missing_ok=True)
             del waiting[child.name]

@@ -11,9 +11,9 @@ from typing import TextIO
 
 from hearth import leftovers, lock, processes, secrets, summary
 from hearth.instance import Instance
-from hearth.processes import ProcessIdentity
 from hearth.summary import Summary
 from hearth.supervisor import SUPERVISOR_RECORD, supervisor_process
+from workers.processes import ProcessIdentity, is_running, launch
 
 POLL_SECONDS = 0.1
 #: Longer than every grace of an orderly stop together (``hearth.roles``, ``hearth.supervisor``).
@@ -29,13 +29,13 @@ def start(instance: Instance) -> Summary | None:
     log_path = instance.log_path("supervisor")
     log_path.unlink(missing_ok=True)
     command = [sys.executable, "-m", "hearth.cli", "up", "--detached"]
-    supervisor = processes.launch(command, log_path=log_path, environment=instance_environment(instance))
+    supervisor = launch(command, log_path=log_path, environment=instance_environment(instance))
     with log_path.open() as log:
         try:
-            _repeat(log, until=lambda: _is_ready(instance, supervisor) or not processes.is_running(supervisor))
+            _repeat(log, until=lambda: _is_ready(instance, supervisor) or not is_running(supervisor))
         except KeyboardInterrupt:
             processes.request_end(supervisor)
-            _repeat(log, until=lambda: not processes.is_running(supervisor))
+            _repeat(log, until=lambda: not is_running(supervisor))
     return summary.read(instance.up_path) if _is_ready(instance, supervisor) else None
 
 

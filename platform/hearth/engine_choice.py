@@ -13,6 +13,7 @@ from hearth.instance import Instance
 from hearth.progress import Progress
 from workers.engines import environment
 from workers.engines.errors import EngineUnavailable
+from workers.processes import ProcessIdentity, collect, launch
 
 
 def choose(instance: Instance, progress: Progress, *, stopping: Callable[[], bool]) -> Engine:
@@ -52,7 +53,7 @@ def _install(instance: Instance, progress: Progress, stopping: Callable[[], bool
     log_path = instance.log_path("engine-install")
     record = instance.records_dir / "engine-install.json"
     log_path.unlink(missing_ok=True)
-    installer = processes.launch(
+    installer = launch(
         [sys.executable, "-m", "workers.engines.environment"], log_path=log_path, environment=instance.environment()
     )
     processes.write_record(record, installer)
@@ -67,13 +68,11 @@ def _install(instance: Instance, progress: Progress, stopping: Callable[[], bool
         raise EngineUnavailable("the start was interrupted" if stopping() else reason, remedy)
 
 
-def _follow(
-    installer: processes.ProcessIdentity, log_path: Path, progress: Progress, stopping: Callable[[], bool]
-) -> int:
+def _follow(installer: ProcessIdentity, log_path: Path, progress: Progress, stopping: Callable[[], bool]) -> int:
     """Repeat what the installer prints; return its exit status, -1 when stopping."""
     with log_path.open() as log:
         while True:
-            status = processes.exit_status(installer)
+            status = collect(installer)
             for line in log:
                 progress.say(f"  {line.rstrip()}")
             if status is not None:

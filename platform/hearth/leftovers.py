@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from hearth import processes
 from hearth.instance import Instance
+from workers.processes import session_members
 
 #: A gateway without its supervisor still answers: let it finish what is short.
 GRACE_SECONDS = 3.0
@@ -21,7 +22,7 @@ def clear(instance: Instance) -> list[str]:
     for folder in (instance.records_dir, instance.engines_dir):
         for path in sorted(folder.glob("*.json")):
             leader = processes.read_record(path)
-            if leader is not None and processes.session_members(leader):
+            if leader is not None and session_members(leader):
                 processes.end_session(leader, grace_seconds=GRACE_SECONDS)
                 ended.append(path.stem)
             path.unlink(missing_ok=True)
@@ -34,7 +35,7 @@ def end_engines(instance: Instance, *, grace_seconds: float) -> list[str]:
     ended = []
     for path in sorted(instance.engines_dir.glob("*.json")):
         leader = processes.read_record(path)
-        if leader is not None and processes.session_members(leader):
+        if leader is not None and session_members(leader):
             processes.end_session(leader, grace_seconds=grace_seconds)
             ended.append(path.stem)
         path.unlink(missing_ok=True)

@@ -6,12 +6,12 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hearth import children, fleet, processes, secrets, summary
+from hearth import children, fleet, secrets, summary
 from hearth.fleet import ReplicaStatus
 from hearth.instance import Instance
-from hearth.processes import ProcessIdentity
 from hearth.roles import ROLES
 from hearth.supervisor import phase, supervisor_process
+from workers.processes import ProcessIdentity, is_running
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ def text(found: Status) -> str:
 
 def _role(instance: Instance, name: str, *, supervised: bool) -> RoleStatus:
     record = children.read_record(instance.records_dir / f"{name}.json")
-    if record is not None and processes.is_running(record.process):
+    if record is not None and is_running(record.process):
         uptime = round(time.time() - record.started_at, 1)
         return RoleStatus(name=name, state="running", pid=record.pid, restarts=record.restarts, uptime_seconds=uptime)
     state = "restarting" if record is not None and supervised else "stopped"

@@ -26,6 +26,7 @@ from hearth.instance import Instance
 from hearth.progress import Progress
 from hearth.roles import ENGINES_STOP_STAGE, ROLES
 from hearth.summary import Summary
+from workers.processes import ProcessIdentity, identify, is_running
 
 TICK_SECONDS = 0.2
 SERVERS_CHECK_SECONDS = 1.0
@@ -90,7 +91,7 @@ class Supervisor:
                 self._end()
 
     def _start(self, *, show_summary: bool) -> None:
-        me = processes.identify(os.getpid())
+        me = identify(os.getpid())
         assert me is not None
         ended = leftovers.clear(self._instance)
         if ended:
@@ -226,6 +227,7 @@ class Supervisor:
                 server.stop()
         if self._postgres is not None or self._redis is not None:
             _remove_if_empty(self._instance)
+        (self._instance.data_dir / SUPERVISOR_RECORD).unlink(missing_ok=True)
         if started:
             self._progress.say("Stopped")
 
@@ -276,9 +278,9 @@ def phase(instance: Instance) -> str:
     return "up" if instance.up_path.exists() else "starting"
 
 
-def supervisor_process(instance: Instance) -> processes.ProcessIdentity | None:
+def supervisor_process(instance: Instance) -> ProcessIdentity | None:
     """Return the supervisor that holds the instance; None when there is none."""
     found = processes.read_record(instance.data_dir / SUPERVISOR_RECORD)
-    if found is None or not processes.is_running(found) or not lock.is_held(instance.lock_path):
+    if found is None or not is_running(found) or not lock.is_held(instance.lock_path):
         return None
     return found

@@ -19,7 +19,8 @@ from hearth.embedded.account import prepare_sockets_dir, service_account
 from hearth.embedded.errors import ServerFailed, SocketsUnsafe
 from hearth.embedded.postgres import PostgresServer
 from hearth.env import sockets_dir
-from hearth.processes import is_running, wait_until_gone
+from hearth.processes import wait_until_gone
+from workers.processes import is_running
 
 NOBODY = 65534
 

@@ -15,7 +15,8 @@ import pytest
 from hearth import children, leftovers, lock, processes
 from hearth.children import Child
 from hearth.instance import Instance
-from hearth.processes import ProcessIdentity
+from workers.processes import ProcessIdentity, identify, is_running, session_members
+from workers.processes import launch as launch_process
 
 #: Starts a grandchild, prints its pid, and waits; on SIGTERM it ends and leaves the grandchild.
 PARENT = """
@@ -41,7 +42,7 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
 
     def start(program: str) -> ProcessIdentity:
         log = tmp_path / f"{len(started)}.log"
-        process = processes.launch([sys.executable, "-c", program], log_path=log)
+        process = launch_process([sys.executable, "-c", program], log_path=log, environment=os.environ)
         started.append(process)
         deadline = time.monotonic() + 10
         while not log.read_text() and time.monotonic() < deadline:
@@ -51,7 +52,6 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
     yield start
     for process in started:
         processes.end_session(process, grace_seconds=0)
-        processes.forget(process)
 
 
 @pytest.fixture
@@ -75,42 +75,42 @@ def instance(tmp_path: Path) -> Instance:
 def test_a_process_leads_its_own_session(launch: Launch) -> None:
     process = launch(PARENT)
     assert os.getsid(process.pid) == process.pid
-    assert process in processes.session_members(process)
-    assert len(processes.session_members(process)) == 2
+    assert process in session_members(process)
+    assert len(session_members(process)) == 2
 
 
 def test_ending_a_session_ends_what_its_leader_leaves(launch: Launch) -> None:
     process = launch(PARENT)
     processes.end_session(process, grace_seconds=0.5)
-    assert processes.session_members(process) == []
+    assert session_members(process) == []
 
 
 def test_what_outlives_a_dead_leader_is_still_found(launch: Launch) -> None:
     process = launch(PARENT)
     os.kill(process.pid, signal.SIGKILL)
     assert processes.wait_until_gone(process, timeout_seconds=5)
-    assert len(processes.session_members(process)) == 1
+    assert len(session_members(process)) == 1
     processes.end_session(process, grace_seconds=0)
-    assert processes.session_members(process) == []
+    assert session_members(process) == []
 
 
 def test_a_process_that_ignores_sigterm_is_killed_after_its_grace(launch: Launch) -> None:
     process = launch(STUBBORN)
     processes.end_session(process, grace_seconds=0.1)
-    assert not processes.is_running(process)
+    assert not is_running(process)
 
 
 def test_a_reused_pid_is_a_stranger(launch: Launch) -> None:
     process = launch(STUBBORN)
     former = ProcessIdentity(pid=process.pid, start_ticks=process.start_ticks - 1)
-    assert not processes.is_running(former)
-    assert processes.session_members(former) == []
+    assert not is_running(former)
+    assert session_members(former) == []
     processes.end_session(former, grace_seconds=0)
-    assert processes.is_running(process)
+    assert is_running(process)
 
 
 def test_a_record_survives_and_a_damaged_one_is_none(tmp_path: Path) -> None:
-    process = processes.identify(os.getpid())
+    process = identify(os.getpid())
     assert process is not None
     processes.write_record(tmp_path / "a.json", process)
     assert processes.read_record(tmp_path / "a.json") == process
@@ -124,8 +124,8 @@ def test_a_start_clears_roles_and_engines_of_a_killed_instance(instance: Instanc
     processes.write_record(instance.engines_dir / "replica-1.json", engine)
     instance.up_path.write_text("{}")
     assert leftovers.clear(instance) == ["gateway", "replica-1"]
-    assert processes.session_members(role) == []
-    assert not processes.is_running(engine)
+    assert session_members(role) == []
+    assert not is_running(engine)
     assert not instance.up_path.exists()
     assert leftovers.clear(instance) == []
 
@@ -136,7 +136,7 @@ def test_a_record_of_a_reused_pid_ends_nothing(instance: Instance, launch: Launc
         instance.records_dir / "gateway.json", replace(stranger, start_ticks=stranger.start_ticks - 1)
     )
     assert leftovers.clear(instance) == []
-    assert processes.is_running(stranger)
+    assert is_running(stranger)
 
 
 def test_the_lock_ends_with_its_holder(instance: Instance, launch: Launch) -> None:
@@ -187,7 +187,7 @@ def test_a_role_that_will_not_end_is_killed_and_named(child: Child) -> None:
     process = child.process
     assert process is not None
     assert children.end_all([child], hurried=lambda: False) == ["sleeper"]
-    assert not processes.is_running(process)
+    assert not is_running(process)
     assert not child.record_path.exists()
 
 

@@ -22,17 +22,9 @@ from urllib.parse import quote
 from hearth.embedded import roles
 from hearth.embedded.account import ServiceAccount, prepare_sockets_dir, service_account
 from hearth.embedded.errors import BinaryMissing, ServerFailed, from_output
-from hearth.processes import (
-    POLL_SECONDS,
-    ProcessIdentity,
-    end_session,
-    forget,
-    identify,
-    is_running,
-    launch,
-    wait_until_gone,
-)
+from hearth.processes import end_session, wait_until_gone
 from hearth.secrets import DatabasePasswords
+from workers.processes import POLL_SECONDS, ProcessIdentity, collect, identify, is_running, launch
 
 MAJOR_VERSION = "18"
 START_TIMEOUT_SECONDS = 60.0  # crash recovery replays at most max_wal_size, 1 GB
@@ -97,7 +89,7 @@ class PostgresServer:
         )
         if not wait_until_gone(process, timeout_seconds=0.5):
             end_session(process, grace_seconds=0)
-        forget(process)
+        collect(process)
 
     def process(self) -> ProcessIdentity | None:
         """Return the running server; None when there is none.
@@ -187,7 +179,11 @@ class PostgresServer:
             *(() if self.durable else NOT_DURABLE),
         )
         options = [part for setting in settings for part in ("-c", setting)]
-        return launch(account.command(_binary("postgres"), "-D", self._cluster, *options), log_path=self.log_path)
+        return launch(
+            account.command(_binary("postgres"), "-D", self._cluster, *options),
+            log_path=self.log_path,
+            environment=os.environ,
+        )
 
     def _end_orphans(self) -> None:
         for entry in os.scandir("/proc"):

@@ -8,6 +8,7 @@ Celery's messages and the limits.
 from __future__ import annotations
 
 import importlib.util
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,15 +17,8 @@ import redis
 
 from hearth.embedded.account import ServiceAccount, prepare_sockets_dir, service_account
 from hearth.embedded.errors import BinaryMissing, from_output
-from hearth.processes import (
-    ProcessIdentity,
-    end_session,
-    forget,
-    is_running,
-    launch,
-    read_record,
-    write_record,
-)
+from hearth.processes import end_session, read_record, write_record
+from workers.processes import ProcessIdentity, is_running, launch
 
 START_TIMEOUT_SECONDS = 30.0
 SOCKET_NAME = "redis.sock"
@@ -61,7 +55,6 @@ class RedisServer:
         process = self.process()
         if process is not None:
             end_session(process, grace_seconds=timeout_seconds)
-            forget(process)
         self._record.unlink(missing_ok=True)
         self._socket.unlink(missing_ok=True)
 
@@ -94,7 +87,7 @@ class RedisServer:
             "daemonize": "no",
         }
         options = [part for name, value in settings.items() for part in (f"--{name}", value)]
-        return launch(account.command(_binary(), *options), log_path=self.log_path)
+        return launch(account.command(_binary(), *options), log_path=self.log_path, environment=os.environ)
 
     def _wait_until_ready(self) -> None:
         """Wait for an answer to PING, which comes once the append-only file is read."""
