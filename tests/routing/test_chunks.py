@@ -1,0 +1,81 @@
+"""Equal beginnings share links, and nothing else does."""
+
+from __future__ import annotations
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from routing.chunks import CHUNK_BYTES, MAX_CHUNKS, Chain, Message, chain
+from tests.routing.prompts import ROOT, messages, prompt, prompts, shared, system, user
+
+
+@given(prompts, messages)
+def test_a_longer_conversation_begins_with_the_links_of_the_shorter(said: list[Message], more: Message) -> None:
+    shorter, longer = prompt(*said), prompt(*said, more)
+    assert longer.links[: len(shorter.links)] == shorter.links
+    assert len(longer.links) > len(shorter.links)
+
+
+@given(prompts, st.binary(min_size=32, max_size=32))
+def test_two_roots_share_no_link(said: list[Message], root: bytes) -> None:
+    assume(root != ROOT)
+    assert not set(prompt(*said).links) & set(prompt(*said, root=root).links)
+
+
+@given(st.integers(0, 2000), st.integers(1, 600), st.integers(1, 600))
+def test_texts_share_the_whole_chunks_before_they_part(common: int, left: int, right: int) -> None:
+    one = prompt(Message(head=b"user", text=b"." * common + b"a" * left))
+    other = prompt(Message(head=b"user", text=b"." * common + b"b" * right))
+    assert shared(one, other) == common // CHUNK_BYTES
+
+
+@given(prompts, st.integers(0, 4), st.data())
+def test_another_message_border_makes_other_links_from_there_on(
+    said: list[Message], position: int, data: st.DataObject
+) -> None:
+    assume(position < len(said) and len(said[position].text) > 1)
+    whole = said[position]
+    cut = data.draw(st.integers(1, len(whole.text) - 1))
+    parts = [Message(head=whole.head, text=whole.text[:cut]), Message(head=whole.head, text=whole.text[cut:])]
+    moved = prompt(*said[:position], *parts, *said[position + 1 :])
+    before = len(prompt(*said[:position]).links)
+    assert shared(prompt(*said), moved) == before + cut // CHUNK_BYTES
+
+
+@given(prompts)
+def test_another_role_makes_other_links(said: list[Message]) -> None:
+    renamed = [Message(head=b"tool", text=said[0].text), *said[1:]]
+    assert shared(prompt(*said), prompt(*renamed)) == 0
+
+
+def test_a_role_cannot_run_over_into_its_text() -> None:
+    assert prompt(Message(head=b"user", text=b"x")).links != prompt(Message(head=b"use", text=b"rx")).links
+
+
+def test_links_are_counted_per_message_and_chunk() -> None:
+    built = prompt(system("s" * CHUNK_BYTES), user("u" * (CHUNK_BYTES + 1)), user(""))
+    assert len(built.links) == 1 + 2 + 1
+    assert {len(link) for link in built.links} == {16}
+    assert built.system_links == 1
+
+
+def test_only_leading_system_messages_count_as_the_system_prompt() -> None:
+    assert prompt(system("a"), system("b"), user("c"), system("d")).system_links == 2
+    assert prompt(user("a"), system("b")).system_links == 0
+
+
+def test_a_prompt_of_any_length_keeps_at_most_so_many_links() -> None:
+    built = prompt(user("x" * (CHUNK_BYTES * (MAX_CHUNKS + 5))), user("y"))
+    assert len(built.links) == MAX_CHUNKS
+    assert built.tokens == (CHUNK_BYTES * (MAX_CHUNKS + 5) + 1 + 2 * len("user")) // 4
+
+
+def test_tokens_are_estimated_in_proportion_to_the_links() -> None:
+    built = prompt(user("x" * 4 * CHUNK_BYTES))
+    assert built.tokens == (4 * CHUNK_BYTES + 4) // 4
+    assert [built.tokens_of(depth) for depth in (0, 2, 4)] == [0, built.tokens // 2, built.tokens]
+
+
+def test_an_empty_prompt_has_a_chain_of_no_links() -> None:
+    assert chain(ROOT, []) == Chain(links=(), system_links=0, tokens=1)
+    assert chain(ROOT, []).tokens_of(0) == 0
