@@ -60,7 +60,8 @@ class GatewayApp:
     async def _read(self, scope: Scope, receive: Receive) -> Incoming:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         too_large = BodyTooLarge(f"The body is larger than the {self._max_body_bytes} bytes allowed.", "body_too_large")
-        if int(headers.get("content-length") or 0) > self._max_body_bytes:
+        announced = headers.get("content-length", "")
+        if announced.isdecimal() and int(announced) > self._max_body_bytes:
             raise too_large
         pieces: list[bytes] = []
         size = 0

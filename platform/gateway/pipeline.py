@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import Awaitable
 from uuid import UUID
 
 import orjson
@@ -18,6 +20,8 @@ from gateway.schemas import Call, Endpoint
 from tenants.errors import KeyRefused
 from tenants.ids import new_id
 from tenants.snapshot import Caller
+
+log = logging.getLogger(__name__)
 
 ENDPOINTS: dict[str, Endpoint] = {
     "/v1/chat/completions": "/v1/chat/completions",
@@ -44,38 +48,25 @@ class Pipeline:
 
     async def handle(self, incoming: Incoming) -> Outgoing:
         """Return the answer, an error included; every answer names its request id."""
-        trace = Trace(
-            request_id=new_id(),
-            client_request_id=incoming.headers.get("x-request-id", "")[:200],
-            started_at_ns=time.time_ns(),
-            started=time.perf_counter(),
-        )
+        trace = _trace(new_id(), incoming)
         trace.headers.append((b"x-request-id", str(trace.request_id).encode()))
         if trace.client_request_id:
             trace.headers.append((b"x-client-request-id", trace.client_request_id.encode("latin-1", "replace")))
-        try:
-            return await self._route(incoming, trace)
-        except GatewayError as error:
-            return refused(error, trace)
+        return await _answered(self._route(incoming, trace), trace)
 
     async def run_deferred(self, request_id: UUID, public_id: str, endpoint: Endpoint, incoming: Incoming) -> Outgoing:
         """Answer a request that was accepted earlier, under its own id; its limit is not taken a second time."""
-        trace = Trace(
-            request_id=request_id,
-            client_request_id=incoming.headers.get("x-request-id", "")[:200],
-            started_at_ns=time.time_ns(),
-            started=time.perf_counter(),
-        )
+        trace = _trace(request_id, incoming)
+        return await _answered(self._run_deferred(public_id, endpoint, incoming, trace), trace)
+
+    async def _run_deferred(self, public_id: str, endpoint: Endpoint, incoming: Incoming, trace: Trace) -> Outgoing:
         try:
-            try:
-                caller = self._parts.feed.view.callers.caller(public_id)
-            except KeyRefused as refusal:
-                raise _unauthorized(refusal) from None
-            call = schemas.parse(endpoint, incoming.body)
-            model = self._model(caller, call)
-            return await Inference(self._parts, caller, call, model, trace).run(incoming, limited=False)
-        except GatewayError as error:
-            return refused(error, trace)
+            caller = self._parts.feed.view.callers.caller(public_id)
+        except KeyRefused as refusal:
+            raise _unauthorized(refusal) from None
+        call = schemas.parse(endpoint, incoming.body)
+        model = self._model(caller, call)
+        return await Inference(self._parts, caller, call, model, trace).run(incoming, limited=False)
 
     async def _route(self, incoming: Incoming, trace: Trace) -> Outgoing:
         path = incoming.path
@@ -139,6 +130,27 @@ class Pipeline:
             raise NotFound(f"The model {name!r} does not exist or is not yours.", "model_not_found", "model")
         document = listed[0] if name else {"object": "list", "data": listed}
         return Outgoing(status=200, headers=[*JSON, *trace.headers], body=orjson.dumps(document))
+
+
+async def _answered(work: Awaitable[Outgoing], trace: Trace) -> Outgoing:
+    """Return what ``work`` answers, an error as an answer; what nobody foresaw is logged and told as such."""
+    try:
+        return await work
+    except GatewayError as error:
+        return refused(error, trace)
+    except Exception:
+        log.exception("request %s failed", trace.request_id)
+        message = "Hearth failed to answer. Nothing was charged; the operator finds the cause by the request id."
+        return refused(GatewayError(message, "internal_error"), trace)
+
+
+def _trace(request_id: UUID, incoming: Incoming) -> Trace:
+    return Trace(
+        request_id=request_id,
+        client_request_id=incoming.headers.get("x-request-id", "")[:200],
+        started_at_ns=time.time_ns(),
+        started=time.perf_counter(),
+    )
 
 
 def refused(error: GatewayError, trace: Trace) -> Outgoing:

@@ -27,6 +27,8 @@ STRIPPED = (
 )
 
 MAX_NAME_LENGTH = 200
+#: JSON schemas of tools nest perhaps ten deep.
+MAX_DEPTH = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,8 @@ def parse(endpoint: Endpoint, raw: bytes) -> Call:
         raise BadRequest(f"The body is not valid JSON: {error}.", "invalid_json") from None
     if not isinstance(body, dict):
         raise BadRequest("The body must be a JSON object.", "invalid_type")
+    if _too_deep(body):
+        raise BadRequest(f"The body is nested more than {MAX_DEPTH} levels deep.", "invalid_value")
     for name, check in _FIELDS[endpoint].items():
         if body.get(name) is not None:
             check(name, body[name])
@@ -71,6 +75,21 @@ def parse(endpoint: Endpoint, raw: bytes) -> Call:
         include_usage=bool(options.get("include_usage")),
         max_new_tokens=next((limit for limit in limits if limit is not None), None),
     )
+
+
+def _too_deep(body: dict[str, Any]) -> bool:
+    """Say whether anything lies deeper than MAX_DEPTH; later stages walk the body by recursion."""
+    level: list[Any] = [body]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for value in level
+            for inner in (value.values() if isinstance(value, dict) else value)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _wrong(name: str, value: Any, allowed: str) -> BadRequest:
