@@ -1,0 +1,171 @@
+"""Name, start, find and end processes without ever mistaking one for another. No Django here; Linux only.
+
+A pid is reused; a pid with its start time (clock ticks since boot, field 22 of ``/proc/<pid>/stat``) is not, within
+one boot. Every process started here leads a session of its own, so that what it leaves behind when it dies is still
+found: killing only the process that was started leaves vLLM's engine core alive, holding its memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+POLL_SECONDS = 0.01
+#: Python ignores the first two and a shell may ignore the others; a program expects the defaults.
+DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessIdentity:
+    """One process, for as long as the machine is up."""
+
+    pid: int
+    start_ticks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stat:
+    state: str
+    session: int
+    start_ticks: int
+
+
+def boot_id() -> str:
+    """Return the id of this boot of the machine."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def launch(command: Sequence[str], *, log_path: Path, environment: Mapping[str, str]) -> ProcessIdentity:
+    """Start a program in a session of its own, both outputs appended to ``log_path``, no input.
+
+    It is our child: when it ends it stays a zombie until :func:`collect`. Raises OSError when the program cannot be
+    run; a program that ends at once is no error here.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    pid = os.posix_spawn(
+        command[0],
+        list(command),
+        dict(environment),
+        file_actions=(
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(log_path), flags, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ),
+        setsid=True,
+        setsigmask=(),
+        setsigdef=DEFAULT_SIGNALS,
+    )
+    stat = _read_stat(pid)
+    assert stat is not None, "a child keeps its entry until its parent collects it"
+    return ProcessIdentity(pid=pid, start_ticks=stat.start_ticks)
+
+
+def collect(process: ProcessIdentity) -> int | None:
+    """Return how a child ended: its exit code, or minus the signal; None when it runs or is no child of ours.
+
+    A child that is not collected stays a zombie and keeps its pid.
+    """
+    try:
+        pid, status = os.waitpid(process.pid, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return None if pid == 0 else os.waitstatus_to_exitcode(status)
+
+
+def identify(pid: int) -> ProcessIdentity | None:
+    """Return who ``pid`` is now; None when it is gone or a zombie."""
+    stat = _read_stat(pid)
+    if stat is None or stat.state in "ZX":
+        return None
+    return ProcessIdentity(pid=pid, start_ticks=stat.start_ticks)
+
+
+def is_running(process: ProcessIdentity) -> bool:
+    """Return True while exactly this process lives; a zombie does not."""
+    return identify(process.pid) == process
+
+
+def age_seconds(process: ProcessIdentity) -> float:
+    """Return how long ago the process started, to a hundredth of a second."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - process.start_ticks / os.sysconf("SC_CLK_TCK")
+
+
+def session_members(leader: ProcessIdentity) -> list[ProcessIdentity]:
+    """Return the living processes of the session that ``leader`` leads or led, the leader among them.
+
+    Empty when the leader's pid now belongs to a stranger: a session keeps its number from being a new pid, so then
+    the session has ended.
+    """
+    now = identify(leader.pid)
+    if now is not None and now != leader:
+        return []
+    return [
+        ProcessIdentity(pid=pid, start_ticks=stat.start_ticks)
+        for pid, stat in _all()
+        if stat.session == leader.pid and stat.state not in "ZX" and stat.start_ticks >= leader.start_ticks
+    ]
+
+
+def send_signal(process: ProcessIdentity, number: signal.Signals) -> None:
+    """Send a signal to exactly this process; does nothing when it is gone."""
+    if is_running(process):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number)
+
+
+def signal_session(leader: ProcessIdentity, number: signal.Signals) -> None:
+    """Send a signal to every living process of the session; does nothing when there is none."""
+    for process in session_members(leader):
+        send_signal(process, number)
+
+
+def kill_session(leader: ProcessIdentity, *, timeout_seconds: float) -> bool:
+    """Kill the whole session and return True once nothing of it lives; False if something outlives the timeout.
+
+    Repeats the signal, because a process may fork while it is being looked for. Idempotent.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    while session_members(leader):
+        if time.monotonic() >= deadline:
+            return False
+        signal_session(leader, signal.SIGKILL)
+        time.sleep(POLL_SECONDS)
+    collect(leader)
+    return True
+
+
+def find_by_environment(name: str) -> dict[ProcessIdentity, str]:
+    """Return the processes of this user that started with the variable ``name`` set, and its value."""
+    found = {}
+    prefix = name.encode() + b"="
+    for pid, stat in _all():
+        try:
+            entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        for entry in entries:
+            if entry.startswith(prefix):
+                identity = ProcessIdentity(pid=pid, start_ticks=stat.start_ticks)
+                found[identity] = entry.removeprefix(prefix).decode(errors="replace")
+    return found
+
+
+def _all() -> Iterator[tuple[int, _Stat]]:
+    for entry in os.scandir("/proc"):
+        if entry.name.isdecimal() and (stat := _read_stat(int(entry.name))) is not None:
+            yield int(entry.name), stat
+
+
+def _read_stat(pid: int) -> _Stat | None:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    # the command name, in parentheses, may itself hold spaces and parentheses
+    fields = text.rpartition(")")[2].split()
+    return _Stat(state=fields[0], session=int(fields[3]), start_ticks=int(fields[19]))
