@@ -8,4 +8,6 @@ from django.urls import URLPattern, URLResolver, include, path
 urlpatterns: list[URLPattern | URLResolver] = [
     path("admin/", admin.site.urls),
     path("v1/", include("gateway.urls")),
+    path("portal/", include("portal.urls")),
+    path("api/v1/", include("portal.api.urls")),
 ]

@@ -1,0 +1,99 @@
+"""Three ways in: a signed-in session, an operator's token (``ho_…``), a tenant's key (``hk_…``).
+
+``request.auth`` is the :class:`portal.access.Viewer` that came in.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from django.contrib.auth.models import AnonymousUser
+from rest_framework.authentication import BaseAuthentication, SessionAuthentication, get_authorization_header
+from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated
+from rest_framework.permissions import BasePermission
+from rest_framework.request import Request
+
+from portal.access import Viewer, viewer_of_key, viewer_of_user
+from tenants import keys, tokens
+from tenants.errors import KeyRefused
+from tenants.models import User
+
+if TYPE_CHECKING:  # REST framework loads this module while it loads its views
+    from rest_framework.views import APIView
+
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+
+
+class BearerAuthentication(BaseAuthentication):
+    """``Authorization: Bearer ho_…`` or ``hk_…``. A header with anything else is refused, never ignored."""
+
+    def authenticate(self, request: Request) -> tuple[User | AnonymousUser, Viewer] | None:
+        """Return who calls, or None without the header. Raises AuthenticationFailed."""
+        scheme, _, text = get_authorization_header(request).decode("latin-1").partition(" ")
+        if not scheme:
+            return None
+        if scheme.lower() != "bearer":
+            raise AuthenticationFailed("Send 'Authorization: Bearer' and a token or key.", "invalid_scheme")
+        try:
+            if text.startswith(f"{tokens.PREFIX}_"):
+                user = tokens.authenticate(text.strip()).user
+                return user, viewer_of_user(user)
+            return AnonymousUser(), viewer_of_key(keys.authenticate(text.strip()))
+        except KeyRefused as refusal:
+            # one answer for every reason, so that a guesser learns nothing
+            raise AuthenticationFailed("This token or key is not valid.", "invalid_api_key") from refusal
+
+    def authenticate_header(self, request: Request) -> str:
+        """Return the challenge of a 401."""
+        return 'Bearer realm="hearth"'
+
+
+class PortalSession(SessionAuthentication):
+    """The portal's own session, with CSRF protection for changes."""
+
+    def authenticate(self, request: Request) -> tuple[User, Viewer] | None:
+        """Return who is signed in, or None."""
+        found = super().authenticate(request)
+        if found is None:
+            return None
+        user = found[0]
+        return user, viewer_of_user(user)
+
+
+class MaySee(BasePermission):
+    """Somebody is in, and a key has the scope to read. Which tenants they see is decided by ``portal.access``."""
+
+    message = "This key lacks the scope 'management:read'."
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        """Return whether the request may go on to the view."""
+        return isinstance(request.auth, Viewer) and request.auth.may_read()
+
+
+class OperatorOnly(MaySee):
+    """For what only those who run the platform may see or change."""
+
+    message = "Only operators may do this."
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        """Return whether an operator asks."""
+        return isinstance(request.auth, Viewer) and request.auth.is_operator
+
+
+class OperatorChanges(MaySee):
+    """Everybody who may see reads; only operators change."""
+
+    message = "Only operators may change this."
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        """Return whether the request reads, or an operator asks."""
+        if not super().has_permission(request, view):
+            return False
+        return request.method in SAFE_METHODS or viewer_of(request).is_operator
+
+
+def viewer_of(request: Request) -> Viewer:
+    """Return who asks. Raises NotAuthenticated when a view forgot to demand somebody."""
+    if not isinstance(request.auth, Viewer):
+        raise NotAuthenticated
+    return request.auth

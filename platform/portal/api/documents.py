@@ -1,0 +1,62 @@
+"""Pieces that the OpenAPI descriptions of several endpoints share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, inline_serializer
+from rest_framework import serializers
+
+from portal.api.pagination import DEFAULT_LIMIT, LARGEST_LIMIT
+
+_MEANINGS = {
+    400: "A value is missing or not allowed; `param` names it.",
+    401: "No token or key, or one that opens nothing.",
+    403: "You may not do this.",
+    404: "There is none, or none that you see.",
+    409: "The state of things forbids it.",
+    429: "Too many attempts; see `Retry-After`.",
+}
+
+PAGE_PARAMETERS = [
+    OpenApiParameter("limit", int, description=f"Rows in a page, 1 to {LARGEST_LIMIT}; {DEFAULT_LIMIT} if absent."),
+    OpenApiParameter("after", str, description="`next_after` of the page before."),
+]
+PERIOD_PARAMETERS = [
+    OpenApiParameter("period", str, description="1h, 6h, 24h (if absent), 7d, 30d or 90d, up to now."),
+    OpenApiParameter("from", str, description="Start, ISO 8601; rounded down to a quarter of an hour."),
+    OpenApiParameter("to", str, description="End, ISO 8601, not included; rounded up to a quarter of an hour."),
+]
+
+
+class ErrorSerializer(serializers.Serializer[Any]):
+    """What was wrong, where, and what is allowed."""
+
+    message = serializers.CharField()
+    type = serializers.CharField()
+    param = serializers.CharField(allow_null=True)
+    code = serializers.CharField()
+
+
+class RefusalSerializer(serializers.Serializer[Any]):
+    """OpenAI's error envelope."""
+
+    error = ErrorSerializer()
+
+
+def refusals(*codes: int) -> dict[int, OpenApiResponse]:
+    """Return the descriptions of these errors, and of 401, which every endpoint has."""
+    return {code: OpenApiResponse(RefusalSerializer, description=_MEANINGS[code]) for code in sorted({401, *codes})}
+
+
+def page_of(row: type[serializers.Serializer[Any]], name: str) -> serializers.Serializer[Any]:
+    """Return the serializer that describes a page of these rows."""
+    return inline_serializer(
+        name,
+        {
+            "object": serializers.CharField(help_text="always `list`"),
+            "data": row(many=True),
+            "has_more": serializers.BooleanField(),
+            "next_after": serializers.CharField(allow_null=True),
+        },
+    )

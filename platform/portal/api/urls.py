@@ -1,0 +1,28 @@
+"""``/api/v1/``."""
+
+from __future__ import annotations
+
+from django.urls import URLPattern, path, re_path
+
+from portal.api import audit, fallback, fleet, models, prices, projects, schema, tenants, tokens
+
+urlpatterns: list[URLPattern] = [
+    path("openapi.json", schema.DocumentView.as_view(), name="openapi"),
+    path("tokens", tokens.TokensView.as_view()),
+    path("tokens/<uuid:token>", tokens.TokenView.as_view()),
+    path("tenants", tenants.TenantsView.as_view()),
+    path("tenants/<str:tenant>", tenants.TenantView.as_view()),
+    path("tenants/<str:tenant>/suspend", tenants.SuspendView.as_view()),
+    path("tenants/<str:tenant>/resume", tenants.ResumeView.as_view()),
+    path("tenants/<str:tenant>/projects", projects.ProjectsView.as_view()),
+    path("tenants/<str:tenant>/keys", projects.KeysView.as_view()),
+    path("tenants/<str:tenant>/keys/<uuid:key>", projects.KeyView.as_view()),
+    path("tenants/<str:tenant>/keys/<uuid:key>/revoke", projects.RevokeKeyView.as_view()),
+    path("models", models.ModelsView.as_view()),
+    path("models/<path:name>", models.ModelView.as_view()),
+    path("fleet", fleet.FleetView.as_view()),
+    path("fleet/deployments/<str:deployment>/scale", fleet.ScaleView.as_view()),
+    path("prices", prices.PricesView.as_view()),
+    path("audit", audit.AuditView.as_view()),
+    re_path(r"^(?P<rest>.*)$", fallback.NothingHere.as_view()),
+]

@@ -1,0 +1,216 @@
+"""What is drawn: the numbers of each chart, the table behind it, and both as CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal, Protocol
+
+from portal import money
+from portal.figures import Sums, prediction_hit_rate, prefix_hit_rate
+from portal.periods import Period
+from portal.templatetags.portal import count, percent
+
+Unit = Literal["count", "percent", "money"]
+Tone = Literal["ember", "soft", "grey", "bad"]
+
+
+class Point(Sums, Protocol):
+    """The sums of one step of a chart."""
+
+    @property
+    def starts_at(self) -> datetime: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One line or one layer of bars. ``values`` are in units of the chart; None is a gap."""
+
+    label: str
+    tone: Tone
+    values: tuple[float | None, ...]
+    #: What the legend says of the whole period.
+    total: str
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """One panel."""
+
+    key: str
+    title: str
+    kind: Literal["stack", "area"]
+    unit: Unit
+    series: tuple[Series, ...]
+    times: tuple[datetime, ...]
+    period: Period
+    sign: str = "$"
+
+    @property
+    def script_id(self) -> str:
+        """The id of the JSON block that the page carries."""
+        return f"chart-{self.key}"
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """What ``charts.js`` reads: times in Unix seconds, money in units of the currency."""
+        return {
+            "kind": self.kind,
+            "unit": self.unit,
+            "sign": self.sign,
+            "times": [int(moment.timestamp()) for moment in self.times],
+            "from": int(self.period.start.timestamp()),
+            "to": int(self.period.end.timestamp()),
+            "step": int(self.period.step.total_seconds()),
+            "series": [
+                {"label": one.label, "tone": one.tone, "values": one.values, "total": one.total} for one in self.series
+            ],
+        }
+
+    @property
+    def rows(self) -> list[tuple[datetime, tuple[str, ...]]]:
+        """The table behind the chart, newest first."""
+        columns = zip(*(one.cells for one in self.series), strict=True)
+        return list(zip(self.times, columns, strict=True))[::-1]
+
+
+def of_period(points: Sequence[Point], total: Sums, period: Period, currency: str) -> tuple[Chart, ...]:
+    """Return the charts of a page. ``points`` cover the whole period, one for each step, oldest first."""
+    times = tuple(point.starts_at for point in points)
+    sign = money.sign_of(currency)
+    counts = _counter(points, total)
+    amounts = _amounter(points, total, currency)
+    rates = _rater(points, total)
+    return (
+        Chart(
+            key="requests",
+            title="Requests",
+            kind="stack",
+            unit="count",
+            times=times,
+            period=period,
+            series=(
+                counts("Errors", "bad", lambda sums: sums.errors),
+                counts("Answered by an engine", "grey", _engine_answers),
+                counts("Answered by prediction", "ember", lambda sums: sums.prediction_hits),
+            ),
+        ),
+        Chart(
+            key="money",
+            title="Money",
+            kind="stack",
+            unit="money",
+            times=times,
+            period=period,
+            sign=sign,
+            series=(
+                amounts("Billed", "grey", lambda sums: sums.amount_pico),
+                amounts("Saved by prediction", "ember", lambda sums: sums.saved_prediction_pico),
+                amounts("Saved by prefix", "soft", lambda sums: sums.saved_prefix_pico),
+            ),
+        ),
+        Chart(
+            key="hit-rates",
+            title="Hit rates",
+            kind="area",
+            unit="percent",
+            times=times,
+            period=period,
+            series=(
+                rates("Prediction, of requests", "ember", prediction_hit_rate),
+                rates("Prefix, of prompt tokens", "grey", prefix_hit_rate),
+            ),
+        ),
+        Chart(
+            key="tokens",
+            title="Tokens",
+            kind="stack",
+            unit="count",
+            times=times,
+            period=period,
+            series=(
+                counts("In, computed", "grey", lambda sums: sums.prompt_tokens),
+                counts("In, warm", "soft", lambda sums: sums.cached_prompt_tokens),
+                counts("Out", "ember", lambda sums: sums.completion_tokens),
+            ),
+        ),
+    )
+
+
+CSV_HEADER = (
+    "starts_at",
+    "requests",
+    "errors",
+    "prediction_hits",
+    "prompt_tokens",
+    "cached_prompt_tokens",
+    "completion_tokens",
+    "billed",
+    "saved_by_prediction",
+    "saved_by_prefix",
+)
+
+
+def csv_rows(points: Sequence[Point]) -> list[tuple[str, ...]]:
+    """Return the rows of the CSV: whole tokens, and money with all its twelve decimals."""
+    return [
+        (
+            point.starts_at.isoformat(),
+            str(point.requests),
+            str(point.errors),
+            str(point.prediction_hits),
+            str(point.prompt_tokens),
+            str(point.cached_prompt_tokens),
+            str(point.completion_tokens),
+            money.exact(point.amount_pico),
+            money.exact(point.saved_prediction_pico),
+            money.exact(point.saved_prefix_pico),
+        )
+        for point in points
+    ]
+
+
+def _engine_answers(sums: Sums) -> int:
+    """Requests that are neither a prediction hit nor an error; an error is never a hit."""
+    return max(0, sums.requests - sums.prediction_hits - sums.errors)
+
+
+_Maker = Callable[[str, Tone, Callable[[Sums], Any]], Series]
+
+
+def _counter(points: Sequence[Point], total: Sums) -> _Maker:
+    def series(label: str, tone: Tone, of: Callable[[Sums], Any]) -> Series:
+        values = tuple(of(point) for point in points)
+        return Series(label=label, tone=tone, values=values, total=count(of(total)), cells=tuple(map(count, values)))
+
+    return series
+
+
+def _amounter(points: Sequence[Point], total: Sums, currency: str) -> _Maker:
+    def series(label: str, tone: Tone, of: Callable[[Sums], Any]) -> Series:
+        amounts = [of(point) for point in points]
+        return Series(
+            label=label,
+            tone=tone,
+            values=tuple(float(amount) / money.PICO for amount in amounts),
+            total=money.shown(of(total), currency),
+            cells=tuple(money.shown(amount, currency) for amount in amounts),
+        )
+
+    return series
+
+
+def _rater(points: Sequence[Point], total: Sums) -> _Maker:
+    def series(label: str, tone: Tone, of: Callable[[Sums], Any]) -> Series:
+        shares = [of(point) for point in points]
+        return Series(
+            label=label,
+            tone=tone,
+            values=tuple(None if share is None else share * 100 for share in shares),
+            total=percent(of(total)),
+            cells=tuple(map(percent, shares)),
+        )
+
+    return series

@@ -1,0 +1,30 @@
+"""Errors of the portal.
+
+PortalError
+├── BadQuery          a parameter of the address that cannot be read
+└── TooManyGuesses    wrong passwords; no more for a while
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class PortalError(Exception):
+    """Any refusal of this room."""
+
+
+@dataclass(eq=False)
+class BadQuery(PortalError):
+    """Carries the parameter, its value and what is allowed."""
+
+    param: str
+    value: str
+    allowed: str
+
+
+@dataclass(eq=False)
+class TooManyGuesses(PortalError):
+    """Carries the seconds until the next attempt is looked at."""
+
+    retry_after_seconds: int

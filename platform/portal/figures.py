@@ -1,0 +1,139 @@
+"""The numbers at the top of a page: each with its unit, its period, and how it compares with the period before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Protocol
+
+from portal import money
+from portal.templatetags.portal import compact, count, percent
+
+
+class Sums(Protocol):
+    """What was asked, done and charged in some span of time."""
+
+    @property
+    def requests(self) -> int: ...
+    @property
+    def errors(self) -> int: ...
+    @property
+    def prediction_hits(self) -> int: ...
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def cached_prompt_tokens(self) -> int: ...
+    @property
+    def completion_tokens(self) -> int: ...
+    @property
+    def amount_pico(self) -> int: ...
+    @property
+    def saved_prediction_pico(self) -> int: ...
+    @property
+    def saved_prefix_pico(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One number. ``exact`` is what a hover tells when ``value`` is rounded."""
+
+    key: str
+    label: str
+    value: str
+    unit: str = ""
+    than: str = ""
+    exact: str = ""
+    #: ``warm`` for what the platform saved, ``alarm`` for what is wrong, else empty.
+    tone: str = ""
+    link: str = ""
+
+
+def tokens_in(sums: Sums) -> int:
+    """Return all prompt tokens that an engine was sent, warm ones included."""
+    return sums.prompt_tokens + sums.cached_prompt_tokens
+
+
+def prediction_hit_rate(sums: Sums) -> float | None:
+    """Return the share of requests answered whole from the prediction cache; None without requests."""
+    return sums.prediction_hits / sums.requests if sums.requests else None
+
+
+def prefix_hit_rate(sums: Sums) -> float | None:
+    """Return the share of prompt tokens that were warm in an engine; None without prompt tokens."""
+    total = tokens_in(sums)
+    return sums.cached_prompt_tokens / total if total else None
+
+
+def error_rate(sums: Sums) -> float | None:
+    """Return the share of requests that failed or were refused; None without requests."""
+    return sums.errors / sums.requests if sums.requests else None
+
+
+def of_period(now: Sums, before: Sums, *, currency: str, errors_link: str = "") -> tuple[Figure, ...]:
+    """Return the figures of a period, compared with the one before it."""
+    return (
+        _counted("requests", "Requests", now.requests, before.requests),
+        Figure(
+            key="errors",
+            label="Errors",
+            value=count(now.errors),
+            unit=f"· {percent(error_rate(now))}" if now.requests else "",
+            than=_than(now.errors, before.errors),
+            tone="alarm" if now.errors else "",
+            link=errors_link if now.errors else "",
+        ),
+        _counted("tokens-in", "Tokens in", tokens_in(now), tokens_in(before)),
+        _counted("tokens-out", "Tokens out", now.completion_tokens, before.completion_tokens),
+        _rate("prediction-rate", "Prediction hit rate", "of requests", prediction_hit_rate, now, before),
+        _rate("prefix-rate", "Prefix hit rate", "of prompt tokens", prefix_hit_rate, now, before),
+        _money("billed", "Billed", now.amount_pico, before.amount_pico, currency, ""),
+        _money(
+            "saved-prediction",
+            "Saved by prediction",
+            now.saved_prediction_pico,
+            before.saved_prediction_pico,
+            currency,
+            "warm",
+        ),
+        _money("saved-prefix", "Saved by prefix", now.saved_prefix_pico, before.saved_prefix_pico, currency, "warm"),
+    )
+
+
+def _counted(key: str, label: str, now: int, before: int) -> Figure:
+    return Figure(key=key, label=label, value=compact(now), exact=count(now), than=_than(now, before))
+
+
+def _rate(key: str, label: str, unit: str, rate: _Rate, now: Sums, before: Sums) -> Figure:
+    current, earlier = rate(now), rate(before)
+    than = ""
+    if current is not None and earlier is not None:
+        points = round((current - earlier) * 100, 1)
+        than = "as before" if points == 0 else f"{'▲' if points > 0 else '▼'} {abs(points):.1f} points"
+    return Figure(key=key, label=label, value=percent(current), unit=unit, than=than)
+
+
+def _money(key: str, label: str, now: int, before: int, currency: str, tone: str) -> Figure:
+    return Figure(
+        key=key,
+        label=label,
+        value=money.shown(now, currency),
+        exact=f"{money.exact(now)} {currency}",
+        than=_than(now, before),
+        tone=tone if now > 0 else "",
+    )
+
+
+def _than(now: int | Decimal, before: int | Decimal) -> str:
+    """Compare with the period before; nothing is said where that had nothing."""
+    if not before:
+        return ""
+    change = round((float(now) / float(before) - 1) * 100)
+    if change == 0:
+        return "as before"
+    if change > 999:
+        return f"▲ {float(now) / float(before):.0f} ×"
+    return f"{'▲' if change > 0 else '▼'} {abs(change)} %"
+
+
+class _Rate(Protocol):
+    def __call__(self, sums: Sums) -> float | None: ...

@@ -1,0 +1,100 @@
+"""Who did what: the audit log, of everything or of one tenant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.views.decorators.http import require_GET
+
+from portal.access import Viewer, tenant_for
+from portal.errors import BadQuery
+from portal.pages.shell import operator_page, page, show, with_query
+from tenants.ids import TenantId
+from tenants.models import AuditEntry, Tenant
+from tenants.rls import as_tenant
+
+ROWS = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One field of a change; None where there was nothing before, or is nothing after."""
+
+    field: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """An entry, and what differs between its before and its after."""
+
+    entry: AuditEntry
+    changes: tuple[Change, ...]
+
+
+@require_GET
+@operator_page
+def index(request: HttpRequest, viewer: Viewer) -> HttpResponse:
+    """Show the log of the whole platform."""
+    rows = AuditEntry.objects.select_related("tenant")
+    found = _page(request, rows)
+    return _show(request, viewer, found, tenant=None)
+
+
+@require_GET
+@page
+def of_tenant(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
+    """Show the entries about one tenant."""
+    tenant = tenant_for(viewer, slug)
+    with as_tenant(TenantId(tenant.id)):
+        found = _page(request, AuditEntry.objects.filter(tenant=tenant))
+    return _show(request, viewer, found, tenant=tenant)
+
+
+def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> tuple[Change, ...]:
+    """Return the fields that differ, in order of name."""
+    old, new = before or {}, after or {}
+    return tuple(
+        Change(field=field, before=_text(old, field), after=_text(new, field))
+        for field in sorted(old.keys() | new.keys())
+        if old.get(field) != new.get(field) or (field in old) != (field in new)
+    )
+
+
+def _text(values: Mapping[str, Any], field: str) -> str | None:
+    if field not in values:
+        return None
+    value = values[field]
+    if value is None:
+        return "none"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _page(request: HttpRequest, rows: QuerySet[AuditEntry]) -> list[AuditEntry]:
+    for name in ("action", "actor"):
+        if request.GET.get(name):
+            rows = rows.filter(**{name: request.GET[name]})
+    after = request.GET.get("after")
+    if after:
+        try:
+            rows = rows.filter(id__lt=UUID(after))
+        except ValueError:
+            raise BadQuery("after", after, "the link at the foot of the page before") from None
+    return list(rows.order_by("-id")[: ROWS + 1])
+
+
+def _show(request: HttpRequest, viewer: Viewer, found: list[AuditEntry], *, tenant: Tenant | None) -> HttpResponse:
+    shown = found[:ROWS]
+    context = {
+        "rows": [Row(entry=entry, changes=changes(entry.before, entry.after)) for entry in shown],
+        "older": with_query(request, after=str(shown[-1].id)) if len(found) > ROWS else None,
+        "filters": {name: request.GET[name] for name in ("action", "actor") if request.GET.get(name)},
+    }
+    active = "tenant-audit" if tenant else "audit"
+    return show(request, viewer, "portal/audit.html", context, active=active, tenant=tenant)

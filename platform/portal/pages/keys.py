@@ -1,0 +1,96 @@
+"""A tenant's keys: listed, made (the secret is shown once), revoked."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import redirect
+from django.views.decorators.http import require_GET, require_POST
+
+from portal.access import Viewer, tenant_for
+from portal.pages.shell import page, show
+from tenants import keys
+from tenants.errors import NotAllowed, NotFound
+from tenants.ids import TenantId
+from tenants.models import ApiKey, Project, Tenant
+from tenants.rls import as_tenant
+
+#: What a member may give a key, as the form offers it.
+CHOICES = {
+    "inference": ("inference", "management:read"),
+    "inference-only": ("inference",),
+    "manage": ("inference", "management:read", "management:write"),
+}
+LONGEST_NAME = 200
+MOST_SHOWN = 500
+
+
+@require_GET
+@page
+def index(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
+    """List the keys, and offer to make one to whoever may."""
+    return _show(request, viewer, tenant_for(viewer, slug))
+
+
+@require_POST
+@page
+def create(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
+    """Make a key and show its secret in this one answer. Nothing keeps it: not a session, not a redirect."""
+    tenant = _managed(viewer, slug)
+    name = request.POST.get("name", "").strip()
+    scopes = CHOICES.get(request.POST.get("scopes", "inference"))
+    project = Project.objects.filter(tenant=tenant, slug=request.POST.get("project", "default")).first()
+    if not name or len(name) > LONGEST_NAME or scopes is None or project is None:
+        problem = "Give the key a name of at most 200 characters, and choose a project of this tenant."
+        return _show(request, viewer, tenant, problem=problem, status=400)
+    try:
+        issued = keys.issue(viewer.actor, project, name=name, scopes=scopes, created_by=viewer.user)
+    except NotAllowed as error:
+        return _show(request, viewer, tenant, problem=f"The project {error.name} is {error.state}.", status=409)
+    return _show(request, viewer, tenant, issued=issued, status=201)
+
+
+@require_POST
+@page
+def revoke(request: HttpRequest, viewer: Viewer, slug: str, key: UUID) -> HttpResponseRedirect:
+    """Revoke a key of this tenant, and of no other."""
+    tenant = _managed(viewer, slug)
+    found = ApiKey.objects.filter(tenant=tenant, id=key).first()
+    if found is None:
+        raise NotFound("key", str(key))
+    keys.revoke(viewer.actor, found)
+    messages.success(request, f"{found.name} is revoked: every gateway refuses it within a second.")
+    return redirect("portal:keys", slug=tenant.slug)
+
+
+def _managed(viewer: Viewer, slug: str) -> Tenant:
+    tenant = tenant_for(viewer, slug)
+    if not viewer.may_manage(tenant.id):
+        raise PermissionDenied
+    return tenant
+
+
+def _show(
+    request: HttpRequest,
+    viewer: Viewer,
+    tenant: Tenant,
+    *,
+    issued: keys.IssuedKey | None = None,
+    problem: str = "",
+    status: int = 200,
+) -> HttpResponse:
+    with as_tenant(TenantId(tenant.id)):
+        listed = list(ApiKey.objects.filter(tenant=tenant).select_related("project").order_by("-id")[:MOST_SHOWN])
+        projects = list(Project.objects.filter(tenant=tenant, archived_at=None).order_by("slug"))
+    context = {
+        "live": [key for key in listed if key.revoked_at is None],
+        "revoked": [key for key in listed if key.revoked_at is not None],
+        "projects": projects,
+        "issued": issued,
+        "problem": problem,
+        "may_manage": viewer.may_manage(tenant.id),
+    }
+    return show(request, viewer, "portal/keys.html", context, active="keys", tenant=tenant, status=status)

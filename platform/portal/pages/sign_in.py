@@ -1,0 +1,48 @@
+"""The way in and out: Django's own, with wrong passwords counted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth.forms import AuthenticationForm
+from django.contrib.auth.views import LoginView
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponseBase
+
+from portal import guesses
+from portal.errors import TooManyGuesses
+from portal.pages.shell import protected
+
+
+class SignInForm(AuthenticationForm):
+    """Name and password, tried at most as often as ``portal.guesses`` allows."""
+
+    def clean(self) -> dict[str, Any]:
+        """Check the password. Says the same of an unknown name as of a wrong password."""
+        name = self.cleaned_data.get("username") or ""
+        assert self.request is not None
+        address = self.request.META.get("REMOTE_ADDR", "")
+        try:
+            guesses.check(name, address)
+        except TooManyGuesses as error:
+            minutes = -(-error.retry_after_seconds // 60)
+            raise ValidationError(f"Too many wrong passwords. Try again in {minutes} min.", "too_many") from None
+        try:
+            cleaned = super().clean()
+        except ValidationError:
+            guesses.note(name, address)
+            raise
+        guesses.forget(name, address)
+        return cleaned
+
+
+class SignInView(LoginView):
+    """The page that asks who you are."""
+
+    template_name = "portal/sign_in.html"
+    form_class = SignInForm
+    redirect_authenticated_user = True
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        """Answer, with the headers of every page."""
+        return protected(super().dispatch(request, *args, **kwargs))

@@ -1,0 +1,117 @@
+"""The period a page shows, as it stands in the URL: ``?period=24h``, or ``?from=…&to=…``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from urllib.parse import urlencode
+
+from portal.errors import BadQuery
+
+#: Roll-ups cover 15 minutes, so no period begins or ends between.
+GRAIN = timedelta(minutes=15)
+PRESETS: dict[str, timedelta] = {
+    "1h": timedelta(hours=1),
+    "6h": timedelta(hours=6),
+    "24h": timedelta(days=1),
+    "7d": timedelta(days=7),
+    "30d": timedelta(days=30),
+    "90d": timedelta(days=90),
+}
+DEFAULT = "24h"
+LONGEST = timedelta(days=400)
+#: A chart has at most this many points: more than a wide screen has room for bars.
+MOST_POINTS = 120
+STEPS = tuple(timedelta(minutes=minutes) for minutes in (15, 30, 60, 120, 180, 360, 720, 1440, 2 * 1440, 7 * 1440))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """From ``start`` to before ``end``, both UTC and on a quarter of an hour."""
+
+    start: datetime
+    end: datetime
+    preset: str | None
+
+    @property
+    def step(self) -> timedelta:
+        """How long one point of a chart lasts."""
+        length = self.end - self.start
+        return next((step for step in STEPS if length / step <= MOST_POINTS), STEPS[-1])
+
+    @property
+    def previous(self) -> Period:
+        """The period of the same length that ends where this one starts."""
+        return Period(start=self.start - (self.end - self.start), end=self.start, preset=None)
+
+    @property
+    def label(self) -> str:
+        """``24 h`` for a preset; else its length in days or hours."""
+        hours = (self.end - self.start) / timedelta(hours=1)
+        if self.preset and self.preset.endswith("d"):
+            return f"{self.preset[:-1]} days"
+        if self.preset:
+            return f"{self.preset[:-1]} h"
+        return f"{hours / 24:.0f} days" if hours >= 48 else f"{hours:g} h"
+
+    @property
+    def query(self) -> str:
+        """The URL's query that names this period."""
+        if self.preset:
+            return urlencode({"period": self.preset})
+        return urlencode({"from": _text(self.start), "to": _text(self.end)})
+
+
+def parse(query: Mapping[str, str], now: datetime, default: str = DEFAULT) -> Period:
+    """Read the period from a query. Raises BadQuery."""
+    if "from" in query or "to" in query:
+        return _custom(query, now)
+    preset = query.get("period") or default
+    if preset not in PRESETS:
+        raise BadQuery("period", preset, f"one of {', '.join(PRESETS)}, or from and to")
+    end = _ceiling(now)
+    return Period(start=end - PRESETS[preset], end=end, preset=preset)
+
+
+def parse_month(text: str | None, now: datetime) -> date:
+    """Return the first day of ``YYYY-MM``, this month when there is none. Raises BadQuery."""
+    if not text:
+        return now.date().replace(day=1)
+    try:
+        return datetime.strptime(text, "%Y-%m").date()
+    except ValueError:
+        raise BadQuery("month", text, "a month as YYYY-MM") from None
+
+
+def _custom(query: Mapping[str, str], now: datetime) -> Period:
+    start = _floor(_moment(query, "from") if "from" in query else now - PRESETS[DEFAULT])
+    end = _ceiling(_moment(query, "to") if "to" in query else now)
+    if not start < end <= start + LONGEST:
+        raise BadQuery("from", query.get("from", ""), f"before 'to', and at most {LONGEST.days} days before it")
+    return Period(start=start, end=end, preset=None)
+
+
+def _moment(query: Mapping[str, str], name: str) -> datetime:
+    value = query[name]
+    try:
+        moment = datetime.fromisoformat(value)
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise BadQuery(name, value, "an ISO 8601 time such as 2025-06-01T12:00:00Z") from None
+
+
+def _floor(moment: datetime) -> datetime:
+    try:
+        return moment - (moment - datetime(1970, 1, 1, tzinfo=UTC)) % GRAIN
+    except OverflowError:
+        raise BadQuery("from", moment.isoformat(), "a time within this century") from None
+
+
+def _ceiling(moment: datetime) -> datetime:
+    below = _floor(moment)
+    return below if below == moment else below + GRAIN
+
+
+def _text(moment: datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%MZ")

@@ -1,0 +1,9 @@
+"""Paths of the portal's WebSockets; ``hearth.asgi`` puts authentication and the check of the origin around them."""
+
+from __future__ import annotations
+
+from django.urls import URLPattern, path
+
+from portal.live import FleetConsumer
+
+websocket_urlpatterns: list[URLPattern] = [path("ws/fleet", FleetConsumer.as_asgi())]

@@ -1,0 +1,161 @@
+// Draw each [data-chart] with uPlot. The numbers stand in a JSON block that the page carries, so one answer is enough.
+"use strict";
+
+(function () {
+  const charts = new Map();
+
+  function css(name) {
+    return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  }
+
+  const TONES = { ember: "--ember", soft: "--ember-mid", grey: "--grey-mark", bad: "--bad" };
+
+  function compact(value) {
+    return new Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 }).format(value);
+  }
+
+  function dollars(value, sign) {
+    if (value === 0) return `${sign}0`;
+    if (Math.abs(value) >= 1000) return sign + compact(value);
+    if (Math.abs(value) >= 0.01) return sign + value.toFixed(2);
+    return sign + Number(value.toPrecision(3)).toLocaleString(undefined, { maximumFractionDigits: 12 });
+  }
+
+  function written(value, spec) {
+    if (value === null || value === undefined) return "–";
+    if (spec.unit === "percent") return `${value.toFixed(1)} %`;
+    if (spec.unit === "money") return dollars(value, spec.sign);
+    return value.toLocaleString();
+  }
+
+  function tick(value, spec) {
+    if (spec.unit === "percent") return `${value} %`;
+    if (spec.unit === "money") return dollars(value, spec.sign);
+    return compact(value);
+  }
+
+  // Bars that stand on each other: uPlot draws from zero, so the tallest sum is drawn first and the rest over it.
+  function stacked(spec) {
+    const sums = [];
+    let below = spec.times.map(() => 0);
+    for (const series of spec.series) {
+      below = series.values.map((value, index) => below[index] + (value ?? 0));
+      sums.push(below);
+    }
+    return sums;
+  }
+
+  function layers(spec) {
+    const order = spec.series.map((_, index) => index);
+    const values = spec.kind === "stack" ? stacked(spec) : spec.series.map((series) => series.values);
+    if (spec.kind === "stack") order.reverse();
+    return { data: [spec.times, ...order.map((index) => values[index])], order };
+  }
+
+  function drawn(spec, series, pixelRatioWidth) {
+    const colour = css(TONES[series.tone]);
+    const base = { label: series.label, stroke: colour, points: { show: false } };
+    if (spec.kind === "area") {
+      return { ...base, width: 1.5, fill: `color-mix(in srgb, ${colour} 16%, transparent)`, spanGaps: false };
+    }
+    return { ...base, width: 0, fill: colour, paths: uPlot.paths.bars({ size: [0.78, pixelRatioWidth], align: 1 }) };
+  }
+
+  function legend(panel, spec, index) {
+    for (const element of panel.querySelectorAll("[data-series]")) {
+      const series = spec.series[Number(element.dataset.series)];
+      element.querySelector("b").textContent = index === null ? series.total : written(series.values[index], spec);
+    }
+    const when = panel.querySelector("[data-when]");
+    if (!when) return;
+    when.textContent = index === null ? when.dataset.when : moment(spec, index);
+  }
+
+  function moment(spec, index) {
+    const start = new Date(spec.times[index] * 1000);
+    const format = spec.step >= 86400 ? { day: "numeric", month: "short" }
+      : { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", hour12: false };
+    return new Intl.DateTimeFormat(undefined, format).format(start);
+  }
+
+  // A dragged span becomes the page's period, in the URL like any other.
+  function zoom(plot) {
+    const { left, width } = plot.select;
+    if (width < 6) return;
+    const query = new URLSearchParams(location.search);
+    query.delete("period");
+    query.delete("after");
+    query.set("from", new Date(plot.posToVal(left, "x") * 1000).toISOString());
+    query.set("to", new Date(plot.posToVal(left + width, "x") * 1000).toISOString());
+    location.search = query.toString();
+  }
+
+  function axis(extra) {
+    return {
+      stroke: css("--ink-3"),
+      font: `12px ${css("--sans")}`,
+      grid: { stroke: css("--line"), width: 1 },
+      ticks: { show: false },
+      ...extra,
+    };
+  }
+
+  function scaleOf(spec) {
+    if (spec.unit === "percent") return [0, 100];
+    return (_, __, highest) => [0, highest > 0 ? highest * 1.08 : 1];
+  }
+
+  function options(panel, element, spec, order) {
+    return {
+      width: element.clientWidth,
+      height: element.clientHeight,
+      padding: [8, 8, 0, 0],
+      legend: { show: false },
+      cursor: { y: false, points: { show: spec.kind === "area" }, drag: { x: true, y: false, setScale: false } },
+      scales: { x: { range: [spec.from, spec.to] }, y: { range: scaleOf(spec) } },
+      series: [{}, ...order.map((index) => drawn(spec, spec.series[index], 28))],
+      axes: [
+        axis({ grid: { show: false }, size: 28, space: 72, values: clockTicks }),
+        axis({
+          size: 58,
+          space: 36,
+          incrs: spec.unit === "count" ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7, 2e7, 5e7, 1e8] : undefined,
+          splits: spec.unit === "percent" ? () => [0, 25, 50, 75, 100] : undefined,
+          values: (_, ticks) => ticks.map((value) => tick(value, spec)),
+        }),
+      ],
+      hooks: {
+        setCursor: [(plot) => legend(panel, spec, plot.cursor.idx ?? null)],
+        setSelect: [zoom],
+      },
+    };
+  }
+
+  function clockTicks(plot, ticks) {
+    const span = plot.scales.x.max - plot.scales.x.min;
+    const format = span > 3 * 86400 ? { day: "numeric", month: "short" } : { hour: "2-digit", minute: "2-digit", hour12: false };
+    const writer = new Intl.DateTimeFormat(undefined, format);
+    return ticks.map((value) => writer.format(new Date(value * 1000)));
+  }
+
+  function draw(panel) {
+    charts.get(panel)?.destroy();
+    const element = panel.querySelector(".chart");
+    const spec = JSON.parse(document.getElementById(panel.dataset.chart).textContent);
+    const { data, order } = layers(spec);
+    charts.set(panel, new uPlot(options(panel, element, spec, order), data, element));
+    element.dataset.drawn = "true";
+    legend(panel, spec, null);
+  }
+
+  const panels = document.querySelectorAll("[data-chart]");
+  panels.forEach(draw);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => panels.forEach(draw));
+  const sizes = new ResizeObserver((entries) => {
+    for (const entry of entries) {
+      const plot = charts.get(entry.target.closest("[data-chart]"));
+      if (plot && entry.contentRect.width) plot.setSize({ width: entry.contentRect.width, height: entry.contentRect.height });
+    }
+  });
+  panels.forEach((panel) => sizes.observe(panel.querySelector(".chart")));
+})();

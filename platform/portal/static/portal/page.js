@@ -1,0 +1,62 @@
+// What every page does: times in the viewer's zone, copy buttons, forms that send themselves.
+"use strict";
+
+(function () {
+  const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+  const day = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
+  const dayAndYear = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", year: "numeric" });
+
+  function local(moment) {
+    const now = new Date();
+    const time = clock.format(moment);
+    if (moment.toDateString() === now.toDateString()) return time;
+    const date = moment.getFullYear() === now.getFullYear() ? day.format(moment) : dayAndYear.format(moment);
+    return `${date}, ${time}`;
+  }
+
+  // The server writes UTC; the viewer reads their own zone, and UTC on hover.
+  function localTimes(root) {
+    for (const element of root.querySelectorAll("time[datetime]:not([title])")) {
+      const moment = new Date(element.dateTime);
+      if (Number.isNaN(moment.valueOf())) continue;
+      element.title = `${moment.toISOString().replace("T", " ").replace(/\.\d+Z$/, "")} UTC`;
+      element.textContent = local(moment);
+    }
+  }
+
+  async function copy(button) {
+    const source = document.getElementById(button.dataset.copy);
+    if (!source) return;
+    const before = button.textContent;
+    try {
+      await navigator.clipboard.writeText(source.textContent.trim());
+      button.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(source);
+      button.textContent = "Selected: press Ctrl C";
+    }
+    setTimeout(() => { button.textContent = before; }, 2000);
+  }
+
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-copy]");
+    if (button) copy(button);
+    const row = event.target.closest("tr[data-href]");
+    if (row && !event.target.closest("a, button, summary, input") && !getSelection().toString()) {
+      location.href = row.dataset.href;
+    }
+  });
+
+  document.addEventListener("change", (event) => {
+    if (event.target.closest("form[data-send-on-change]")) event.target.form.requestSubmit();
+  });
+
+  document.addEventListener("submit", (event) => {
+    const question = event.submitter?.dataset.confirm;
+    if (question && !window.confirm(question)) event.preventDefault();
+  });
+
+  document.addEventListener("htmx:afterSettle", (event) => localTimes(event.target));
+  document.addEventListener("htmx:oobAfterSwap", (event) => localTimes(event.detail.elt ?? event.target));
+  localTimes(document);
+})();
