@@ -6,9 +6,9 @@ SHELL := /bin/bash
 
 VENV := .venv
 BIN := $(VENV)/bin
-# pip says what it fetches; what is there already is no news.
+# Of all that pip says, the name of each package as it comes; errors go another way.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
-QUIETLY := sed -u '/^Requirement already satisfied/d; /^Looking in/d; /^Ignoring/d; /^WARNING: Location/d; /^ *Using cached/d; /notice/d'
+QUIETLY := sed -un 's,^ *\(Downloading\|Processing\) \(.*/\)\?\([^/ ]*\.whl\).*,  \3,p'
 
 .PHONY: help install install-dev engine up down status test check fmt lock clean
 

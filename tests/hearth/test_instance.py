@@ -1,0 +1,261 @@
+"""The life of a whole instance on the simulated engine: up, twice up, killed, up again, down. Real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hearth import lock, processes
+from hearth.env import sockets_dir
+from workers.processes import ProcessIdentity, find_by_environment, is_running
+
+NOT_OURS = ("DATABASE_URL", "DATABASE_OWNER_URL", "REDIS_URL", "HEARTH_ROLE", "DJANGO_SETTINGS_MODULE")
+ROLES = ["drain", "agent", "control", "gateway", "portal", "inference", "beat"]
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """An instance to drive from outside, by the command alone."""
+
+    folder: Path
+    port: int
+
+    @property
+    def environment(self) -> dict[str, str]:
+        inherited = {name: value for name, value in os.environ.items() if name not in NOT_OURS}
+        return inherited | {
+            "HEARTH_DATA_DIR": str(self.folder),
+            "HEARTH_PORT": str(self.port),
+            "HEARTH_ENGINE": "simulated",
+        }
+
+    @property
+    def up_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "up.json").read_text())
+        return found
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "hearth.cli", *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def up(self) -> dict[str, Any]:
+        """Make sure that it is up, and return what up.json says."""
+        done = self.run("up", "--detach")
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+        return self.up_json
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.run("status", "--json").stdout)
+        return found
+
+    def supervisor(self) -> ProcessIdentity:
+        found = processes.read_record(self.folder / "supervisor.json")
+        assert found is not None
+        return found
+
+    def engines(self) -> list[ProcessIdentity]:
+        found = [processes.read_record(path) for path in sorted((self.folder / "engines").glob("*.json"))]
+        return [process for process in found if process is not None]
+
+    def traces(self) -> list[str]:
+        """Return what is left of it that should not be: processes, ports, lock, sockets."""
+        left = [
+            f"process {process.pid}"
+            for process, folder in find_by_environment("HEARTH_DATA_DIR").items()
+            if folder == str(self.folder) and process.pid != os.getpid()
+        ]
+        for port in (self.port, self.port + 1):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    left.append(f"port {port}")
+        if lock.is_held(self.folder / "lock"):
+            left.append("lock")
+        if sockets_dir(self.folder).exists():
+            left.append("sockets")
+        return left
+
+
+@pytest.fixture(scope="module")
+def instance() -> Iterator[Instance]:
+    folder = Path(tempfile.mkdtemp(prefix="hearth-life-"))
+    folder.chmod(0o711)
+    found = Instance(folder, _two_free_ports())
+    yield found
+    found.run("down")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_up_json_says_where_to_go_and_only_to_its_owner(instance: Instance) -> None:
+    found = instance.up()
+    assert found["api_base"] == f"http://127.0.0.1:{instance.port}/v1"
+    assert found["portal_url"] == f"http://127.0.0.1:{instance.port + 1}/portal/"
+    assert found["admin"]["username"] == "admin"
+    assert [tenant["slug"] for tenant in found["tenants"]] == ["acme", "globex"]
+    assert found["engine"] == "simulated"
+    assert found["pid"] == instance.supervisor().pid
+    assert stat.S_IMODE((instance.folder / "up.json").stat().st_mode) == 0o600
+
+
+def test_the_printed_curl_works_when_pasted(instance: Instance) -> None:
+    instance.up()
+    printed = instance.run("up").stdout
+    command = printed[printed.index("curl -s") :].strip()
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, timeout=60)
+    assert json.loads(done.stdout)["choices"][0]["message"]["role"] == "assistant"
+
+
+def test_a_second_up_says_that_it_runs_and_prints_the_same(instance: Instance) -> None:
+    first = instance.up()
+    for arguments in (("up",), ("up", "--detach")):
+        done = instance.run(*arguments)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("Already running on")
+        assert first["tenants"][0]["api_key"] in done.stdout
+    assert instance.up_json == first
+
+
+def test_status_names_every_process_and_no_secret(instance: Instance) -> None:
+    up = instance.up()
+    found = instance.status()
+    assert found["state"] == "up"
+    assert [role["name"] for role in found["roles"]] == ROLES
+    assert {role["state"] for role in found["roles"]} == {"running"}
+    assert [(server["name"], server["state"]) for server in found["servers"]] == [
+        ("postgres", "running"),
+        ("redis", "running"),
+    ]
+    assert [replica["state"] for replica in found["replicas"]] == ["ready", "ready"]
+    assert found["wal_backlog_bytes"] is not None
+    text = json.dumps(found)
+    secrets = [up["admin"]["password"], *(tenant["api_key"] for tenant in up["tenants"])]
+    assert not [secret for secret in secrets if secret in text]
+
+
+def test_a_role_that_is_killed_comes_back(instance: Instance) -> None:
+    instance.up()
+    before = _role(instance, "gateway")
+    os.kill(before["pid"], signal.SIGKILL)
+    _wait_for(lambda: _role(instance, "gateway")["state"] == "running" and _role(instance, "gateway")["restarts"] == 1)
+    _wait_for(lambda: _answers(instance))
+    assert _role(instance, "gateway")["pid"] != before["pid"]
+
+
+def test_postgres_that_is_killed_comes_back_and_answers_go_on(instance: Instance) -> None:
+    instance.up()
+    before = next(server["pid"] for server in instance.status()["servers"] if server["name"] == "postgres")
+    os.kill(before, signal.SIGKILL)
+    _wait_for(lambda: instance.status()["state"] == "up")
+    assert _answers(instance)
+
+
+def test_after_kill_minus_nine_the_next_up_clears_and_recovers(instance: Instance) -> None:
+    first = instance.up()
+    engines = instance.engines()
+    roles = [role["pid"] for role in instance.status()["roles"]]
+    supervisor = instance.supervisor()
+    os.kill(supervisor.pid, signal.SIGKILL)
+    assert processes.wait_until_gone(supervisor, timeout_seconds=5)
+    second = instance.up()
+    assert second["tenants"] == first["tenants"]
+    assert second["admin"] == first["admin"]
+    assert second["pid"] != first["pid"]
+    assert not [engine for engine in engines if is_running(engine)]
+    assert not {role["pid"] for role in instance.status()["roles"]} & set(roles)
+    assert _answers(instance)
+
+
+def test_down_leaves_nothing_and_keeps_the_data(instance: Instance) -> None:
+    first = instance.up()
+    engines = instance.engines()
+    assert instance.run("down").returncode == 0
+    assert instance.traces() == []
+    assert not [engine for engine in engines if is_running(engine)]
+    assert not (instance.folder / "up.json").exists()
+    assert instance.status()["state"] == "down"
+    assert instance.up()["tenants"] == first["tenants"]
+
+
+def test_down_clears_what_a_killed_supervisor_left(instance: Instance) -> None:
+    instance.up()
+    engines = instance.engines()
+    os.kill(instance.supervisor().pid, signal.SIGKILL)
+    assert instance.run("down").stdout == "Stopped.\n"
+    assert instance.traces() == []
+    assert not [engine for engine in engines if is_running(engine)]
+    assert instance.run("down").stdout.startswith("Nothing runs on")
+
+
+def test_ctrl_c_in_the_foreground_stops_everything(instance: Instance) -> None:
+    instance.run("down")
+    output = instance.folder / "foreground.txt"
+    with output.open("w") as file:
+        up = subprocess.Popen(
+            [sys.executable, "-m", "hearth.cli", "up"], env=instance.environment, stdout=file, stderr=file
+        )
+        try:
+            _wait_for(lambda: (instance.folder / "up.json").exists() or up.poll() is not None)
+            engines = instance.engines()
+            up.send_signal(signal.SIGINT)
+            assert up.wait(timeout=60) == 0, output.read_text()
+        finally:
+            up.kill()
+    assert instance.traces() == []
+    assert len(engines) == 2
+    assert not [engine for engine in engines if is_running(engine)]
+    assert "Ctrl-C stops everything" in output.read_text()
+
+
+def _role(instance: Instance, name: str) -> dict[str, Any]:
+    record = next(role for role in instance.status()["roles"] if role["name"] == name)
+    assert isinstance(record, dict)
+    return record
+
+
+def _answers(instance: Instance) -> bool:
+    key = instance.up_json["tenants"][0]["api_key"]
+    asked = urllib.request.Request(instance.up_json["api_base"] + "/models", headers={"authorization": f"Bearer {key}"})
+    try:
+        with urllib.request.urlopen(asked, timeout=10) as answer:
+            return bool(json.load(answer)["data"])
+    except OSError:
+        return False
+
+
+def _wait_for(condition: Callable[[], bool], *, timeout_seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + timeout_seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.1)
+
+
+def _two_free_ports() -> int:
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port: int = first.getsockname()[1]
+            try:
+                second.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return port
