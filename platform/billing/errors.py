@@ -64,6 +64,16 @@ class PriceRefused(BillingError):
         self.model_name = model_name
 
 
+class PriceOutOfRange(PriceRefused):
+    """Carries the class, its price and the highest allowed, in pico-dollars."""
+
+    def __init__(self, model_name: str, token_class: str, pico: int, highest_pico: int) -> None:
+        super().__init__(model_name, f"{token_class} of {pico} pico, allowed are 0 to {highest_pico}")
+        self.token_class = token_class
+        self.pico = pico
+        self.highest_pico = highest_pico
+
+
 class PriceInThePast(PriceRefused):
     """Carries ``effective_from`` and ``now``: what was served is never priced anew."""
 

@@ -158,6 +158,9 @@ class LedgerTransaction(models.Model):
     usage_ids = ArrayField(models.UUIDField(), default=list)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
+    class Meta:
+        indexes = (models.Index(fields=("tenant_id", "source"), name="ledger_by_tenant_and_source"),)
+
     def __str__(self) -> str:
         return self.source
 
@@ -205,3 +208,16 @@ class UsageRollup(models.Model):
 
     def __str__(self) -> str:
         return f"{self.tenant_id} {self.starts_at:%Y-%m-%d %H:%M}"
+
+
+class WalOffset(models.Model):
+    """How far a writer's log is stored. Moved by the drain in the transaction that inserts the rows it covers."""
+
+    writer_id = models.UUIDField(primary_key=True, editable=False)
+    node = models.CharField(max_length=253)
+    segment = models.PositiveIntegerField()
+    offset = models.PositiveBigIntegerField()
+    updated_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    def __str__(self) -> str:
+        return f"{self.writer_id} {self.segment}:{self.offset}"

@@ -33,11 +33,15 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes ``begin`` up to ``end`` hold no record; ``problem`` says what they are."""
+    """Bytes ``begin`` up to ``end`` hold no record; ``problem`` says what they are.
+
+    ``torn`` is what a killed process leaves at the end of its file: nothing that was ever acknowledged.
+    """
 
     begin: int
     end: int
     problem: str
+    torn: bool = False
 
 
 def is_alive(lock: Path) -> bool:
@@ -93,7 +97,7 @@ def _frames(descriptor: int, offset: int, *, final: bool) -> Iterator[Found | Da
         following = _next_frame(data, at)
         if following is None:
             if final:
-                yield Damage(base + at, base + len(data), "torn tail, never acknowledged")
+                yield Damage(base + at, base + len(data), "torn tail", torn=True)
             return
         yield Damage(base + at, base + following, "bytes that are no frame")
         at = following

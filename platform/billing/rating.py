@@ -1,0 +1,93 @@
+"""What one request costs and what the two caches saved on it. Pure, exact, whole pico-dollars.
+
+Charged, by how the request ended (``state``) and how many tokens came out of it:
+
+    state           no completion token         at least one
+    complete        prompt classes              prompt classes + completion
+    client_gone     prompt classes (the engine  prompt classes + what was made until
+                    did that work)              the client left
+    engine_error    nothing                     prompt classes + what was delivered
+    interrupted     nothing                     estimated prompt + what was streamed
+    prediction hit  the fixed price of a hit, whatever the tokens
+
+``interrupted`` means that the gateway itself died. A charge of nothing still names its price version, so that it is
+a decision and not a gap; where there is no price there is no charge at all and the row waits as unrated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+from uuid import UUID
+
+#: States in which the platform failed: free until the first token.
+FREE_BEFORE_FIRST_TOKEN = frozenset({"engine_error", "interrupted"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Prices in pico-dollars: three per token, ``prediction_hit_pico`` per request."""
+
+    prompt_pico: int
+    cached_prompt_pico: int
+    completion_pico: int
+    prediction_hit_pico: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """An immutable price version."""
+
+    version_id: UUID
+    currency: str
+    effective_from: datetime
+    rates: Rates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """What a request costs. ``amount + saved`` is what it would have cost without that cache."""
+
+    amount_pico: int
+    saved_prediction_pico: int = 0
+    saved_prefix_pico: int = 0
+
+
+class Metered(Protocol):
+    """What rating reads of a usage record. Prompt classes are disjoint."""
+
+    @property
+    def state(self) -> str: ...
+    @property
+    def cache_result(self) -> str: ...
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def cached_prompt_tokens(self) -> int: ...
+    @property
+    def completion_tokens(self) -> int: ...
+    @property
+    def avoided_prompt_tokens(self) -> int: ...
+    @property
+    def avoided_completion_tokens(self) -> int: ...
+
+
+FREE = Charge(amount_pico=0)
+
+
+def rate(usage: Metered, rates: Rates) -> Charge:
+    """Return the charge of one request. A saving is negative where a cached answer is dearer than a fresh one."""
+    if usage.cache_result == "hit":
+        avoided = (
+            usage.avoided_prompt_tokens * rates.prompt_pico + usage.avoided_completion_tokens * rates.completion_pico
+        )
+        return Charge(amount_pico=rates.prediction_hit_pico, saved_prediction_pico=avoided - rates.prediction_hit_pico)
+    if usage.state in FREE_BEFORE_FIRST_TOKEN and usage.completion_tokens == 0:
+        return FREE
+    return Charge(
+        amount_pico=usage.prompt_tokens * rates.prompt_pico
+        + usage.cached_prompt_tokens * rates.cached_prompt_pico
+        + usage.completion_tokens * rates.completion_pico,
+        saved_prefix_pico=usage.cached_prompt_tokens * (rates.prompt_pico - rates.cached_prompt_pico),
+    )
