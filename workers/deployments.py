@@ -48,15 +48,35 @@ def create(actor: Actor, *, name: str, revision: ModelRevision, pools: Sequence[
     if existing is not None:
         raise Conflict("deployment", name, "id", str(existing.id), "a new one")
     deployment = Deployment.objects.create(name=name, revision=revision, desired_replicas=replicas)
-    DeploymentPool.objects.bulk_create(
-        [
-            DeploymentPool(deployment=deployment, pool=pool, sequence=sequence)
-            for sequence, pool in enumerate(pools, start=1)
-        ]
-    )
+    _link(deployment, pools)
     after = {"name": name, "revision": str(revision.id), "replicas": replicas, "pools": [pool.name for pool in pools]}
     audit.record(actor, "deployment.created", ("deployment", deployment.id), after=after)
     return deployment
+
+
+@transaction.atomic
+def redeploy(actor: Actor, deployment: str, *, revision: ModelRevision, pools: Sequence[Pool]) -> Deployment:
+    """Move a deployment to another revision and other pools; what it already has changes nothing.
+
+    Every replica of the old revision is withdrawn at once and drains; reconcile starts the new ones. Raises NotFound.
+    """
+    reconcile.lock(wait=True)
+    row = Deployment.objects.select_for_update().filter(name=deployment, archived_at=None).first()
+    if row is None:
+        raise NotFound("deployment", deployment)
+    links = DeploymentPool.objects.filter(deployment=row).order_by("sequence")
+    before = {"revision": str(row.revision_id), "pools": [link.pool.name for link in links.select_related("pool")]}
+    after = {"revision": str(revision.id), "pools": [pool.name for pool in pools]}
+    if before == after:
+        return row
+    row.revision = revision
+    row.save(update_fields=["revision"])
+    links.delete()
+    _link(row, pools)
+    if row.replicas.filter(desired_state=Replica.Desired.RUNNING).update(desired_state=Replica.Desired.STOPPED):
+        endpoints.announce()
+    audit.record(actor, "deployment.redeployed", ("deployment", row.id), before=before, after=after)
+    return row
 
 
 @transaction.atomic
@@ -96,6 +116,15 @@ def stop_all(actor: Actor) -> int:
         endpoints.announce()
         audit.record(actor, "fleet.stopped", ("fleet", "all"), after={"replicas": asked})
     return asked
+
+
+def _link(deployment: Deployment, pools: Sequence[Pool]) -> None:
+    DeploymentPool.objects.bulk_create(
+        [
+            DeploymentPool(deployment=deployment, pool=pool, sequence=sequence)
+            for sequence, pool in enumerate(pools, start=1)
+        ]
+    )
 
 
 def _check_count(replicas: int) -> None:

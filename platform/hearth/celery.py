@@ -10,8 +10,17 @@ from __future__ import annotations
 import logging
 import os
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from celery import Celery
+
+from workers.agent import (
+    bootstep,
+    panel,  # noqa: F401 - registers the operators' commands
+)
+
+if TYPE_CHECKING:
+    from workers.agent.canaries import CanarySink
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hearth.settings")
 
@@ -22,6 +31,16 @@ for noisy in ("celery.worker.strategy", "celery.app.trace", "celery.beat"):
 app = Celery("hearth")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
+
+
+def _open_canary_log() -> CanarySink:
+    """Load Django's models only in the worker that supervises engines, once Celery has set Django up."""
+    from hearth.canaries import open_log
+
+    return open_log()
+
+
+bootstep.install(app, _open_canary_log)
 
 RECONCILE_SECONDS = 2.0
 

@@ -1,0 +1,137 @@
+"""Agents as real processes and threads, for the tests of what they do to real engines."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote
+
+from django.db import connection
+
+from workers import processes
+from workers.agent.canaries import Canary, CanaryResult
+from workers.agent.registry import EngineRecord, Registry
+from workers.agent.supervisor import Supervisor
+from workers.agent.timing import Timing
+from workers.models import Replica
+from workers.processes import ProcessIdentity
+
+T = TypeVar("T")
+NODE = "n1"
+QUICK = Timing(
+    round_seconds=0.2,
+    eager_probe_seconds=0.05,
+    probe_seconds=0.2,
+    probe_timeout_seconds=0.5,
+    quiet_seconds=1.0,
+    canary_timeout_seconds=1.0,
+    observe_seconds=0.2,
+    backoff_first_seconds=0.1,
+    drain_least_seconds=0.2,
+    drain_seconds=5.0,
+    engine_shutdown_seconds=1.0,
+    kill_after_seconds=3.0,
+)
+
+
+@dataclass
+class KeptCanaries:
+    """A sink that remembers."""
+
+    begun: list[Canary] = field(default_factory=list)
+    ended: list[CanaryResult] = field(default_factory=list)
+
+    def begin(self, canary: Canary) -> None:
+        self.begun.append(canary)
+
+    def end(self, canary: Canary, result: CanaryResult) -> None:
+        self.ended.append(result)
+
+    def close(self) -> None:
+        pass
+
+
+@contextmanager
+def agent_thread(data_dir: Path, sink: KeptCanaries | None = None, timing: Timing = QUICK) -> Iterator[Supervisor]:
+    """Run an agent in this process; leaving the block only detaches it."""
+    kept = sink or KeptCanaries()
+    supervisor = Supervisor(NODE, data_dir, lambda: kept, timing)
+    supervisor.start()
+    try:
+        yield supervisor
+    finally:
+        supervisor.stop()
+
+
+@contextmanager
+def celery_agent(data_dir: Path, *, name: str = "agent") -> Iterator[subprocess.Popen[bytes]]:
+    """Run a real ``celery worker`` as the node's agent against the test database."""
+    command = [sys.executable, "-m", "celery", "-A", "hearth", "worker", "-n", f"{name}@{NODE}", "-Q", f"node.{NODE}"]
+    command += ["-P", "threads", "-c", "2", "--without-gossip", "--without-mingle", "--hearth-node", NODE, "-l", "INFO"]
+    environment = os.environ | {"DATABASE_URL": database_url(), "HEARTH_DATA_DIR": str(data_dir)}
+    with (data_dir / f"{name}.out").open("ab") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def database_url() -> str:
+    """Return the address of the test database that this process uses."""
+    settings = connection.settings_dict
+    user, password = quote(settings["USER"]), quote(settings["PASSWORD"])
+    return f"postgresql://{user}:{password}@/{settings['NAME']}?host={quote(settings['HOST'], safe='/')}" + (
+        f"&port={settings['PORT']}" if settings["PORT"] else ""
+    )
+
+
+def until(what: Callable[[], T], *, seconds: float = 20.0) -> T:
+    """Return the first true value of ``what``; fail after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while not (value := what()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds} s; replicas: {list(Replica.objects.values())}")
+        time.sleep(0.02)
+    return value
+
+
+def in_state(state: str, count: int = 1) -> Callable[[], list[Replica]]:
+    """Return a question for :func:`until`: the replicas in a state, once there are ``count`` of them."""
+
+    def ask() -> list[Replica]:
+        rows = list(Replica.objects.filter(state=state).order_by("id"))
+        return rows if len(rows) == count else []
+
+    return ask
+
+
+def records(data_dir: Path) -> list[EngineRecord]:
+    """Return what the node's registry holds."""
+    return list(Registry(data_dir / "engines", NODE).records())
+
+
+def identity_of(row: Replica) -> ProcessIdentity:
+    """Return the process the row names."""
+    assert row.pid is not None and row.pid_start_ticks is not None
+    return ProcessIdentity(pid=row.pid, start_ticks=row.pid_start_ticks)
+
+
+def end_everything(data_dir: Path) -> None:
+    """Kill what a test left running."""
+    for record in records(data_dir):
+        processes.kill_session(record.process, timeout_seconds=5)

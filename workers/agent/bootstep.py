@@ -1,0 +1,52 @@
+"""Make a Celery worker an agent: ``celery -A hearth worker -P threads -Q node.NAME --hearth-node NAME``.
+
+The worker carries the node's queue and answers remote control; the supervising thread beside it does the work. No
+models are imported before Django is set up, which Celery does after this module is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+from celery import Celery, bootsteps
+
+if TYPE_CHECKING:
+    from workers.agent.canaries import CanarySink
+    from workers.agent.supervisor import Supervisor
+
+NODE_OPTION = "--hearth-node"
+
+
+def install(app: Celery, open_sink: Callable[[], CanarySink]) -> None:
+    """Give the app's workers the option and the step. ``open_sink`` is called in workers that have the option."""
+
+    class Step(AgentStep):
+        sink_opener = staticmethod(open_sink)
+
+    app.user_options["worker"].add(click.Option((NODE_OPTION,), help="Supervise the engines of this node."))
+    app.steps["worker"].add(Step)
+
+
+class AgentStep(bootsteps.StartStopStep):
+    """Starts the supervisor with the worker; stopping the worker only detaches from the engines."""
+
+    requires = ("celery.worker.components:Pool",)
+    sink_opener: Callable[[], CanarySink]
+
+    def __init__(self, parent: Any, hearth_node: str | None = None, **options: Any) -> None:
+        self.node = hearth_node
+
+    def include_if(self, parent: Any) -> bool:
+        """Return True in a worker that was given a node."""
+        return bool(self.node)
+
+    def create(self, parent: Any) -> Supervisor:  # type: ignore[override]  # the stubs forget what it is for
+        """Return the supervisor; Celery starts and stops it."""
+        from django.conf import settings
+
+        from workers.agent.supervisor import Supervisor
+
+        assert self.node is not None, "include_if"
+        return Supervisor(self.node, settings.DATA_DIR, self.sink_opener)

@@ -1,0 +1,51 @@
+"""Requests that ask an engine whether it really answers. They are usage, of the tenant ``platform``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from tenants.ids import ReplicaId, RequestId, RevisionId
+
+ENDPOINT = "/v1/completions"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Canary:
+    """A request of one token, about to be sent. Times are Unix nanoseconds."""
+
+    request_id: RequestId
+    replica_id: ReplicaId
+    model_name: str
+    revision_id: RevisionId
+    started_at_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CanaryResult:
+    """What came back. ``status`` 0 means no answer; ``prompt_tokens`` leaves out the cached ones."""
+
+    finished_at_ns: int
+    status: int
+    prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    completion_tokens: int = 0
+    problem: str = ""
+
+    @property
+    def answered(self) -> bool:
+        """True when the engine produced a token."""
+        return self.status == 200 and self.completion_tokens > 0
+
+
+class CanarySink(Protocol):
+    """Where canaries are recorded as usage. Called from several threads."""
+
+    def begin(self, canary: Canary) -> None:
+        """Record that it is about to be sent. An exception keeps it from being sent."""
+
+    def end(self, canary: Canary, result: CanaryResult) -> None:
+        """Record what came of it."""
+
+    def close(self) -> None:
+        """Write out what is pending; nothing comes after it."""

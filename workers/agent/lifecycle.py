@@ -1,0 +1,250 @@
+"""Move one replica one step: start it, look at it, restart it, drain and end it.
+
+    requested ─► starting ─► warming ─► ready ◄─► suspect        not wanted: any ─► draining ─► stopped
+                    ▲           │         │          │
+                    └─ backoff ◄┴─────────┴──────────┘           too many failed starts: ─► failed
+
+Each step looks at the row, the process and the last report, and makes at most one move. Nothing here waits on the
+network: looks run in threads of their own and ring the bell.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import logging
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterable
+from typing import cast
+
+from django.db.models.functions import Now
+
+from tenants.ids import ReplicaId
+from workers import processes
+from workers.agent.bell import Bell
+from workers.agent.engine import HOST, Engine, EngineRoom, free_port
+from workers.agent.health import Watched
+from workers.agent.probes import Prober, Report
+from workers.agent.rows import NodeRows, State, Wanted
+from workers.agent.timing import Timing, backoff_seconds
+from workers.engines.errors import EngineError
+
+log = logging.getLogger(__name__)
+
+#: Failed starts within ``rows.FAILURE_WINDOW`` after which the replica is given up on this node.
+FAILED_STARTS = 5
+
+
+class Lifecycle:
+    """The engines of one node and the steps of their replicas. One thread calls it."""
+
+    def __init__(self, rows: NodeRows, room: EngineRoom, prober: Prober, bell: Bell, timing: Timing) -> None:
+        self._rows = rows
+        self._room = room
+        self._prober = prober
+        self._bell = bell
+        self._timing = timing
+        self._engines: dict[ReplicaId, Engine] = {}
+
+    def adopt(self) -> int:
+        """Take over the engines an earlier agent left and end what is nobody's; return how many were kept."""
+        rows = {row.replica_id: row for row in self._rows.wanted()}
+        kept = self._room.adopt(cast(dict[object, Wanted], rows))
+        for engine in kept:
+            self._engines[engine.record.replica_id] = engine
+            self._bell.watch(engine.record.process)
+        return len(kept)
+
+    def step(self, row: Wanted) -> None:
+        """Make the replica's next move, if there is one."""
+        engine = self._engines.get(row.replica_id)
+        if engine is not None and engine.record.generation != row.generation:
+            self._bury(engine)
+            return
+        if not row.wanted:
+            self._stop(row, engine)
+        elif row.state in {"requested", "backoff"}:
+            if row.due:
+                self._start(row, engine)
+        elif engine is None or not engine.running:
+            self._died(row, engine)
+        elif row.state == "lost":
+            self._move(row, "warming", "the node is back and the engine lives")
+        elif row.state != "draining":
+            self._watch(row, engine, cast(Watched, row.state))
+
+    def pause_seconds(self, rows: Iterable[Wanted]) -> float:
+        """Return how long to wait for the next round if no bell rings."""
+        passing = any(row.state in {"starting", "warming", "draining"} for row in rows)
+        return self._timing.eager_probe_seconds if passing else self._timing.round_seconds
+
+    def bury_all_but(self, replicas: set[ReplicaId]) -> None:
+        """End engines whose replicas are over or unknown."""
+        for replica_id in self._engines.keys() - replicas:
+            self._bury(self._engines[replica_id])
+
+    def _start(self, row: Wanted, leftover: Engine | None) -> None:
+        """Announce the new process in the database, then start it: a crash between leaves nothing unknown running."""
+        if leftover is not None and not self._bury(leftover):
+            return
+        port = free_port()
+        fresh = dataclasses.replace(row, state="starting", generation=row.generation + 1)
+        changes = {"generation": fresh.generation, "host": HOST, "port": port, "pid": None, "startup_seconds": None}
+        if not self._rows.move(
+            row, "starting", f"start {row.attempts + 1} as generation {fresh.generation}", **changes
+        ):
+            return
+        self._bell.ring()
+        try:
+            engine = self._room.start(fresh, port)
+        except (EngineError, OSError) as error:
+            self._back_off(fresh, f"cannot start: {error}")
+            return
+        self._engines[row.replica_id] = engine
+        self._bell.watch(engine.record.process)
+        record = engine.record
+        self._rows.note(fresh, pid=record.pid, pid_start_ticks=record.start_ticks, boot_id=record.boot_id)
+
+    def _watch(self, row: Wanted, engine: Engine, state: Watched) -> None:
+        report = engine.take_report()
+        if report is not None:
+            self._observe(row, engine)
+            verdict = engine.health.judge(state, report)
+            if verdict is not None:
+                self._obey(row, engine, verdict.to, verdict.reason)
+                return
+        age = processes.age_seconds(engine.record.process)
+        if state in {"starting", "warming"} and age > engine.startup_budget_seconds:
+            self._back_off(row, f"not ready after {engine.startup_budget_seconds:.0f} s")
+            self._bury(engine)
+            return
+        if state == "ready" and row.attempts and row.state_seconds > self._timing.healthy_seconds:
+            self._rows.note(row, attempts=0, last_error="")
+        self._look(state, engine)
+
+    def _obey(self, row: Wanted, engine: Engine, to: str, reason: str) -> None:
+        if to == "backoff":
+            self._back_off(row, reason)
+            self._bury(engine)
+        elif to == "ready" and row.state == "warming":
+            age = processes.age_seconds(engine.record.process)
+            self._move(row, "ready", reason, startup_seconds=round(age, 3), last_error="")
+        elif to == "suspect":
+            self._move(row, "suspect", reason, last_error=reason)
+        elif to == "warming":
+            self._move(row, "warming", reason)
+        else:
+            self._move(row, "ready", reason)
+
+    def _died(self, row: Wanted, engine: Engine | None) -> None:
+        """Take the replica out of routing first, then end what the process left behind."""
+        if row.state == "lost":
+            return  # reconcile decides whether it starts again, and where
+        status = None if engine is None else processes.collect(engine.record.process)
+        how = "its process is gone" if status is None else f"its process ended with status {status}"
+        if row.state in {"starting", "warming"} and (words := self._room.last_words(row)):
+            how = f"{how}: {words}"
+        self._back_off(row, how)
+        if engine is not None:
+            self._bury(engine)
+
+    def _back_off(self, row: Wanted, reason: str) -> None:
+        attempts = row.attempts + 1
+        never_ready = row.state in {"requested", "backoff", "starting", "warming"}
+        if never_ready and self._rows.failed_starts(row) + 1 >= FAILED_STARTS:
+            self._move(row, "failed", f"{FAILED_STARTS} failed starts; the last: {reason}", last_error=reason)
+            return
+        delay = backoff_seconds(self._timing, attempts, random.random())
+        self._move(
+            row,
+            "backoff",
+            f"{reason}; next start in {delay:.1f} s",
+            attempts=attempts,
+            next_attempt_at=Now() + dt.timedelta(seconds=delay),
+            last_error=reason,
+            running_requests=0,
+            waiting_requests=0,
+            kv_usage=0.0,
+        )
+
+    def _stop(self, row: Wanted, engine: Engine | None) -> None:
+        """Drain, then SIGTERM, then SIGKILL; stopped only once nothing of the engine lives."""
+        if engine is None or not engine.running:
+            if engine is None or self._bury(engine):
+                gone = {"pid": None, "port": None, "running_requests": 0, "waiting_requests": 0, "kv_usage": 0.0}
+                self._move(row, "stopped", "nothing of it is left", **gone)
+        elif row.state != "draining":
+            engine.drained = row.state in {"starting", "warming"}
+            self._move(row, "draining", "no longer wanted")
+        elif engine.terminated_at is not None:
+            if time.monotonic() - engine.terminated_at > self._timing.kill_after_seconds:
+                self._bury(engine)
+        elif self._may_end(row, engine):
+            engine.terminated_at = time.monotonic()
+            processes.send_signal(engine.record.process, signal.SIGTERM)
+        else:
+            self._look("draining", engine)
+
+    def _may_end(self, row: Wanted, engine: Engine) -> bool:
+        """Return True when no request is left on the engine, or the time for them is over."""
+        report = engine.take_report()
+        if report is not None and report.load is not None and row.state_seconds >= self._timing.drain_least_seconds:
+            self._observe(row, engine)
+            engine.drained = report.load.running + report.load.waiting == 0
+        return engine.drained or row.state_seconds >= self._timing.drain_seconds
+
+    def _bury(self, engine: Engine) -> bool:
+        """Kill what lives of the engine and forget it; False when something survives, to be tried again."""
+        if not self._room.end(engine.record):
+            log.error("replica %s: processes survive SIGKILL: %s", engine.record.replica_id, engine.record.pid)
+            return False
+        self._engines.pop(engine.record.replica_id, None)
+        return True
+
+    def _observe(self, row: Wanted, engine: Engine) -> None:
+        now = time.monotonic()
+        if engine.load is not None and now - engine.observed_at >= self._timing.observe_seconds:
+            engine.observed_at = now
+            self._rows.observe(row, engine.load)
+
+    def _move(self, row: Wanted, to: State, reason: str, **changes: object) -> None:
+        if self._rows.move(row, to, reason, **changes):
+            log.info("replica %s: %s → %s: %s", row.replica_id, row.state, to, reason)
+            self._bell.ring()
+
+    def _look(self, state: str, engine: Engine) -> None:
+        """Send a look on its way unless one is out or it is too early."""
+        timing, now = self._timing, time.monotonic()
+        pause = timing.probe_seconds if state in {"ready", "suspect"} else timing.eager_probe_seconds
+        if engine.looking or now - engine.looked_at < pause:
+            return
+        canary = self._canary_timeout(state, engine, now)
+        if canary is not None:
+            engine.canary_at = now
+        engine.looking, engine.looked_at = True, now
+        threading.Thread(target=self._look_in_thread, args=(engine, canary, state), name="look", daemon=True).start()
+
+    def _canary_timeout(self, state: str, engine: Engine, now: float) -> float | None:
+        """Return how long the look's canary may take, None for a look without one."""
+        if state == "warming":
+            return self._timing.first_canary_timeout_seconds
+        quiet = now - max(engine.progress_at, engine.canary_at) >= self._timing.quiet_seconds
+        doubted = engine.health.failed_canaries > 0
+        if state == "suspect" or (state == "ready" and (quiet or doubted)):
+            return self._timing.canary_timeout_seconds
+        return None
+
+    def _look_in_thread(self, engine: Engine, canary_timeout: float | None, state: str) -> None:
+        try:
+            report: Report | None = self._prober.look(engine.target, canary_timeout_seconds=canary_timeout)
+        except Exception:
+            # The canary could not be recorded: that says nothing about the engine.
+            log.exception("replica %s: no look possible", engine.record.replica_id)
+            report = None
+        engine.report = report
+        engine.looking = False
+        if report is not None and report.healthy == (state != "ready"):
+            self._bell.ring()  # news: what starts or drains answers, or what served does not

@@ -1,0 +1,179 @@
+"""The agent of a node: one thread that owns the node and steps every replica on it.
+
+Stopping it, even with SIGKILL, only detaches: engines live in sessions of their own and the next agent adopts them.
+While PostgreSQL is away nothing changes its state and every engine goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+from django.db import InterfaceError, OperationalError, close_old_connections, connection
+
+from workers.agent.bell import Bell
+from workers.agent.canaries import CanarySink
+from workers.agent.engine import EngineRoom
+from workers.agent.lifecycle import Lifecycle
+from workers.agent.probes import Prober
+from workers.agent.rows import NodeRows, Wanted
+from workers.agent.timing import Timing
+from workers.errors import NotFound, Superseded
+
+log = logging.getLogger(__name__)
+
+_running: set[Supervisor] = set()
+
+
+def wake_all() -> None:
+    """Make every agent in this process look at once."""
+    for supervisor in tuple(_running):
+        supervisor.wake()
+
+
+def views() -> dict[str, tuple[ReplicaView, ...]]:
+    """Return what every agent in this process last saw, by node."""
+    return {supervisor.node: supervisor.view for supervisor in tuple(_running)}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaView:
+    """One replica as its agent last saw it."""
+
+    replica_id: UUID
+    state: str
+    wanted: bool
+    generation: int
+    port: int | None
+
+
+class Supervisor:
+    """The agent of ``node``. ``open_sink`` is called once, in its thread, when it comes to own the node."""
+
+    def __init__(
+        self, node: str, data_dir: Path, open_sink: Callable[[], CanarySink], timing: Timing | None = None
+    ) -> None:
+        self.node = node
+        self.view: tuple[ReplicaView, ...] = ()
+        self._data_dir = data_dir
+        self._open_sink = open_sink
+        self._timing = timing or Timing()
+        self._bell = Bell()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"agent-{node}", daemon=True)
+        self._sink: CanarySink | None = None
+        self._frozen = False
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        _running.add(self)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Detach from the engines, which go on; returns within a few seconds. Idempotent."""
+        _running.discard(self)
+        self._stopping.set()
+        self._bell.ring()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+
+    def wake(self) -> None:
+        """Look at once instead of at the end of the second."""
+        self._bell.ring()
+
+    def _run(self) -> None:
+        with contextlib.ExitStack() as stack:
+            stack.callback(connection.close)
+            stack.callback(self._bell.close)
+            if not self._take_lock(stack):
+                return
+            try:
+                self._own(stack)
+            except Superseded as lost:
+                log.critical("node %s: another agent took over after epoch %s; doing nothing more", *lost.args)
+
+    def _take_lock(self, stack: contextlib.ExitStack) -> bool:
+        """Wait until no other agent of this node runs on this machine; False when told to stop before.
+
+        The kernel drops the lock with the process, however it ends.
+        """
+        descriptor = os.open(self._data_dir / f"agent-{self.node}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        stack.callback(os.close, descriptor)
+        waiting = False
+        while not self._stopping.is_set():
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            except BlockingIOError:
+                if not waiting:
+                    log.warning("node %s: another agent is running; waiting for its end", self.node)
+                    waiting = True
+            self._bell.wait(self._timing.round_seconds)
+        return False
+
+    def _own(self, stack: contextlib.ExitStack) -> None:
+        """Take the node over, then go round until told to stop. Raises Superseded."""
+        owned: tuple[NodeRows, Lifecycle] | None = None
+        beat_at, pause = 0.0, self._timing.round_seconds
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            try:
+                close_old_connections()
+                owned = owned or self._take_over(stack)
+                rows, lifecycle = owned
+                pause = self._go_round(rows, lifecycle)
+                if began - beat_at >= self._timing.round_seconds:
+                    rows.beat()
+                    beat_at = began
+                self._frozen = False
+            except (OperationalError, InterfaceError) as error:
+                self._freeze(error)
+            except NotFound:
+                self._freeze(f"no node {self.node!r} is registered")
+            except Superseded:
+                raise
+            except Exception:
+                # A supervisor that dies of one bad round would leave every engine alone.
+                log.exception("node %s: this round failed", self.node)
+            self._bell.wait(pause - (time.monotonic() - began))
+
+    def _take_over(self, stack: contextlib.ExitStack) -> tuple[NodeRows, Lifecycle]:
+        rows = NodeRows.take(self.node)
+        room = EngineRoom(self.node, self._data_dir, shutdown_seconds=self._timing.engine_shutdown_seconds)
+        if self._sink is None:
+            self._sink = self._open_sink()
+            stack.callback(self._sink.close)
+        prober = Prober(self._sink, timeout_seconds=self._timing.probe_timeout_seconds)
+        lifecycle = Lifecycle(rows, room, prober, self._bell, self._timing)
+        kept = lifecycle.adopt()
+        log.info("node %s: epoch %s, %s engines adopted", self.node, rows.epoch, kept)
+        return rows, lifecycle
+
+    def _go_round(self, rows: NodeRows, lifecycle: Lifecycle) -> float:
+        """Step every replica once; return how long to wait if nothing rings."""
+        wanted = rows.wanted()
+        for row in wanted:
+            lifecycle.step(row)
+        lifecycle.bury_all_but({row.replica_id for row in wanted})
+        self.view = tuple(_view(row) for row in wanted)
+        return lifecycle.pause_seconds(wanted)
+
+    def _freeze(self, cause: object) -> None:
+        if not self._frozen:
+            log.warning("node %s: frozen, engines go on: %s", self.node, cause)
+            self._frozen = True
+        connection.close()
+
+
+def _view(row: Wanted) -> ReplicaView:
+    return ReplicaView(
+        replica_id=row.replica_id, state=row.state, wanted=row.wanted, generation=row.generation, port=row.port
+    )
