@@ -27,15 +27,23 @@ CacheMode = Literal["off", "deterministic", "all"]
 Bypass = Literal["off", "sampled", "no-store", "no-cache", "stateful"]
 BYPASSES: tuple[str, ...] = get_args(Bypass)
 
+#: Numbers inside lists and objects are rewritten in requests up to this size; it takes about 2 ms, and nobody else is
+#: served meanwhile (10 MiB of numbers took 470 ms).
+WALKED_BYTES = 32 * 1024
+
 
 def canonical(body: dict[str, Any]) -> bytes:
     """Return the request as canonical JSON, in the manner of RFC 8785.
 
-    Keys are sorted, white space is gone, a number is written one way (1.0 is 1). Fields of IGNORED are left out; all
-    others stay, unknown ones too. Lists keep their order and strings their bytes.
+    Keys are sorted, white space is gone, a whole number below 2**53 is written one way (1.0 is 1); beyond WALKED_BYTES
+    that holds only for a field that is a number itself. Fields of IGNORED are left out; all others stay, unknown ones
+    too. Lists keep their order and strings their bytes. Raises TypeError for more than 254 levels.
     """
-    kept = {name: _plain(value) for name, value in body.items() if name not in IGNORED}
-    return orjson.dumps(kept, option=orjson.OPT_SORT_KEYS)
+    kept = {name: _number(value) for name, value in body.items() if name not in IGNORED}
+    text = orjson.dumps(kept, option=orjson.OPT_SORT_KEYS)
+    if len(text) > WALKED_BYTES:
+        return text
+    return orjson.dumps(_plain(kept), option=orjson.OPT_SORT_KEYS)
 
 
 def bypass_reason(body: dict[str, Any], mode: CacheMode, cache_control: str) -> Bypass | None:
@@ -49,13 +57,12 @@ def bypass_reason(body: dict[str, Any], mode: CacheMode, cache_control: str) -> 
         return "off"
     if "no-store" in directives:
         return "no-store"
-    if "no-cache" in directives:
-        return "no-cache"
     if body.get("previous_response_id") is not None:
         return "stateful"
     if mode == "deterministic" and not is_deterministic(body):
         return "sampled"
-    return None
+    # last, because it is the only one that still writes
+    return "no-cache" if "no-cache" in directives else None
 
 
 def is_deterministic(body: dict[str, Any]) -> bool:
@@ -64,10 +71,12 @@ def is_deterministic(body: dict[str, Any]) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return int(value) if value.is_integer() and abs(value) < 2**53 else value
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, list):
         return [_plain(inner) for inner in value]
-    return value
+    return _number(value)
+
+
+def _number(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value

@@ -15,6 +15,8 @@ from caching.errors import NotReplayable
 DONE = b"data: [DONE]\n\n"
 #: What an answer and its chunks both carry at the top level.
 _SHARED = ("id", "created", "model", "system_fingerprint", "service_tier")
+#: How an answer that was cut off ends (vLLM's ``FINISH_REASON_STRINGS``).
+_CUT = ("abort", "error", None)
 
 
 def event(data: dict[str, Any]) -> bytes:
@@ -22,30 +24,35 @@ def event(data: dict[str, Any]) -> bytes:
     return b"data: " + orjson.dumps(data) + b"\n\n"
 
 
+def is_whole(answer: dict[str, Any]) -> bool:
+    """Say whether an answer has choices, all of which came to an end of their own, and its usage."""
+    choices = answer.get("choices") or []
+    ended = all(choice.get("finish_reason") not in _CUT for choice in choices)
+    return bool(choices and answer.get("usage")) and ended
+
+
 def fold(events: Iterable[bytes]) -> dict[str, Any]:
     """Return the non-streamed answer that these ``data:`` events tell, usage included.
 
-    Raises NotReplayable for an error event, a missing finish, or a delta this function cannot add up.
+    Raises NotReplayable for an error event, an answer that is not whole, or a part this function cannot add up.
     """
     answer: dict[str, Any] = {}
     choices: dict[int, dict[str, Any]] = {}
-    for raw in events:
-        payload = raw.strip().removeprefix(b"data:").strip()
-        if payload == b"[DONE]" or not payload:
-            continue
-        chunk = orjson.loads(payload)
-        if "error" in chunk:
-            raise NotReplayable("error")
-        if not answer:
-            answer = {key: value for key, value in chunk.items() if key not in {"choices", "usage"}}
-            answer["object"] = str(chunk["object"]).removesuffix(".chunk")
-        if chunk.get("usage"):
-            answer["usage"] = chunk["usage"]
-        for part in chunk.get("choices", ()):
-            _add(choices.setdefault(part["index"], {"index": part["index"]}), part)
-    if "usage" not in answer or not choices or any(not c.get("finish_reason") for c in choices.values()):
-        raise NotReplayable("unfinished")
+    try:
+        for chunk in _chunks(events):
+            for key, value in chunk.items():
+                if key not in {"choices", "usage"} and value is not None:
+                    answer.setdefault(key, value)
+            if chunk.get("usage"):
+                answer["usage"] = chunk["usage"]
+            for part in chunk.get("choices", ()):
+                _add(choices.setdefault(part["index"], {"index": part["index"]}), part)
+        answer["object"] = answer["object"].removesuffix(".chunk")
+    except (KeyError, TypeError, AttributeError, orjson.JSONDecodeError) as error:
+        raise NotReplayable("malformed") from error
     answer["choices"] = [choices[index] for index in sorted(choices)]
+    if not is_whole(answer):
+        raise NotReplayable("unfinished")
     return answer
 
 
@@ -63,11 +70,23 @@ def stream(answer: dict[str, Any], *, include_usage: bool) -> Iterator[bytes]:
     yield DONE
 
 
+def _chunks(events: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    for raw in events:
+        payload = raw.strip().removeprefix(b"data:").strip()
+        if payload == b"[DONE]" or not payload:
+            continue
+        chunk = orjson.loads(payload)
+        if "error" in chunk:
+            raise NotReplayable("error")
+        yield chunk
+
+
 def _chat_parts(choice: dict[str, Any]) -> Iterator[dict[str, Any]]:
     message = dict(choice["message"])
     index = choice["index"]
     calls = message.get("tool_calls") or []
-    yield {"index": index, "delta": {"role": message.pop("role", "assistant"), "content": ""}, "finish_reason": None}
+    begin = None if message.get("content") is None else ""
+    yield {"index": index, "delta": {"role": message.pop("role", "assistant"), "content": begin}, "finish_reason": None}
     delta = {key: value for key, value in message.items() if value and key != "tool_calls"}
     if calls:
         delta["tool_calls"] = [{**call, "index": position} for position, call in enumerate(calls)]
@@ -88,7 +107,13 @@ def _add(choice: dict[str, Any], part: dict[str, Any]) -> None:
     if part.get("logprobs"):
         _add_logprobs(choice.setdefault("logprobs", {}), part["logprobs"])
     for key, value in part.items():
-        if key not in {"index", "delta", "text", "logprobs"} and value is not None:
+        if key in {"index", "delta", "text", "logprobs"} or value is None:
+            continue
+        if isinstance(value, list):  # token_ids, when asked for
+            choice.setdefault(key, []).extend(value)
+        elif isinstance(value, dict):
+            raise NotReplayable(key)
+        else:
             choice[key] = value
 
 

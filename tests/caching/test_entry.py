@@ -1,0 +1,84 @@
+"""A stored answer is read back as it was, or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import time
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from caching.entry import MAX_ENTRY_BYTES, Entry, decode, encode
+
+NAME = b"n" * 32
+names = st.binary(min_size=32, max_size=32)
+entries = st.builds(
+    Entry,
+    body=st.binary(max_size=200),
+    prompt_tokens=st.integers(0, 2**31),
+    completion_tokens=st.integers(0, 2**31),
+    stored_at=st.floats(0, 2e9),
+)
+
+
+def seal(name: bytes, value: bytes) -> bytes:
+    """Seal as the keyspace does, under a key of this test."""
+    return hmac.digest(b"key", len(name).to_bytes(8, "big") + name + value, hashlib.sha256)
+
+
+def stored(name: bytes, entry: Entry) -> bytes:
+    """Return the stored bytes of an entry that is not too large."""
+    value = encode(name, entry, seal)
+    assert value is not None
+    return value
+
+
+@given(names, entries)
+def test_what_is_stored_is_read_back(name: bytes, entry: Entry) -> None:
+    assert decode(name, stored(name, entry), seal) == entry
+
+
+@given(entries, st.data())
+def test_an_altered_byte_is_a_miss(entry: Entry, data: st.DataObject) -> None:
+    value = bytearray(stored(NAME, entry))
+    value[data.draw(st.integers(0, len(value) - 1))] ^= data.draw(st.integers(1, 255))
+    assert decode(NAME, bytes(value), seal) is None
+
+
+@given(entries, st.data())
+def test_a_cut_value_is_a_miss(entry: Entry, data: st.DataObject) -> None:
+    value = stored(NAME, entry)
+    assert decode(NAME, value[: data.draw(st.integers(0, len(value) - 1))], seal) is None
+
+
+@given(entries, names)
+def test_a_value_moved_to_another_name_is_a_miss(entry: Entry, other: bytes) -> None:
+    assert (decode(other, stored(NAME, entry), seal) is None) == (other != NAME)
+
+
+@given(st.binary(max_size=300))
+def test_anything_else_is_a_miss(junk: bytes) -> None:
+    assert decode(NAME, junk, seal) is None
+    assert decode(NAME, seal(NAME, junk) + junk, seal) is None
+
+
+def test_a_value_under_a_key_of_another_version_is_a_miss() -> None:
+    entry = Entry.now(body=b"{}", prompt_tokens=1, completion_tokens=1)
+    assert decode(NAME, stored(NAME, entry), lambda name, value: seal(b"2" + name, value)) is None
+
+
+def test_a_body_is_stored_up_to_one_mebibyte() -> None:
+    largest = Entry.now(body=os.urandom(MAX_ENTRY_BYTES), prompt_tokens=1, completion_tokens=1)
+    larger = Entry.now(body=bytes(MAX_ENTRY_BYTES + 1), prompt_tokens=1, completion_tokens=1)
+    assert decode(NAME, stored(NAME, largest), seal) == largest
+    assert encode(NAME, larger, seal) is None
+
+
+def test_the_age_is_in_whole_seconds_and_never_negative() -> None:
+    def at(stored_at: float) -> Entry:
+        return Entry(body=b"", prompt_tokens=0, completion_tokens=0, stored_at=stored_at)
+
+    assert at(time.time() - 90.5).age_seconds() == 90
+    assert at(time.time() + 1000).age_seconds() == 0
