@@ -50,7 +50,8 @@ def _drain(instance: Instance) -> list[str]:
 
 
 def _agent(instance: Instance) -> list[str]:
-    return _celery_worker("agent", instance, queue=f"node.{instance.node}", pool="threads", concurrency=4)
+    worker = _celery_worker("agent", instance, queue=f"node.{instance.node}", pool="threads", concurrency=4)
+    return [*worker, "--hearth-node", instance.node]
 
 
 def _control(instance: Instance) -> list[str]:
