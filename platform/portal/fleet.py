@@ -74,6 +74,11 @@ class NodeStatus:
     slots: tuple[SlotStatus, ...]
     replicas: tuple[ReplicaStatus, ...]
 
+    @property
+    def slot_count(self) -> int:
+        """How many engines it has room for."""
+        return len(self.slots)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolStatus:

@@ -13,13 +13,17 @@ from functools import cache
 
 from django.conf import settings
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError as Disconnected
+from redis.exceptions import OutOfMemoryError
+from redis.exceptions import TimeoutError as TooSlow
 
 from portal.errors import TooManyGuesses
 
 WINDOW_SECONDS = 900
 PER_NAME_AND_ADDRESS = 10
 PER_ADDRESS = 60
+#: Redis cannot count now. Any other error of it is a mistake of ours, and shows.
+AWAY = (Disconnected, TooSlow, OutOfMemoryError)
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +36,7 @@ def check(name: str, address: str) -> None:
         for key, limit, count in zip(keys, keys.values(), counts, strict=True):
             if int(count or 0) >= limit:
                 raise TooManyGuesses(max(1, int(_redis().ttl(key))))
-    except RedisError as error:
+    except AWAY as error:
         log.warning("wrong passwords are not counted: %s", error)
 
 
@@ -41,10 +45,11 @@ def note(name: str, address: str) -> None:
     try:
         with _redis().pipeline() as pipeline:
             for key in _keys(name, address):
+                # EXPIRE with NX would be shorter, but the embedded Redis is older than that
+                pipeline.set(key, 0, ex=WINDOW_SECONDS, nx=True)
                 pipeline.incr(key)
-                pipeline.expire(key, WINDOW_SECONDS, nx=True)
             pipeline.execute()
-    except RedisError as error:
+    except AWAY as error:
         log.warning("a wrong password is not counted: %s", error)
 
 
@@ -52,7 +57,7 @@ def forget(name: str, address: str) -> None:
     """Forget the wrong ones of this name after a right one."""
     try:
         _redis().delete(next(iter(_keys(name, address))))
-    except RedisError as error:
+    except AWAY as error:
         log.warning("wrong passwords are not forgotten: %s", error)
 
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from django.contrib.auth.models import AnonymousUser
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication, get_authorization_header
-from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated
+from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated, PermissionDenied
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
-from portal.access import Viewer, viewer_of_key, viewer_of_user
+from portal.access import READ, Viewer, viewer_of_key, viewer_of_user
 from tenants import keys, tokens
 from tenants.errors import KeyRefused
 from tenants.models import User
@@ -21,6 +21,7 @@ from tenants.models import User
 if TYPE_CHECKING:  # REST framework loads this module while it loads its views
     from rest_framework.views import APIView
 
+CHALLENGE = 'Bearer realm="hearth"'
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
@@ -45,7 +46,7 @@ class BearerAuthentication(BaseAuthentication):
 
     def authenticate_header(self, request: Request) -> str:
         """Return the challenge of a 401."""
-        return 'Bearer realm="hearth"'
+        return CHALLENGE
 
 
 class PortalSession(SessionAuthentication):
@@ -63,11 +64,13 @@ class PortalSession(SessionAuthentication):
 class MaySee(BasePermission):
     """Somebody is in, and a key has the scope to read. Which tenants they see is decided by ``portal.access``."""
 
-    message = "This key lacks the scope 'management:read'."
-
     def has_permission(self, request: Request, view: APIView) -> bool:
-        """Return whether the request may go on to the view."""
-        return isinstance(request.auth, Viewer) and request.auth.may_read()
+        """Return whether the request may go on to the view. Raises PermissionDenied naming the missing scope."""
+        if not isinstance(request.auth, Viewer):
+            return False
+        if not request.auth.may_read():
+            raise PermissionDenied(f"This key lacks the scope {READ!r}.")
+        return True
 
 
 class OperatorOnly(MaySee):

@@ -66,7 +66,7 @@ class NodeSerializer(serializers.Serializer[fleet.NodeStatus]):
     name = serializers.CharField(read_only=True)
     alive = serializers.BooleanField(read_only=True, help_text="The agent renews its lease.")
     cordoned = serializers.BooleanField(read_only=True)
-    slots = serializers.IntegerField(source="slots.__len__", read_only=True)
+    slots = serializers.IntegerField(source="slot_count", read_only=True)
 
 
 class PoolSerializer(serializers.Serializer[fleet.PoolStatus]):

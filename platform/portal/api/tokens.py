@@ -17,7 +17,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from portal import guesses
-from portal.api.authentication import OperatorOnly, viewer_of
+from portal.api.authentication import CHALLENGE, OperatorOnly, viewer_of
 from portal.api.documents import refusals
 from tenants import tokens
 from tenants.audit import Actor
@@ -59,6 +59,10 @@ class TokensView(APIView):
 
     authentication_classes = ()
     permission_classes = (AllowAny,)
+
+    def get_authenticate_header(self, request: Request) -> str:
+        """Return the challenge of a 401, which without one REST framework would turn into a 403."""
+        return CHALLENGE
 
     @extend_schema(
         operation_id="create_token",

@@ -1,0 +1,68 @@
+"""The world of the portal's tests, and clients that are signed in to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from django.conf import settings
+from django.test import Client
+from redis import Redis
+from rest_framework.test import APIClient
+
+from tenants import tokens
+from tenants.models import User
+from tests.portal import world as worlds
+from tests.portal.world import World
+
+
+@pytest.fixture
+def world(db: None) -> World:
+    """Two tenants, an operator, a model with a price."""
+    return worlds.build()
+
+
+@pytest.fixture(autouse=True)
+def no_guesses() -> None:
+    """Forget the wrong passwords of the test before."""
+    redis = Redis.from_url(settings.REDIS_LIMITS_URL)
+    for key in redis.scan_iter("hearth:guess:*"):
+        redis.delete(key)
+    redis.close()
+
+
+@pytest.fixture
+def signed_in() -> Callable[[User], Client]:
+    """Return a browser that is signed in as somebody."""
+
+    def sign_in(user: User) -> Client:
+        client = Client()
+        client.force_login(user)
+        return client
+
+    return sign_in
+
+
+@pytest.fixture
+def as_operator(world: World) -> APIClient:
+    """A client with an operator's token."""
+    return bearer(tokens.issue(worlds.OPERATOR, world.operator, name="test").secret)
+
+
+@pytest.fixture
+def as_acme(world: World) -> APIClient:
+    """A client with acme's key."""
+    return bearer(world.acme.secret)
+
+
+@pytest.fixture
+def as_globex(world: World) -> APIClient:
+    """A client with the stranger's key."""
+    return bearer(world.globex.secret)
+
+
+def bearer(secret: str) -> APIClient:
+    """Return a client that sends this secret."""
+    client = APIClient()
+    client.credentials(HTTP_AUTHORIZATION=f"Bearer {secret}")
+    return client
