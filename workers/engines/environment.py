@@ -74,7 +74,7 @@ def status(folder: Path | None = None) -> EngineEnvironment | None:
         found = EngineEnvironment(place, EngineKind(stamp["kind"]), stamp["vllm_version"], stamp["digest"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    current = found.kind is kind and found.digest == _digest(kind) and found.python.exists()
+    current = found.kind is kind and found.digest == lock_digest(kind) and found.python.exists()
     return found if current else None
 
 
@@ -116,17 +116,25 @@ def detect_kind() -> EngineKind:
     return EngineKind.VLLM if listed.returncode == 0 and "GPU" in listed.stdout else EngineKind.VLLM_CPU
 
 
-def _folder() -> Path:
-    return Path(os.environ.get("HEARTH_ENGINE_VENV") or DEFAULT_FOLDER)
-
-
-def _digest(kind: EngineKind) -> str:
-    digest = hashlib.sha256(
-        f"{sys.version_info.major}.{sys.version_info.minor} {platform.machine()}".encode()
-    )
+def lock_digest(kind: EngineKind) -> str:
+    """Return what an install of ``kind`` depends on, as one hexadecimal digest."""
+    digest = hashlib.sha256(f"{sys.version_info.major}.{sys.version_info.minor} {platform.machine()}".encode())
     for lock in kind.locks:
         digest.update(lock.read_bytes())
     return digest.hexdigest()
+
+
+def torch_index(python: Path, lock: Path) -> tuple[str, ...]:
+    """Return pip's option for the index of torch's CPU builds; none when pip finds it elsewhere."""
+    dry_run = ["-m", "pip", "install", "--dry-run", "--no-deps", "--quiet", "-r", str(lock)]
+    found = subprocess.run([str(python), *dry_run], capture_output=True, check=False, cwd="/")
+    if found.returncode == 0:
+        return ()
+    return ("--extra-index-url", os.environ.get("HEARTH_TORCH_INDEX") or DEFAULT_TORCH_INDEX)
+
+
+def _folder() -> Path:
+    return Path(os.environ.get("HEARTH_ENGINE_VENV") or DEFAULT_FOLDER).absolute()
 
 
 @contextlib.contextmanager
@@ -143,7 +151,13 @@ def _only_installer(place: Path) -> Iterator[None]:
 def _create(place: Path) -> Path:
     """Make the environment, or keep the one there when it is of this Python; return its interpreter."""
     of_this_python = place / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}"
-    venv.create(place, with_pip=True, symlinks=True, clear=not of_this_python.is_dir())
+    try:
+        venv.create(place, with_pip=True, symlinks=True, clear=not of_this_python.is_dir())
+    except (subprocess.CalledProcessError, OSError) as error:
+        raise EngineUnavailable(
+            f"Python could not make an environment in {place}: {error}",
+            "check the folder's rights, and that Python's venv is installed (Debian: python3-venv)",
+        ) from error
     return place / "bin" / "python"
 
 
@@ -165,9 +179,7 @@ def _ensure_libnuma(progress: Progress) -> None:
     """Install libnuma1 where root may; without it a vllm-cpu worker dies 13 s into its start."""
     if ctypes.util.find_library("numa") is not None:
         return
-    missing = EngineUnavailable(
-        "the system library libnuma1 is missing", "run `apt-get install libnuma1` as root"
-    )
+    missing = EngineUnavailable("the system library libnuma1 is missing", "run `apt-get install libnuma1` as root")
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise missing
     progress("engine: installing libnuma1")
@@ -185,7 +197,7 @@ def _pip_install(python: Path, lock: Path, progress: Progress) -> None:
     """Install what ``lock`` names and, where it is a full lock, nothing else."""
     arguments = ["install", "--progress-bar", "off", "-r", str(lock)]
     if lock.name.startswith("requirements-engine-torch"):
-        arguments += ["--no-deps", *_torch_index(python, lock)]
+        arguments += ["--no-deps", *torch_index(python, lock)]
     elif "--hash=" in lock.read_text():
         arguments += ["--no-deps", "--require-hashes"]
     progress(f"engine: installing {lock.name}")
@@ -197,23 +209,12 @@ def _pip_install(python: Path, lock: Path, progress: Progress) -> None:
         )
 
 
-def _torch_index(python: Path, lock: Path) -> tuple[str, ...]:
-    """Return pip's option for the index of torch's CPU builds; none when pip finds it elsewhere."""
-    dry_run = ["-m", "pip", "install", "--dry-run", "--no-deps", "--quiet", "-r", str(lock)]
-    found = subprocess.run([str(python), *dry_run], capture_output=True, check=False, cwd="/")
-    if found.returncode == 0:
-        return ()
-    return ("--extra-index-url", os.environ.get("HEARTH_TORCH_INDEX") or DEFAULT_TORCH_INDEX)
-
-
 def _run_pip(python: Path, arguments: Sequence[str], progress: Progress) -> list[str]:
     """Run pip, report what it fetches, and return the errors it ended with: an empty list is success."""
     errors: list[str] = []
     command = [str(python), "-m", "pip", "--disable-pip-version-check", *arguments]
     # Outside the checkout: pip imports `platform`, and the source root of that name sits there.
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd="/"
-    ) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd="/") as process:
         assert process.stdout is not None
         for line in map(str.strip, process.stdout):
             if line.startswith(("Downloading", "Processing", "Installing")):
@@ -232,11 +233,9 @@ def _seal(place: Path, kind: EngineKind, python: Path, progress: Progress) -> En
     checked = subprocess.run([str(python), "-c", probe], capture_output=True, text=True, check=False, cwd="/")
     if checked.returncode != 0:
         cause = (checked.stderr.strip().splitlines() or ["no output"])[-1]
-        raise EngineUnavailable(
-            f"vLLM is installed but does not import: {cause}", f"remove {place} and start again"
-        )
+        raise EngineUnavailable(f"vLLM is installed but does not import: {cause}", f"remove {place} and start again")
     version = checked.stdout.split()[-1]
-    environment = EngineEnvironment(place, kind, version, _digest(kind))
+    environment = EngineEnvironment(place, kind, version, lock_digest(kind))
     stamp = {"kind": kind, "vllm_version": version, "digest": environment.digest}
     fresh = place / f"{STAMP}.new"
     fresh.write_text(json.dumps(stamp, indent=2) + "\n")

@@ -127,9 +127,7 @@ def docstring_passages() -> Iterator[Passage]:
 def _library_files() -> list[Path]:
     library = Path(os.__file__).parent
     return sorted(
-        path
-        for path in library.rglob("*.py")
-        if not SKIPPED_FOLDERS.intersection(path.relative_to(library).parts[:-1])
+        path for path in library.rglob("*.py") if not SKIPPED_FOLDERS.intersection(path.relative_to(library).parts[:-1])
     )
 
 
@@ -139,8 +137,7 @@ def _paragraphs(text: str) -> Iterator[str]:
         lines = block.splitlines()
         prose = " ".join(block.split())
         code = any(
-            line.startswith("    ") or "::=" in line or line.lstrip().startswith((">>>", "|", "+-"))
-            for line in lines
+            line.startswith("    ") or "::=" in line or line.lstrip().startswith((">>>", "|", "+-")) for line in lines
         )
         ruled = re.search(r"[=*~\-^]{4,}", prose) is not None
         words = re.findall(r"[A-Za-z]{2,}", prose)

@@ -46,9 +46,7 @@ def make(output: Path, *, steps: int) -> None:
     chats = tiny_corpus.conversations(rng)
     tokenizer = train_tokenizer(chats)
     model = LlamaForCausalLM(configuration(tokenizer))
-    print(
-        f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(chats):,} conversations", flush=True
-    )
+    print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(chats):,} conversations", flush=True)
     train(model, batches(tokenizer, chats, rng), steps=steps)
     save(model, tokenizer, output)
 
@@ -99,9 +97,7 @@ def batches(
 ) -> Iterator[torch.Tensor]:
     """Yield batches for ever: ``(BATCH, ROW_TOKENS)`` ids of conversations laid end to end."""
     end = tokenizer.pad_token_id
-    encoded = [
-        [*tokenizer.apply_chat_template(chat, tokenize=True, return_dict=False), end] for chat in chats
-    ]
+    encoded = [[*tokenizer.apply_chat_template(chat, tokenize=True, return_dict=False), end] for chat in chats]
     size = BATCH * ROW_TOKENS
     while True:
         rng.shuffle(encoded)
@@ -112,9 +108,7 @@ def batches(
 
 def train(model: LlamaForCausalLM, data: Iterator[torch.Tensor], *, steps: int) -> None:
     """Fit the model to every token, questions included: both sides are prose to learn from."""
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=PEAK_LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.05
-    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.05)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, steps))
     model.train()
     started = time.monotonic()
@@ -126,9 +120,7 @@ def train(model: LlamaForCausalLM, data: Iterator[torch.Tensor], *, steps: int) 
         schedule.step()
         optimizer.zero_grad(set_to_none=True)
         if step % 100 == 0 or step == steps:
-            print(
-                f"step {step}/{steps}  loss {loss.item():.3f}  {time.monotonic() - started:.0f} s", flush=True
-            )
+            print(f"step {step}/{steps}  loss {loss.item():.3f}  {time.monotonic() - started:.0f} s", flush=True)
 
 
 def _rate(step: int, steps: int) -> float:
@@ -154,9 +146,7 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, output: Pa
 
 def main() -> None:
     """Parse the command line and make the model."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=2500)
     parser.add_argument("--threads", type=int, default=2)

@@ -1,0 +1,91 @@
+"""Listens to one replica's KV events."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from tests.engines.replica import Replica
+
+END_OF_REPLAY = (2**64 - 1).to_bytes(8, "big")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One message: its number and its events."""
+
+    topic: str
+    number: int
+    events: tuple[dict[str, Any], ...]
+
+
+class Listener:
+    """Hears everything from the moment it is made."""
+
+    def __init__(self, replica: Replica, context: zmq.asyncio.Context) -> None:
+        self._replica = replica
+        self._context = context
+        self._socket = context.socket(zmq.SUB)
+        self._socket.subscribe(b"")
+        assert replica.spec.kv_events_endpoint is not None
+        self._socket.connect(replica.spec.kv_events_endpoint)
+
+    async def until(self, kind: str, count: int = 1) -> list[dict[str, Any]]:
+        """Return the next events of a kind, others skipped, once there are ``count`` hashes or clearings."""
+        found: list[dict[str, Any]] = []
+        async with asyncio.timeout(15):
+            while sum(len(event.get("block_hashes", [0])) for event in found) < count:
+                batch = decode(await self._socket.recv_multipart())
+                found.extend(event for event in batch.events if event["type"] == kind)
+        return found
+
+    async def batch(self) -> Batch:
+        """Return the next message."""
+        async with asyncio.timeout(15):
+            return decode(await self._socket.recv_multipart())
+
+    async def replay(self, first: int) -> list[Batch]:
+        """Ask for the messages from number ``first`` on."""
+        dealer = self._context.socket(zmq.DEALER)
+        try:
+            assert self._replica.spec.kv_replay_endpoint is not None
+            dealer.connect(self._replica.spec.kv_replay_endpoint)
+            await dealer.send_multipart((b"", first.to_bytes(8, "big")))
+            batches: list[Batch] = []
+            async with asyncio.timeout(15):
+                while (frames := await dealer.recv_multipart())[2] != END_OF_REPLAY:
+                    batches.append(decode(frames[1:]))
+            assert frames == [b"", b"", END_OF_REPLAY, b""]
+            return batches
+        finally:
+            dealer.close(linger=0)
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._socket.close(linger=0)
+
+
+def decode(frames: list[bytes]) -> Batch:
+    """Return what one message says."""
+    topic, number, payload = frames
+    _timestamp, events, rank = msgspec.msgpack.decode(payload)
+    assert rank == 0
+    return Batch(topic.decode(), int.from_bytes(number, "big"), tuple(events))
+
+
+@contextlib.asynccontextmanager
+async def listening(replica: Replica) -> AsyncIterator[Listener]:
+    """Give a listener whose subscription has reached the engine."""
+    with zmq.asyncio.Context() as context:
+        listener = Listener(replica, context)
+        # A subscription travels to the publisher on its own; what is sent before it arrives is lost.
+        await asyncio.sleep(0.3)
+        try:
+            yield listener
+        finally:
+            listener.close()

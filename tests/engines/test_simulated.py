@@ -1,0 +1,216 @@
+"""What only the simulated engine has: faults on demand, speeds, a tokenizer of its own, a ledger of requests."""
+
+import asyncio
+import contextlib
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.engines.events import listening
+from tests.engines.replica import Client, running, spec_for
+from workers.engines.driver import TINY_MODEL, driver_for
+from workers.simulated.answers import Sampling, Speaker
+from workers.simulated.faults import BadFault, Faults
+from workers.simulated.tokens import FileTokenizer, PackedTokenizer
+
+CHAT = "/v1/chat/completions"
+ASKED: dict[str, Any] = {
+    "model": "tiny",
+    "messages": [{"role": "user", "content": "Hello there"}],
+    "max_tokens": 20,
+    "temperature": 0,
+    "ignore_eos": True,
+}
+
+
+@contextlib.asynccontextmanager
+async def simulated(*arguments: str, **changes: Any) -> AsyncIterator[Client]:
+    with running("simulated", *arguments, **changes) as replica:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=30)) as session:
+            yield Client(replica, session)
+
+
+async def test_it_serves_without_a_model_folder() -> None:
+    async with simulated(model_path="any/name") as client:
+        reply = await client.post(CHAT, ASKED)
+        assert reply.status == 200
+        tokenized = (await client.post("/tokenize", {"prompt": "Grüße, world"})).body["tokens"]
+        assert (await client.post("/detokenize", {"tokens": tokenized})).body == {"prompt": "Grüße, world"}
+
+
+async def test_an_answer_depends_on_the_prompt_and_not_on_the_salt() -> None:
+    async with simulated() as client:
+        said = [
+            (await client.post(CHAT, ASKED | {"cache_salt": salt})).body["choices"][0]["message"]["content"]
+            for salt in ("a", "b")
+        ]
+        other = await client.post(CHAT, ASKED | {"messages": [{"role": "user", "content": "Other"}]})
+    assert said[0] == said[1]
+    assert said[0] != other.body["choices"][0]["message"]["content"]
+
+
+async def test_faults_are_set_and_taken_back_while_it_runs() -> None:
+    async with simulated("--fault", "error-rate=1", "--fault", "error-status=503") as client:
+        reply = await client.post(CHAT, ASKED)
+        error = {"message": "Internal server error", "type": "InternalServerError", "param": None, "code": 503}
+        assert (reply.status, reply.body) == (503, {"error": error})
+        assert (await client.post("/_sim/faults", {"error-rate": None, "unhealthy": 1})).body["unhealthy"] is True
+        assert (await client.post(CHAT, ASKED)).status == 200
+        assert (await client.get("/health")).status == 503
+        assert (await client.post("/_sim/faults", {"nonsense": 1})).status == 400
+
+
+async def test_it_dies_in_mid_stream_when_told_to() -> None:
+    async with simulated("--fault", "die-after-tokens=5") as client:
+        received = b""
+        with pytest.raises(aiohttp.ClientPayloadError):
+            async with client.opened(CHAT, ASKED | {"stream": True}) as response:
+                async for part in response.content.iter_any():
+                    received += part
+        assert received.count(b'"content":') == 6
+        assert b"[DONE]" not in received
+        assert await asyncio.to_thread(client.replica.process.wait, 5) == 137
+
+
+async def test_it_cuts_a_connection_and_lives_on() -> None:
+    async with simulated("--fault", "cut-after-tokens=3") as client:
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await client.stream(CHAT, ASKED)
+        await client.post("/_sim/faults", {"cut-after-tokens": None})
+        assert len(await client.stream(CHAT, ASKED)) == 21
+        await client.settles("vllm:num_requests_running", 0)
+        assert (await client.get("/_sim/requests")).body["ended"] == {"cut": 1, "finished": 1}
+
+
+async def test_it_falls_silent_and_frees_all_when_the_client_leaves() -> None:
+    async with simulated("--fault", "hang-after-tokens=2") as client:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1), client.opened(CHAT, ASKED | {"stream": True}) as response:
+                await response.read()
+        await client.settles("vllm:num_requests_running", 0)
+
+
+async def test_lost_events_leave_a_gap_that_can_be_replayed() -> None:
+    async with simulated() as client, listening(client.replica) as listener:
+        prompts = [[300 + number] * 40 for number in range(3)]
+        for number, prompt in enumerate(prompts):
+            await client.post("/_sim/faults", {"drop-events": int(number == 1)})
+            await client.post("/v1/completions", {"prompt": prompt, "max_tokens": 1})
+        assert [(await listener.batch()).number for _ in range(2)] == [0, 2]
+        assert [batch.number for batch in await listener.replay(1)] == [1, 2]
+
+
+async def test_the_ledger_shows_what_the_engine_was_sent() -> None:
+    async with simulated() as client:
+        await client.post(CHAT, ASKED | {"cache_salt": "s", "user": "u", "session_id": "x", "priority": 2})
+        [entry] = (await client.get("/_sim/requests")).body["recent"]
+    assert entry.pop("id").startswith("chatcmpl-")
+    assert entry == {
+        "kind": "chat",
+        "stream": False,
+        "cache_salt": "s",
+        "session_id": "x",
+        "priority": 2,
+        "user": "u",
+        "prompt_tokens": 11,
+        "ended": "finished",
+        "cached_tokens": 0,
+        "completion_tokens": 20,
+    }
+
+
+async def test_no_more_sequences_run_than_allowed() -> None:
+    async with simulated("--max-num-seqs", "2", "--decode-tokens-per-second", "50") as client:
+        asking = [asyncio.create_task(client.post(CHAT, ASKED)) for _ in range(3)]
+        await client.settles("vllm:num_requests_waiting", 1)
+        assert await client.metric("vllm:num_requests_running") == 2
+        assert [(await task).status for task in asking] == [200, 200, 200]
+
+
+async def test_a_request_waits_until_its_blocks_are_free() -> None:
+    async with simulated("--decode-tokens-per-second", "50") as client:
+        prompts = [[300 + number] * 5000 for number in range(2)]
+        body = {"max_tokens": 20, "ignore_eos": True, "temperature": 0}
+        asking = [asyncio.create_task(client.post("/v1/completions", body | {"prompt": prompt})) for prompt in prompts]
+        await client.settles("vllm:num_requests_waiting", 1)
+        assert [(await task).status for task in asking] == [200, 200]
+
+
+async def test_sigterm_lets_a_running_stream_end() -> None:
+    async with simulated("--decode-tokens-per-second", "40", shutdown_timeout_seconds=20) as client:
+        streaming = asyncio.create_task(client.stream(CHAT, ASKED))
+        await client.settles("vllm:num_requests_running", 1)
+        client.replica.process.send_signal(signal.SIGTERM)
+        assert (await streaming)[-1]["choices"][0]["finish_reason"] == "length"
+        assert await asyncio.to_thread(client.replica.process.wait, 10) == 0
+
+
+def test_it_refuses_to_start_when_told_to(tmp_path: Any) -> None:
+    command = driver_for("simulated").command(spec_for(tmp_path))
+    started = subprocess.run(
+        [*command.argv, "--fault", "fail-start=1"],
+        env=command.environment({}),
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
+    assert (started.returncode, b"fail-start" in started.stderr) == (1, True)
+
+
+def test_a_cache_too_small_for_the_context_is_refused(tmp_path: Any) -> None:
+    command = driver_for("simulated").command(spec_for(tmp_path, engine_args=("--num-gpu-blocks-override", "200")))
+    started = subprocess.run(command.argv, env=command.environment({}), capture_output=True, timeout=30, check=False)
+    assert started.returncode == 1
+    assert b"200 blocks cannot hold one request" in started.stderr
+
+
+async def test_speeds_are_kept() -> None:
+    """A hundred tokens at 200 a second take half a second, and a prefill of 400 at 1000 another 0.4."""
+    async with simulated("--decode-tokens-per-second", "200", "--prefill-tokens-per-second", "1000") as client:
+        started = time.monotonic()
+        await client.post("/v1/completions", {"prompt": [300] * 400, "max_tokens": 101, "ignore_eos": True})
+        assert time.monotonic() - started >= 0.9
+
+
+@pytest.mark.parametrize("spec", ["nonsense=1", "latency=soon", "latency"])
+def test_a_fault_nobody_knows_is_refused(spec: str) -> None:
+    with pytest.raises(BadFault):
+        Faults.parse([spec])
+
+
+@given(st.text(max_size=200))
+def test_packed_tokens_go_back_to_their_text(text: str) -> None:
+    tokenizer = PackedTokenizer()
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert all(0 <= number < tokenizer.size for number in ids)
+
+
+@given(
+    prompt=st.lists(st.integers(0, 3000), min_size=1, max_size=20),
+    max_tokens=st.integers(1, 120),
+    stop=st.lists(st.sampled_from(["e", ". ", "the", "zzz"]), max_size=2).map(tuple),
+    include=st.booleans(),
+    ignore=st.booleans(),
+)
+def test_an_answer_keeps_its_limits(
+    prompt: list[int], max_tokens: int, stop: tuple[str, ...], include: bool, ignore: bool
+) -> None:
+    speaker = Speaker(FileTokenizer(TINY_MODEL / "tokenizer.json"))
+    sampling = Sampling(max_tokens=max_tokens, temperature=0, stop=stop, include_stop=include, ignore_end=ignore)
+    answer = speaker.answer(prompt, sampling)
+    text = "".join(token.text for token in answer.tokens)
+    assert 1 <= len(answer.tokens) <= max_tokens
+    assert answer == speaker.answer(prompt, sampling)
+    if answer.stop_reason is None:
+        assert not any(word in text for word in stop)
+        assert answer.finish_reason == ("length" if len(answer.tokens) == max_tokens else "stop")
+    else:
+        assert text.endswith(answer.stop_reason) if include else answer.stop_reason not in text
