@@ -75,6 +75,7 @@ def _end_leftovers(instance: Instance) -> bool:
             if server is not None and server.process() is not None:
                 found = True
                 server.stop()
+        leftovers.remove_sockets(instance)
         (instance.data_dir / SUPERVISOR_RECORD).unlink(missing_ok=True)
     return found
 

@@ -36,6 +36,10 @@ class ReplicaStatus:
     pid: int | None
     last_error: str
 
+    @property
+    def serves(self) -> bool:
+        return self.state == "ready" and self.desired_state == "running"
+
 
 def migrate(instance: Instance) -> None:
     """Bring the database to this version as its owner, in a process of its own. Raises MigrationFailed."""
@@ -68,7 +72,7 @@ def replicas() -> list[ReplicaStatus]:
     """Return the replicas that are wanted or still run, oldest first. Needs :func:`connect`."""
     from workers.models import Replica
 
-    rows = Replica.objects.exclude(state__in=("stopped", "lost"), desired_state="stopped")
+    rows = Replica.objects.exclude(state__in=("stopped", "lost", "failed"), desired_state="stopped")
     return [
         ReplicaStatus(
             id=str(row.id),

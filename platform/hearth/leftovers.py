@@ -5,6 +5,8 @@ Embedded servers are not ended here: a start adopts the ones that still run.
 
 from __future__ import annotations
 
+import shutil
+
 from hearth import processes
 from hearth.instance import Instance
 from workers.processes import session_members
@@ -40,3 +42,8 @@ def end_engines(instance: Instance, *, grace_seconds: float) -> list[str]:
             ended.append(path.stem)
         path.unlink(missing_ok=True)
     return ended
+
+
+def remove_sockets(instance: Instance) -> None:
+    """Remove the folder of the sockets and what killed engines left in it. Only once nothing listens there."""
+    shutil.rmtree(instance.sockets_dir, ignore_errors=True)

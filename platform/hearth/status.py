@@ -141,7 +141,7 @@ def _worst(
 ) -> str:
     if now != "up":
         return now
-    ready = sum(replica.state == "ready" for replica in replicas or ())
+    ready = sum(replica.serves for replica in replicas or ())
     well = all(role.state == "running" for role in roles) and ready >= instance.replicas
     return "up" if well else "degraded"
 

@@ -105,6 +105,7 @@ class Supervisor:
         self._progress.say("Database migrated")
         self._go_on()
         fleet.connect(self._instance)
+        fleet.request_stop()  # no engine of before runs any more: rows that say ready would be believed
         first = fleet.bootstrap(self._instance, engine)
         self._database_ready = True
         self._start_roles(engine)
@@ -170,7 +171,7 @@ class Supervisor:
                 self._progress.say(f"  still waiting; replicas: {states}")
             else:
                 self._progress.say_if_new("replicas", f"Replicas: {states}")
-            if sum(each.state == "ready" for each in found) >= self._instance.replicas:
+            if sum(each.serves for each in found) >= self._instance.replicas:
                 return
             failed = next((each for each in found if each.state == "failed"), None)
             if failed is not None:
@@ -225,8 +226,7 @@ class Supervisor:
         for server in (self._redis, self._postgres):
             if server is not None:
                 server.stop()
-        if self._postgres is not None or self._redis is not None:
-            _remove_if_empty(self._instance)
+        leftovers.remove_sockets(self._instance)
         (self._instance.data_dir / SUPERVISOR_RECORD).unlink(missing_ok=True)
         if started:
             self._progress.say("Stopped")
@@ -261,14 +261,6 @@ def _answers(url: str) -> bool:
         return True
     except OSError:
         return False
-
-
-def _remove_if_empty(instance: Instance) -> None:
-    """Remove the folder of the sockets, unless something else of the instance still has one there."""
-    try:
-        instance.sockets_dir.rmdir()
-    except OSError:
-        return
 
 
 def phase(instance: Instance) -> str:
