@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -71,11 +71,16 @@ def agent_thread(data_dir: Path, sink: KeptCanaries | None = None, timing: Timin
         supervisor.stop()
 
 
-@contextmanager
-def celery_agent(data_dir: Path, *, name: str = "agent") -> Iterator[subprocess.Popen[bytes]]:
+def celery_agent(data_dir: Path) -> AbstractContextManager[subprocess.Popen[bytes]]:
     """Run a real ``celery worker`` as the node's agent against the test database."""
-    command = [sys.executable, "-m", "celery", "-A", "hearth", "worker", "-n", f"{name}@{NODE}", "-Q", f"node.{NODE}"]
-    command += ["-P", "threads", "-c", "2", "--without-gossip", "--without-mingle", "--hearth-node", NODE, "-l", "INFO"]
+    return celery_worker(data_dir, "agent", "-Q", f"node.{NODE}", "--hearth-node", NODE)
+
+
+@contextmanager
+def celery_worker(data_dir: Path, name: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a real ``celery worker`` against the test database and Redis; leaving the block ends it with SIGTERM."""
+    command = [sys.executable, "-m", "celery", "-A", "hearth", "worker", "-n", f"{name}@{NODE}", "-l", "INFO"]
+    command += ["-P", "threads", "-c", "2", "--without-gossip", "--without-mingle", *options]
     environment = os.environ | {"DATABASE_URL": database_url(), "HEARTH_DATA_DIR": str(data_dir)}
     with (data_dir / f"{name}.out").open("ab") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
@@ -98,6 +103,23 @@ def database_url() -> str:
     return f"postgresql://{user}:{password}@/{settings['NAME']}?host={quote(settings['HOST'], safe='/')}" + (
         f"&port={settings['PORT']}" if settings["PORT"] else ""
     )
+
+
+@contextmanager
+def database_refusing_connections() -> Iterator[None]:
+    """End every other connection to the test database and refuse new ones, as a server that is away would."""
+    name = connection.ops.quote_name(connection.settings_dict["NAME"])
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER DATABASE {name} CONNECTION LIMIT 0")
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid() AND usename = current_user"
+        )
+    try:
+        yield
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute(f"ALTER DATABASE {name} CONNECTION LIMIT -1")
 
 
 def until(what: Callable[[], T], *, seconds: float = 20.0) -> T:

@@ -9,17 +9,20 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import psycopg
 import pytest
 
 from tenants.audit import SYSTEM
+from tenants.ids import ReplicaId
 from tests.workers.agents import (
     NODE,
     QUICK,
     KeptCanaries,
     agent_thread,
     celery_agent,
+    database_refusing_connections,
     database_url,
     end_everything,
     identity_of,
@@ -53,13 +56,22 @@ def ask(row: Replica, method: str, path: str, body: object = None) -> int:
     assert row.port is not None
     link = http.client.HTTPConnection(row.host, row.port, timeout=30)
     try:
-        headers = {"authorization": f"Bearer {engine_keys.derive(row.id)}", "content-type": "application/json"}
+        headers = {
+            "authorization": f"Bearer {engine_keys.derive(cast(ReplicaId, row.id))}",
+            "content-type": "application/json",
+        }
         link.request(method, path, json.dumps(body) if body is not None else None, headers)
         response = link.getresponse()
         response.read()
         return response.status
     finally:
         link.close()
+
+
+def headers_for(row: Replica) -> dict[str, str]:
+    """Return the headers that open a replica's engine."""
+    key = engine_keys.derive(cast(ReplicaId, row.id))
+    return {"authorization": f"Bearer {key}", "content-type": "application/json"}
 
 
 def path_of(row: Replica) -> list[str]:
@@ -171,7 +183,10 @@ def test_a_replica_no_longer_wanted_finishes_its_requests_and_leaves_no_process(
         leader = identity_of(row)
         link = http.client.HTTPConnection(row.host, row.port or 0, timeout=30)
         body = {"model": "tiny-chat", "prompt": "Tell me", "max_tokens": 40, "ignore_eos": True}
-        headers = {"authorization": f"Bearer {engine_keys.derive(row.id)}", "content-type": "application/json"}
+        headers = {
+            "authorization": f"Bearer {engine_keys.derive(cast(ReplicaId, row.id))}",
+            "content-type": "application/json",
+        }
         link.request("POST", "/v1/completions", json.dumps(body), headers)
         time.sleep(0.5)
         deployments.scale(SYSTEM, "chat", 0)
@@ -260,6 +275,20 @@ def test_an_engine_whose_record_was_never_written_is_found_and_killed(fleet: Fle
     with agent_thread(data_dir):
         until(lambda: Replica.objects.filter(state="ready", generation=2).first())
     assert processes.session_members(identity_of(before)) == []
+
+
+def test_while_the_database_is_away_engines_go_on_and_afterwards_the_agent_does(fleet: Fleet, data_dir: Path) -> None:
+    want(fleet, 2)
+    with agent_thread(data_dir):
+        first, second = until(in_state("ready", 2))
+        with database_refusing_connections():
+            os.killpg(identity_of(first).pid, signal.SIGKILL)
+            time.sleep(1.0)
+            assert processes.is_running(identity_of(second))
+            assert ask(second, "GET", "/health") == 200
+            assert len(path_of(first)) == 4
+        until(lambda: Replica.objects.filter(id=first.id, state="ready", generation=2).first())
+    assert path_of(second) == ["requested", "starting", "warming", "ready"]
 
 
 def test_an_agent_waits_for_its_node_to_be_registered(fleet: Fleet, data_dir: Path) -> None:

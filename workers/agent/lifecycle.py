@@ -135,6 +135,7 @@ class Lifecycle:
         elif to == "suspect":
             self._move(row, "suspect", reason, last_error=reason)
         elif to == "warming":
+            engine.looked_at = 0.0  # ask for the first token at once
             self._move(row, "warming", reason)
         else:
             self._move(row, "ready", reason)
@@ -210,10 +211,13 @@ class Lifecycle:
             engine.observed_at = now
             self._rows.observe(row, engine.load)
 
-    def _move(self, row: Wanted, to: State, reason: str, **changes: object) -> None:
-        if self._rows.move(row, to, reason, **changes):
+    def _move(self, row: Wanted, to: State, reason: str, **changes: object) -> bool:
+        """Move the replica and look again at once; False when it has changed in the database."""
+        moved = self._rows.move(row, to, reason, **changes)
+        if moved:
             log.info("replica %s: %s → %s: %s", row.replica_id, row.state, to, reason)
             self._bell.ring()
+        return moved
 
     def _look(self, state: str, engine: Engine) -> None:
         """Send a look on its way unless one is out or it is too early."""
