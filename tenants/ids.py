@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import NewType
 from uuid import UUID
 
@@ -18,6 +18,10 @@ ReplicaId = NewType("ReplicaId", UUID)
 #: The built-in tenant that pays for canaries and pre-warming.
 PLATFORM_SLUG = "platform"
 
+# Whole milliseconds throughout: by way of floats up to 6 % of the moments of a year come out one too low.
+_UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
 
 def new_id() -> UUID:
     """Return a fresh UUIDv7 (RFC 9562): 48 bits of Unix milliseconds, then random bits."""
@@ -28,9 +32,9 @@ def created_at(value: UUID) -> datetime:
     """Return the UTC time in a UUIDv7, exact to the millisecond. Raises ValueError for another version."""
     if value.version != 7:
         raise ValueError(f"not a UUIDv7: {value}")
-    return datetime.fromtimestamp((value.int >> 80) / 1000, tz=UTC)
+    return _UNIX_EPOCH + (value.int >> 80) * _MILLISECOND
 
 
 def first_id_at(moment: datetime) -> UUID:
-    """Return the smallest UUIDv7 of that millisecond: the lower bound of a time range over ids."""
-    return UUID(int=(int(moment.timestamp() * 1000) << 80) | (0x7 << 76) | (0x2 << 62))
+    """Return the smallest UUIDv7 of that millisecond, of a moment with a zone: the lower bound of a range of ids."""
+    return UUID(int=(((moment - _UNIX_EPOCH) // _MILLISECOND) << 80) | (0x7 << 76) | (0x2 << 62))

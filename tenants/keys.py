@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from tenants import audit, epoch, secret_format
 from tenants.audit import Actor
-from tenants.errors import KeyRefused, NotAllowed
+from tenants.errors import BadName, KeyRefused, NotAllowed
 from tenants.models import ApiKey, Project, Tenant, User
 
 PREFIX = "hk"
@@ -37,9 +37,17 @@ def issue(
     expires_at: datetime | None = None,
     created_by: User | None = None,
 ) -> IssuedKey:
-    """Create a key; its text is returned here and never again. Raises NotAllowed for an archived project."""
+    """Create a key; its text is returned here and never again.
+
+    Raises NotAllowed for an archived project or tenant, BadName for a scope that is not one of SCOPES.
+    """
     if project.archived_at is not None:
         raise NotAllowed("project", project.slug, "archived")
+    if project.tenant.state == Tenant.State.ARCHIVED:
+        raise NotAllowed("tenant", project.tenant.slug, project.tenant.state)
+    unknown = set(scopes) - set(SCOPES)
+    if unknown:
+        raise BadName("scope", ", ".join(sorted(unknown)), ", ".join(SCOPES))
     credential = secret_format.generate(PREFIX)
     stored, pepper_version = secret_format.digest(credential.secret)
     key = ApiKey.objects.create(

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from tenants import audit, epoch
@@ -36,11 +36,14 @@ POLICY_FIELDS = ("cache_mode", "cache_ttl_seconds", "cache_scope", "salt_epoch",
 def create_tenant(actor: Actor, *, slug: str, name: str, policy: Policy | None = None) -> Tenant:
     """Create a tenant with its first policy and a project named ``default``. Raises BadName, AlreadyExists."""
     _check_slug("tenant", slug)
-    if Tenant.objects.filter(slug=slug).exists():
-        raise AlreadyExists("tenant", slug)
-    tenant = Tenant.objects.create(slug=slug, name=name)
-    chosen = policy or Policy()
-    TenantPolicy.objects.create(tenant=tenant, version=1, **{field: getattr(chosen, field) for field in POLICY_FIELDS})
+    first = {field: getattr(policy or Policy(), field) for field in POLICY_FIELDS}
+    _check_policy(first)
+    try:
+        with transaction.atomic():
+            tenant = Tenant.objects.create(slug=slug, name=name)
+    except IntegrityError:
+        raise AlreadyExists("tenant", slug) from None
+    TenantPolicy.objects.create(tenant=tenant, version=1, **first)
     audit.record(actor, "tenant.created", ("tenant", tenant.id), tenant=tenant, after={"slug": slug, "name": name})
     create_project(actor, tenant, slug="default", name="Default")
     return tenant
@@ -48,11 +51,15 @@ def create_tenant(actor: Actor, *, slug: str, name: str, policy: Policy | None =
 
 @transaction.atomic
 def create_project(actor: Actor, tenant: Tenant, *, slug: str, name: str) -> Project:
-    """Create a project. Raises BadName, AlreadyExists."""
+    """Create a project. Raises BadName, AlreadyExists, NotAllowed for an archived tenant."""
     _check_slug("project", slug)
-    if Project.objects.filter(tenant=tenant, slug=slug).exists():
-        raise AlreadyExists("project", slug)
-    project = Project.objects.create(tenant=tenant, slug=slug, name=name)
+    if tenant.state == Tenant.State.ARCHIVED:
+        raise NotAllowed("tenant", tenant.slug, tenant.state)
+    try:
+        with transaction.atomic():
+            project = Project.objects.create(tenant=tenant, slug=slug, name=name)
+    except IntegrityError:
+        raise AlreadyExists("project", slug) from None
     audit.record(actor, "project.created", ("project", project.id), tenant=tenant, after={"slug": slug, "name": name})
     epoch.bump()
     return project
@@ -100,11 +107,11 @@ def archive(actor: Actor, tenant: Tenant) -> Tenant:
     return _set_state(actor, tenant, Tenant.State.ARCHIVED)
 
 
-def find_tenant(slug_or_id: str) -> Tenant:
-    """Return a tenant by slug or id. Raises NotFound."""
-    found = Tenant.objects.filter(slug=slug_or_id).first()
+def find_tenant(slug: str) -> Tenant:
+    """Return a tenant by slug. Raises NotFound."""
+    found = Tenant.objects.filter(slug=slug).first()
     if found is None:
-        raise NotFound("tenant", slug_or_id)
+        raise NotFound("tenant", slug)
     return found
 
 
@@ -156,7 +163,12 @@ def _check_policy(values: dict[str, Any]) -> None:
     ):
         if values[field] not in choices:
             raise BadName(field, str(values[field]), " | ".join(choices))
-    limit = values["requests_per_minute"]
-    for field, value in (("requests_per_minute", limit), ("cache_ttl_seconds", values["cache_ttl_seconds"])):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31):
-            raise BadName(field, str(value), "a whole number from 0 to 2147483647, or null for unlimited")
+    if values["requests_per_minute"] is not None:
+        _check_number("requests_per_minute", values["requests_per_minute"], "or null for unlimited")
+    for field in ("cache_ttl_seconds", "salt_epoch"):
+        _check_number(field, values[field])
+
+
+def _check_number(field: str, value: object, *more: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
+        raise BadName(field, str(value), ", ".join(["a whole number from 0 to 2147483647", *more]))

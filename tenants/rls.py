@@ -21,18 +21,16 @@ TENANT_ROLE = "hearth_tenant"
 def as_tenant(tenant_id: TenantId) -> Iterator[None]:
     """Run the block in one transaction that can read only this tenant's rows and write nothing.
 
-    ``SET LOCAL`` ends with the transaction, so nothing leaks through a pooled connection. Do not nest it inside
-    a transaction that still has to write.
+    ``SET LOCAL`` ends with the transaction, so nothing leaks through a pooled connection. Inside another transaction
+    the role is given back when the block ends; when the block raises, by the rollback to where it began.
     """
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SELECT set_config('hearth.tenant_id', %s, true)", [str(tenant_id)])
         cursor.execute(f"SET LOCAL ROLE {TENANT_ROLE}")
-        try:
-            yield
-        finally:
-            if not connection.needs_rollback:
-                cursor.execute("RESET ROLE")
-                cursor.execute("SELECT set_config('hearth.tenant_id', '', true)")
+        yield
+        if not connection.needs_rollback:
+            cursor.execute("RESET ROLE")
+            cursor.execute("SELECT set_config('hearth.tenant_id', '', true)")
 
 
 def enable_sql(table: str, condition: str = "tenant_id = current_setting('hearth.tenant_id')::uuid") -> str:

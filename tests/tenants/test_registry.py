@@ -1,0 +1,139 @@
+"""Tenants, projects and policy versions."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.db import connection
+from django.db.utils import DatabaseError
+
+from tenants import registry
+from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound
+from tenants.ids import TenantId
+from tenants.models import Project, Tenant, TenantPolicy
+from tenants.registry import Policy
+from tests.tenants.customers import OPERATOR, Customer
+
+
+def versions(tenant: Tenant) -> list[tuple[int, str]]:
+    """Return a tenant's policy versions and their cache modes."""
+    return list(TenantPolicy.objects.filter(tenant=tenant).order_by("version").values_list("version", "cache_mode"))
+
+
+def test_a_new_tenant_has_a_policy_and_a_default_project(db: None) -> None:
+    policy = Policy(cache_mode="all", cache_ttl_seconds=60, cache_scope="key", salt_epoch=3, requests_per_minute=7)
+    tenant = registry.create_tenant(OPERATOR, slug="acme", name="Acme", policy=policy)
+    first = registry.policy_of(tenant)
+    assert first.version == 1
+    assert Policy(**{field: getattr(first, field) for field in registry.POLICY_FIELDS}) == policy
+    assert list(Project.objects.filter(tenant=tenant).values_list("slug", flat=True)) == ["default"]
+
+
+@pytest.mark.parametrize("slug", ["", "Acme", "a b", "-acme", "acme-", "ä", "a" * 64, "acme\n"])
+def test_a_slug_that_is_not_allowed_is_refused_and_nothing_is_made(db: None, slug: str) -> None:
+    with pytest.raises(BadName) as refused:
+        registry.create_tenant(OPERATOR, slug=slug, name="x")
+    assert (refused.value.kind, refused.value.name) == ("tenant", slug)
+    assert not Tenant.objects.exists()
+
+
+@pytest.mark.parametrize("slug", ["a", "0", "a-b", "a" * 63])
+def test_a_slug_of_letters_digits_and_dashes_is_allowed(db: None, slug: str) -> None:
+    assert registry.create_tenant(OPERATOR, slug=slug, name="x").slug == slug
+
+
+def test_a_taken_slug_is_refused_and_the_transaction_goes_on(acme: Customer) -> None:
+    with pytest.raises(AlreadyExists) as refused:
+        registry.create_tenant(OPERATOR, slug="acme", name="Again")
+    assert (refused.value.kind, refused.value.name) == ("tenant", "acme")
+    with pytest.raises(AlreadyExists):
+        registry.create_project(OPERATOR, acme.tenant, slug="default", name="Again")
+    assert Tenant.objects.count() == 1
+
+
+def test_two_tenants_may_have_projects_of_one_name(acme: Customer, globex: Customer) -> None:
+    for customer in (acme, globex):
+        registry.create_project(OPERATOR, customer.tenant, slug="search", name="Search")
+    assert Project.objects.filter(slug="search").count() == 2
+
+
+def test_each_change_of_policy_is_a_new_version_and_the_old_one_stays(acme: Customer) -> None:
+    changed = registry.set_policy(OPERATOR, acme.tenant, cache_mode="all")
+    assert (changed.version, changed.cache_mode, changed.cache_ttl_seconds) == (2, "all", 3600)
+    assert registry.policy_of(acme.tenant) == changed
+    assert versions(acme.tenant) == [(1, "deterministic"), (2, "all")]
+
+
+def test_a_policy_that_does_not_differ_makes_no_version(acme: Customer) -> None:
+    same = registry.set_policy(OPERATOR, acme.tenant, cache_mode="deterministic", requests_per_minute=None)
+    assert (same.version, versions(acme.tenant)) == (1, [(1, "deterministic")])
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("cache_mode", "sometimes"),
+        ("cache_mode", None),
+        ("cache_scope", "user"),
+        ("requests_per_minute", -1),
+        ("requests_per_minute", 2**31),
+        ("requests_per_minute", 1.5),
+        ("requests_per_minute", True),
+        ("requests_per_minute", "10"),
+        ("cache_ttl_seconds", None),
+        ("cache_ttl_seconds", -1),
+        ("salt_epoch", None),
+        ("salt_epoch", 2**31),
+        ("a_field_of_nobody", 1),
+    ],
+)
+def test_a_policy_value_that_is_not_allowed_is_refused_by_name(acme: Customer, field: str, value: Any) -> None:
+    with pytest.raises(BadName) as refused:
+        registry.set_policy(OPERATOR, acme.tenant, **{field: value})
+    assert field in {refused.value.kind, refused.value.name}
+    assert versions(acme.tenant) == [(1, "deterministic")]
+
+
+@pytest.mark.parametrize("value", [None, 0, 1, 2**31 - 1])
+def test_a_limit_may_be_nothing_zero_or_a_number(acme: Customer, value: int | None) -> None:
+    registry.set_policy(OPERATOR, acme.tenant, requests_per_minute=5)
+    assert registry.set_policy(OPERATOR, acme.tenant, requests_per_minute=value).requests_per_minute == value
+
+
+def test_a_tenant_cannot_begin_with_a_policy_that_is_not_allowed(db: None) -> None:
+    with pytest.raises(BadName):
+        registry.create_tenant(OPERATOR, slug="acme", name="Acme", policy=Policy(cache_mode="sometimes"))
+    assert not Tenant.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "change", ["UPDATE tenants_tenantpolicy SET cache_mode = 'all'", "DELETE FROM tenants_tenantpolicy"]
+)
+def test_the_database_refuses_to_change_a_policy_version(acme: Customer, change: str) -> None:
+    with connection.cursor() as cursor, pytest.raises(DatabaseError, match="tenants_tenantpolicy only grows"):
+        cursor.execute(change)
+
+
+def test_an_archived_tenant_stays_archived(acme: Customer) -> None:
+    archived = registry.archive(OPERATOR, acme.tenant)
+    assert archived.archived_at is not None
+    assert registry.archive(OPERATOR, acme.tenant).archived_at == archived.archived_at
+    for change in (registry.suspend, registry.resume):
+        with pytest.raises(NotAllowed) as refused:
+            change(OPERATOR, acme.tenant)
+        assert (refused.value.name, refused.value.state) == ("acme", "archived")
+    with pytest.raises(NotAllowed):
+        registry.create_project(OPERATOR, archived, slug="late", name="Late")
+
+
+def test_a_tenant_is_found_by_slug_or_by_id_and_else_named_as_missing(acme: Customer) -> None:
+    assert registry.find_tenant("acme") == registry.tenant_by_id(TenantId(acme.tenant.id)) == acme.tenant
+    with pytest.raises(NotFound) as missing:
+        registry.find_tenant("initech")
+    assert (missing.value.kind, missing.value.name) == ("tenant", "initech")
+    with pytest.raises(NotFound):
+        registry.tenant_by_id(TenantId(uuid4()))
+    with pytest.raises(NotFound):
+        registry.platform_tenant()

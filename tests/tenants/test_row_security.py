@@ -1,0 +1,306 @@
+"""Whatever a tenant may read in the database, it reads its own rows of, and changes nothing.
+
+The tables are found in PostgreSQL's catalogue, so a table or partition made tomorrow is tested too: it must have
+rows here (ROWS) or be closed to tenants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from uuid import UUID
+
+import pytest
+from django.apps import apps
+from django.db import connection, transaction
+from django.db.utils import DatabaseError
+from django.utils import timezone
+
+from billing.models import (
+    LedgerAccount,
+    LedgerEntry,
+    LedgerTransaction,
+    PriceBook,
+    PriceVersion,
+    UsageRecord,
+    UsageRollup,
+)
+from catalogue.models import Model
+from tenants.ids import TenantId, new_id
+from tenants.models import ApiKey, AuditEntry, Membership, Project, Tenant, TenantPolicy, User
+from tenants.rls import TENANT_ROLE, as_tenant
+from tests.tenants.customers import Customer
+from workers.models import DeferredRequest
+
+#: Who owns a row, where it is not the tenant in tenant_id.
+OWNERS = {
+    "tenants_tenant": "id",
+    "catalogue_model": "owner_id",
+    "billing_ledgerentry": "(SELECT tenant_id FROM billing_ledgeraccount AS account WHERE account.id = account_id)",
+    "billing_priceversion": "(SELECT tenant_id FROM billing_pricebook AS book WHERE book.id = book_id)",
+}
+#: Rows of these tables that every tenant may see.
+EVERYBODYS = {
+    "catalogue_model": "visibility = 'public'",
+    "billing_pricebook": "tenant_id IS NULL",
+    "billing_priceversion": f"{OWNERS['billing_priceversion']} IS NULL",
+}
+NOBODY = TenantId(UUID(int=0))
+
+
+def usage(customer: Customer, identity: UUID) -> UsageRecord:
+    """Write one usage record."""
+    now = timezone.now()
+    return UsageRecord.objects.create(
+        id=identity,
+        tenant_id=customer.tenant.id,
+        project_id=customer.project.id,
+        key_id=customer.key.id,
+        endpoint="/v1/completions",
+        model_name="demo",
+        revision_id=new_id(),
+        started_at=now,
+        finished_at=now,
+        state="complete",
+        http_status=200,
+        stream=False,
+        cache_result="miss",
+        prompt_tokens=1,
+        cached_prompt_tokens=0,
+        completion_tokens=1,
+        tokens_source="engine",
+        duration_ms=1.0,
+    )
+
+
+def ledger_entries(customer: Customer) -> list[LedgerEntry]:
+    """Post one transaction that sums to zero."""
+    posted = LedgerTransaction.objects.create(tenant_id=customer.tenant.id, kind="usage", source=str(new_id()))
+    return [
+        LedgerEntry.objects.create(
+            transaction=posted,
+            account=LedgerAccount.objects.create(tenant_id=customer.tenant.id, kind=kind, currency="EUR"),
+            amount_pico=amount,
+        )
+        for kind, amount in (("receivable", 5), ("revenue", -5))
+    ]
+
+
+def price(book: PriceBook) -> PriceVersion:
+    """Write one price."""
+    return PriceVersion.objects.create(
+        book=book,
+        model_name="demo",
+        prompt_pico=1,
+        cached_prompt_pico=1,
+        completion_pico=1,
+        effective_from=datetime(2026, 1, 1, tzinfo=UTC),
+    )
+
+
+#: How to make a row of each table that a tenant may read.
+ROWS: dict[str, Callable[[Customer], object]] = {
+    "tenants_tenant": lambda customer: customer.tenant,
+    "tenants_tenantpolicy": lambda customer: TenantPolicy.objects.get(tenant=customer.tenant),
+    "tenants_project": lambda customer: customer.project,
+    "tenants_apikey": lambda customer: customer.key,
+    "tenants_auditentry": lambda customer: AuditEntry.objects.filter(tenant=customer.tenant).first(),
+    "tenants_membership": lambda customer: Membership.objects.create(
+        tenant=customer.tenant, user=User.objects.create_user(customer.tenant.slug)
+    ),
+    "catalogue_model": lambda customer: Model.objects.create(name=customer.tenant.slug, owner=customer.tenant),
+    "billing_usagerecord": lambda customer: usage(customer, new_id()),
+    "billing_usagerecord_default": lambda customer: usage(customer, new_id()),
+    "billing_usagerollup": lambda customer: UsageRollup.objects.create(
+        starts_at=datetime(2026, 1, 1, tzinfo=UTC),
+        tenant_id=customer.tenant.id,
+        project_id=customer.project.id,
+        model_name="demo",
+    ),
+    "billing_ledgeraccount": lambda customer: LedgerAccount.objects.create(
+        tenant_id=customer.tenant.id, kind="receivable", currency="USD"
+    ),
+    "billing_ledgertransaction": lambda customer: LedgerTransaction.objects.create(
+        tenant_id=customer.tenant.id, kind="usage", source=customer.tenant.slug
+    ),
+    "billing_ledgerentry": ledger_entries,
+    "billing_pricebook": lambda customer: PriceBook.objects.create(
+        name=customer.tenant.slug, tenant_id=customer.tenant.id
+    ),
+    "billing_priceversion": lambda customer: price(PriceBook.objects.get(tenant_id=customer.tenant.id)),
+    "workers_deferredrequest": lambda customer: DeferredRequest.objects.create(
+        tenant=customer.tenant,
+        project=customer.project,
+        key=customer.key,
+        endpoint="/v1/completions",
+        body=b"{}",
+        expires_at=timezone.now(),
+    ),
+}
+
+
+@pytest.fixture
+def world(acme: Customer, globex: Customer) -> tuple[Customer, Customer]:
+    """Both tenants have a row in every table that a tenant may read, and so has everybody where that is allowed."""
+    for customer in (acme, globex):
+        for make in ROWS.values():
+            make(customer)
+    price(PriceBook.objects.create(name="everybody's"))
+    Model.objects.create(name="everybody's", owner=globex.tenant, visibility=Model.Visibility.PUBLIC)
+    return acme, globex
+
+
+def relations(condition: str) -> list[str]:
+    """Return the tables, partitions and views of the schema that meet a condition."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"""SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace
+                AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND {condition} ORDER BY c.relname"""
+        )
+        return [name for (name,) in cursor.fetchall()]
+
+
+def readable() -> list[str]:
+    """Return what the tenant role may read."""
+    return relations(f"has_table_privilege('{TENANT_ROLE}', c.oid, 'SELECT')")
+
+
+def seen(table: str) -> set[object]:
+    """Return the ids of all rows that the current role sees."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT id FROM {table}")
+        return {identity for (identity,) in cursor.fetchall()}
+
+
+def owned(table: str, owner: UUID) -> set[object]:
+    """Return the ids of an owner's rows, as a role that sees all."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT id FROM {table} WHERE {OWNERS.get(table, 'tenant_id')} = %s", [owner])
+        return {identity for (identity,) in cursor.fetchall()}
+
+
+def everybodys(table: str) -> set[object]:
+    """Return the ids of the rows that every tenant may see, as a role that sees all."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT id FROM {table} WHERE {EVERYBODYS.get(table, 'false')}")
+        return {identity for (identity,) in cursor.fetchall()}
+
+
+def test_every_table_a_tenant_may_read_is_tried_here(db: None) -> None:
+    assert readable() == sorted(ROWS)
+
+
+def test_every_table_a_tenant_may_read_is_protected_partitions_too(db: None) -> None:
+    assert relations(f"has_table_privilege('{TENANT_ROLE}', c.oid, 'SELECT') AND NOT c.relrowsecurity") == []
+
+
+def test_every_model_that_belongs_to_a_tenant_is_protected_or_closed_to_tenants(db: None) -> None:
+    belonging = {
+        model._meta.db_table
+        for model in apps.get_models()
+        if "tenant_id" in {field.column for field in model._meta.concrete_fields}
+    }
+    unprotected = set(relations("NOT c.relrowsecurity"))
+    assert belonging & unprotected == set()
+
+
+@pytest.mark.parametrize("table", ROWS)
+def test_a_tenant_sees_its_own_rows_and_everybodys_and_no_others(world: tuple[Customer, Customer], table: str) -> None:
+    acme, globex = world
+    own, strangers, shared = owned(table, acme.tenant.id), owned(table, globex.tenant.id), everybodys(table)
+    assert own
+    assert strangers - shared
+    assert bool(shared) == (table in EVERYBODYS)
+    with as_tenant(TenantId(acme.tenant.id)):
+        assert seen(table) == own | shared
+
+
+@pytest.mark.parametrize("table", ROWS)
+def test_a_tenant_that_does_not_exist_sees_nothing(world: tuple[Customer, Customer], table: str) -> None:
+    shared = everybodys(table)
+    with as_tenant(NOBODY):
+        assert seen(table) == shared
+
+
+@pytest.mark.parametrize("table", ROWS)
+@pytest.mark.parametrize("setting", [None, "", "'; DROP TABLE tenants_tenant; --"])
+def test_the_tenant_role_without_a_tenant_sees_nothing(
+    world: tuple[Customer, Customer], table: str, setting: str | None
+) -> None:
+    with pytest.raises(DatabaseError), transaction.atomic(), connection.cursor() as cursor:
+        if setting is not None:
+            cursor.execute("SELECT set_config('hearth.tenant_id', %s, true)", [setting])
+        cursor.execute(f"SET LOCAL ROLE {TENANT_ROLE}")
+        cursor.execute(f"SELECT 1 FROM {table}")
+
+
+def test_a_tenant_may_write_nowhere(db: None) -> None:
+    for privilege in ("INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER"):
+        assert relations(f"has_table_privilege('{TENANT_ROLE}', c.oid, '{privilege}')") == []
+        if privilege in {"INSERT", "UPDATE", "REFERENCES"}:
+            assert relations(f"has_any_column_privilege('{TENANT_ROLE}', c.oid, '{privilege}')") == []
+
+
+@pytest.mark.parametrize("table", ROWS)
+def test_a_tenants_writes_are_refused_by_the_database(world: tuple[Customer, Customer], table: str) -> None:
+    acme, _ = world
+    before = owned(table, acme.tenant.id)
+    for statement in (
+        f"UPDATE {table} SET id = id",
+        f"DELETE FROM {table}",
+        f"INSERT INTO {table} DEFAULT VALUES",
+    ):
+        with (
+            pytest.raises(DatabaseError, match=f"permission denied for table {table}"),
+            as_tenant(TenantId(acme.tenant.id)),
+            connection.cursor() as cursor,
+        ):
+            cursor.execute(statement)
+    assert owned(table, acme.tenant.id) == before
+
+
+def test_the_tenant_role_can_neither_log_in_nor_step_around_the_rules(db: None) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT rolcanlogin, rolsuper, rolbypassrls, rolcreatedb, rolcreaterole FROM pg_roles WHERE rolname = %s",
+            [TENANT_ROLE],
+        )
+        assert cursor.fetchone() == (False, False, False, False, False)
+
+
+def role_and_tenant() -> tuple[str, str]:
+    """Return who the connection is now."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_user, coalesce(current_setting('hearth.tenant_id', true), '')")
+        found = cursor.fetchone()
+        assert found is not None
+        return str(found[0]), str(found[1])
+
+
+def test_the_role_is_given_back_when_the_block_ends(acme: Customer) -> None:
+    before = role_and_tenant()
+    with as_tenant(TenantId(acme.tenant.id)):
+        assert role_and_tenant() == (TENANT_ROLE, str(acme.tenant.id))
+    assert role_and_tenant() == before
+    Tenant.objects.filter(id=acme.tenant.id).update(name="written again")
+
+
+def test_the_role_is_given_back_when_the_block_raises(acme: Customer) -> None:
+    before = role_and_tenant()
+    with pytest.raises(ZeroDivisionError), as_tenant(TenantId(acme.tenant.id)):
+        raise ZeroDivisionError
+    assert role_and_tenant() == before
+
+
+def test_an_error_of_the_database_inside_the_block_is_the_one_that_is_told(acme: Customer) -> None:
+    before = role_and_tenant()
+    denied = pytest.raises(DatabaseError, match="permission denied for table tenants_user")
+    with denied, as_tenant(TenantId(acme.tenant.id)):
+        User.objects.exists()
+    assert role_and_tenant() == before
+
+
+def test_a_tenant_reads_its_own_rows_through_the_orm(acme: Customer, globex: Customer) -> None:
+    with as_tenant(TenantId(acme.tenant.id)):
+        assert list(Project.objects.all()) == [acme.project]
+        assert list(ApiKey.objects.all()) == [acme.key]

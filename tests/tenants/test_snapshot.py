@@ -1,0 +1,96 @@
+"""The snapshot says of every key what the database says."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from tenants import epoch, keys, registry, secret_format, snapshot
+from tenants.errors import KeyRefused
+from tests.tenants import customers
+from tests.tenants.customers import OPERATOR, Customer
+
+
+def test_a_caller_is_who_the_database_says(acme: Customer) -> None:
+    registry.set_policy(OPERATOR, acme.tenant, cache_mode="all", requests_per_minute=9)
+    caller = snapshot.load().authenticate(acme.secret)
+    assert caller == snapshot.Caller(
+        tenant_id=acme.tenant.id,  # type: ignore[arg-type]
+        tenant_slug="acme",
+        project_id=acme.project.id,  # type: ignore[arg-type]
+        key_id=acme.key.id,  # type: ignore[arg-type]
+        key_public_id=acme.key.public_id,
+        scopes=frozenset({"inference", "management:read"}),
+        allowed_models=frozenset(),
+        trust_group="",
+        policy=registry.Policy(cache_mode="all", requests_per_minute=9),
+    )
+
+
+def test_two_snapshots_of_one_state_are_equal_and_name_its_epoch(acme: Customer, globex: Customer) -> None:
+    assert snapshot.load() == snapshot.load()
+    assert snapshot.load().epoch == epoch.current()
+
+
+def test_each_tenant_gets_its_own_newest_policy(acme: Customer, globex: Customer) -> None:
+    for limit in (5, 6, 7):
+        registry.set_policy(OPERATOR, acme.tenant, requests_per_minute=limit)
+    registry.set_policy(OPERATOR, globex.tenant, requests_per_minute=1)
+    found = snapshot.load()
+    assert found.authenticate(acme.secret).policy.requests_per_minute == 7
+    assert found.authenticate(globex.secret).policy.requests_per_minute == 1
+
+
+def test_a_snapshot_does_not_change_with_the_database(acme: Customer) -> None:
+    before = snapshot.load()
+    keys.revoke(OPERATOR, acme.key)
+    assert before.authenticate(acme.secret).key_id == acme.key.id
+    with pytest.raises(KeyRefused) as refused:
+        snapshot.load().authenticate(acme.secret)
+    assert refused.value.reason == "revoked"
+
+
+def test_a_key_that_expires_stops_working_in_a_snapshot_taken_before(acme: Customer) -> None:
+    issued = keys.issue(OPERATOR, acme.project, name="short", expires_at=timezone.now() + timedelta(hours=1))
+    taken = snapshot.load()
+    stored = taken.keys[issued.key.public_id]
+    later = dataclasses.replace(
+        taken, keys={issued.key.public_id: dataclasses.replace(stored, expires_at=timezone.now().timestamp() - 1)}
+    )
+    assert taken.authenticate(issued.secret).key_id == issued.key.id
+    with pytest.raises(KeyRefused) as refused:
+        later.authenticate(issued.secret)
+    assert refused.value.reason == "expired"
+
+
+def test_a_caller_proved_earlier_is_found_by_public_id_while_its_key_lives(acme: Customer) -> None:
+    taken = snapshot.load()
+    assert taken.caller(acme.key.public_id) == taken.authenticate(acme.secret)
+    with pytest.raises(KeyRefused) as unknown:
+        taken.caller("nobody")
+    keys.revoke(OPERATOR, acme.key)
+    with pytest.raises(KeyRefused) as revoked:
+        snapshot.load().caller(acme.key.public_id)
+    assert (unknown.value.reason, revoked.value.reason) == ("unknown", "revoked")
+
+
+def test_a_snapshot_knows_an_id_whatever_its_secret(acme: Customer) -> None:
+    taken = snapshot.load()
+    forged = secret_format.Credential(prefix="hk", public_id=acme.key.public_id, secret="A" * 43)
+    assert [taken.knows(text) for text in (acme.secret, forged.text(), secret_format.generate("hk").text())] == [
+        True,
+        True,
+        False,
+    ]
+
+
+def test_asking_for_a_snapshot_takes_three_queries_however_many_keys(
+    acme: Customer, django_assert_num_queries: object
+) -> None:
+    for number in range(5):
+        customers.create(f"tenant-{number}")
+    with django_assert_num_queries(3):  # type: ignore[operator]
+        assert len(snapshot.load().keys) == 6
