@@ -56,6 +56,14 @@ class WalDirectoryBusy(BillingError):
         self.directory = directory
 
 
+class MixedCurrencies(BillingError):
+    """A tenant's month was charged in several. Carries them."""
+
+    def __init__(self, currencies: frozenset[str]) -> None:
+        super().__init__(f"charged in {', '.join(sorted(currencies))}")
+        self.currencies = currencies
+
+
 class PriceRefused(BillingError):
     """Base of refused price changes. Carries the model."""
 

@@ -30,6 +30,8 @@ SUMS = (
     "saved_prediction_pico",
     "saved_prefix_pico",
 )
+ERROR_STATES = frozenset({"engine_error", "interrupted"})
+FIRST_ERROR_STATUS = 400
 _KEYS = ("starts_at", "tenant_id", "project_id", "model_name")
 _COLUMNS = ", ".join((*_KEYS, *SUMS))
 _ADD = f"""
@@ -52,20 +54,20 @@ def add_money(rows: Iterable[UsageRow]) -> None:
 
 def is_error(state: str, http_status: int) -> bool:
     """Say whether a request failed by the platform's doing or was refused; a client that left is none."""
-    return state in {"engine_error", "interrupted"} or http_status >= 400
+    return state in ERROR_STATES or http_status >= FIRST_ERROR_STATUS
 
 
 def _upsert(parts: Iterable[tuple[Key, tuple[int, ...]]]) -> None:
     """Add the parts up and write each bucket once, sorted: two drains then never wait for each other in a ring."""
-    sums: dict[Key, tuple[int, ...]] = {}
+    groups: dict[Key, list[tuple[int, ...]]] = {}
     for key, values in parts:
-        known = sums.get(key)
-        sums[key] = values if known is None else tuple(a + b for a, b in zip(known, values, strict=True))
-    if not sums:
+        groups.setdefault(key, []).append(values)
+    if not groups:
         return
     # Numbers as text: money may outgrow what JSON writers take for an integer.
     documents = [
-        dict(zip((*_KEYS, *SUMS), (*key, *map(str, values)), strict=True)) for key, values in sorted(sums.items())
+        dict(zip((*_KEYS, *SUMS), (*key, *(str(sum(column)) for column in zip(*group, strict=True))), strict=True))
+        for key, group in sorted(groups.items())
     ]
     with connection.cursor() as cursor:
         cursor.execute(_ADD, [msgspec.json.encode(documents).decode()])
