@@ -88,6 +88,13 @@ def replicas() -> list[ReplicaStatus]:
     ]
 
 
+def wal_backlog_bytes() -> int:
+    """Return how much usage is written but not yet in the database. Needs :func:`connect`."""
+    from billing.backlog import backlog
+
+    return backlog().bytes
+
+
 def request_stop() -> int:
     """Ask every replica to stop and return how many were asked. Needs :func:`connect` and no control worker."""
     from tenants.audit import SYSTEM

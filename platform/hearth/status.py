@@ -38,8 +38,8 @@ class ServerStatus:
 class Status:
     """The instance now. ``state``: up, degraded (up, but a role or replica is not), starting or down.
 
-    ``replicas`` is None while the database cannot be asked; ``wal_backlog_bytes`` counts usage records not yet in
-    the database, and is None while there is no write-ahead log.
+    ``wal_backlog_bytes`` is usage written but not yet in the database. It and ``replicas`` are None while the
+    database cannot be asked.
     """
 
     state: str
@@ -62,7 +62,7 @@ def read(instance: Instance) -> Status:
     now = phase(instance)
     ready = summary.read(instance.up_path) if now == "up" else None
     roles = tuple(_role(instance, role.name, supervised=supervisor is not None) for role in ROLES)
-    replicas = _replicas(instance) if now != "down" else None
+    replicas, backlog = _ask_database(instance) if now != "down" else (None, None)
     return Status(
         state=_worst(instance, now, roles, replicas),
         pid=supervisor.pid if supervisor else None,
@@ -75,7 +75,7 @@ def read(instance: Instance) -> Status:
         roles=roles,
         servers=_servers(instance),
         replicas=replicas,
-        wal_backlog_bytes=_backlog(instance),
+        wal_backlog_bytes=backlog,
     )
 
 
@@ -126,14 +126,15 @@ def _server(name: str, process: ProcessIdentity | None, *, external: bool) -> Se
     return ServerStatus(name=name, state=state, pid=process.pid if process else None)
 
 
-def _replicas(instance: Instance) -> tuple[ReplicaStatus, ...] | None:
+def _ask_database(instance: Instance) -> tuple[tuple[ReplicaStatus, ...] | None, int | None]:
+    """Return replicas and backlog; None for each while the database is away or not migrated yet."""
     from django.db import Error
 
+    fleet.connect(instance)
     try:
-        fleet.connect(instance)
-        return tuple(fleet.replicas())
-    except (Error, FileNotFoundError):
-        return None
+        return tuple(fleet.replicas()), fleet.wal_backlog_bytes()
+    except Error:
+        return None, None
 
 
 def _worst(
@@ -144,11 +145,3 @@ def _worst(
     ready = sum(replica.serves for replica in replicas or ())
     well = all(role.state == "running" for role in roles) and ready >= instance.replicas
     return "up" if well else "degraded"
-
-
-def _backlog(instance: Instance) -> int | None:
-    """Return the bytes of write-ahead log that the drain has not removed yet."""
-    try:
-        return sum(entry.stat().st_size for entry in (instance.data_dir / "wal").iterdir() if entry.is_file())
-    except OSError:
-        return None
