@@ -1,6 +1,7 @@
 """What the drivers start."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,14 @@ def test_a_cpu_engine_gets_what_makes_vllm_run_there(tmp_path: Path) -> None:
     assert "--enforce-eager" in command.argv
     assert command.env["VLLM_CPU_KVCACHE_SPACE"] == "1"
     assert command.env["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
+    assert command.env["TORCHDYNAMO_DISABLE"] == "1"
+
+
+def test_a_cpu_engine_leaves_cores_to_others(tmp_path: Path) -> None:
+    driver = vllm(EngineKind.VLLM_CPU)
+    half = max(1, len(os.sched_getaffinity(0)) // 2)
+    assert driver.command(spec_for(tmp_path)).env["OMP_NUM_THREADS"] == str(half)
+    assert driver.command(spec_for(tmp_path, cpu_threads=6)).env["OMP_NUM_THREADS"] == "6"
 
 
 def test_a_gpu_engine_sees_its_own_devices_only(tmp_path: Path) -> None:

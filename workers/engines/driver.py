@@ -47,6 +47,8 @@ class EngineSpec:
     kv_events_endpoint: str | None = None
     kv_replay_endpoint: str | None = None
     gpu_uuids: tuple[str, ...] = ()
+    #: Threads of one engine on a CPU; None shares the cores between two engines.
+    cpu_threads: int | None = None
     shutdown_timeout_seconds: int = 30
     #: Opens /pause, /resume and the other unauthenticated development routes: only where nobody else
     #: reaches the port.

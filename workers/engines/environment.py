@@ -167,6 +167,10 @@ def _require_platform(kind: EngineKind, place: Path) -> None:
             f"vLLM has no wheels for {sys.platform} on {platform.machine()}",
             "use HEARTH_ENGINE=simulated, or Linux on x86_64 or aarch64",
         )
+    if kind is EngineKind.VLLM and not any(map(shutil.which, (os.environ.get("CC") or "cc", "gcc", "clang"))):
+        raise EngineUnavailable(
+            "vLLM compiles kernels on a GPU and there is no C compiler", "run `apt-get install gcc` as root"
+        )
     free = shutil.disk_usage(place.parent).free
     if free < NEEDED_BYTES[kind] and not (place / "bin").exists():
         raise EngineUnavailable(
