@@ -117,7 +117,7 @@ class Instance:
             credentials = {"username": admin["username"], "password": admin["password"], "name": "journey"}
             issued = request(self.management + "/tokens", "", credentials)
             assert issued.status == 201, issued
-            self._token = issued.json()["token"]
+            self._token = issued.json()["secret"]
         return request(self.management + path, self._token, body, method=method)
 
     def usage(self, slug: str, request_id: str) -> Any:

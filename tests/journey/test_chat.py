@@ -83,8 +83,7 @@ def test_a_stream_is_metered_as_exactly_as_an_answer(instance: Instance) -> None
 def test_limits_are_told_and_hold(instance: Instance) -> None:
     made = instance.operator("/tenants", {"slug": "limited", "name": "Limited", "policy": {"requests_per_minute": 3}})
     assert made.status == 201, made
-    project = instance.operator("/projects?tenant=limited").json()["results"][0]["id"]
-    key = instance.operator("/keys", {"project": project, "name": "k"}).json()["secret"]
+    key = instance.operator("/tenants/limited/keys", {"name": "k"}).json()["secret"]
     body = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
     answers = [instance.call("/chat/completions", key, body) for _ in range(5)]
     assert [answer.status for answer in answers] == [200, 200, 200, 429, 429]

@@ -22,31 +22,35 @@ def test_a_strangers_key_sees_no_usage_of_another(instance: Instance) -> None:
 
 
 def test_a_strangers_key_sees_only_its_own_tenant(instance: Instance) -> None:
-    acme = next(t for t in instance.operator("/tenants").json()["results"] if t["slug"] == "acme")
+    acme = instance.operator("/tenants/acme").json()["id"]
     seen = request(f"{instance.management}/tenants", instance.key("globex")).json()["results"]
     assert [tenant["slug"] for tenant in seen] == ["globex"]
-    for path in (f"/tenants/{acme['id']}", f"/keys?tenant={acme['id']}", f"/statements/2026-11?tenant={acme['id']}"):
-        answer = request(instance.management + path, instance.key("globex"))
-        assert answer.status == 404 or not answer.json().get("results"), (path, answer)
-    changed = request(
-        f"{instance.management}/tenants/{acme['id']}/policy", instance.key("globex"), {"cache_mode": "off"}, method="PATCH"
-    )
-    assert changed.status in {403, 404}
+    for tenant in (acme, "acme"):
+        for path in ("", "/projects", "/keys", "/statements/2026-11"):
+            answer = request(f"{instance.management}/tenants/{tenant}{path}", instance.key("globex"))
+            assert answer.status == 404, (path, answer)
+        for path, body, method in (
+            ("", {"cache_mode": "off"}, "PATCH"),
+            ("/keys", {"name": "mine now"}, "POST"),
+            ("/suspend", {}, "POST"),
+        ):
+            changed = request(f"{instance.management}/tenants/{tenant}{path}", instance.key("globex"), body, method=method)
+            assert changed.status in {403, 404}, (path, changed)
+    assert instance.operator("/tenants/acme").json()["policy"]["cache_mode"] == "all"
 
 
 def test_without_a_key_or_a_session_nothing_is_shown(instance: Instance) -> None:
-    for path in ("/tenants", "/usage", "/keys", "/fleet", "/audit"):
+    for path in ("/tenants", "/usage", "/fleet", "/audit", "/prices"):
         assert request(instance.management + path, "").status in {401, 403}
     page = request(instance.portal_url, "", headers={"cookie": "sessionid=0123456789abcdef0123456789abcdef"})
     assert "Password" in page.text
 
 
 def test_a_revoked_key_is_refused_within_a_second(instance: Instance) -> None:
-    project = instance.operator("/projects?tenant=globex").json()["results"][0]["id"]
-    issued = instance.operator("/keys", {"project": project, "name": "short-lived"}).json()
+    issued = instance.operator("/tenants/globex/keys", {"name": "short-lived"}).json()
     body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
     assert instance.call("/chat/completions", issued["secret"], body).status == 200
-    assert instance.operator(f"/keys/{issued['id']}/revoke", {}).status in {200, 204}
+    assert instance.operator(f"/tenants/globex/keys/{issued['id']}/revoke", {}).status in {200, 204}
     time.sleep(1)
     refused = instance.call("/chat/completions", issued["secret"], body)
     assert (refused.status, refused.json()["error"]["code"]) == (401, "key_revoked")
