@@ -15,6 +15,7 @@ SECRETS = load_or_ephemeral(DATA_DIR)
 SECRET_KEY = SECRETS.django_secret_key
 DEBUG = env.flag("HEARTH_DEBUG")
 ALLOWED_HOSTS = env.text("HEARTH_ALLOWED_HOSTS").split(",")
+GATEWAY_PORT = env.integer("HEARTH_PORT", minimum=1)
 
 INSTALLED_APPS = [
     "django.contrib.admin",

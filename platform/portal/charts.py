@@ -5,22 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
+from billing.reports import Point, Sums
 from portal import money
-from portal.figures import Sums, prediction_hit_rate, prefix_hit_rate
+from portal.figures import prediction_hit_rate, prefix_hit_rate
 from portal.periods import Period
 from portal.templatetags.portal import count, percent
 
 Unit = Literal["count", "percent", "money"]
 Tone = Literal["ember", "soft", "grey", "bad"]
-
-
-class Point(Sums, Protocol):
-    """The sums of one step of a chart."""
-
-    @property
-    def starts_at(self) -> datetime: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,15 +152,15 @@ def csv_rows(points: Sequence[Point]) -> list[tuple[str, ...]]:
     return [
         (
             point.starts_at.isoformat(),
-            str(point.requests),
-            str(point.errors),
-            str(point.prediction_hits),
-            str(point.prompt_tokens),
-            str(point.cached_prompt_tokens),
-            str(point.completion_tokens),
-            money.exact(point.amount_pico),
-            money.exact(point.saved_prediction_pico),
-            money.exact(point.saved_prefix_pico),
+            str(point.sums.requests),
+            str(point.sums.errors),
+            str(point.sums.prediction_hits),
+            str(point.sums.prompt_tokens),
+            str(point.sums.cached_prompt_tokens),
+            str(point.sums.completion_tokens),
+            money.exact(point.sums.amount_pico),
+            money.exact(point.sums.saved_prediction_pico),
+            money.exact(point.sums.saved_prefix_pico),
         )
         for point in points
     ]
@@ -182,7 +176,7 @@ _Maker = Callable[[str, Tone, Callable[[Sums], Any]], Series]
 
 def _counter(points: Sequence[Point], total: Sums) -> _Maker:
     def series(label: str, tone: Tone, of: Callable[[Sums], Any]) -> Series:
-        values = tuple(of(point) for point in points)
+        values = tuple(of(point.sums) for point in points)
         return Series(label=label, tone=tone, values=values, total=count(of(total)), cells=tuple(map(count, values)))
 
     return series
@@ -190,7 +184,7 @@ def _counter(points: Sequence[Point], total: Sums) -> _Maker:
 
 def _amounter(points: Sequence[Point], total: Sums, currency: str) -> _Maker:
     def series(label: str, tone: Tone, of: Callable[[Sums], Any]) -> Series:
-        amounts = [of(point) for point in points]
+        amounts = [of(point.sums) for point in points]
         return Series(
             label=label,
             tone=tone,
@@ -204,7 +198,7 @@ def _amounter(points: Sequence[Point], total: Sums, currency: str) -> _Maker:
 
 def _rater(points: Sequence[Point], total: Sums) -> _Maker:
     def series(label: str, tone: Tone, of: Callable[[Sums], Any]) -> Series:
-        shares = [of(point) for point in points]
+        shares = [of(point.sums) for point in points]
         return Series(
             label=label,
             tone=tone,

@@ -2,35 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal
-from typing import Protocol
 
+from billing.reports import Sums
 from portal import money
 from portal.templatetags.portal import compact, count, percent
-
-
-class Sums(Protocol):
-    """What was asked, done and charged in some span of time."""
-
-    @property
-    def requests(self) -> int: ...
-    @property
-    def errors(self) -> int: ...
-    @property
-    def prediction_hits(self) -> int: ...
-    @property
-    def prompt_tokens(self) -> int: ...
-    @property
-    def cached_prompt_tokens(self) -> int: ...
-    @property
-    def completion_tokens(self) -> int: ...
-    @property
-    def amount_pico(self) -> int: ...
-    @property
-    def saved_prediction_pico(self) -> int: ...
-    @property
-    def saved_prefix_pico(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +80,7 @@ def _counted(key: str, label: str, now: int, before: int) -> Figure:
     return Figure(key=key, label=label, value=compact(now), exact=count(now), than=_than(now, before))
 
 
-def _rate(key: str, label: str, unit: str, rate: _Rate, now: Sums, before: Sums) -> Figure:
+def _rate(key: str, label: str, unit: str, rate: Callable[[Sums], float | None], now: Sums, before: Sums) -> Figure:
     current, earlier = rate(now), rate(before)
     than = ""
     if current is not None and earlier is not None:
@@ -123,17 +100,13 @@ def _money(key: str, label: str, now: int, before: int, currency: str, tone: str
     )
 
 
-def _than(now: int | Decimal, before: int | Decimal) -> str:
+def _than(now: int, before: int) -> str:
     """Compare with the period before; nothing is said where that had nothing."""
     if not before:
         return ""
-    change = round((float(now) / float(before) - 1) * 100)
+    change = round((now / before - 1) * 100)
     if change == 0:
         return "as before"
     if change > 999:
-        return f"▲ {float(now) / float(before):.0f} ×"
+        return f"▲ {now / before:.0f} ×"
     return f"{'▲' if change > 0 else '▼'} {abs(change)} %"
-
-
-class _Rate(Protocol):
-    def __call__(self, sums: Sums) -> float | None: ...

@@ -5,19 +5,34 @@ from __future__ import annotations
 from django.contrib.auth.views import LogoutView
 from django.urls import URLPattern, path
 
-from portal.pages import audit, fleet, keys
+from portal.pages import audit, fleet, keys, prices, requests, statements, tenants, usage
 from portal.pages.sign_in import SignInView
 
 app_name = "portal"
 urlpatterns: list[URLPattern] = [
+    path("", usage.overview, name="overview"),
+    path("usage.csv", usage.overview_csv, name="usage-csv"),
     path("login/", SignInView.as_view(), name="login"),
     path("logout/", LogoutView.as_view(next_page="portal:login"), name="logout"),
     path("fleet/", fleet.index, name="fleet"),
     path("fleet/live/", fleet.live, name="fleet-live"),
     path("fleet/scale/", fleet.scale, name="fleet-scale"),
+    path("requests/", requests.index, name="requests"),
+    path("prices/", prices.index, name="prices"),
+    path("audit/", audit.index, name="audit"),
+    path("tenants/", tenants.index, name="tenants"),
+    path("create-tenant/", tenants.create, name="tenant-create"),
+    path("tenants/<slug:slug>/", usage.home, name="tenant"),
+    path("tenants/<slug:slug>/usage.csv", usage.home_csv, name="tenant-usage-csv"),
+    path("tenants/<slug:slug>/requests/", requests.of_tenant, name="tenant-requests"),
+    path("tenants/<slug:slug>/requests.csv", requests.of_tenant_csv, name="tenant-requests-csv"),
+    path("tenants/<slug:slug>/requests/<uuid:request_id>/", requests.detail, name="request"),
+    path("tenants/<slug:slug>/statement/", statements.index, name="statement"),
+    path("tenants/<slug:slug>/statement.csv", statements.as_csv, name="statement-csv"),
     path("tenants/<slug:slug>/keys/", keys.index, name="keys"),
     path("tenants/<slug:slug>/keys/create/", keys.create, name="key-create"),
     path("tenants/<slug:slug>/keys/<uuid:key>/revoke/", keys.revoke, name="key-revoke"),
+    path("tenants/<slug:slug>/policy/", tenants.policy, name="policy"),
+    path("tenants/<slug:slug>/state/", tenants.set_state, name="tenant-state"),
     path("tenants/<slug:slug>/audit/", audit.of_tenant, name="tenant-audit"),
-    path("audit/", audit.index, name="audit"),
 ]

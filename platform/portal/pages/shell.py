@@ -122,6 +122,7 @@ def tenant_links(tenant: Tenant) -> tuple[Link, ...]:
         ("tenant-requests", "Requests", "requests", "portal:tenant-requests"),
         ("statement", "Statement", "statement", "portal:statement"),
         ("keys", "Keys", "keys", "portal:keys"),
+        ("policy", "Limits", "policy", "portal:policy"),
         ("tenant-audit", "Audit", "audit", "portal:tenant-audit"),
     )
     return tuple(

@@ -1,0 +1,21 @@
+"""Addresses that pages show, for pasting into a terminal."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.http import HttpRequest
+from django.http.request import split_domain_port
+
+from catalogue.models import Model
+
+
+def api_base(request: HttpRequest) -> str:
+    """Return the base URL of the inference API: the host the viewer came by, the gateway's port."""
+    name, _ = split_domain_port(request.get_host())
+    return f"{request.scheme}://{name}:{settings.GATEWAY_PORT}/v1"
+
+
+def example_model() -> str:
+    """Return a served public model's name for examples; a placeholder when there is none."""
+    found = Model.objects.filter(archived_at=None, visibility=Model.Visibility.PUBLIC).order_by("name").first()
+    return found.name if found else "MODEL"

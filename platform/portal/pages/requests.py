@@ -1,0 +1,198 @@
+"""Requests, one row each, and the journey of one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_GET
+
+from billing import reports
+from billing.reports import Filters, Request
+from portal import exports, money, periods
+from portal.access import Viewer, tenant_for, tenants_of
+from portal.errors import BadQuery
+from portal.journeys import Step, steps
+from portal.pages.shell import operator_page, page, show, with_query
+from portal.pages.usage import presets
+from tenants.errors import NotFound
+from tenants.ids import TenantId
+from tenants.models import ApiKey, Tenant
+from tenants.rls import as_tenant
+
+ROWS = 50
+EXPORT_ROWS = 1000
+STATES = ("complete", "refused", "client_gone", "engine_error", "interrupted")
+CACHE_RESULTS = ("hit", "miss", "bypass")
+CSV_COLUMNS = (
+    "id",
+    "started_at",
+    "finished_at",
+    "project_id",
+    "key_id",
+    "endpoint",
+    "model_name",
+    "state",
+    "http_status",
+    "stream",
+    "cache_result",
+    "cache_reason",
+    "route_reason",
+    "prompt_tokens",
+    "cached_prompt_tokens",
+    "completion_tokens",
+    "tokens_source",
+    "ttft_ms",
+    "duration_ms",
+    "client_request_id",
+)
+CSV_HEADER = (*CSV_COLUMNS, "currency", "billed", "saved_by_prediction", "saved_by_prefix")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line: the request, whose it is, and where its page is."""
+
+    request: Request
+    slug: str
+    link: str
+
+    @property
+    def failed(self) -> bool:
+        """True if the platform failed or refused it."""
+        return self.request.state in {"engine_error", "interrupted"} or self.request.http_status >= 400
+
+
+@require_GET
+@operator_page
+def index(request: HttpRequest, viewer: Viewer) -> HttpResponse:
+    """List the requests of all tenants, or of the one that is asked for."""
+    slugs = dict(tenants_of(viewer).values_list("id", "slug"))
+    named = request.GET.get("tenant")
+    tenant_id = TenantId(tenant_for(viewer, named).id) if named else None
+    found = reports.requests(tenant_id, before_id=_after(request), limit=ROWS + 1, filters=_filters(request))
+    return _show(request, viewer, found, slugs, tenant=None)
+
+
+@require_GET
+@page
+def of_tenant(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
+    """List one tenant's requests."""
+    tenant = tenant_for(viewer, slug)
+    filters = _filters(request)
+    with as_tenant(TenantId(tenant.id)):
+        found = reports.requests(TenantId(tenant.id), before_id=_after(request), limit=ROWS + 1, filters=filters)
+    return _show(request, viewer, found, {tenant.id: tenant.slug}, tenant=tenant)
+
+
+@require_GET
+@page
+def of_tenant_csv(request: HttpRequest, viewer: Viewer, slug: str) -> StreamingHttpResponse:
+    """Download one tenant's requests of the period."""
+    tenant = tenant_for(viewer, slug)
+    rows = csv_rows(TenantId(tenant.id), _filters(request))
+    return exports.attachment(f"requests-{tenant.slug}", CSV_HEADER, rows)
+
+
+@require_GET
+@page
+def detail(request: HttpRequest, viewer: Viewer, slug: str, request_id: UUID) -> HttpResponse:
+    """Show the journey of one request of this tenant; another tenant's does not exist here."""
+    tenant = tenant_for(viewer, slug)
+    with as_tenant(TenantId(tenant.id)):
+        found = reports.request(TenantId(tenant.id), request_id)
+        key = ApiKey.objects.filter(tenant=tenant, id=found.key_id).select_related("project").first() if found else None
+    if found is None:
+        raise NotFound("request", str(request_id))
+    journey: Sequence[Step] = steps(found, shows_replica=viewer.is_operator)
+    context = {"found": found, "key": key, "steps": journey}
+    return show(request, viewer, "portal/request.html", context, active="tenant-requests", tenant=tenant)
+
+
+def csv_rows(tenant_id: TenantId, filters: Filters) -> Iterator[tuple[str, ...]]:
+    """Yield every request that fits, newest first, reading a thousand at a time."""
+    before: UUID | None = None
+    while True:
+        with as_tenant(tenant_id):
+            page = reports.requests(tenant_id, before_id=before, limit=EXPORT_ROWS, filters=filters)
+        yield from map(csv_row, page)
+        if len(page) < EXPORT_ROWS:
+            return
+        before = page[-1].id
+
+
+def csv_row(found: Request) -> tuple[str, ...]:
+    """Return one request as cells; money with all its twelve decimals, empty where there is none."""
+    cells = [getattr(found, name) for name in CSV_COLUMNS]
+    return (
+        *("" if cell is None else cell.isoformat() if hasattr(cell, "isoformat") else str(cell) for cell in cells),
+        found.currency,
+        money.exact(found.amount_pico),
+        money.exact(found.saved_prediction_pico),
+        money.exact(found.saved_prefix_pico),
+    )
+
+
+def _filters(request: HttpRequest) -> Filters:
+    """Read what the list is narrowed to. Raises BadQuery."""
+    period = periods.parse(request.GET, timezone.now())
+    state = _one_of(request, "state", STATES)
+    cache = _one_of(request, "cache", CACHE_RESULTS)
+    return Filters(
+        start=period.start,
+        end=period.end,
+        model_name=request.GET.get("model") or None,
+        state=state,
+        cache_result=cache,
+        errors_only=request.GET.get("errors") == "1",
+    )
+
+
+def _one_of(request: HttpRequest, name: str, allowed: Sequence[str]) -> str | None:
+    value = request.GET.get(name) or None
+    if value is not None and value not in allowed:
+        raise BadQuery(name, value, f"one of {', '.join(allowed)}")
+    return value
+
+
+def _after(request: HttpRequest) -> UUID | None:
+    after = request.GET.get("after")
+    try:
+        return UUID(after) if after else None
+    except ValueError:
+        raise BadQuery("after", after or "", "the link at the foot of the page before") from None
+
+
+def _show(
+    request: HttpRequest,
+    viewer: Viewer,
+    found: Sequence[Request],
+    slugs: dict[UUID, str],
+    *,
+    tenant: Tenant | None,
+) -> HttpResponse:
+    shown = found[:ROWS]
+    csv = reverse("portal:tenant-requests-csv", args=[tenant.slug]) if tenant else ""
+    context = {
+        "rows": [_row(each, slugs) for each in shown],
+        "older": with_query(request, after=str(shown[-1].id)) if len(found) > ROWS else None,
+        "newest": with_query(request, after=None) if request.GET.get("after") else None,
+        "period": periods.parse(request.GET, timezone.now()),
+        "periods": presets(request),
+        "chosen": request.GET,
+        "states": STATES,
+        "cache_results": CACHE_RESULTS,
+        "csv_url": f"{csv}?{request.GET.urlencode()}" if csv else "",
+    }
+    active = "tenant-requests" if tenant else "requests"
+    return show(request, viewer, "portal/requests.html", context, active=active, tenant=tenant)
+
+
+def _row(found: Request, slugs: dict[UUID, str]) -> Row:
+    slug = slugs.get(found.tenant_id, "")
+    link = reverse("portal:request", args=[slug, found.id]) if slug else ""
+    return Row(request=found, slug=slug, link=link)

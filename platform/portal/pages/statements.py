@@ -1,0 +1,131 @@
+"""A tenant's month: what it used, what that costs, what each cache saved, and whether the ledger agrees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, timedelta
+
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.utils import timezone
+from django.views.decorators.http import require_GET
+
+from billing import statements
+from billing.statements import Line, Statement
+from portal import exports, money, periods
+from portal.access import Viewer, tenant_for
+from portal.pages.shell import page, show
+from tenants.ids import TenantId
+from tenants.models import Tenant
+
+WORDS = {
+    "prompt": "Tokens in",
+    "cached_prompt": "Tokens in, warm",
+    "completion": "Tokens out",
+    "prediction_hit": "Answers from the prediction cache",
+}
+#: Months offered in the picker.
+MONTHS = 12
+
+
+@require_GET
+@page
+def index(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
+    """Show the statement of a month, the running one when none is named."""
+    tenant = tenant_for(viewer, slug)
+    now = timezone.now()
+    month = periods.parse_month(request.GET.get("month"), now)
+    context = {
+        "statement": shown(read(tenant, month)),
+        "month": month,
+        "months": _months(now.date()),
+        "running": month == now.date().replace(day=1),
+    }
+    return show(request, viewer, "portal/statement.html", context, active="statement", tenant=tenant)
+
+
+@require_GET
+@page
+def as_csv(request: HttpRequest, viewer: Viewer, slug: str) -> StreamingHttpResponse:
+    """Download the statement, to the pico-dollar."""
+    tenant = tenant_for(viewer, slug)
+    month = periods.parse_month(request.GET.get("month"), timezone.now())
+    header, *rows = statements.csv_rows(read(tenant, month))
+    return exports.attachment(f"statement-{tenant.slug}-{month:%Y-%m}", header, rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownLine:
+    """One line as it is read: what, how many, at which price."""
+
+    model: str
+    what: str
+    quantity: int
+    unit: str
+    price: str
+    amount: str
+    exact: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A statement as it is read. Lines and total are to the cent, and add up; ``exact`` is to the pico-dollar."""
+
+    found: Statement
+    lines: tuple[ShownLine, ...]
+
+    @property
+    def due(self) -> str:
+        """The total."""
+        return _cents(self.found.amount_cents, self.found.currency)
+
+    @property
+    def exact(self) -> str:
+        """The total before its lines were rounded."""
+        return f"{money.exact(self.found.amount_pico)} {self.found.currency}"
+
+    @property
+    def without(self) -> int:
+        """Pico-units that the same answers would have cost without either cache."""
+        savings = self.found.savings
+        return self.found.amount_pico + savings.prediction_pico + savings.prefix_pico
+
+
+def shown(found: Statement) -> Shown:
+    """Write a statement."""
+    return Shown(found=found, lines=tuple(_line(line, found.currency) for line in found.lines))
+
+
+def read(tenant: Tenant, month: date) -> Statement:
+    """Return the tenant's statement of that month."""
+    return statements.statement(TenantId(tenant.id), month.year, month.month)
+
+
+def _line(line: Line, currency: str) -> ShownLine:
+    sign = money.sign_of(currency)
+    per_token = line.unit == "token"
+    price = (
+        f"{sign}{money.per_million(line.unit_price_pico)} / M"
+        if per_token
+        else f"{money.shown(line.unit_price_pico, currency)} each"
+    )
+    return ShownLine(
+        model=line.model_name,
+        what=WORDS[line.token_class],
+        quantity=line.quantity,
+        unit="tokens" if per_token else "answers",
+        price=price,
+        amount=_cents(line.amount_cents, currency),
+        exact=f"{money.exact(line.amount_pico)} {currency}",
+    )
+
+
+def _cents(cents: int, currency: str) -> str:
+    return money.shown(cents * money.CENT_PICO, currency)
+
+
+def _months(today: date) -> list[date]:
+    """Return the first days of the last months, newest first."""
+    months = [today.replace(day=1)]
+    while len(months) < MONTHS:
+        months.append((months[-1] - timedelta(days=1)).replace(day=1))
+    return months

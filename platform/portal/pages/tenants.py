@@ -1,0 +1,114 @@
+"""Who is served: the list of tenants, one tenant's policy, and the switch that stops serving it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from billing import reports
+from billing.reports import Sums
+from portal import periods
+from portal.access import Viewer, tenant_for, tenants_of
+from portal.pages.shell import operator_page, page, show
+from portal.pages.usage import PLATFORM_CURRENCY, Row, presets
+from tenants import registry
+from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound
+from tenants.ids import TenantId
+from tenants.models import Tenant, TenantPolicy
+from tenants.rls import as_tenant
+
+NUMBERS = ("cache_ttl_seconds", "salt_epoch")
+CHOICES = {"cache_mode": TenantPolicy.CacheMode, "cache_scope": TenantPolicy.Scope}
+#: Versions of the policy shown.
+LAST_VERSIONS = 20
+
+
+@require_GET
+@operator_page
+def index(request: HttpRequest, viewer: Viewer) -> HttpResponse:
+    """List all tenants with what they used in the period."""
+    period = periods.parse(request.GET, timezone.now(), default="30d")
+    used = {each.tenant_id: each.sums for each in reports.by_tenant(period)}
+    requests = sum(sums.requests for sums in used.values())
+    rows = [_row(tenant, used.get(TenantId(tenant.id), Sums()), requests, period) for tenant in tenants_of(viewer)]
+    context = {"rows": rows, "period": period, "periods": presets(request), "currency": PLATFORM_CURRENCY}
+    return show(request, viewer, "portal/tenants.html", context, active="tenants")
+
+
+@require_POST
+@operator_page
+def create(request: HttpRequest, viewer: Viewer) -> HttpResponseBase:
+    """Create a tenant and go to it."""
+    slug, name = request.POST.get("slug", "").strip(), request.POST.get("name", "").strip()
+    try:
+        tenant = registry.create_tenant(viewer.actor, slug=slug, name=(name or slug)[:200])
+    except AlreadyExists:
+        messages.error(request, f"There is a tenant {slug!r} already.")
+    except BadName as error:
+        messages.error(request, f"{slug!r} is not a slug: use {error.allowed}.")
+    else:
+        messages.success(request, f"{tenant.name} is served. It needs a key to call with.")
+        return redirect("portal:keys", slug=tenant.slug)
+    return redirect("portal:tenants")
+
+
+@require_http_methods(["GET", "POST"])
+@page
+def policy(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponseBase:
+    """Show the policy in force and those before it; let operators change it."""
+    tenant = tenant_for(viewer, slug)
+    if request.method == "POST":
+        if not viewer.is_operator:
+            raise NotFound("page", request.path)
+        try:
+            registry.set_policy(viewer.actor, tenant, **_asked(request))
+            messages.success(request, "Saved. Every gateway follows within a second.")
+        except BadName as error:
+            messages.error(request, f"Nothing was changed: {error.kind} {error.name!r}, allowed is {error.allowed}.")
+        return redirect("portal:policy", slug=tenant.slug)
+    with as_tenant(TenantId(tenant.id)):
+        versions = list(TenantPolicy.objects.filter(tenant=tenant).order_by("-version")[:LAST_VERSIONS])
+    context = {"policy": versions[0], "versions": versions, "choices": CHOICES}
+    return show(request, viewer, "portal/policy.html", context, active="policy", tenant=tenant)
+
+
+@require_POST
+@operator_page
+def set_state(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponseBase:
+    """Suspend the tenant, or serve it again."""
+    tenant = tenant_for(viewer, slug)
+    try:
+        if request.POST.get("state") == Tenant.State.SUSPENDED:
+            registry.suspend(viewer.actor, tenant)
+            messages.success(request, f"{tenant.name} is suspended: every request of it is refused within a second.")
+        else:
+            registry.resume(viewer.actor, tenant)
+            messages.success(request, f"{tenant.name} is served again.")
+    except NotAllowed as error:
+        messages.error(request, f"{tenant.name} is {error.state}; that is for good.")
+    return redirect("portal:policy", slug=tenant.slug)
+
+
+def _row(tenant: Tenant, sums: Sums, requests: int, period: periods.Period) -> dict[str, Any]:
+    link = f"{reverse('portal:tenant', args=[tenant.slug])}?{period.query}"
+    share = sums.requests / requests if requests else 0.0
+    return {"tenant": tenant, "usage": Row(name=tenant.slug, sums=sums, share=share, link=link)}
+
+
+def _asked(request: HttpRequest) -> dict[str, Any]:
+    """Read the form. Raises BadName for what is not a number where one belongs; an empty limit is none."""
+    asked: dict[str, Any] = {name: request.POST[name] for name in CHOICES if name in request.POST}
+    for name in (*NUMBERS, "requests_per_minute"):
+        text = request.POST.get(name, "").strip()
+        if name not in request.POST or (not text and name in NUMBERS):
+            continue
+        if text and not (text.isascii() and text.isdigit() and len(text) <= 10):
+            raise BadName(name, text, "a whole number")
+        asked[name] = int(text) if text else None
+    return asked

@@ -1,0 +1,156 @@
+"""What was used, charged and saved: the overview of everything, the home of one tenant, and both as CSV."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_GET
+
+from billing import reports
+from billing.reports import Sums
+from portal import charts, exports, figures, fleet, periods
+from portal.access import Viewer, tenant_for, tenants_of
+from portal.addresses import api_base, example_model
+from portal.pages.shell import operator_page, page, show, with_query
+from portal.periods import Period
+from tenants.ids import TenantId
+from tenants.rls import as_tenant
+
+#: Currency of sums over all tenants; every price book of this version is in it.
+PLATFORM_CURRENCY = "USD"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of a breakdown. ``share`` is of the requests of all lines."""
+
+    name: str
+    sums: Sums
+    share: float
+    link: str = ""
+
+    @property
+    def tokens_in(self) -> int:
+        """Prompt tokens, warm ones included."""
+        return figures.tokens_in(self.sums)
+
+    @property
+    def prediction_hit_rate(self) -> float | None:
+        """Share of requests."""
+        return figures.prediction_hit_rate(self.sums)
+
+    @property
+    def prefix_hit_rate(self) -> float | None:
+        """Share of prompt tokens."""
+        return figures.prefix_hit_rate(self.sums)
+
+
+@require_GET
+@page
+def overview(request: HttpRequest, viewer: Viewer) -> HttpResponse:
+    """Show operators everything, and send members to their tenant."""
+    if not viewer.is_operator:
+        own = tenants_of(viewer).first()
+        if own is not None:
+            return redirect("portal:tenant", slug=own.slug)
+        return show(request, viewer, "portal/no_tenant.html", {}, active="")
+    period = periods.parse(request.GET, timezone.now())
+    context = _usage(period, None, PLATFORM_CURRENCY)
+    total: Sums = context["total"]
+    context |= {
+        "by_tenant": [
+            _row(each.slug, each.sums, total, f"{reverse('portal:tenant', args=[each.slug])}?{period.query}")
+            for each in reports.by_tenant(period)
+        ],
+        "fleet": fleet.read(),
+        "periods": presets(request),
+        "api_base": api_base(request),
+        "example_model": example_model(),
+        "csv_url": f"{reverse('portal:usage-csv')}?{period.query}",
+        "figures": figures.of_period(
+            total,
+            context["before"],
+            currency=PLATFORM_CURRENCY,
+            errors_link=f"{reverse('portal:requests')}?{period.query}&errors=1",
+        ),
+    }
+    return show(request, viewer, "portal/overview.html", context, active="overview")
+
+
+@require_GET
+@page
+def home(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
+    """Show one tenant's usage, and how to send a first request."""
+    tenant = tenant_for(viewer, slug)
+    period = periods.parse(request.GET, timezone.now())
+    with as_tenant(TenantId(tenant.id)):
+        context = _usage(period, TenantId(tenant.id), tenant.currency)
+    context |= {
+        "periods": presets(request),
+        "api_base": api_base(request),
+        "example_model": example_model(),
+        "csv_url": f"{reverse('portal:tenant-usage-csv', args=[tenant.slug])}?{period.query}",
+        "figures": figures.of_period(
+            context["total"],
+            context["before"],
+            currency=tenant.currency,
+            errors_link=f"{reverse('portal:tenant-requests', args=[tenant.slug])}?{period.query}&errors=1",
+        ),
+    }
+    return show(request, viewer, "portal/tenant.html", context, active="home", tenant=tenant)
+
+
+@require_GET
+@operator_page
+def overview_csv(request: HttpRequest, viewer: Viewer) -> StreamingHttpResponse:
+    """Download the numbers behind the overview's charts."""
+    period = periods.parse(request.GET, timezone.now())
+    return _csv("usage", _points(period, None))
+
+
+@require_GET
+@page
+def home_csv(request: HttpRequest, viewer: Viewer, slug: str) -> StreamingHttpResponse:
+    """Download the numbers behind one tenant's charts."""
+    tenant = tenant_for(viewer, slug)
+    period = periods.parse(request.GET, timezone.now())
+    with as_tenant(TenantId(tenant.id)):
+        points = _points(period, TenantId(tenant.id))
+    return _csv(f"usage-{tenant.slug}", points)
+
+
+def _usage(period: Period, tenant_id: TenantId | None, currency: str) -> dict[str, Any]:
+    """Read what both pages show. Four queries, whatever the period."""
+    total = reports.totals(period, tenant_id)
+    return {
+        "period": period,
+        "currency": currency,
+        "total": total,
+        "before": reports.totals(period.previous, tenant_id),
+        "charts": charts.of_period(_points(period, tenant_id), total, period, currency) if total.requests else (),
+        "by_model": [_row(each.model_name, each.sums, total) for each in reports.by_model(period, tenant_id)],
+    }
+
+
+def _points(period: Period, tenant_id: TenantId | None) -> tuple[reports.Point, ...]:
+    return reports.series(period, tenant_id, int(period.step / timedelta(seconds=1)))
+
+
+def _row(name: str, sums: Sums, total: Sums, link: str = "") -> Row:
+    return Row(name=name, sums=sums, share=sums.requests / total.requests if total.requests else 0.0, link=link)
+
+
+def presets(request: HttpRequest) -> list[tuple[str, str]]:
+    """Return each preset with the query that shows it and keeps the page's other parameters."""
+    reset = {"from": None, "to": None, "after": None}
+    return [(preset, with_query(request, period=preset, **reset)) for preset in periods.PRESETS]
+
+
+def _csv(name: str, points: tuple[reports.Point, ...]) -> StreamingHttpResponse:
+    return exports.attachment(name, charts.CSV_HEADER, charts.csv_rows(points))
