@@ -61,7 +61,7 @@ def redeploy(actor: Actor, deployment: str, *, revision: ModelRevision, pools: S
     Every replica of the old revision is withdrawn at once and drains; reconcile starts the new ones. Raises NotFound.
     """
     reconcile.lock(wait=True)
-    row = Deployment.objects.select_for_update().filter(name=deployment, archived_at=None).first()
+    row = Deployment.objects.select_for_update(no_key=True).filter(name=deployment, archived_at=None).first()
     if row is None:
         raise NotFound("deployment", deployment)
     links = DeploymentPool.objects.filter(deployment=row).order_by("sequence")
@@ -86,7 +86,7 @@ def scale(actor: Actor, deployment: str, replicas: int) -> Deployment:
     It also forgives: a node where the deployment failed is offered to it again. Raises NotFound, BadCount.
     """
     _check_count(replicas)
-    row = Deployment.objects.select_for_update().filter(name=deployment, archived_at=None).first()
+    row = Deployment.objects.select_for_update(no_key=True).filter(name=deployment, archived_at=None).first()
     if row is None:
         raise NotFound("deployment", deployment)
     before, row.desired_replicas = row.desired_replicas, replicas

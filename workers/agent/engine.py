@@ -154,11 +154,15 @@ class EngineRoom:
         return same and row.state not in {"requested", "backoff"} and processes.is_running(record.process)
 
     def _end_unrecorded(self, kept: set[processes.ProcessIdentity]) -> None:
-        """Kill engine processes whose agent died before it could write their record."""
+        """Kill engine processes whose agent died before it could write their record.
+
+        vLLM's engine core overwrites its environment with its title, so it is found through the session's leader.
+        """
         owned = processes.find_by_environment(OWNER_VARIABLE)
         for process, owner in owned.items():
             if owner == self._owner() and process not in kept:
-                processes.send_signal(process, signal.SIGKILL)
+                processes.kill_session(process, timeout_seconds=2.0)
+                processes.send_signal(process, signal.SIGKILL)  # a child whose leader is gone
 
     def _owner(self) -> str:
         return f"{self._node} {self.registry.folder}"

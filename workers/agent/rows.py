@@ -69,7 +69,7 @@ class NodeRows:
         offers the node to others.
         """
         with transaction.atomic():
-            node = Node.objects.select_for_update().filter(name=name).first()
+            node = Node.objects.select_for_update(no_key=True).filter(name=name).first()
             if node is None:
                 raise NotFound("node", name)
             node.epoch += 1

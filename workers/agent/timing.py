@@ -18,7 +18,8 @@ class Timing:
     probe_timeout_seconds: float = 3.0
     #: An engine that has neither read nor written a token for so long is asked for one.
     quiet_seconds: float = 15.0
-    canary_timeout_seconds: float = 30.0
+    #: Continuous batching takes it into the next step; a wedged engine is found within 35 s.
+    canary_timeout_seconds: float = 10.0
     #: The first token of a fresh engine may compile or allocate.
     first_canary_timeout_seconds: float = 120.0
     observe_seconds: float = 2.0
