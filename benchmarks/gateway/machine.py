@@ -1,0 +1,111 @@
+"""What the benchmark runs on: its cores, the tools it needs, and how quiet it is."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from benchmarks.gateway.errors import Unfit
+
+#: Program → Debian package.
+TOOLS = {"wrk": "wrk", "gcc": "gcc", "taskset": "util-linux"}
+LIBC_HEADER = Path("/usr/include/stdio.h")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cores:
+    """The contender has one core to itself; upstream, load generator, Redis, PostgreSQL and drain share the others."""
+
+    contender: int
+    others: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What a reader must know to compare figures. ``busy_share``: of all cores, by others, before the run."""
+
+    cpu_model: str
+    cores: int
+    memory_gib: float
+    kernel: str
+    python: str
+    busy_share: float
+
+
+def split_cores() -> Cores:
+    """Split the cores this process may use. Raises Unfit when there is only one."""
+    usable = sorted(os.sched_getaffinity(0))
+    if len(usable) < 2:
+        raise Unfit(
+            "Two cores are needed, one for the contender and one for everything else, and there is one.",
+            "Run the benchmark where this process may use two cores.",
+        )
+    return Cores(contender=usable[0], others=tuple(usable[1:]))
+
+
+@contextmanager
+def kept_off(core: int) -> Iterator[None]:
+    """Keep this process, and whatever it starts meanwhile, off one core."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, before - {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def require_tools() -> None:
+    """Install what is missing when we are root on Debian; otherwise raise Unfit, naming it."""
+    missing = _missing()
+    if missing and os.geteuid() == 0 and shutil.which("apt-get"):
+        print(f"Installing {' '.join(missing)}", flush=True)
+        for command in (["update"], ["install", "--yes", "--no-install-recommends", *missing]):
+            subprocess.run(["apt-get", *command], check=False, stdout=subprocess.DEVNULL)
+        missing = _missing()
+    if missing:
+        raise Unfit(
+            f"These system packages are missing: {' '.join(missing)}.",
+            f"Install them and run again (Debian: apt-get install {' '.join(missing)}).",
+        )
+
+
+def describe(cores: Cores) -> Machine:
+    """Return the machine as it is now; watches it for two seconds to see whether others use it."""
+    return Machine(
+        cpu_model=_cpu_model(),
+        cores=1 + len(cores.others),
+        memory_gib=round(psutil.virtual_memory().total / 2**30, 1),
+        kernel=platform.release(),
+        python=platform.python_version(),
+        busy_share=_busy_share(seconds=2.0),
+    )
+
+
+def _missing() -> list[str]:
+    missing = {package for program, package in TOOLS.items() if shutil.which(program) is None}
+    if not LIBC_HEADER.exists():
+        missing.add("libc6-dev")
+    return sorted(missing)
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return platform.machine()
+
+
+def _busy_share(*, seconds: float) -> float:
+    psutil.cpu_percent()
+    time.sleep(seconds)
+    return round(psutil.cpu_percent() / 100, 3)
