@@ -16,12 +16,15 @@ from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, RedisError
 
 from gateway import errors
-from gateway.limits import SCRIPT, LocalBuckets, Verdict
+from gateway.limits import MINUTE_US, SCRIPT, LocalBuckets, Verdict
 from tenants import keyspace
 from tenants.snapshot import Caller
 
 FAILURES_TO_OPEN = 5
 OPEN_SECONDS = 1.0
+#: Requests that talk to Redis at once; the rest wait for their turn, in the same time. redis-py's pool refuses the
+#: 101st connection, which would look like a Redis that is away.
+MAX_CONVERSATIONS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +42,7 @@ class Admission:
         self._limits = limits
         self._cache = cache
         self._timeout = timeout_seconds
+        self._turn = asyncio.Semaphore(MAX_CONVERSATIONS)
         self._local = LocalBuckets()
         self._sha = ""
         self._failures = 0
@@ -48,7 +52,7 @@ class Admission:
         """Take one request from the tenant's limit and fetch ``answer_key``. Raises RateLimited."""
         limit = caller.policy.requests_per_minute
         if limit == 0:
-            raise errors.rate_limited(0, 60)
+            raise _refusal(Verdict(admitted=False, limit=0, remaining=0, wait_us=MINUTE_US))
         if limit is None and answer_key is None:
             return Admitted(verdict=None, stored=None)
         bucket = keyspace.redis_key(caller, "requests-per-minute")
@@ -57,9 +61,7 @@ class Admission:
         if limit is not None and verdict is None:
             verdict = self._local.take(bucket, limit)
         if verdict is not None and not verdict.admitted:
-            refusal = errors.rate_limited(verdict.limit, verdict.wait_us / 1e6)
-            refusal.headers.extend(verdict.headers())
-            raise refusal
+            raise _refusal(verdict)
         return Admitted(verdict=verdict, stored=stored)
 
     async def find(self, key: str) -> bytes | None:
@@ -67,11 +69,12 @@ class Admission:
         if not self._open():
             return None
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self._timeout), self._turn:
                 found: Any = await self._cache.get(key)
         except (RedisError, OSError, TimeoutError):
             self._failed()
             return None
+        self._failures = 0
         return found if isinstance(found, bytes) else None
 
     async def store(self, key: str, value: bytes, ttl_seconds: int) -> None:
@@ -79,10 +82,12 @@ class Admission:
         if not self._open():
             return
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self._timeout), self._turn:
                 await self._cache.set(key, value, ex=max(1, ttl_seconds))
         except (RedisError, OSError, TimeoutError):
             self._failed()
+        else:
+            self._failures = 0
 
     async def _ask(
         self, bucket: str, limit: int | None, answer_key: str | None
@@ -90,7 +95,7 @@ class Admission:
         if not self._open():
             return None
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self._timeout), self._turn:
                 answers = await self._round_trip(bucket, limit, answer_key)
         except (RedisError, OSError, TimeoutError):
             self._failed()
@@ -129,3 +134,9 @@ class Admission:
         self._failures += 1
         if self._failures >= FAILURES_TO_OPEN:
             self._closed_until = time.monotonic() + OPEN_SECONDS
+
+
+def _refusal(verdict: Verdict) -> errors.RateLimited:
+    refusal = errors.rate_limited(verdict.limit, verdict.wait_us / 1e6)
+    refusal.headers.extend(verdict.headers())
+    return refusal

@@ -7,13 +7,16 @@ immutable view by the next. While PostgreSQL is away the last view stays in forc
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import DatabaseError, InterfaceError, connection
+import psycopg
+from django.db import connection
+from django.db.utils import Error as DjangoError
 
 from catalogue import registry
 from catalogue.registry import Catalogue
@@ -26,6 +29,8 @@ from workers.endpoints import Endpoint
 
 log = logging.getLogger(__name__)
 
+#: psycopg's own come from waiting for notices, which Django knows nothing of.
+DATABASE_ERRORS = (DjangoError, psycopg.Error, OSError)
 #: With notices this is only a safety net; without them a revoked key still dies within a second.
 POLL_SECONDS = 0.5
 CHANNELS = (epoch.CHANNEL, endpoints.CHANNEL)
@@ -49,7 +54,7 @@ class Feed:
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
-        self._healthy = False
+        self._healthy = True
         self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
 
     def start(self) -> None:
@@ -102,17 +107,24 @@ class Feed:
                 await looked
         except TimeoutError:
             self._healthy = False
+        finally:
+            # A database that hangs looks at nothing, while callers come and go.
+            with self._lock:
+                self._waiting = [entry for entry in self._waiting if entry[1] is not looked]
 
     def _run(self) -> None:
         while not self._stop.is_set():
             try:
                 self._follow()
-            except (DatabaseError, InterfaceError, OSError) as error:
-                self._looked(healthy=False)
-                log.warning("the database does not answer, the last view stays in force: %s", error)
-                connection.close()
-                self._stop.wait(POLL_SECONDS)
-        connection.close()
+            except DATABASE_ERRORS as error:
+                if self._healthy:
+                    log.warning("the database does not answer, the last view stays in force: %s", error)
+            except Exception:
+                # Whatever it was, the thread goes on: without it no key would be revoked any more.
+                log.exception("the database cannot be followed, the last view stays in force")
+            self._looked(healthy=False)
+            connection.close()
+            self._stop.wait(POLL_SECONDS)
 
     def _follow(self) -> None:
         connection.close()
@@ -145,7 +157,8 @@ class Feed:
             self._healthy = healthy
             waiting, self._waiting = self._waiting, []
         for loop, looked in waiting:
-            loop.call_soon_threadsafe(_resolve, looked)
+            with contextlib.suppress(RuntimeError):  # that loop was closed while it waited
+                loop.call_soon_threadsafe(_resolve, looked)
 
 
 def _resolve(looked: asyncio.Future[None]) -> None:

@@ -1,7 +1,8 @@
 """Requests per minute as a token bucket, in Redis and, while Redis is away, in this process.
 
 The bucket holds one minute's worth and refills evenly (GCRA: it is kept as one number, the time at which it would be
-full). A refusal takes nothing. While Redis is away each process counts for itself.
+full). Times and intervals are whole microseconds, an interval rounded up, so that a bucket of N admits exactly N and
+never more than the limit afterwards. A refusal takes nothing. While Redis is away each process counts for itself.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ MINUTE_US = 60_000_000
 SCRIPT = """
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
-local interval = 60000000 / tonumber(ARGV[1])
-local full_at = math.max(tonumber(redis.call('GET', KEYS[1]) or now), now)
-local after = full_at + interval
-if after - now > 60000000 + 0.5 then
-    return {0, 0, math.ceil(after - now - 60000000)}
+local interval = math.ceil(60000000 / tonumber(ARGV[1]))
+local whole = interval * tonumber(ARGV[1])
+-- a clock that was set back, or a limit that was lowered, makes nobody wait for more than a minute
+local owed = math.min(math.max(tonumber(redis.call('GET', KEYS[1]) or now) - now, 0), whole) + interval
+if owed > whole then
+    return {0, 0, owed - whole}
 end
-redis.call('SET', KEYS[1], string.format('%.0f', after), 'PX', 61000)
-return {1, math.floor((60000000 - (after - now)) / interval + 0.001), math.ceil(after - now)}
+redis.call('SET', KEYS[1], string.format('%.0f', now + owed), 'PX', math.ceil(whole / 1000) + 1000)
+return {1, math.floor((whole - owed) / interval), owed}
 """
 
 
@@ -52,15 +54,15 @@ class LocalBuckets:
     """The same bucket in memory, for the time Redis is away. Holds one number per tenant seen meanwhile."""
 
     def __init__(self) -> None:
-        self._full_at: dict[str, float] = {}
+        self._full_at: dict[str, int] = {}
 
     def take(self, key: str, limit: int) -> Verdict:
         """Take one request from the bucket, if it fits."""
-        now = time.monotonic() * 1e6
-        interval = MINUTE_US / limit
-        after = max(self._full_at.get(key, now), now) + interval
-        if after - now > MINUTE_US + 0.5:
-            return Verdict(admitted=False, limit=limit, remaining=0, wait_us=int(after - now - MINUTE_US))
-        self._full_at[key] = after
-        remaining = int((MINUTE_US - (after - now)) / interval + 0.001)
-        return Verdict(admitted=True, limit=limit, remaining=remaining, wait_us=int(after - now))
+        now = time.monotonic_ns() // 1000
+        interval = -(-MINUTE_US // limit)
+        whole = interval * limit
+        owed = min(max(self._full_at.get(key, now) - now, 0), whole) + interval
+        if owed > whole:
+            return Verdict(admitted=False, limit=limit, remaining=0, wait_us=owed - whole)
+        self._full_at[key] = now + owed
+        return Verdict(admitted=True, limit=limit, remaining=(whole - owed) // interval, wait_us=owed)
