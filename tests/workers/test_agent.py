@@ -13,6 +13,7 @@ from typing import cast
 
 import psycopg
 import pytest
+from django.db.models.functions import Now
 
 from tenants.audit import SYSTEM
 from tenants.ids import ReplicaId
@@ -32,6 +33,7 @@ from tests.workers.agents import (
 )
 from tests.workers.conftest import Fleet
 from workers import deployments, endpoints, engine_keys, processes, reconcile
+from workers.engines.simulated import SimulatedDriver
 from workers.models import Node, Replica, ReplicaEvent
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
@@ -245,14 +247,30 @@ def test_an_engine_that_cannot_start_is_given_up_after_five_tries(fleet: Fleet, 
     assert records(data_dir) == []
 
 
-def test_a_replica_lost_with_its_node_goes_on_when_the_agent_returns(fleet: Fleet, data_dir: Path) -> None:
+def test_a_replica_lost_with_its_node_goes_on_when_the_agent_returns(
+    fleet: Fleet, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     want(fleet, 1)
     with agent_thread(data_dir):
         (before,) = until(in_state("ready"))
-    Replica.objects.update(state="lost")
+    time.sleep(1.0)
+    # it is older than a start may take, but that is no start
+    monkeypatch.setattr(SimulatedDriver, "startup_budget_seconds", 1.0)
+    Replica.objects.update(state="lost", state_since=Now())
     with agent_thread(data_dir):
         (after,) = until(in_state("ready"))
     assert (after.pid, after.generation) == (before.pid, before.generation)
+    assert after.startup_seconds == before.startup_seconds
+
+
+def test_an_engine_that_is_not_ready_in_time_is_started_again(
+    fleet: Fleet, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SimulatedDriver, "startup_budget_seconds", 0.5)
+    want(fleet, 1, "--startup-seconds", "60")
+    with agent_thread(data_dir):
+        row = until(lambda: Replica.objects.filter(generation=2).first())
+    assert row is not None and _reasons(row, "backoff")[0].startswith("not ready after 0 s")
 
 
 def test_an_engine_of_an_older_fence_is_killed_not_adopted(fleet: Fleet, data_dir: Path) -> None:

@@ -116,8 +116,7 @@ class Lifecycle:
             if verdict is not None:
                 self._obey(row, engine, verdict.to, verdict.reason)
                 return
-        age = processes.age_seconds(engine.record.process)
-        if state in {"starting", "warming"} and age > engine.startup_budget_seconds:
+        if state in {"starting", "warming"} and row.state_seconds > engine.startup_budget_seconds:
             self._back_off(row, f"not ready after {engine.startup_budget_seconds:.0f} s")
             self._bury(engine)
             return
@@ -129,7 +128,7 @@ class Lifecycle:
         if to == "backoff":
             self._back_off(row, reason)
             self._bury(engine)
-        elif to == "ready" and row.state == "warming":
+        elif to == "ready" and not row.started_before:
             age = processes.age_seconds(engine.record.process)
             self._move(row, "ready", reason, startup_seconds=round(age, 3), last_error="")
         elif to == "suspect":
@@ -138,7 +137,7 @@ class Lifecycle:
             engine.looked_at = 0.0  # ask for the first token at once
             self._move(row, "warming", reason)
         else:
-            self._move(row, "ready", reason)
+            self._move(row, "ready", reason, last_error="")
 
     def _died(self, row: Wanted, engine: Engine | None) -> None:
         """Take the replica out of routing first, then end what the process left behind."""

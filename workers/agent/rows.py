@@ -32,7 +32,8 @@ class Wanted:
     """One replica of this node as the database has it, with what it needs to start.
 
     ``wanted`` is False once it shall stop. ``state_seconds`` is how long it has been in its state and ``due`` is True
-    when its next start may begin, both by the database's clock.
+    when its next start may begin, both by the database's clock. ``started_before`` is True once this generation has
+    been ready.
     """
 
     replica_id: ReplicaId
@@ -43,6 +44,7 @@ class Wanted:
     attempts: int
     state_seconds: float
     due: bool
+    started_before: bool
     host: str
     port: int | None
     engine: str
@@ -172,6 +174,7 @@ def _wanted(row: Replica, *, age: dt.timedelta, due: bool) -> Wanted:
         attempts=row.attempts,
         state_seconds=age.total_seconds(),
         due=due,
+        started_before=row.startup_seconds is not None,
         host=row.host,
         port=row.port,
         engine=revision.engine,
