@@ -28,7 +28,7 @@ from tenants.models import Project, Tenant, User
 from tenants.registry import Policy
 from workers import deployments
 from workers.engines.driver import TINY_MODEL
-from workers.models import Deployment
+from workers.models import Deployment, Node, Pool
 
 ADMIN = "admin"
 TINY_NAME = "hearth-tiny"
@@ -69,7 +69,7 @@ def run(*, engine: Literal["vllm", "simulated"], model: str, replicas: int, node
     _admin()
     revision = _model(platform, engine, model)
     prices.ensure_demo_prices(SYSTEM, revision.model.name)
-    _deployment(revision, engine, replicas, node)
+    _deployment(revision, replicas, node)
     demo = tuple(_demo_tenant(slug, name, policy) for slug, name, policy in DEMO_TENANTS)
     return Bootstrapped(
         admin_username=ADMIN,
@@ -128,18 +128,27 @@ def _folder_digest(folder: Path) -> str:
 
 
 @transaction.atomic
-def _deployment(revision: ModelRevision, engine: str, replicas: int, node: str) -> None:
+def _deployment(revision: ModelRevision, replicas: int, node: str) -> None:
     """Deploy the revision on this node; a deployment of another revision under the same name is moved to it."""
     name = "".join(c if c.isalnum() else "-" for c in revision.model.name.lower()).strip("-")[:63]
-    kind = "simulated" if engine == "simulated" else "gpu" if Path("/dev/nvidia0").exists() else "cpu"
-    pool = deployments.ensure_pool(SYSTEM, name=f"local-{kind}", kind=kind)
-    deployments.ensure_node(SYSTEM, pool=pool, name=node or socket.gethostname())
+    pool = _pool(node or socket.gethostname())
     existing = Deployment.objects.filter(name=name).first()
     if existing is None:
         deployments.create(SYSTEM, name=name, revision=revision, pools=[pool], replicas=replicas)
         return
     deployments.redeploy(SYSTEM, name, revision=revision, pools=[pool])
     deployments.scale(SYSTEM, name, replicas)
+
+
+def _pool(node: str) -> Pool:
+    """Return the pool that the node is in; a new node joins the one of its hardware, whatever engine it runs."""
+    known = Node.objects.select_related("pool").filter(name=node).first()
+    if known is not None:
+        return known.pool
+    kind = "gpu" if Path("/dev/nvidia0").exists() else "cpu"
+    pool = deployments.ensure_pool(SYSTEM, name=f"local-{kind}", kind=kind)
+    deployments.ensure_node(SYSTEM, pool=pool, name=node)
+    return pool
 
 
 def _demo_tenant(slug: str, name: str, policy: Policy) -> DemoTenant:
