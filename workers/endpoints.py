@@ -28,19 +28,23 @@ class Endpoint:
 
 
 def ready() -> tuple[Endpoint, ...]:
-    """Return every replica that is ready and wanted, by id.
+    """Return every replica that requests can go to, by id: those that are ready and wanted.
 
-    Whether the node's lease is still valid is not asked: reconcile marks replicas of a lost node, and while the
-    control plane is away the last known engines go on serving.
+    A deployment that has none offers those of a lost node instead: the agent may be silent while its engines are
+    well, and an engine that is gone refuses the connection at once.
     """
     rows = (
         Replica.objects.filter(
-            state=Replica.State.READY, desired_state=Replica.Desired.RUNNING, deployment__archived_at=None
+            state__in=(Replica.State.READY, Replica.State.LOST),
+            desired_state=Replica.Desired.RUNNING,
+            deployment__archived_at=None,
+            port__isnull=False,
         )
         .select_related("deployment__revision__model")
         .order_by("id")
     )
-    return tuple(_endpoint(row) for row in rows)
+    served = {row.deployment_id for row in rows if row.state == Replica.State.READY}
+    return tuple(_endpoint(row) for row in rows if row.state == Replica.State.READY or row.deployment_id not in served)
 
 
 def announce() -> None:

@@ -17,6 +17,7 @@ django.setup(set_prefix=False)
 
 from django.conf import settings
 
+import hearth.celery  # noqa: F401 - whoever sends a task needs the app configured first
 from gateway import runtime
 from gateway.app import GatewayApp
 from gateway.errors import NotFound
