@@ -114,7 +114,7 @@ def of_period(points: Sequence[Point], total: Sums, period: Period, currency: st
             period=period,
             series=(
                 rates("Prediction, of requests", "ember", prediction_hit_rate),
-                rates("Prefix, of prompt tokens", "grey", prefix_hit_rate),
+                rates("Prefix, of tokens in", "grey", prefix_hit_rate),
             ),
         ),
         Chart(

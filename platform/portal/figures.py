@@ -20,6 +20,8 @@ class Figure:
     unit: str = ""
     than: str = ""
     exact: str = ""
+    #: Takes two columns where there is room.
+    wide: bool = False
     #: ``warm`` for what the platform saved, ``alarm`` for what is wrong, else empty.
     tone: str = ""
     link: str = ""
@@ -62,7 +64,7 @@ def of_period(now: Sums, before: Sums, *, currency: str, errors_link: str = "") 
         _counted("tokens-in", "Tokens in", tokens_in(now), tokens_in(before)),
         _counted("tokens-out", "Tokens out", now.completion_tokens, before.completion_tokens),
         _rate("prediction-rate", "Prediction hit rate", "of requests", prediction_hit_rate, now, before),
-        _rate("prefix-rate", "Prefix hit rate", "of prompt tokens", prefix_hit_rate, now, before),
+        _rate("prefix-rate", "Prefix hit rate", "of tokens in", prefix_hit_rate, now, before),
         _money("billed", "Billed", now.amount_pico, before.amount_pico, currency, ""),
         _money(
             "saved-prediction",
@@ -85,8 +87,8 @@ def _rate(key: str, label: str, unit: str, rate: Callable[[Sums], float | None],
     than = ""
     if current is not None and earlier is not None:
         points = round((current - earlier) * 100, 1)
-        than = "as before" if points == 0 else f"{'▲' if points > 0 else '▼'} {abs(points):.1f} points"
-    return Figure(key=key, label=label, value=percent(current), unit=unit, than=than)
+        than = "as before" if points == 0 else f"{'▲' if points > 0 else '▼'} {abs(points):.1f} pts"
+    return Figure(key=key, label=label, value=percent(current), than=" · ".join(filter(None, (unit, than))))
 
 
 def _money(key: str, label: str, now: int, before: int, currency: str, tone: str) -> Figure:
@@ -97,6 +99,7 @@ def _money(key: str, label: str, now: int, before: int, currency: str, tone: str
         exact=f"{money.exact(now)} {currency}",
         than=_than(now, before),
         tone=tone if now > 0 else "",
+        wide=True,
     )
 
 

@@ -21,8 +21,10 @@ PRESETS: dict[str, timedelta] = {
 }
 DEFAULT = "24h"
 LONGEST = timedelta(days=400)
-#: A chart has at most this many points: more than a wide screen has room for bars.
-MOST_POINTS = 120
+#: A chart has at most this many points: bars stay wide enough to point at, rates have enough requests behind them.
+MOST_POINTS = 64
+#: The most that a caller of the API may ask for.
+MOST_ASKED_POINTS = 10_000
 STEPS = tuple(timedelta(minutes=minutes) for minutes in (15, 30, 60, 120, 180, 360, 720, 1440, 2 * 1440, 7 * 1440))
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, inline_serializer
 from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
+from rest_framework.request import Request
 
 from portal.api.pagination import DEFAULT_LIMIT, LARGEST_LIMIT
 
@@ -22,6 +24,7 @@ PAGE_PARAMETERS = [
     OpenApiParameter("limit", int, description=f"Rows in a page, 1 to {LARGEST_LIMIT}; {DEFAULT_LIMIT} if absent."),
     OpenApiParameter("after", str, description="`next_after` of the page before."),
 ]
+CSV_PARAMETER = OpenApiParameter("format", str, enum=["json", "csv"], description="json if absent.")
 PERIOD_PARAMETERS = [
     OpenApiParameter("period", str, description="1h, 6h, 24h (if absent), 7d, 30d or 90d, up to now."),
     OpenApiParameter("from", str, description="Start, ISO 8601; rounded down to a quarter of an hour."),
@@ -60,3 +63,11 @@ def page_of(row: type[serializers.Serializer[Any]], name: str) -> serializers.Se
             "next_after": serializers.CharField(allow_null=True),
         },
     )
+
+
+def wants_csv(request: Request) -> bool:
+    """Say whether CSV is asked for. Raises ValidationError for a format that there is not."""
+    chosen = request.query_params.get("format", "json")
+    if chosen not in {"json", "csv"}:
+        raise ValidationError({"format": "Use json or csv."})
+    return chosen == "csv"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path, re_path
 
-from portal.api import audit, fallback, fleet, models, prices, projects, schema, tenants, tokens
+from portal.api import audit, fallback, fleet, models, prices, projects, schema, statements, tenants, tokens, usage
 
 urlpatterns: list[URLPattern] = [
     path("openapi.json", schema.DocumentView.as_view(), name="openapi"),
@@ -18,6 +18,11 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<str:tenant>/keys", projects.KeysView.as_view()),
     path("tenants/<str:tenant>/keys/<uuid:key>", projects.KeyView.as_view()),
     path("tenants/<str:tenant>/keys/<uuid:key>/revoke", projects.RevokeKeyView.as_view()),
+    path("tenants/<str:tenant>/statements/<str:month>", statements.StatementView.as_view()),
+    path("usage", usage.UsageView.as_view()),
+    path("usage/totals", usage.TotalsView.as_view()),
+    path("usage/series", usage.SeriesView.as_view()),
+    path("usage/<uuid:request_id>", usage.UsageRequestView.as_view()),
     path("models", models.ModelsView.as_view()),
     path("models/<path:name>", models.ModelView.as_view()),
     path("fleet", fleet.FleetView.as_view()),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -12,45 +12,23 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from billing import reports
+from billing.models import UsageRecord
 from billing.reports import Filters, Request
-from portal import exports, money, periods
+from portal import exports, periods
 from portal.access import Viewer, tenant_for, tenants_of
 from portal.errors import BadQuery
 from portal.journeys import Step, steps
 from portal.pages.shell import operator_page, page, show, with_query
 from portal.pages.usage import presets
+from portal.requests_csv import CSV_HEADER, csv_rows
 from tenants.errors import NotFound
 from tenants.ids import TenantId
 from tenants.models import ApiKey, Tenant
 from tenants.rls import as_tenant
 
 ROWS = 50
-EXPORT_ROWS = 1000
-STATES = ("complete", "refused", "client_gone", "engine_error", "interrupted")
+STATES = tuple(UsageRecord.State.values)
 CACHE_RESULTS = ("hit", "miss", "bypass")
-CSV_COLUMNS = (
-    "id",
-    "started_at",
-    "finished_at",
-    "project_id",
-    "key_id",
-    "endpoint",
-    "model_name",
-    "state",
-    "http_status",
-    "stream",
-    "cache_result",
-    "cache_reason",
-    "route_reason",
-    "prompt_tokens",
-    "cached_prompt_tokens",
-    "completion_tokens",
-    "tokens_source",
-    "ttft_ms",
-    "duration_ms",
-    "client_request_id",
-)
-CSV_HEADER = (*CSV_COLUMNS, "currency", "billed", "saved_by_prediction", "saved_by_prefix")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,30 +89,6 @@ def detail(request: HttpRequest, viewer: Viewer, slug: str, request_id: UUID) ->
     journey: Sequence[Step] = steps(found, shows_replica=viewer.is_operator)
     context = {"found": found, "key": key, "steps": journey}
     return show(request, viewer, "portal/request.html", context, active="tenant-requests", tenant=tenant)
-
-
-def csv_rows(tenant_id: TenantId, filters: Filters) -> Iterator[tuple[str, ...]]:
-    """Yield every request that fits, newest first, reading a thousand at a time."""
-    before: UUID | None = None
-    while True:
-        with as_tenant(tenant_id):
-            page = reports.requests(tenant_id, before_id=before, limit=EXPORT_ROWS, filters=filters)
-        yield from map(csv_row, page)
-        if len(page) < EXPORT_ROWS:
-            return
-        before = page[-1].id
-
-
-def csv_row(found: Request) -> tuple[str, ...]:
-    """Return one request as cells; money with all its twelve decimals, empty where there is none."""
-    cells = [getattr(found, name) for name in CSV_COLUMNS]
-    return (
-        *("" if cell is None else cell.isoformat() if hasattr(cell, "isoformat") else str(cell) for cell in cells),
-        found.currency,
-        money.exact(found.amount_pico),
-        money.exact(found.saved_prediction_pico),
-        money.exact(found.saved_prefix_pico),
-    )
 
 
 def _filters(request: HttpRequest) -> Filters:

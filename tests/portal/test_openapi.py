@@ -1,0 +1,68 @@
+"""The OpenAPI document: valid, complete, and without a word that drf-spectacular had to guess."""
+
+from __future__ import annotations
+
+import io
+from contextlib import redirect_stderr
+from typing import Any
+
+import pytest
+from django.test import Client
+from drf_spectacular.drainage import GENERATOR_STATS, reset_generator_stats
+from drf_spectacular.validation import validate_schema
+
+
+@pytest.fixture
+def document(db: None) -> Any:
+    """The document as anybody may fetch it."""
+    answer = Client().get("/api/v1/openapi.json")
+    assert answer.status_code == 200
+    return answer.json()
+
+
+def test_it_is_valid_openapi(document: Any) -> None:
+    validate_schema(document)  # type: ignore[no-untyped-call]
+
+
+def test_nothing_in_it_was_guessed(db: None) -> None:
+    reset_generator_stats()
+    with redirect_stderr(io.StringIO()) as said:
+        Client().get("/api/v1/openapi.json")
+    assert not GENERATOR_STATS, said.getvalue()
+
+
+def test_it_covers_the_management_and_the_inference_api(document: Any) -> None:
+    paths = set(document["paths"])
+    assert {"/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/requests/{id}"} <= paths
+    assert {
+        "/api/v1/tenants",
+        "/api/v1/tenants/{tenant}/keys",
+        "/api/v1/tenants/{tenant}/statements/{month}",
+        "/api/v1/usage",
+        "/api/v1/fleet/deployments/{deployment}/scale",
+        "/api/v1/prices",
+        "/api/v1/audit",
+    } <= paths
+    assert not any("rest" in path for path in paths if path.startswith("/api"))
+
+
+def test_every_operation_says_how_to_get_in_and_what_a_refusal_looks_like(document: Any) -> None:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            assert operation["operationId"], path
+            schema = operation["responses"]["401"]["content"]["application/json"]["schema"]
+            assert schema == {"$ref": "#/components/schemas/Refusal"}, (method, path)
+            assert "security" in operation or path == "/api/v1/tokens", (method, path)
+
+
+def test_every_reference_points_somewhere(document: Any) -> None:
+    def references(node: Any) -> list[str]:
+        if isinstance(node, dict):
+            own = [node["$ref"]] if isinstance(node.get("$ref"), str) else []
+            return own + [found for value in node.values() for found in references(value)]
+        if isinstance(node, list):
+            return [found for value in node for found in references(value)]
+        return []
+
+    names = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    assert set(references(document)) <= names
