@@ -66,7 +66,7 @@ class Inference:
         try:
             reply = await self._parts.dispatcher.send(
                 self._call,
-                prompts.ask(self._call, self._caller, self._model.name, incoming.headers),
+                prompts.ask(self._call, self._caller, self._model, incoming.headers),
                 keyspace.cache_salt(self._caller, self._model.name),
                 view.endpoints.get(self._model.name, ()),
                 self._meter,

@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from catalogue.registry import ServedModel
 from gateway.schemas import Call
 from routing.chunks import Message, chain
 from routing.router import Ask
@@ -18,13 +19,15 @@ DEFAULT_NEW_TOKENS = 256
 SYSTEM_ROLES = frozenset({"system", "developer"})
 
 
-def ask(call: Call, caller: Caller, model_name: str, headers: Mapping[str, str]) -> Ask:
+def ask(call: Call, caller: Caller, model: ServedModel, headers: Mapping[str, str]) -> Ask:
     """Return what the router needs; sessions and prefixes are named inside the caller's own scope."""
     session = session_of(call.body, headers)
+    # No more than fits in the model: a number out of the air would keep others off the replica.
+    new_tokens = min(call.max_new_tokens or DEFAULT_NEW_TOKENS, model.context_length_tokens)
     return Ask(
-        chain=chain(keyspace.prefix_root(caller, model_name), messages(call.body)),
-        session=keyspace.session_key(caller, model_name, session) if session else None,
-        max_new_tokens=call.max_new_tokens or DEFAULT_NEW_TOKENS,
+        chain=chain(keyspace.prefix_root(caller, model.name), messages(call)),
+        session=keyspace.session_key(caller, model.name, session) if session else None,
+        max_new_tokens=new_tokens * call.choices,
     )
 
 
@@ -33,10 +36,11 @@ def session_of(body: Mapping[str, Any], headers: Mapping[str, str]) -> str | Non
     return headers.get("x-session-id") or body.get("prompt_cache_key") or body.get("user") or None
 
 
-def messages(body: Mapping[str, Any]) -> list[Message]:
+def messages(call: Call) -> list[Message]:
     """Return the prompt as messages of bytes. Tools come first, as chat templates put them."""
+    body = call.body
     found = [Message(head=b"tools", text=orjson.dumps(body["tools"]), system=True)] if body.get("tools") else []
-    if "messages" in body:
+    if call.endpoint == "/v1/chat/completions":
         found.extend(
             Message(
                 head=message["role"].encode(),

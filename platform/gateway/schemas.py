@@ -27,8 +27,15 @@ STRIPPED = (
 )
 
 MAX_NAME_LENGTH = 200
-#: JSON schemas of tools nest perhaps ten deep.
-MAX_DEPTH = 64
+#: What orjson writes; it reads up to 1024, and whatever cannot be written cannot be sent on.
+MAX_DEPTH = 254
+#: Reading half a million small lists held everybody up for 0.4 s (Python's garbage collector looks at each). Brackets
+#: inside texts count too; a text with so many is some hundred thousand tokens long.
+MAX_BRACKETS = 200_000
+#: Each message costs some 2 µs on the loop that serves everybody.
+MAX_MESSAGES = 4096
+#: Choices of one request, n of each prompt: vLLM alone would start up to 16,384 for each.
+MAX_CHOICES = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,20 +47,15 @@ class Call:
     model: str
     stream: bool
     include_usage: bool
-    #: Tokens the client lets the engine write; None leaves it to the model's context.
+    #: Tokens the client lets the engine write for each choice; None leaves it to the model's context.
     max_new_tokens: int | None
+    #: Answers that are written: n for each prompt.
+    choices: int
 
 
 def parse(endpoint: Endpoint, raw: bytes) -> Call:
     """Return the checked request. Raises BadRequest naming the field, what was found and what is allowed."""
-    try:
-        body = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise BadRequest(f"The body is not valid JSON: {error}.", "invalid_json") from None
-    if not isinstance(body, dict):
-        raise BadRequest("The body must be a JSON object.", "invalid_type")
-    if _too_deep(body):
-        raise BadRequest(f"The body is nested more than {MAX_DEPTH} levels deep.", "invalid_value")
+    body = _read(raw)
     for name, check in _FIELDS[endpoint].items():
         if body.get(name) is not None:
             check(name, body[name])
@@ -65,6 +67,13 @@ def parse(endpoint: Endpoint, raw: bytes) -> Call:
         raise BadRequest(f"'{required}' is missing.", "missing_field", required)
     for name in STRIPPED:
         body.pop(name, None)
+    choices = (body.get("n") or 1) * (_prompts(body["prompt"]) if required == "prompt" else 1)
+    if choices > MAX_CHOICES:
+        raise BadRequest(
+            f"The request asks for {choices} choices, n of each prompt; allowed are {MAX_CHOICES}.",
+            "invalid_value",
+            "n",
+        )
     options = body.get("stream_options") or {}
     limits = [body.get("max_completion_tokens"), body.get("max_tokens")]
     return Call(
@@ -74,22 +83,30 @@ def parse(endpoint: Endpoint, raw: bytes) -> Call:
         stream=bool(body.get("stream")),
         include_usage=bool(options.get("include_usage")),
         max_new_tokens=next((limit for limit in limits if limit is not None), None),
+        choices=choices,
     )
 
 
-def _too_deep(body: dict[str, Any]) -> bool:
-    """Say whether anything lies deeper than MAX_DEPTH; later stages walk the body by recursion."""
-    level: list[Any] = [body]
-    for _ in range(MAX_DEPTH):
-        level = [
-            inner
-            for value in level
-            for inner in (value.values() if isinstance(value, dict) else value)
-            if isinstance(inner, dict | list)
-        ]
-        if not level:
-            return False
-    return True
+def _read(raw: bytes) -> dict[str, Any]:
+    brackets = raw.count(b"[") + raw.count(b"{")
+    if brackets > MAX_BRACKETS:
+        raise BadRequest(f"The body opens {brackets} brackets; allowed are {MAX_BRACKETS}.", "invalid_value")
+    try:
+        body = orjson.loads(raw)
+        if brackets > MAX_DEPTH:
+            orjson.dumps(body)
+    except orjson.JSONDecodeError as error:
+        raise BadRequest(f"The body is not valid JSON: {error}.", "invalid_json") from None
+    except TypeError:
+        raise BadRequest(f"The body is nested more than {MAX_DEPTH} levels deep.", "invalid_value") from None
+    if not isinstance(body, dict):
+        raise BadRequest("The body must be a JSON object.", "invalid_type")
+    return body
+
+
+def _prompts(prompt: str | list[Any]) -> int:
+    """Return how many prompts a completion has: a list of token ids is one."""
+    return len(prompt) if isinstance(prompt, list) and not isinstance(prompt[0], int) else 1
 
 
 def _wrong(name: str, value: Any, allowed: str) -> BadRequest:
@@ -133,6 +150,8 @@ def _messages(name: str, value: Any) -> None:
         raise _wrong(name, value, "a list of messages")
     if not value:
         raise BadRequest("'messages' is empty; it needs at least one message.", "invalid_value", name)
+    if len(value) > MAX_MESSAGES:
+        raise BadRequest(f"'messages' has {len(value)} messages; allowed are {MAX_MESSAGES}.", "invalid_value", name)
     for position, message in enumerate(value):
         where = f"{name}[{position}]"
         if not isinstance(message, dict):
