@@ -16,7 +16,7 @@ USER = [{"role": "user", "content": "Hello"}]
 
 def billed(instance: Instance, slug: str) -> tuple[int, int]:
     """Return (amount, tokens) of everything the tenant was ever charged."""
-    totals = instance.operator(f"/usage/totals?tenant={slug}&period=today").json()
+    totals = instance.operator(f"/usage/totals?tenant={slug}").json()["total"]
     tokens = totals["prompt_tokens"] + totals["cached_prompt_tokens"] + totals["completion_tokens"]
     return int(totals["amount_pico"]), int(tokens)
 
@@ -36,7 +36,12 @@ def billed(instance: Instance, slug: str) -> tuple[int, int]:
         ({"model": MODEL, "messages": USER, "temperature": "hot"}, 400, "invalid_type", "temperature"),
         ({"model": MODEL, "messages": USER, "temperature": -3}, 400, "invalid_request", "temperature"),
         ({"model": "no-such-model", "messages": USER}, 404, "model_not_found", "model"),
-        ({"model": MODEL, "messages": [{"role": "user", "content": "w " * 20_000}]}, 400, "context_length_exceeded", None),
+        (
+            {"model": MODEL, "messages": [{"role": "user", "content": "w " * 20_000}]},
+            400,
+            "context_length_exceeded",
+            None,
+        ),
         (b" " * (10 * 1024 * 1024 + 1), 413, "body_too_large", None),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

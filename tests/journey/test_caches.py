@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from uuid import uuid4
 
+import openai
 import pytest
+from openai.types.chat import ChatCompletionMessageParam
 
 from tests.journey.instance import MODEL, Instance, Reply
 
@@ -71,20 +73,28 @@ def test_past_the_prediction_cache_the_prefix_cache_is_warm(instance: Instance) 
     assert int(row["saved_prefix_pico"]) == cached(second) * (150_000 - 15_000)
 
 
-def test_an_answer_stored_whole_is_replayed_as_a_stream_and_back(instance: Instance) -> None:
-    question = [{"role": "user", "content": f"{uuid4()} What is a tuple?"}]
-    sdk = instance.sdk("acme")
-    whole = sdk.chat.completions.create(model=MODEL, messages=question, max_tokens=9)  # type: ignore[arg-type]
-    stream = sdk.chat.completions.create(model=MODEL, messages=question, max_tokens=9, stream=True)  # type: ignore[call-overload]
-    assert stream.response.headers["x-cache"] == "hit"
-    told = "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
-    assert told == whole.choices[0].message.content
+def question(about: str) -> list[ChatCompletionMessageParam]:
+    """Return a conversation that nobody has had before."""
+    return [{"role": "user", "content": f"{uuid4()} What is {about}?"}]
 
-    other = [{"role": "user", "content": f"{uuid4()} What is a class?"}]
-    chunks = list(sdk.chat.completions.create(model=MODEL, messages=other, max_tokens=9, stream=True))  # type: ignore[call-overload]
-    told = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
-    raw = sdk.chat.completions.with_raw_response.create(model=MODEL, messages=other, max_tokens=9)  # type: ignore[arg-type]
-    assert raw.headers["x-cache"] == "hit"
+
+def streamed(sdk: openai.OpenAI, messages: list[ChatCompletionMessageParam]) -> tuple[str, str]:
+    """Return the text a stream tells and what it says of the prediction cache."""
+    with sdk.chat.completions.create(model=MODEL, messages=messages, max_tokens=9, stream=True) as stream:
+        told = "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
+        return told, stream.response.headers["x-cache"]
+
+
+def test_an_answer_stored_whole_is_replayed_as_a_stream_and_back(instance: Instance) -> None:
+    sdk = instance.sdk("acme")
+    asked = question("a tuple")
+    whole = sdk.chat.completions.create(model=MODEL, messages=asked, max_tokens=9)
+    assert streamed(sdk, asked) == (whole.choices[0].message.content, "hit")
+
+    other = question("a class")
+    told, cache = streamed(sdk, other)
+    raw = sdk.chat.completions.with_raw_response.create(model=MODEL, messages=other, max_tokens=9)
+    assert (cache, raw.headers["x-cache"]) == ("miss", "hit")
     assert raw.parse().choices[0].message.content == told
 
 

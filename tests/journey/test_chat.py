@@ -67,12 +67,19 @@ def test_every_answer_names_its_request_and_its_usage_row(instance: Instance) ->
 
 
 def test_a_stream_is_metered_as_exactly_as_an_answer(instance: Instance) -> None:
-    with instance.sdk("globex").chat.completions.with_raw_response.create(
-        model=MODEL, messages=[{"role": "user", "content": "Tell me of files."}], max_tokens=10, stream=True,
-        stream_options={"include_usage": True},
-    ).parse() as stream:
+    with (
+        instance.sdk("globex")
+        .chat.completions.with_raw_response.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": "Tell me of files."}],
+            max_tokens=10,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        .parse() as stream
+    ):
         request_id = stream.response.headers["x-request-id"]
-        usage = [chunk.usage for chunk in stream if chunk.usage][0]
+        usage = next(chunk.usage for chunk in stream if chunk.usage)
     row = instance.usage("globex", request_id)
     assert (row["prompt_tokens"] + row["cached_prompt_tokens"], row["completion_tokens"]) == (
         usage.prompt_tokens,

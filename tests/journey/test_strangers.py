@@ -34,7 +34,9 @@ def test_a_strangers_key_sees_only_its_own_tenant(instance: Instance) -> None:
             ("/keys", {"name": "mine now"}, "POST"),
             ("/suspend", {}, "POST"),
         ):
-            changed = request(f"{instance.management}/tenants/{tenant}{path}", instance.key("globex"), body, method=method)
+            changed = request(
+                f"{instance.management}/tenants/{tenant}{path}", instance.key("globex"), body, method=method
+            )
             assert changed.status in {403, 404}, (path, changed)
     assert instance.operator("/tenants/acme").json()["policy"]["cache_mode"] == "all"
 

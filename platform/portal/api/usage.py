@@ -55,6 +55,7 @@ class RequestSerializer(serializers.Serializer[reports.Request]):
     endpoint = serializers.CharField(read_only=True)
     model = serializers.CharField(source="model_name", read_only=True)
     revision_id = serializers.UUIDField(read_only=True)
+    replica_id = serializers.UUIDField(read_only=True, allow_null=True, help_text="null: answered without an engine.")
     started_at = serializers.DateTimeField(read_only=True)
     finished_at = serializers.DateTimeField(read_only=True)
     state = serializers.CharField(read_only=True)
