@@ -83,7 +83,7 @@ def _run(options: Options, command: str) -> Run:
                 not_run[contender.title] = error.problem
                 print(f"{contender.title}: not run: {error}", file=sys.stderr)
         found_machine = machine.describe(cores)
-        figures = rounds.measure(site, ready, rounds=options.rounds, seconds=options.seconds)
+        figures, lost = rounds.measure(site, ready, rounds=options.rounds, seconds=options.seconds)
         usage_records = _settle(ready)
     return Run(
         command=command.strip(),
@@ -94,7 +94,7 @@ def _run(options: Options, command: str) -> Run:
         rounds=options.rounds,
         seconds=options.seconds,
         figures=figures,
-        not_run=not_run,
+        not_run=not_run | lost,
         usage_records=usage_records,
     )
 

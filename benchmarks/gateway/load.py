@@ -68,7 +68,7 @@ def generate(address: Address, load: Load) -> Outcome:
         raise NotRun(f"the load generator did not end within {limit} s") from None
     lines = ran.stdout.strip().splitlines()
     if ran.returncode != 0 or not lines or not lines[-1].startswith("{"):
-        raise NotRun("the load generator gave no figures", ran.stderr or ran.stdout)
+        raise NotRun("nothing answered the load generator", ran.stderr or ran.stdout)
     return Outcome(**json.loads(lines[-1]))
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.gateway import upstream
 from benchmarks.gateway.contenders import Contender, Up
+from benchmarks.gateway.errors import NotRun
 from benchmarks.gateway.load import Load, Outcome, Workload, generate
 from benchmarks.gateway.site import Site
 
@@ -75,22 +76,38 @@ class Figures:
         return sum(outcome.bad_status + outcome.broken for outcome in outcomes)
 
 
-def measure(site: Site, contenders: Sequence[tuple[Contender, Up]], *, rounds: int, seconds: int) -> dict[str, Figures]:
-    """Run all rounds; the order turns by one each time. Raises NotRun."""
+def measure(
+    site: Site, contenders: Sequence[tuple[Contender, Up]], *, rounds: int, seconds: int
+) -> tuple[dict[str, Figures], dict[str, str]]:
+    """Run all rounds; the order turns by one each time.
+
+    Returns the figures by name and, by title, why a contender has none: one that stops answering has no more turns.
+    """
     found = {contender.name: Figures(contender=contender) for contender, _ in contenders}
+    lost: dict[str, str] = {}
     repeated_run = _new_run()
     for number in range(rounds):
         turn = number % len(contenders)
         for contender, up in [*contenders[turn:], *contenders[:turn]]:
+            if contender.name not in found:
+                continue
             print(f"Round {number + 1} of {rounds}: {contender.title}", flush=True)
             up.resume()
-            for workload in contender.workloads:
-                run = repeated_run if workload == "repeated" else ""
-                _measure_workload(site, up, found[contender.name], workload, seconds, run)
-            if up.running is not None:
-                found[contender.name].memory_bytes = up.running.memory_bytes()
+            try:
+                _take_turn(site, up, found[contender.name], seconds, repeated_run)
+            except NotRun as error:
+                print(f"{contender.title}: {error}", flush=True)
+                lost[contender.title] = f"{error.problem} in round {number + 1}"
+                del found[contender.name]
             up.pause()
-    return found
+    return found, lost
+
+
+def _take_turn(site: Site, up: Up, figures: Figures, seconds: int, repeated_run: str) -> None:
+    for workload in figures.contender.workloads:
+        _measure_workload(site, up, figures, workload, seconds, repeated_run if workload == "repeated" else "")
+    if up.running is not None:
+        figures.memory_bytes = up.running.memory_bytes()
 
 
 def _measure_workload(site: Site, up: Up, figures: Figures, workload: Workload, seconds: int, run: str) -> None:

@@ -15,12 +15,14 @@ import psutil
 
 from benchmarks.gateway.errors import NotRun
 from benchmarks.gateway.machine import Cores
-from hearth.processes import end_session
+from hearth.processes import end_session, write_record
 from workers.processes import ProcessIdentity, collect, is_running, launch, session_members, signal_session
 
 TASKSET = "/usr/bin/taskset"
 #: Ends a program when the benchmark itself is killed and cannot.
 SETPRIV = "/usr/bin/setpriv"
+#: Files by which a later run finds what a killed one left: a worker outlives the server that setpriv ended.
+RECORD_SUFFIX = ".process.json"
 READY_TIMEOUT_SECONDS = 120.0
 POLL_SECONDS = 0.1
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -51,6 +53,7 @@ class Site:
         process = launch(
             [SETPRIV, "--pdeathsig", "KILL", *pinned, *command], log_path=self.log_path(name), environment=environment
         )
+        write_record(self.folder / f"{name}{RECORD_SUFFIX}", process)
         running = Running(name=name, process=process, log_path=self.log_path(name))
         self.cleanup.callback(running.end)
         return running

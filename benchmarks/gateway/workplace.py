@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.gateway import hearth_under_test
-from hearth.processes import read_record, write_record
+from benchmarks.gateway.site import RECORD_SUFFIX
+from hearth.processes import end_session, read_record, write_record
 from workers.processes import identify, is_running
 
 PREFIX = "hearth-bench-"
@@ -33,9 +34,11 @@ def open_folder() -> Iterator[Path]:
 
 
 def _sweep() -> None:
-    """Stop the servers of runs that were killed and remove their folders; other processes died with their run."""
+    """End what runs that were killed left behind, and remove their folders."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         owner = read_record(folder / OWNER_RECORD)
         if owner is not None and not is_running(owner):
+            for process in filter(None, map(read_record, folder.glob(f"*{RECORD_SUFFIX}"))):
+                end_session(process, grace_seconds=0)
             hearth_under_test.stop_servers(folder)
             shutil.rmtree(folder, ignore_errors=True)
