@@ -21,6 +21,9 @@ PRESETS: dict[str, timedelta] = {
 }
 DEFAULT = "24h"
 LONGEST = timedelta(days=400)
+#: No time outside is a typing error worth computing with: ids of requests hold times after 1970 only.
+EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
+LATEST = datetime(2200, 1, 1, tzinfo=UTC)
 #: A chart has at most this many points: bars stay wide enough to point at, rates have enough requests behind them.
 MOST_POINTS = 64
 #: The most that a caller of the API may ask for.
@@ -81,9 +84,12 @@ def parse_month(text: str | None, now: datetime) -> date:
     if not text:
         return now.date().replace(day=1)
     try:
-        return datetime.strptime(text, "%Y-%m").date()
+        month = datetime.strptime(text, "%Y-%m").replace(tzinfo=UTC)
     except ValueError:
-        raise BadQuery("month", text, "a month as YYYY-MM") from None
+        month = LATEST
+    if not EARLIEST <= month < LATEST:
+        raise BadQuery("month", text, "a month of this century or the next, as YYYY-MM")
+    return month.date()
 
 
 def _custom(query: Mapping[str, str], now: datetime) -> Period:
@@ -95,19 +101,18 @@ def _custom(query: Mapping[str, str], now: datetime) -> Period:
 
 
 def _moment(query: Mapping[str, str], name: str) -> datetime:
-    value = query[name]
     try:
-        moment = datetime.fromisoformat(value)
-        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+        moment = datetime.fromisoformat(query[name])
+        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise BadQuery(name, value, "an ISO 8601 time such as 2025-06-01T12:00:00Z") from None
+        moment = LATEST
+    if not EARLIEST <= moment < LATEST:
+        raise BadQuery(name, query[name], "an ISO 8601 time of this century or the next, such as 2025-06-01T12:00:00Z")
+    return moment
 
 
 def _floor(moment: datetime) -> datetime:
-    try:
-        return moment - (moment - datetime(1970, 1, 1, tzinfo=UTC)) % GRAIN
-    except OverflowError:
-        raise BadQuery("from", moment.isoformat(), "a time within this century") from None
+    return moment - (moment - EARLIEST) % GRAIN
 
 
 def _ceiling(moment: datetime) -> datetime:

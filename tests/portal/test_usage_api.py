@@ -135,7 +135,8 @@ def test_a_statement_equals_the_ledger_to_the_pico_dollar(used: World, as_acme: 
         ("usage?from=yesterday", "from"),
         ("usage?from=2025-06-02T00:00Z&to=2025-06-01T00:00Z", "from"),
         ("usage?from=0001-01-01T00:00Z", "from"),
-        ("usage?to=9999-12-31T23:59:59Z", "from"),
+        ("usage?to=9999-12-31T23:59:59Z", "to"),
+        ("usage?from=2025-06-01T00:00:00-99:00", "from"),
         ("usage?cache=sometimes", "cache"),
         ("usage?state=fine", "state"),
         ("usage?errors=1", "errors"),
@@ -143,6 +144,8 @@ def test_a_statement_equals_the_ledger_to_the_pico_dollar(used: World, as_acme: 
         ("usage?format=xml", "format"),
         ("tenants/acme/statements/june", "month"),
         ("tenants/acme/statements/2025-13", "month"),
+        ("tenants/acme/statements/0001-01", "month"),
+        ("tenants/acme/statements/9999-12", "month"),
     ],
 )
 def test_a_bad_parameter_is_refused_by_name(used: World, as_acme: APIClient, path: str, param: str) -> None:

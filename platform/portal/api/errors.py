@@ -95,6 +95,8 @@ def _of_billing(error: billing.BillingError) -> Response | None:
             return envelope(f"{error}. Send confirm=true if that is meant.", 409, "price_jump", error.token_class)
         case billing.PriceOutOfRange():
             return envelope(f"{error}.", 400, "invalid_value", error.token_class)
+        case billing.MixedCurrencies():
+            return envelope(f"The month was {error}, which do not add up.", 409, "mixed_currencies")
         case billing.PriceRefused():
             return envelope(f"{error}.", 409, "price_refused", "effective_from")
         case _:

@@ -16,6 +16,7 @@ from portal.access import tenant_for
 from portal.api.authentication import viewer_of
 from portal.api.documents import CSV_PARAMETER, refusals, wants_csv
 from tenants.ids import TenantId
+from tenants.rls import as_tenant
 
 
 class LineSerializer(serializers.Serializer[statements.Line]):
@@ -80,8 +81,9 @@ class StatementView(APIView):
         """Return the statement of a month, given as YYYY-MM in the tenant's billing time zone."""
         found = tenant_for(viewer_of(request), tenant)
         first = periods.parse_month(month, timezone.now())
-        statement = statements.statement(TenantId(found.id), first.year, first.month)
+        with as_tenant(TenantId(found.id)):
+            statement = statements.statement(TenantId(found.id), first.year, first.month)
         if wants_csv(request):
             header, *rows = statements.csv_rows(statement)
-            return exports.attachment(f"statement-{found.slug}-{first:%Y-%m}", header, rows)
+            return exports.attachment(request._request, f"statement-{found.slug}-{first:%Y-%m}", header, rows)
         return Response(StatementSerializer(statement).data)

@@ -156,7 +156,7 @@ class UsageView(APIView):
         if wants_csv(request):
             if tenant_id is None:
                 raise ValidationError({"tenant": "Name the tenant whose requests to export."})
-            return exports.attachment("usage", CSV_HEADER, csv_rows(tenant_id, filters))
+            return exports.attachment(request._request, "usage", CSV_HEADER, csv_rows(tenant_id, filters))
         page = pagination.page_request(request)
         rows: Sequence[reports.Request] = reading(
             tenant_id,

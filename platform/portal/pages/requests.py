@@ -73,7 +73,7 @@ def of_tenant_csv(request: HttpRequest, viewer: Viewer, slug: str) -> StreamingH
     """Download one tenant's requests of the period."""
     tenant = tenant_for(viewer, slug)
     rows = csv_rows(TenantId(tenant.id), _filters(request))
-    return exports.attachment(f"requests-{tenant.slug}", CSV_HEADER, rows)
+    return exports.attachment(request, f"requests-{tenant.slug}", CSV_HEADER, rows)
 
 
 @require_GET

@@ -10,12 +10,14 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from billing import statements
+from billing.errors import MixedCurrencies
 from billing.statements import Line, Statement
 from portal import exports, money, periods
 from portal.access import Viewer, tenant_for
 from portal.pages.shell import page, show
 from tenants.ids import TenantId
 from tenants.models import Tenant
+from tenants.rls import as_tenant
 
 WORDS = {
     "prompt": "Tokens in",
@@ -34,8 +36,14 @@ def index(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
     tenant = tenant_for(viewer, slug)
     now = timezone.now()
     month = periods.parse_month(request.GET.get("month"), now)
+    try:
+        statement = read(tenant, month)
+    except MixedCurrencies as error:
+        problem = f"Its requests were {error}, which do not add up. The requests themselves are all there."
+        context: dict[str, object] = {"title": f"{month:%B %Y} has no one statement", "problem": problem}
+        return show(request, viewer, "portal/refusal.html", context, active="statement", tenant=tenant, status=409)
     context = {
-        "statement": shown(read(tenant, month)),
+        "statement": shown(statement),
         "month": month,
         "months": _months(now.date()),
         "running": month == now.date().replace(day=1),
@@ -50,7 +58,7 @@ def as_csv(request: HttpRequest, viewer: Viewer, slug: str) -> StreamingHttpResp
     tenant = tenant_for(viewer, slug)
     month = periods.parse_month(request.GET.get("month"), timezone.now())
     header, *rows = statements.csv_rows(read(tenant, month))
-    return exports.attachment(f"statement-{tenant.slug}-{month:%Y-%m}", header, rows)
+    return exports.attachment(request, f"statement-{tenant.slug}-{month:%Y-%m}", header, rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +105,8 @@ def shown(found: Statement) -> Shown:
 
 def read(tenant: Tenant, month: date) -> Statement:
     """Return the tenant's statement of that month."""
-    return statements.statement(TenantId(tenant.id), month.year, month.month)
+    with as_tenant(TenantId(tenant.id)):
+        return statements.statement(TenantId(tenant.id), month.year, month.month)
 
 
 def _line(line: Line, currency: str) -> ShownLine:

@@ -111,7 +111,7 @@ def home(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
 def overview_csv(request: HttpRequest, viewer: Viewer) -> StreamingHttpResponse:
     """Download the numbers behind the overview's charts."""
     period = periods.parse(request.GET, timezone.now())
-    return _csv("usage", _points(period, None))
+    return _csv(request, "usage", _points(period, None))
 
 
 @require_GET
@@ -122,7 +122,7 @@ def home_csv(request: HttpRequest, viewer: Viewer, slug: str) -> StreamingHttpRe
     period = periods.parse(request.GET, timezone.now())
     with as_tenant(TenantId(tenant.id)):
         points = _points(period, TenantId(tenant.id))
-    return _csv(f"usage-{tenant.slug}", points)
+    return _csv(request, f"usage-{tenant.slug}", points)
 
 
 def _usage(period: Period, tenant_id: TenantId | None, currency: str) -> dict[str, Any]:
@@ -152,5 +152,5 @@ def presets(request: HttpRequest) -> list[tuple[str, str]]:
     return [(preset, with_query(request, period=preset, **reset)) for preset in periods.PRESETS]
 
 
-def _csv(name: str, points: tuple[reports.Point, ...]) -> StreamingHttpResponse:
-    return exports.attachment(name, charts.CSV_HEADER, charts.csv_rows(points))
+def _csv(request: HttpRequest, name: str, points: tuple[reports.Point, ...]) -> StreamingHttpResponse:
+    return exports.attachment(request, name, charts.CSV_HEADER, charts.csv_rows(points))
