@@ -16,14 +16,14 @@ def test_a_strangers_key_sees_no_usage_of_another(instance: Instance) -> None:
     instance.usage("acme", mine.headers["x-request-id"])
     path = f"{instance.management}/usage/{mine.headers['x-request-id']}"
     assert request(path, instance.key("globex")).status == 404
-    rows = request(f"{instance.management}/usage?limit=500", instance.key("globex")).json()["results"]
+    rows = request(f"{instance.management}/usage?limit=500", instance.key("globex")).json()["data"]
     assert mine.headers["x-request-id"] not in {row["id"] for row in rows}
     assert len({row["tenant_id"] for row in rows}) == 1
 
 
 def test_a_strangers_key_sees_only_its_own_tenant(instance: Instance) -> None:
     acme = instance.operator("/tenants/acme").json()["id"]
-    seen = request(f"{instance.management}/tenants", instance.key("globex")).json()["results"]
+    seen = request(f"{instance.management}/tenants", instance.key("globex")).json()["data"]
     assert [tenant["slug"] for tenant in seen] == ["globex"]
     for tenant in (acme, "acme"):
         for path in ("", "/projects", "/keys", "/statements/2026-11"):
