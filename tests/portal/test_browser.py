@@ -1,0 +1,156 @@
+"""A headless Chromium signs in and sees what the database holds; nothing complains in its console."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tenants.models import PolicyEpoch
+from tests.portal import world as worlds
+from tests.portal.served import other_connection, portal_process
+from tests.portal.world import PASSWORD, World
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.timeout(180),
+    # playwright's own event loop leaves its sockets to the garbage collector
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+@pytest.fixture
+def portal(transactional_db: None, app_database_url: str, tmp_path: Path) -> Iterator[str]:
+    """A portal with a fleet and a few requests: two answers and a hit for acme, one answer for globex."""
+    PolicyEpoch.objects.get_or_create(id=1)
+    world: World = worlds.build()
+    worlds.fleet(world)
+    now = timezone.now() - timedelta(minutes=40)
+    worlds.store(
+        [
+            worlds.answered(world, world.acme, now, 1),
+            worlds.answered(world, world.acme, now, 2),
+            worlds.predicted(world, world.acme, now, 3),
+            worlds.answered(world, world.globex, now, 4),
+        ]
+    )
+    try:
+        with portal_process(app_database_url, tmp_path / "portal.log") as base:
+            yield base
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("TRUNCATE billing_usagerecord")
+
+
+@pytest.fixture
+def chromium(portal: str) -> Iterator[Browser]:
+    """Debian's Chromium."""
+    found = shutil.which("chromium")
+    assert found, "Chromium is missing: apt-get install chromium"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def complaints() -> list[str]:
+    """What the console said that is not information; must stay empty."""
+    return []
+
+
+@pytest.fixture
+def page(chromium: Browser, portal: str, complaints: list[str]) -> Page:
+    """A new tab at the sign-in page."""
+    tab = chromium.new_page(base_url=portal)
+    tab.on("console", lambda said: complaints.append(said.text) if said.type in {"error", "warning"} else None)
+    tab.on("pageerror", lambda error: complaints.append(str(error)))
+    tab.goto("/portal/")
+    return tab
+
+
+def sign_in(page: Page, name: str) -> None:
+    """Fill in the form."""
+    page.get_by_label("Name").fill(name)
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_test_id("sign-in").click()
+    expect(page.get_by_test_id("signed-in-as")).to_have_text(name)
+
+
+def test_an_operator_sees_usage_money_savings_and_the_fleet(page: Page, complaints: list[str]) -> None:
+    sign_in(page, "ada")
+    expect(page.get_by_test_id("figure-requests")).to_contain_text("4")
+    expect(page.get_by_test_id("figure-billed")).to_contain_text("$0.000468")
+    expect(page.get_by_test_id("figure-saved-prediction")).to_contain_text("$0.00021")
+    expect(page.get_by_test_id("figure-saved-prefix")).to_contain_text("$0.000162")
+    expect(page.locator("[data-testid=chart-requests] .chart[data-drawn] canvas")).to_be_visible()
+    page.get_by_test_id("chart-money").get_by_text("Table").click()
+    expect(page.get_by_test_id("chart-money").get_by_role("cell", name="$0.000468")).to_be_visible()
+    page.get_by_test_id("by-tenant-acme").get_by_role("link").click()
+    expect(page.get_by_test_id("figure-billed")).to_contain_text("$0.000312")
+    page.get_by_test_id("tab-statement").click()
+    expect(page.get_by_test_id("equals-ledger")).to_have_text("equals the ledger")
+    expect(page.get_by_test_id("lines")).to_contain_text("1,200")
+    page.get_by_test_id("rail-requests").click()
+    expect(page.get_by_test_id("request")).to_have_count(4)
+    page.get_by_test_id("request").first.click()
+    expect(page.get_by_test_id("timeline")).to_contain_text("Charged $0.000156")
+    assert complaints == []
+
+
+def test_the_fleet_page_follows_what_happens(page: Page, portal: str, complaints: list[str]) -> None:
+    sign_in(page, "ada")
+    page.get_by_test_id("rail-fleet").click()
+    expect(page.get_by_test_id("live")).to_have_attribute("data-state", "live")
+    expect(page.get_by_test_id("ready-count")).to_contain_text("as desired")
+    expect(page.get_by_test_id("replica")).to_have_count(3)
+    page.get_by_test_id("replica").last.locator("summary").click()
+    with other_connection() as other:
+        other.execute("UPDATE workers_replica SET state = 'ready', startup_seconds = 31 WHERE state = 'starting'")
+    expect(page.get_by_test_id("replica").last).to_contain_text("up in 31 s")
+    expect(page.get_by_test_id("replica").last.locator("details")).to_have_attribute("open", "")
+    page.get_by_test_id("scale-replicas").fill("5")
+    page.get_by_test_id("scale").click()
+    expect(page.get_by_test_id("deployment-tiny-chat")).to_contain_text("3 of 5 ready")
+    assert complaints == []
+
+
+def test_the_fleet_page_asks_when_no_socket_is_to_be_had(page: Page) -> None:
+    page.route_web_socket(re.compile("/ws/fleet"), lambda socket: socket.close())
+    sign_in(page, "ada")
+    page.get_by_test_id("rail-fleet").click()
+    expect(page.get_by_test_id("live")).to_have_attribute("data-state", "polling")
+    with other_connection() as other:
+        other.execute("UPDATE workers_replica SET state = 'suspect' WHERE state = 'starting'")
+    expect(page.get_by_test_id("replica").last).to_contain_text("suspect", timeout=10_000)
+
+
+def test_a_member_makes_a_key_that_is_shown_once(page: Page, complaints: list[str]) -> None:
+    sign_in(page, "acme-owner")
+    expect(page).to_have_url(re.compile("/portal/tenants/acme/$"))
+    page.get_by_test_id("rail-keys").click()
+    page.get_by_test_id("key-name").fill("laptop")
+    page.get_by_test_id("key-create").click()
+    expect(page.get_by_test_id("secret")).to_have_text(re.compile("^hk_[a-z0-9]{12}_"))
+    page.get_by_test_id("rail-keys").click()
+    expect(page.get_by_test_id("secret")).to_have_count(0)
+    expect(page.get_by_test_id("keys")).to_contain_text("laptop")
+    assert complaints == []
+
+
+def test_pages_fit_a_phone(page: Page, complaints: list[str]) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    sign_in(page, "ada")
+    for path in ("", "fleet/", "requests/", "tenants/", "prices/", "audit/", "tenants/acme/statement/"):
+        page.goto(f"/portal/{path}")
+        wider = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wider == 0, path
+    assert complaints == []
