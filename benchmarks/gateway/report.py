@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from benchmarks.gateway.contenders import DIRECT, HEARTH
 from benchmarks.gateway.load import Workload
 from benchmarks.gateway.machine import Machine
-from benchmarks.gateway.rounds import Figures, Sample, Spread
+from benchmarks.gateway.rounds import STREAM_WINDOWS, Figures, Sample, Spread
 
 BUSY_CONNECTIONS = 64
 STREAM_CONNECTIONS = 16
@@ -79,7 +79,7 @@ def _conditions(run: Run) -> str:
         f"`{run.command}` on {run.date}, commit {run.commit}.",
         f"{machine.cpu_model}, {machine.cores} cores used, {machine.memory_gib:g} GiB, Linux {machine.kernel}, "
         f"Python {machine.python}, {run.load_generator}.",
-        f"{run.rounds} rounds of {run.seconds} s per measurement (streams {2 * run.seconds} s); "
+        f"Rounds: {run.rounds}, {run.seconds} s per measurement (streams {STREAM_WINDOWS * run.seconds} s); "
         "each cell is the median [lowest–highest] of the rounds.",
     ]
     if machine.busy_share > QUIET_MACHINE:
@@ -105,7 +105,7 @@ def _whole_table(run: Run) -> str:
 def _whole_row(run: Run, figures: Figures, workload: Workload) -> list[str]:
     title = figures.contender.title
     if figures.contender.name == HEARTH:
-        title = f"**{title}**, {'prediction hits' if workload == 'repeated' else 'everything on'}"
+        title = f"**{title}**, {_hits(figures) if workload == 'repeated' else 'everything on'}"
     p50 = figures.over_rounds(workload, 1, lambda sample: sample.outcome.p50_us)
     p99 = figures.over_rounds(workload, 1, lambda sample: sample.outcome.p99_us)
     return [
@@ -118,6 +118,12 @@ def _whole_row(run: Run, figures: Figures, workload: Workload) -> list[str]:
         _memory(figures),
         _ratio(run, figures, workload, BUSY_CONNECTIONS),
     ]
+
+
+def _hits(figures: Figures) -> str:
+    """Name the row, with the share of misses if there is one: Redis answers too late when the machine is busy."""
+    missed = figures.over_rounds("repeated", BUSY_CONNECTIONS, _upstream_share).high
+    return "prediction hits" if missed < 0.001 else f"prediction hits (up to {missed:.1%} missed)"
 
 
 def _stream_table(run: Run) -> str:
@@ -187,8 +193,8 @@ def _checks(run: Run) -> str:
             )
     hearth = run.figures.get(HEARTH)
     if hearth is not None:
-        hits = hearth.over_rounds("repeated", BUSY_CONNECTIONS, lambda sample: sample.upstream_requests)
-        lines.append(f"Prediction hits sent {hits.high:,.0f} requests to the upstream.")
+        missed = hearth.over_rounds("repeated", BUSY_CONNECTIONS, _upstream_share)
+        lines.append(f"Of the requests that were prediction hits before, at most {missed.high:.1%} asked the upstream.")
         if run.usage_records is not None:
             lines.append(
                 f"Hearth answered {hearth.requests():,} requests and its database has {run.usage_records:,} usage "
@@ -199,6 +205,10 @@ def _checks(run: Run) -> str:
 
 def _rps(sample: Sample) -> float:
     return sample.rps
+
+
+def _upstream_share(sample: Sample) -> float:
+    return sample.upstream_requests / max(1, sample.outcome.requests)
 
 
 def _count(spread: Spread) -> str:
