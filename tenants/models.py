@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib.auth.models import AbstractUser
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import F, Q, TextChoices
 from django.db.models.functions import Now
 
 from tenants.ids import new_id
@@ -18,7 +18,7 @@ class User(AbstractUser):
 class Tenant(models.Model):
     """A customer. Everything it owns carries its id; it is archived, never deleted."""
 
-    class State(models.TextChoices):
+    class State(TextChoices):
         ACTIVE = "active"
         SUSPENDED = "suspended"
         ARCHIVED = "archived"
@@ -51,12 +51,12 @@ class Tenant(models.Model):
 class TenantPolicy(models.Model):
     """One version of what a tenant may do. Rows are never changed; the highest version is in force."""
 
-    class CacheMode(models.TextChoices):
+    class CacheMode(TextChoices):
         OFF = "off"
         DETERMINISTIC = "deterministic"
         ALL = "all"
 
-    class Scope(models.TextChoices):
+    class Scope(TextChoices):
         TENANT = "tenant"
         PROJECT = "project"
         KEY = "key"
@@ -84,7 +84,7 @@ class TenantPolicy(models.Model):
 class Membership(models.Model):
     """A user's role in a tenant."""
 
-    class Role(models.TextChoices):
+    class Role(TextChoices):
         OWNER = "owner"
         BILLING = "billing"
         DEVELOPER = "developer"
@@ -161,7 +161,7 @@ class OperatorToken(models.Model):
 class AuditEntry(models.Model):
     """One change: who, what, before and after. A trigger refuses to change or remove a row."""
 
-    class ActorKind(models.TextChoices):
+    class ActorKind(TextChoices):
         USER = "user"
         KEY = "key"
         SYSTEM = "system"
