@@ -53,9 +53,9 @@ def money(amount_pico: int | Decimal | None, currency: str = "USD") -> str:
 
 
 @register.filter
-def per_million(price_pico: int) -> str:
-    """Write a price per token as dollars per million tokens."""
-    return amounts.per_million(price_pico)
+def per_million(price_pico: int, currency: str = "USD") -> str:
+    """Write a price per token as money per million tokens."""
+    return f"{amounts.sign_of(currency)}{amounts.per_million(price_pico)}"
 
 
 @register.filter
