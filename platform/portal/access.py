@@ -6,11 +6,12 @@ A tenant that a viewer may not see does not exist for them: the answer is NotFou
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from tenants.audit import Actor
 from tenants.errors import NotFound
@@ -91,11 +92,10 @@ def tenants_of(viewer: Viewer) -> QuerySet[Tenant]:
 
 def tenant_for(viewer: Viewer, slug_or_id: str) -> Tenant:
     """Return a tenant by slug or id. Raises NotFound if there is none, or none that this viewer sees."""
-    try:
-        lookup: dict[str, UUID | str] = {"id": UUID(slug_or_id)}
-    except ValueError:
-        lookup = {"slug": slug_or_id}
-    found = tenants_of(viewer).filter(**lookup).first()
+    lookup = Q(slug=slug_or_id)
+    with suppress(ValueError):
+        lookup |= Q(id=UUID(slug_or_id))
+    found = tenants_of(viewer).filter(lookup).first()
     if found is None:
         raise NotFound("tenant", slug_or_id)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 from uuid import uuid4
 
@@ -345,6 +346,34 @@ def test_a_bad_page_is_refused_by_name(world: World, as_operator: APIClient, que
     answer = as_operator.get(f"/api/v1/tenants?{query}")
     assert answer.status_code == 400
     assert error_of(answer)["param"] == query.split("=", maxsplit=1)[0]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "tenants/a%00b",
+        "models/a%00b",
+        "usage?model=%00",
+        "usage?tenant=%00",
+        "usage?tenant=%ff",
+        "audit?actor=%00",
+        "audit?tenant=%00",
+        "prices?model=%00",
+        "tenants/acme/statements/%00",
+    ],
+)
+def test_text_that_the_database_cannot_hold_is_refused(world: World, as_operator: APIClient, path: str) -> None:
+    answer = as_operator.get(f"/api/v1/{path}")
+    assert answer.status_code in {400, 404}
+    error_of(answer)
+
+
+@pytest.mark.parametrize("name", ["nul \0", "\ud800", "", " ", None, 7, ["x"], "x" * 201])
+def test_a_name_that_cannot_be_is_refused_or_read_as_text(world: World, as_operator: APIClient, name: Any) -> None:
+    body = json.dumps({"name": name})
+    answer = as_operator.post("/api/v1/tenants/acme/keys", body, content_type="application/json")
+    assert answer.status_code == (201 if name == 7 else 400)
+    assert ApiKey.objects.filter(tenant=world.acme.tenant).count() == (2 if name == 7 else 1)
 
 
 def test_every_refusal_has_the_envelope(world: World, as_operator: APIClient) -> None:

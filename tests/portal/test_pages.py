@@ -170,6 +170,9 @@ def test_an_address_that_cannot_be_read_is_refused_and_says_what_is_allowed(used
         "requests/?cache=maybe",
         "audit/?after=x",
         "tenants/acme/statement/?month=june",
+        "requests/?model=%00",
+        "requests/?tenant=%00",
+        "audit/?actor=%00",
     ):
         answer = browser.get(f"/portal/{path}")
         assert answer.status_code == 400, path
@@ -223,7 +226,8 @@ def test_a_key_s_secret_is_shown_once_and_kept_nowhere(world: World, signed_in: 
 
 
 @pytest.mark.parametrize(
-    "form", [{"name": ""}, {"name": "x" * 201}, {"name": "x", "scopes": "root"}, {"name": "x", "project": "y"}]
+    "form",
+    [{"name": ""}, {"name": "\0"}, {"name": "x" * 201}, {"name": "x", "scopes": "root"}, {"name": "x", "project": "y"}],
 )
 def test_a_key_that_cannot_be_is_not_made(world: World, signed_in: SignIn, form: dict[str, str]) -> None:
     answer = signed_in(world.acme.owner).post("/portal/tenants/acme/keys/create/", form)

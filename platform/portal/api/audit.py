@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from portal import periods
+from portal import periods, queries
 from portal.access import Viewer, tenant_for
 from portal.api import pagination
 from portal.api.authentication import viewer_of
@@ -53,10 +53,10 @@ class AuditView(APIView):
         """List entries, newest first; without a period, of all time."""
         page = pagination.page_request(request)
         query = request.query_params
-        rows = entries(viewer_of(request), query.get("tenant"))
+        rows = entries(viewer_of(request), queries.text(query, "tenant"))
         for name in ("action", "actor"):
-            if query.get(name):
-                rows = rows.filter(**{name: query[name]})
+            if value := queries.text(query, name):
+                rows = rows.filter(**{name: value})
         if {"period", "from", "to"} & set(query):
             period = periods.parse(query, timezone.now())
             rows = rows.filter(id__gte=first_id_at(period.start), id__lt=first_id_at(period.end))

@@ -12,6 +12,7 @@ from rest_framework.views import APIView
 from billing import prices
 from billing.models import PriceBook, PriceVersion
 from billing.rating import Rates
+from portal import queries
 from portal.access import Viewer, tenant_for
 from portal.api import pagination
 from portal.api.authentication import OperatorChanges, viewer_of
@@ -66,8 +67,8 @@ class PricesView(APIView):
         """List price versions, newest first: the platform's, and those of tenants you see."""
         page = pagination.page_request(request)
         rows = visible(viewer_of(request))
-        if request.query_params.get("model"):
-            rows = rows.filter(model_name=request.query_params["model"])
+        if model := queries.text(request.query_params, "model"):
+            rows = rows.filter(model_name=model)
         found = pagination.slice_of(rows, page)
         return Response(pagination.document(found, PriceSerializer, page.limit))
 

@@ -19,7 +19,7 @@ from rest_framework.views import APIView
 from billing import reports
 from billing.models import UsageRecord
 from billing.reports import Filters
-from portal import exports, periods
+from portal import exports, periods, queries
 from portal.access import Viewer, tenant_for, tenants_of
 from portal.api import pagination
 from portal.api.authentication import viewer_of
@@ -235,7 +235,7 @@ def tenant_of(request: Request) -> TenantId | None:
     A viewer of one tenant need not name it; a member of several must. Raises NotFound, ValidationError.
     """
     viewer: Viewer = viewer_of(request)
-    named = request.query_params.get("tenant")
+    named = queries.text(request.query_params, "tenant")
     if named:
         return TenantId(tenant_for(viewer, named).id)
     if viewer.is_operator:
@@ -283,7 +283,7 @@ def _filters(request: Request) -> Filters:
         end=period.end,
         project_id=_uuid(request, "project"),
         key_id=_uuid(request, "key"),
-        model_name=query.get("model") or None,
+        model_name=queries.text(query, "model"),
         state=query.get("state") or None,
         cache_result=query.get("cache") or None,
         errors_only=query.get("errors") == "true",

@@ -11,6 +11,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_GET
 
+from portal import queries
 from portal.access import Viewer, tenant_for
 from portal.errors import BadQuery
 from portal.pages.shell import operator_page, page, show, with_query
@@ -78,8 +79,8 @@ def _text(values: Mapping[str, Any], field: str) -> str | None:
 
 def _page(request: HttpRequest, rows: QuerySet[AuditEntry]) -> list[AuditEntry]:
     for name in ("action", "actor"):
-        if request.GET.get(name):
-            rows = rows.filter(**{name: request.GET[name]})
+        if value := queries.text(request.GET, name):
+            rows = rows.filter(**{name: value})
     after = request.GET.get("after")
     if after:
         try:

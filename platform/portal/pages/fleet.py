@@ -11,6 +11,7 @@ from portal import fleet
 from portal.access import Viewer
 from portal.fragments import fleet_fragments
 from portal.pages.shell import operator_page, show
+from portal.queries import posted
 from workers import deployments
 from workers.errors import BadCount, NotFound
 
@@ -33,7 +34,7 @@ def live(request: HttpRequest, viewer: Viewer) -> HttpResponse:
 @operator_page
 def scale(request: HttpRequest, viewer: Viewer) -> HttpResponseRedirect:
     """Set how many replicas a deployment shall have."""
-    name, text = request.POST.get("deployment", ""), request.POST.get("replicas", "")
+    name, text = posted(request, "deployment"), posted(request, "replicas")
     try:
         replicas = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else -1
         deployments.scale(viewer.actor, name, replicas)

@@ -12,6 +12,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from portal.access import Viewer, tenant_for
 from portal.pages.shell import page, show
+from portal.queries import posted
 from tenants import keys
 from tenants.errors import NotAllowed, NotFound
 from tenants.ids import TenantId
@@ -40,9 +41,9 @@ def index(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
 def create(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
     """Make a key and show its secret in this one answer. Nothing keeps it: not a session, not a redirect."""
     tenant = _managed(viewer, slug)
-    name = request.POST.get("name", "").strip()
+    name = posted(request, "name")
     scopes = CHOICES.get(request.POST.get("scopes", "inference"))
-    project = Project.objects.filter(tenant=tenant, slug=request.POST.get("project", "default")).first()
+    project = Project.objects.filter(tenant=tenant, slug=posted(request, "project") or "default").first()
     if not name or len(name) > LONGEST_NAME or scopes is None or project is None:
         problem = "Give the key a name of at most 200 characters, and choose a project of this tenant."
         return _show(request, viewer, tenant, problem=problem, status=400)

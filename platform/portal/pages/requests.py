@@ -14,7 +14,7 @@ from django.views.decorators.http import require_GET
 from billing import reports
 from billing.models import UsageRecord
 from billing.reports import Filters, Request
-from portal import exports, periods
+from portal import exports, periods, queries
 from portal.access import Viewer, tenant_for, tenants_of
 from portal.errors import BadQuery
 from portal.journeys import Step, steps
@@ -50,7 +50,7 @@ class Row:
 def index(request: HttpRequest, viewer: Viewer) -> HttpResponse:
     """List the requests of all tenants, or of the one that is asked for."""
     slugs = dict(tenants_of(viewer).values_list("id", "slug"))
-    named = request.GET.get("tenant")
+    named = queries.text(request.GET, "tenant")
     tenant_id = TenantId(tenant_for(viewer, named).id) if named else None
     found = reports.requests(tenant_id, before_id=_after(request), limit=ROWS + 1, filters=_filters(request))
     return _show(request, viewer, found, slugs, tenant=None)
@@ -99,7 +99,7 @@ def _filters(request: HttpRequest) -> Filters:
     return Filters(
         start=period.start,
         end=period.end,
-        model_name=request.GET.get("model") or None,
+        model_name=queries.text(request.GET, "model"),
         state=state,
         cache_result=cache,
         errors_only=request.GET.get("errors") == "1",

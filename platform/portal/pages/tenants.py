@@ -17,6 +17,7 @@ from portal import periods
 from portal.access import Viewer, tenant_for, tenants_of
 from portal.pages.shell import operator_page, page, show
 from portal.pages.usage import PLATFORM_CURRENCY, Row, presets
+from portal.queries import posted
 from tenants import registry
 from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound
 from tenants.ids import TenantId
@@ -45,7 +46,7 @@ def index(request: HttpRequest, viewer: Viewer) -> HttpResponse:
 @operator_page
 def create(request: HttpRequest, viewer: Viewer) -> HttpResponseBase:
     """Create a tenant and go to it."""
-    slug, name = request.POST.get("slug", "").strip(), request.POST.get("name", "").strip()
+    slug, name = posted(request, "slug"), posted(request, "name")
     try:
         tenant = registry.create_tenant(viewer.actor, slug=slug, name=(name or slug)[:200])
     except AlreadyExists:
@@ -103,9 +104,9 @@ def _row(tenant: Tenant, sums: Sums, requests: int, period: periods.Period) -> d
 
 def _asked(request: HttpRequest) -> dict[str, Any]:
     """Read the form. Raises BadName for what is not a number where one belongs; an empty limit is none."""
-    asked: dict[str, Any] = {name: request.POST[name] for name in CHOICES if name in request.POST}
+    asked: dict[str, Any] = {name: posted(request, name) for name in CHOICES if name in request.POST}
     for name in (*NUMBERS, "requests_per_minute"):
-        text = request.POST.get(name, "").strip()
+        text = posted(request, name)
         if name not in request.POST or (not text and name in NUMBERS):
             continue
         if text and not (text.isascii() and text.isdigit() and len(text) <= 10):
