@@ -87,8 +87,8 @@ def of_period(points: Sequence[Point], total: Sums, period: Period, currency: st
             period=period,
             series=(
                 counts("Errors", "bad", lambda sums: sums.errors),
-                counts("Answered by an engine", "grey", _engine_answers),
-                counts("Answered by prediction", "ember", lambda sums: sums.prediction_hits),
+                counts("By an engine", "grey", _engine_answers),
+                counts("By prediction", "ember", lambda sums: sums.prediction_hits),
             ),
         ),
         Chart(
