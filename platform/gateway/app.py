@@ -9,10 +9,15 @@ from typing import Any
 from gateway.errors import BodyTooLarge, BodyTooSlow, GatewayError
 from gateway.messages import JSON, Incoming, Outgoing
 from gateway.pipeline import Pipeline
+from tenants.ids import new_id
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+#: A body is read this far for anybody; more of it is held only for a caller with a key that opens something.
+STRANGERS_BYTES = 64 * 1024
 
 
 class ClientGone(Exception):
@@ -34,9 +39,9 @@ class GatewayApp:
         except ClientGone:
             return
         except GatewayError as error:
-            await _send(
-                send, Outgoing(status=error.status, headers=[*JSON, (b"connection", b"close")], body=error.body())
-            )
+            named = (b"x-request-id", str(new_id()).encode())
+            headers = [*JSON, named, *error.headers, (b"connection", b"close")]
+            await _send(send, Outgoing(status=error.status, headers=headers, body=error.body()))
             return
         work = asyncio.ensure_future(self._answer(incoming, send))
         # granian's receive() is not a coroutine, so it is made a future, not a task.
@@ -44,15 +49,11 @@ class GatewayApp:
         try:
             await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if not work.done():
-                work.cancel()
             gone.cancel()
-        try:
-            await work
-        except asyncio.CancelledError:
-            current = asyncio.current_task()
-            if current is not None and current.cancelling():
-                raise
+            work.cancel()  # does nothing once it is done; else it still writes its END
+            await asyncio.wait({work})
+        if not work.cancelled():
+            work.result()
 
     async def _answer(self, incoming: Incoming, send: Send) -> None:
         await _send(send, await self._pipeline().handle(incoming))
@@ -65,6 +66,7 @@ class GatewayApp:
             raise too_large
         pieces: list[bytes] = []
         size = 0
+        proved = False
         try:
             async with asyncio.timeout(self._body_timeout_seconds):
                 while True:
@@ -75,6 +77,9 @@ class GatewayApp:
                     size += len(piece)
                     if size > self._max_body_bytes:
                         raise too_large
+                    if size > STRANGERS_BYTES and not proved:
+                        await self._pipeline().require_key(headers)
+                        proved = True
                     pieces.append(piece)
                     if not message.get("more_body"):
                         break

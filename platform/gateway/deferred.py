@@ -22,6 +22,9 @@ KEPT_HEADERS = ("x-session-id", "cache-control", "x-request-id")
 POLL_PATH = "/v1/requests/"
 TASK = "gateway.tasks.run_deferred"
 
+#: Longer than the broker's own timeout (settings, 10 s), so that a request that was kept is not called refused.
+PATIENCE_SECONDS = 15.0
+
 T = TypeVar("T")
 
 
@@ -61,8 +64,9 @@ async def poll(caller: Caller, text: str) -> Outgoing:
     if found is None:
         raise _unknown(text)
     if found.status is None:
-        return Outgoing(status=202, headers=[*JSON, (b"retry-after", b"1")], body=_ticket(str(request_id), found.state))
-    headers: Headers = [(name.encode(), value.encode()) for name, value in found.headers.items()]
+        waiting = [*JSON, (b"x-request-id", str(request_id).encode()), (b"retry-after", b"1")]
+        return Outgoing(status=202, headers=waiting, body=_ticket(str(request_id), found.state))
+    headers: Headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in found.headers.items()]
     return Outgoing(status=found.status, headers=headers, body=found.body or b"")
 
 
@@ -90,8 +94,9 @@ async def _in_thread(work: Callable[[], T]) -> T:
             close_old_connections()
 
     try:
-        return await asyncio.to_thread(run)
-    except (DatabaseError, InterfaceError) as error:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await asyncio.to_thread(run)
+    except (DatabaseError, InterfaceError, TimeoutError) as error:
         raise Unavailable(
             "Deferred requests are kept in the database, which does not answer.", "database_unavailable"
         ) from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,10 +22,32 @@ from routing.errors import NoReplica
 from routing.router import Ask, Choice, Router
 from workers.endpoints import Endpoint
 
+log = logging.getLogger(__name__)
+
 #: A replica that just failed is passed over for this long, unless nothing else is left, seconds.
 AVOID_SECONDS = 2.0
 MAX_ATTEMPTS = 3
+#: A request body up to this size is written to the engine at once.
+WHOLE_BYTES = 1 << 20
 FAILURES = (aiohttp.ClientError, TimeoutError, OSError)
+#: Refusals that are about what the tenant sent; any other (401, 404, 500) is between us and the engine.
+ABOUT_THE_REQUEST = (400, 413, 422)
+
+
+class WrongStatus(aiohttp.ClientError):
+    """A replica is there, but its answer is neither a reply nor a refusal of the request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Errand:
+    """One request on its way, to whichever replica."""
+
+    call: Call
+    ask: Ask
+    salt: str
+    payload: bytes
+    meter: Meter
+    trace: Trace
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,7 +58,6 @@ class Reply:
     """
 
     choice: Choice
-    status: int
     first: bytes
     #: Estimate of the whole prompt.
     prompt_tokens: int
@@ -69,58 +92,66 @@ class Dispatcher:
     ) -> Reply:
         """Return the first reply that began. Raises EngineRefused, EngineFailed or Unavailable."""
         left: dict[UUID, Endpoint] = {endpoint.replica_id: endpoint for endpoint in endpoints}
-        payload = engine_body(call, salt)
+        errand = _Errand(call=call, ask=ask, salt=salt, payload=engine_body(call, salt), meter=meter, trace=trace)
         failure = "nothing was tried"
+        doubted: list[UUID] = []
         for _ in range(MAX_ATTEMPTS):
             try:
                 choice = self._router.choose(ask, self._candidates(left))
             except NoReplica:
                 break
-            meter.start(
-                prompt_tokens_estimate=ask.chain.tokens, replica_id=choice.replica_id, route_reason=choice.reason
-            )
             endpoint = left.pop(choice.replica_id)
             try:
-                return await self._try(endpoint, choice, ask, call, payload, trace)
+                reply = await self._try(endpoint, choice, errand)
+            except WrongStatus as error:
+                failure = str(error)
+                doubted.append(choice.replica_id)
             except FAILURES as error:
                 failure = type(error).__name__
-                self._avoid[endpoint.replica_id] = time.monotonic() + AVOID_SECONDS
+                self._pass_over(choice.replica_id)
+            else:
+                # Another replica could answer: so it was not the request, which may not shut anybody else out.
+                self._pass_over(*doubted)
+                return reply
+            log.warning("replica %s failed before its first byte: %s", choice.replica_id, failure)
         if not endpoints:
             raise errors.no_replica_ready(str(call.body["model"]))
         raise EngineFailed(f"No replica answered ({failure}). Nothing was charged; try again.", "engine_failed")
+
+    def _pass_over(self, *replicas: UUID) -> None:
+        until = time.monotonic() + AVOID_SECONDS
+        self._avoid.update(dict.fromkeys(replicas, until))
 
     def _candidates(self, left: Mapping[UUID, Endpoint]) -> list[UUID]:
         now = time.monotonic()
         healthy = [replica for replica in left if self._avoid.get(replica, 0.0) <= now]
         return healthy or list(left)
 
-    async def _try(
-        self, endpoint: Endpoint, choice: Choice, ask: Ask, call: Call, payload: bytes, trace: Trace
-    ) -> Reply:
-        """Return the reply once its first byte is here. Raises one of FAILURES, with the request counted out."""
+    async def _try(self, endpoint: Endpoint, choice: Choice, errand: _Errand) -> Reply:
+        """Return the reply once its first byte is here.
+
+        Raises one of FAILURES, Unavailable or EngineRefused, with the request counted out.
+        """
         response: aiohttp.ClientResponse | None = None
         try:
-            response = await self._session.post(
-                endpoint.base_url + call.endpoint,
-                data=payload,
-                headers={
-                    "content-type": "application/json",
-                    "authorization": f"Bearer {endpoint.api_key}",
-                    "x-request-id": str(trace.request_id),
-                },
-                timeout=self._timeout,
+            errand.meter.start(
+                prompt_tokens_estimate=errand.ask.chain.tokens,
+                replica_id=choice.replica_id,
+                route_reason=choice.reason,
             )
-            if response.status >= 500:
-                raise aiohttp.ServerDisconnectedError(f"status {response.status}")
-            streamed = call.stream and response.status == 200
+            response = await self._post(endpoint, errand)
+            streamed = errand.call.stream and response.status == 200
             first = await (response.content.readany() if streamed else response.read())
-            if streamed and not first:
-                raise aiohttp.ServerDisconnectedError("the stream ended before its first byte")
-            reply = Reply(
+            if response.status in ABOUT_THE_REQUEST:
+                raise errors.engine_refused(response.status, first.replace(errand.salt.encode(), b"..."))
+            if response.status != 200:
+                raise WrongStatus(f"status {response.status}")
+            if not first:
+                raise aiohttp.ServerDisconnectedError("the answer ended before its first byte")
+            return Reply(
                 choice=choice,
-                status=response.status,
                 first=first,
-                prompt_tokens=ask.chain.tokens,
+                prompt_tokens=errand.ask.chain.tokens,
                 response=response,
                 router=self._router,
             )
@@ -129,10 +160,20 @@ class Dispatcher:
                 response.close()
             self._router.finish(choice)
             raise
-        if reply.status != 200:
-            reply.close()
-            raise errors.engine_refused(reply.status, reply.first)
-        return reply
+
+    async def _post(self, endpoint: Endpoint, errand: _Errand) -> aiohttp.ClientResponse:
+        return await self._session.post(
+            endpoint.base_url + errand.call.endpoint,
+            # aiohttp writes a large body in pieces only when it is a file
+            data=errand.payload if len(errand.payload) <= WHOLE_BYTES else io.BytesIO(errand.payload),
+            headers={
+                "content-type": "application/json",
+                "authorization": f"Bearer {endpoint.api_key}",
+                "x-request-id": str(errand.trace.request_id),
+            },
+            timeout=self._timeout,
+            allow_redirects=False,
+        )
 
 
 def engine_body(call: Call, salt: str) -> bytes:

@@ -1,6 +1,6 @@
 """What a caller may be told, and the only place of this room that knows HTTP status codes.
 
-GatewayError
+GatewayError            500  itself: what nobody foresaw
 ├── Unauthorized        401  no key, or one that opens nothing
 ├── Forbidden           403  the key may not do this
 ├── BadRequest          400  what was wrong, where, and what is allowed
@@ -11,8 +11,7 @@ GatewayError
 ├── RateLimited         429  carries seconds until the next request fits
 ├── EngineRefused       4xx  the engine's own verdict on the request, in one envelope
 ├── EngineFailed        502  every replica that was tried failed before the first byte
-├── NoReplicaReady      503  nothing serves the model now
-└── Unavailable         503  Hearth cannot take it (usage log full, database away for an unknown key)
+└── Unavailable         503  no replica is ready, usage log full, database away for an unknown key
 """
 
 from __future__ import annotations
@@ -136,11 +135,13 @@ def engine_refused(status: int, payload: bytes) -> EngineRefused:
     except orjson.JSONDecodeError:
         document = {}
     error = document.get("error", document) if isinstance(document, dict) else {}
+    if not isinstance(error, dict):
+        error = {"message": error}
     message = str(error.get("message") or error.get("detail") or "The engine refused the request.")
     too_long = "context length" in message or "maximum model length" in message
     return EngineRefused(
         message,
         "context_length_exceeded" if too_long else "invalid_request",
-        param=error.get("param"),
-        status=status if 400 <= status < 500 else 400,
+        param=error["param"] if isinstance(error.get("param"), str) else None,
+        status=status,
     )

@@ -16,13 +16,14 @@ from caching.errors import NotReplayable
 from catalogue.registry import ServedModel
 from gateway import prompts, streaming
 from gateway.dispatch import FAILURES, Reply
-from gateway.errors import EngineFailed, EngineRefused, GatewayError
+from gateway.errors import EngineFailed, EngineRefused, GatewayError, Unavailable
 from gateway.messages import JSON, SSE, Incoming, Outgoing, Trace
 from gateway.metering import NOTHING, Meter, Usage, usage_of
 from gateway.parts import Parts
 from gateway.schemas import Call
 from tenants import keyspace
 from tenants.snapshot import Caller
+from workers.endpoints import Endpoint
 
 log = logging.getLogger(__name__)
 
@@ -62,29 +63,32 @@ class Inference:
         if stored is not None:
             return self._replay(stored)
         self._tell_cache("bypass" if answer.bypass else "miss", answer.bypass or "")
-        view = self._parts.feed.view
+        endpoints, current = self._ready()
+        if not current:
+            answer = Answer(name=None, bypass=answer.bypass)
         try:
             reply = await self._parts.dispatcher.send(
                 self._call,
                 prompts.ask(self._call, self._caller, self._model, incoming.headers),
                 keyspace.cache_salt(self._caller, self._model.name),
-                view.endpoints.get(self._model.name, ()),
+                endpoints,
                 self._meter,
                 self._trace,
             )
+            self._trace.headers.append((b"x-route", reply.choice.reason.encode()))
+            return self._stream(reply, answer) if self._call.stream else await self._whole(reply, answer)
         except BaseException as error:
             self._close_failed(error)
             raise
-        self._trace.headers.append((b"x-route", reply.choice.reason.encode()))
-        if not self._call.stream:
-            return await self._whole(reply, answer)
-        tally = streaming.Tally(keep=answer.name is not None)
-        return Outgoing(
-            status=200,
-            headers=[*SSE, *self._trace.headers],
-            stream=self._relay(reply, answer, tally),
-            on_close=lambda: self._leave(reply, tally),
-        )
+
+    def _ready(self) -> tuple[tuple[Endpoint, ...], bool]:
+        """Return the replicas of the active revision, True; while there are none, the model's others, False.
+
+        What another revision answers must not be kept under this one's name.
+        """
+        known = self._parts.feed.view.endpoints.get(self._model.name, ())
+        current = tuple(endpoint for endpoint in known if endpoint.revision_id == self._model.revision_id)
+        return (current, True) if current else (known, False)
 
     def _name(self, headers: Mapping[str, str]) -> Answer:
         policy = self._caller.policy
@@ -129,11 +133,25 @@ class Inference:
 
     async def _whole(self, reply: Reply, answer: Answer) -> Outgoing:
         reply.close()
-        usage = usage_of(orjson.loads(reply.first).get("usage") or {})
+        try:
+            document = orjson.loads(reply.first)
+            usage, whole = usage_of(document.get("usage") or {}), replay.is_whole(document)
+        except (orjson.JSONDecodeError, AttributeError):
+            raise EngineFailed("The engine's answer cannot be read. Nothing was charged.", "engine_failed") from None
         self._meter.end("complete", 200, usage)
-        await self._keep(answer, reply.first, usage)
+        if whole:
+            await self._keep(answer, reply.first, usage)
         await self._meter.synced()
         return Outgoing(status=200, headers=[*JSON, *self._trace.headers], body=reply.first)
+
+    def _stream(self, reply: Reply, answer: Answer) -> Outgoing:
+        tally = streaming.Tally(keep=answer.name is not None)
+        return Outgoing(
+            status=200,
+            headers=[*SSE, *self._trace.headers],
+            stream=self._relay(reply, answer, tally),
+            on_close=lambda: self._leave(reply, tally),
+        )
 
     async def _relay(self, reply: Reply, answer: Answer, tally: streaming.Tally) -> AsyncIterator[bytes]:
         """Pass the events on. The END is written before the last byte; :meth:`_leave` writes it for a cut stream."""
@@ -145,14 +163,19 @@ class Inference:
                     yield passed
                 if tally.done or tally.failed:
                     break
+            if tally.done:
+                await self._settle(tally, reply, answer)
+                yield replay.DONE
+                return
         except FAILURES as error:
             log.warning("replica %s broke a stream: %s", reply.choice.replica_id, error)
-        if not tally.done:
-            self._end_cut("engine_error", tally, reply)
-            yield STREAM_BROKEN.event()
+        except Unavailable as error:  # the usage log is full: what cannot be metered is not sent
+            yield error.event()
             return
-        await self._settle(tally, reply, answer)
-        yield replay.DONE
+        except Exception:
+            log.exception("request %s failed in the middle of its stream", self._trace.request_id)
+        self._end_cut("engine_error", tally, reply)
+        yield STREAM_BROKEN.event()
 
     def _leave(self, reply: Reply, tally: streaming.Tally) -> None:
         """End a stream for good; if nothing ended it before, its client left."""
@@ -204,9 +227,9 @@ class Inference:
         A stream that passed nothing on is free.
         """
         if tally.usage is not None:
-            self._meter.end(state, 200, usage_of(tally.usage))
+            self._meter.give_up(state, 200, usage_of(tally.usage))
         elif not self._meter.streamed_tokens:
-            self._meter.end(state, 200, NOTHING, source="streamed")
+            self._meter.give_up(state, 200, NOTHING, source="streamed")
         else:
             cached = min(reply.choice.warm_tokens, reply.prompt_tokens)
             usage = Usage(
@@ -214,18 +237,18 @@ class Inference:
                 cached_prompt_tokens=cached,
                 completion_tokens=self._meter.streamed_tokens,
             )
-            self._meter.end(state, 200, usage, source="streamed")
+            self._meter.give_up(state, 200, usage, source="streamed")
 
     def _close_failed(self, error: BaseException) -> None:
         match error:
             case EngineRefused():
-                self._meter.end("refused", error.status, NOTHING)
+                self._meter.give_up("refused", error.status)
             case GatewayError():
-                self._meter.end("engine_error", error.status, NOTHING)
+                self._meter.give_up("engine_error", error.status)
             case asyncio.CancelledError():
-                self._meter.end("client_gone", 499, NOTHING, source="estimated")
+                self._meter.give_up("client_gone", 499, source="estimated")
             case _:
-                self._meter.end("engine_error", 500, NOTHING)
+                self._meter.give_up("engine_error", 500)
 
 
 def _mode(text: str) -> fingerprint.CacheMode:

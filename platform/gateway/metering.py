@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ from gateway.messages import Trace
 from gateway.schemas import Call
 from tenants.ids import ReplicaId, RequestId
 from tenants.snapshot import Caller
+
+log = logging.getLogger(__name__)
 
 #: How often a running stream writes down how far it is, seconds: what a killed process can lose of its count.
 PROGRESS_SECONDS = 1.0
@@ -48,7 +51,7 @@ def usage_of(reported: dict[str, Any]) -> Usage:
 
 
 class Meter:
-    """The usage record of one request. Exactly one of :meth:`hit` and :meth:`end` closes it; later calls do nothing."""
+    """The usage record of one request. The first END that is written closes it; later calls do nothing."""
 
     def __init__(self, wal: WalWriter, trace: Trace, caller: Caller, call: Call, model: ServedModel) -> None:
         self._wal = wal
@@ -88,20 +91,33 @@ class Meter:
         """Write the END. Raises Unavailable."""
         if self._closed or self._start is None:
             return
-        self._closed = True
         self._append(self._new_end(state, status, usage, source))
+        self._closed = True
+
+    def give_up(self, state: State, status: int, usage: Usage = NOTHING, *, source: TokensSource = "engine") -> None:
+        """Write the END of a request that already failed. If that fails too, its START alone counts as interrupted."""
+        try:
+            self.end(state, status, usage, source=source)
+        except Unavailable as error:
+            log.error("request %s ends without its record: %s", self._trace.request_id, error.message)
 
     def hit(self, entry: Entry) -> None:
         """Write START and END of an answer from the prediction cache, in one append. Raises Unavailable."""
-        self._closed = True
         self.cache = ("hit", "")
         start = self._start = self._new_start(0, None, "")
         end = self._new_end("complete", 200, NOTHING, "cache", avoided=(entry.prompt_tokens, entry.completion_tokens))
         self._append(start, end)
+        self._closed = True
 
     async def synced(self) -> None:
-        """Wait until what was written is on the disk; returns at once unless HEARTH_WAL_SYNC=always."""
-        await self._wal.synced()
+        """Wait until what was written is on the disk; returns at once unless HEARTH_WAL_SYNC=always.
+
+        Raises Unavailable.
+        """
+        try:
+            await self._wal.synced()
+        except WalError as error:
+            raise _unavailable(error) from error
 
     def _new_start(self, prompt_tokens_estimate: int, replica_id: UUID | None, route_reason: str) -> Start:
         result, reason = self.cache
@@ -160,7 +176,11 @@ class Meter:
         try:
             self._wal.append(*records)
         except WalError as error:
-            raise Unavailable(
-                f"The usage log cannot be written ({error}); nothing is served that cannot be metered.",
-                "usage_log_unavailable",
-            ) from error
+            raise _unavailable(error) from error
+
+
+def _unavailable(error: WalError) -> Unavailable:
+    return Unavailable(
+        f"The usage log cannot be written ({error.problem}); nothing is served that cannot be metered.",
+        "usage_log_unavailable",
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from uuid import UUID
 
 import orjson
@@ -76,31 +76,36 @@ class Pipeline:
             return await self._infer(endpoint, incoming, trace)
         if path == MODELS or path.startswith(MODELS + "/"):
             _require(incoming, "GET")
-            caller = await self._authenticate(incoming)
+            caller = await self._authenticate(incoming.headers)
             return self._models(caller, path.removeprefix(MODELS).removeprefix("/"), trace)
         if path.startswith(POLL_PATH):
             _require(incoming, "GET")
-            caller = await self._authenticate(incoming)
+            caller = await self._authenticate(incoming.headers)
             return await self._parts.poll_deferred(caller, path.removeprefix(POLL_PATH))
         known = ", ".join([*ENDPOINTS, MODELS, POLL_PATH + "{id}"])
         raise NotFound(f"Nothing is served at {path}. Served are {known}.", "unknown_path")
 
     async def _infer(self, endpoint: Endpoint, incoming: Incoming, trace: Trace) -> Outgoing:
-        caller = await self._authenticate(incoming)
+        caller = await self._authenticate(incoming.headers)
         if INFERENCE_SCOPE not in caller.scopes:
             raise Forbidden(f"The API key lacks the scope {INFERENCE_SCOPE!r}.", "scope_missing")
         call = schemas.parse(endpoint, incoming.body)
         model = self._model(caller, call)
-        if "respond-async" in incoming.headers.get("prefer", ""):
+        if "respond-async" in incoming.headers.get("prefer", "").lower():
             if call.stream:
                 raise BadRequest("A deferred answer cannot be streamed; leave 'stream' out.", "invalid_value", "stream")
-            await self._parts.admission.admit(caller, None)
+            admitted = await self._parts.admission.admit(caller, None)
+            trace.headers.extend(admitted.verdict.headers() if admitted.verdict else ())
             return await self._parts.defer(caller, endpoint, incoming, trace)
         return await Inference(self._parts, caller, call, model, trace).run(incoming)
 
-    async def _authenticate(self, incoming: Incoming) -> Caller:
-        scheme, _, token = incoming.headers.get("authorization", "").partition(" ")
-        text = token.strip() if scheme.lower() == "bearer" else incoming.headers.get("x-api-key", "")
+    async def require_key(self, headers: Mapping[str, str]) -> None:
+        """Return when the headers carry a live key. Raises Unauthorized, Unavailable."""
+        await self._authenticate(headers)
+
+    async def _authenticate(self, headers: Mapping[str, str]) -> Caller:
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        text = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
         if not text:
             raise Unauthorized("Send your API key as 'Authorization: Bearer hk_…'.", "missing_api_key")
         try:
@@ -116,7 +121,7 @@ class Pipeline:
                 "model_not_found",
                 "model",
             )
-        if caller.allowed_models and model.name not in caller.allowed_models:
+        if not _may_call(caller, model):
             allowed = ", ".join(sorted(caller.allowed_models))
             raise Forbidden(
                 f"The API key may not call {model.name!r}; it may call {allowed}.", "model_not_allowed", "model"
@@ -124,11 +129,16 @@ class Pipeline:
         return model
 
     def _models(self, caller: Caller, name: str, trace: Trace) -> Outgoing:
-        visible = self._parts.feed.view.catalogue.visible(caller.tenant_id)
-        listed = [_described(model) for model in visible if not name or model.name == name]
-        if name and not listed:
-            raise NotFound(f"The model {name!r} does not exist or is not yours.", "model_not_found", "model")
-        document = listed[0] if name else {"object": "list", "data": listed}
+        """Describe the model of this name or alias, or all that the key may call."""
+        catalogue = self._parts.feed.view.catalogue
+        if name:
+            model = catalogue.find(caller.tenant_id, name)
+            if model is None or not _may_call(caller, model):
+                raise NotFound(f"The model {name[:200]!r} does not exist or is not yours.", "model_not_found", "model")
+            document = _described(model)
+        else:
+            visible = [model for model in catalogue.visible(caller.tenant_id) if _may_call(caller, model)]
+            document = {"object": "list", "data": [_described(model) for model in visible]}
         return Outgoing(status=200, headers=[*JSON, *trace.headers], body=orjson.dumps(document))
 
 
@@ -170,6 +180,10 @@ def _require(incoming: Incoming, method: str) -> None:
             "method_not_allowed",
             headers=[(b"allow", method.encode())],
         )
+
+
+def _may_call(caller: Caller, model: ServedModel) -> bool:
+    return not caller.allowed_models or model.name in caller.allowed_models
 
 
 def _described(model: ServedModel) -> dict[str, object]:

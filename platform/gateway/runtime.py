@@ -48,7 +48,9 @@ def start(role: str) -> Runtime:
 
     feed = Feed(on_change=changed)
     session = aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
+        # vLLM closes an idle connection after 5 s (VLLM_HTTP_TIMEOUT_KEEP_ALIVE): a request sent at that moment fails
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4),
+        cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
         skip_auto_headers=("user-agent", "accept-encoding"),
     )

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
 SEPARATOR = b"\n\n"
 DONE = b"data: [DONE]"
-#: The usage chunk is the one without choices (OpenAI, stream_options.include_usage).
-_USAGE_MARK = b'"choices":[]'
+_USAGE_MARK = b'"usage"'
 #: A chat stream opens with the role, which is no token.
 _ROLE_MARK = b'"delta":{"role":'
+
+Kind = Literal["head", "content", "usage", "done", "error", "comment"]
 
 
 @dataclass(slots=True)
@@ -41,24 +42,36 @@ class EventSplitter:
         yield from events
 
 
-def read(event: bytes, tally: Tally, *, max_kept_bytes: int) -> str:
-    """Take note of one event and say what it is: ``head``, ``content``, ``usage``, ``done`` or ``error``."""
+def read(event: bytes, tally: Tally, *, max_kept_bytes: int) -> Kind:
+    """Take note of one event and say what it is. An event that cannot be read is an error."""
     if event.startswith(DONE):
         tally.done = True
         return "done"
     if event.startswith((b"event: error", b'data: {"error"')):
         tally.failed = True
         return "error"
+    if not event.startswith(b"data:"):
+        return "comment"
     if tally.keep:
         tally.events.append(event)
         tally.kept_bytes += len(event)
         if tally.kept_bytes > max_kept_bytes:
             tally.keep = False
             tally.events.clear()
-    if _USAGE_MARK in event:
-        tally.usage = orjson.loads(event.removeprefix(b"data:").strip()).get("usage") or tally.usage
-        return "usage"
+    if _USAGE_MARK in event and not _note_usage(event, tally):
+        return "error" if tally.failed else "usage"
     return "head" if _ROLE_MARK in event else "content"
+
+
+def _note_usage(event: bytes, tally: Tally) -> bool:
+    """Say whether the event has choices too; the usage chunk is the one without (OpenAI, ``include_usage``)."""
+    try:
+        chunk = orjson.loads(event.removeprefix(b"data:"))
+        tally.usage = chunk.get("usage") or tally.usage
+        return bool(chunk.get("choices"))
+    except (orjson.JSONDecodeError, AttributeError):
+        tally.failed = True
+        return False
 
 
 async def pieces(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

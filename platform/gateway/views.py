@@ -10,11 +10,12 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 
+from gateway.background import Background
 from gateway.errors import BodyTooLarge
 from gateway.messages import JSON, Incoming, Outgoing
-from gateway.runtime import Runtime, start
 
-_runtimes: dict[asyncio.AbstractEventLoop, Runtime] = {}
+#: Under WSGI, and in tests, each request has a loop of its own: the journey must outlive it.
+background = Background("view")
 
 
 @csrf_exempt
@@ -31,15 +32,7 @@ async def journey(request: HttpRequest) -> HttpResponseBase:
         headers={name.lower(): value for name, value in request.headers.items()},
         body=body,
     )
-    return _response(await runtime().pipeline.handle(incoming))
-
-
-def runtime() -> Runtime:
-    """Return this event loop's runtime; a server without lifespan events starts it with its first request."""
-    loop = asyncio.get_running_loop()
-    if loop not in _runtimes:
-        _runtimes[loop] = start("view")
-    return _runtimes[loop]
+    return _response(await asyncio.wrap_future(background.journey(lambda pipeline: pipeline.handle(incoming))))
 
 
 def _response(outgoing: Outgoing) -> HttpResponseBase:
@@ -47,16 +40,30 @@ def _response(outgoing: Outgoing) -> HttpResponseBase:
     if outgoing.stream is None:
         response = HttpResponse(outgoing.body, status=outgoing.status)
     else:
-        response = StreamingHttpResponse(_closing(outgoing, outgoing.stream), status=outgoing.status)
+        response = StreamingHttpResponse(_Relay(outgoing, outgoing.stream), status=outgoing.status)
     for name, value in outgoing.headers:
         response[name.decode("latin-1")] = value.decode("latin-1")
     return response
 
 
-async def _closing(outgoing: Outgoing, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Django cancels a stream whose client left; what it held is let go here."""
-    try:
-        async for piece in stream:
+class _Relay:
+    """A stream of the journey's loop, read on another. Django calls :meth:`close` however the response ends."""
+
+    def __init__(self, outgoing: Outgoing, stream: AsyncIterator[bytes]) -> None:
+        self._outgoing = outgoing
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            piece = await asyncio.wrap_future(background.run(lambda: anext(self._stream, None)))
+            if piece is None:
+                return
             yield piece
-    finally:
-        outgoing.on_close()
+
+    def close(self) -> None:
+        """Let go of what the stream holds."""
+
+        async def let_go() -> None:
+            self._outgoing.on_close()
+
+        background.run(let_go)

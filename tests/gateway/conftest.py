@@ -1,0 +1,62 @@
+"""A gateway in this process: real PostgreSQL and Redis, a usage log of its own, engines that say what they are told."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from django.conf import LazySettings
+from redis.asyncio import Redis
+
+from tenants.models import PolicyEpoch
+from tests.gateway import world
+from tests.gateway.engines import ScriptedEngine, hello
+from tests.gateway.world import Gateway, World
+
+
+@pytest.fixture
+def committed(transactional_db: None) -> None:
+    """Let this test commit, so that the gateway's own connections see it; a flush took the epoch's row."""
+    PolicyEpoch.objects.get_or_create(id=1)
+
+
+@pytest.fixture
+def two_tenants(committed: None) -> World:
+    """Two tenants with a key each, and a public model with two replicas that are not there yet."""
+    return world.build()
+
+
+@pytest.fixture
+async def engines() -> AsyncIterator[tuple[ScriptedEngine, ScriptedEngine]]:
+    """Two engines that say hello."""
+    both = ScriptedEngine(hello), ScriptedEngine(hello)
+    for engine in both:
+        await engine.start()
+    yield both
+    for engine in both:
+        await engine.stop()
+
+
+@pytest.fixture
+async def gateway(
+    two_tenants: World,
+    engines: tuple[ScriptedEngine, ScriptedEngine],
+    settings: LazySettings,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> AsyncIterator[Gateway]:
+    """A gateway that knows the tenants and both engines; the raw application, unless parametrized with another door."""
+    settings.WAL_DIR = tmp_path / "wal"
+    settings.REDIS_LIMITS_URL = settings.REDIS_CACHE_URL = os.environ["REDIS_URL"]
+    settings.REDIS_TIMEOUT_SECONDS = 5.0
+    settings.ENGINE_CONNECT_TIMEOUT_SECONDS = 1.0
+    settings.ENGINE_TIMEOUT_SECONDS = 5.0
+    await asyncio.to_thread(world.place, two_tenants, [engine.port for engine in engines])
+    async with Redis.from_url(os.environ["REDIS_URL"]) as redis:
+        await redis.flushdb()
+    door = getattr(request, "param", world.raw_door)
+    async with door(two_tenants, engines, tmp_path / "wal") as running:
+        yield running
