@@ -49,7 +49,6 @@ class Pipeline:
     async def handle(self, incoming: Incoming) -> Outgoing:
         """Return the answer, an error included; every answer names its request id."""
         trace = _trace(new_id(), incoming)
-        trace.headers.append((b"x-request-id", str(trace.request_id).encode()))
         if trace.client_request_id:
             trace.headers.append((b"x-client-request-id", trace.client_request_id.encode("latin-1", "replace")))
         return await _answered(self._route(incoming, trace), trace)
@@ -160,6 +159,7 @@ def _trace(request_id: UUID, incoming: Incoming) -> Trace:
         client_request_id=incoming.headers.get("x-request-id", "")[:200],
         started_at_ns=time.time_ns(),
         started=time.perf_counter(),
+        headers=[(b"x-request-id", str(request_id).encode())],
     )
 
 

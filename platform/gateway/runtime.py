@@ -41,6 +41,7 @@ class Runtime:
 def start(role: str) -> Runtime:
     """Open everything on the running loop. ``role`` names the WAL file. Raises WalError when it cannot be written."""
     loop = asyncio.get_running_loop()
+    wal = WalWriter(settings.WAL_DIR, role, settings.WAL_SYNC)  # first: of all this, only it can fail
     router = Router()
 
     def changed(old: View | None, new: View) -> None:
@@ -57,7 +58,6 @@ def start(role: str) -> Runtime:
     limits = Redis.from_url(settings.REDIS_LIMITS_URL)
     same = settings.REDIS_CACHE_URL == settings.REDIS_LIMITS_URL
     cache = limits if same else Redis.from_url(settings.REDIS_CACHE_URL)
-    wal = WalWriter(settings.WAL_DIR, role, settings.WAL_SYNC)
     timeout = aiohttp.ClientTimeout(
         total=None,
         sock_connect=settings.ENGINE_CONNECT_TIMEOUT_SECONDS,

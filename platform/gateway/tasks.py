@@ -13,7 +13,7 @@ from gateway.messages import Incoming, Outgoing
 from gateway.pipeline import ENDPOINTS, Pipeline
 from workers import deferred
 
-_background = Background("inference")
+background = Background("inference")
 
 
 @shared_task(name=TASK)
@@ -29,7 +29,7 @@ def run_deferred(request_id: str) -> None:
         return pipeline.run_deferred(claimed.id, claimed.key_public_id, ENDPOINTS[kept.endpoint], incoming)
 
     try:
-        outgoing = _background.journey(work).result()
+        outgoing = background.journey(work).result()
     except Exception:
         deferred.fail(claimed.id, "Hearth could not begin to answer.")
         raise

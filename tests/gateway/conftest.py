@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from django.conf import LazySettings
+from django.db import connections
 from redis.asyncio import Redis
 
 from tenants.models import PolicyEpoch
@@ -18,8 +19,12 @@ from tests.gateway.world import Gateway, World
 
 
 @pytest.fixture
-def committed(transactional_db: None) -> None:
-    """Let this test commit, so that the gateway's own connections see it; a flush took the epoch's row."""
+def committed(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this test commit, so that the gateway's own connections see it; a flush took the epoch's row.
+
+    Connections of other threads close when their work is done, for their threads end with the test.
+    """
+    monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)
     PolicyEpoch.objects.get_or_create(id=1)
 
 
