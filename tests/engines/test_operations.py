@@ -155,7 +155,7 @@ async def test_pausing_by_abort_ends_streams_with_that_reason(client: Client) ->
 
 
 async def test_pausing_by_wait_lets_answers_end(client: Client) -> None:
-    streaming = asyncio.create_task(client.stream(CHAT, LONG | {"max_tokens": 100}))
+    streaming = asyncio.create_task(client.stream(CHAT, LONG | {"max_tokens": 1000}))
     await client.settles("vllm:num_requests_running", 1)
     await client.post("/pause?mode=wait")
     assert streaming.done() or (await streaming)
