@@ -149,3 +149,9 @@ async def stream(
         return response
     await response.write_eof()
     return response
+
+
+def text_of(told: list[bytes]) -> str:
+    """Return the text that chunks tell."""
+    chunks = [orjson.loads(event.removeprefix(b"data: ")) for event in told if event.startswith(b"data: {")]
+    return "".join(c["delta"].get("content") or "" for one in chunks for c in one.get("choices", ()))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
+import pytest
 from django.core.handlers.asgi import ASGIHandler
 from django.db import connections
 
@@ -26,7 +27,7 @@ from gateway.runtime import Runtime
 from tenants import registry
 from tenants.registry import Policy
 from tests.gateway.asgi import App, Exchange
-from tests.gateway.engines import ScriptedEngine
+from tests.gateway.engines import Say, ScriptedEngine
 from tests.tenants import customers
 from tests.tenants.customers import OPERATOR, Customer
 from workers import endpoints
@@ -36,6 +37,8 @@ MAX_BODY_BYTES = 4 << 20
 BODY_TIMEOUT_SECONDS = 1.5
 MODEL = "demo"
 HELLO: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "temperature": 0}
+STREAMED = {**HELLO, "stream": True}
+WITH_USAGE = {**STREAMED, "stream_options": {"include_usage": True}}
 
 T = TypeVar("T")
 
@@ -92,6 +95,15 @@ class Gateway:
     def progress(self) -> list[Progress]:
         """Return the PROGRESS records."""
         return [record for record in self.records() if isinstance(record, Progress)]
+
+    def let_all_say(self, say: Say) -> None:
+        """Let every engine say this."""
+        for engine in self.engines:
+            engine.say = say
+
+    def bodies(self) -> list[dict[str, Any]]:
+        """Return what the engines were asked."""
+        return [body for engine in self.engines for body in engine.bodies]
 
     def loads(self) -> list[int]:
         """Return the tokens in flight on each replica, as routing counts them."""
@@ -180,3 +192,7 @@ async def in_database(work: Callable[[], T]) -> T:
             connections.close_all()
 
     return await asyncio.to_thread(run)
+
+
+#: The two ways in, for ``pytest.mark.parametrize("gateway", …, indirect=True)``.
+DOORS = [pytest.param(raw_door, id="raw"), pytest.param(view_door, id="view")]

@@ -1,0 +1,70 @@
+"""Nothing is served that cannot be metered, and a long stream writes down how far it is."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from billing.records import encode
+from billing.wal_format import FRAME
+from tests.gateway.engines import CHUNKS, delta, events, streaming
+from tests.gateway.world import DOORS, HELLO, STREAMED, Gateway
+
+pytestmark = pytest.mark.parametrize("gateway", DOORS, indirect=True)
+
+
+@contextmanager
+def full_disk(gateway: Gateway, *, room_bytes: int = 0) -> Iterator[None]:
+    """Let no file of this process grow beyond what the usage log has now, and some room."""
+    (segment,) = gateway.wal.glob("*.wal")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (segment.stat().st_size + room_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["whole", "stream"])
+async def test_what_cannot_be_metered_is_not_served(gateway: Gateway, body: dict[str, Any]) -> None:
+    with full_disk(gateway):
+        got = await gateway.ask(body)
+    assert (got.status, got.error["code"]) == (503, "usage_log_unavailable")
+    assert str(gateway.wal) not in got.body.decode()
+    assert (len(gateway.bodies()), gateway.records(), gateway.loads()) == (0, [], [0, 0])
+    assert (await gateway.ask(body)).status == 200
+
+
+@pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["whole", "stream"])
+async def test_an_end_that_cannot_be_written_is_not_called_a_success(gateway: Gateway, body: dict[str, Any]) -> None:
+    await gateway.ask({**body, "temperature": 1})
+    start_bytes = FRAME.size + len(encode(gateway.starts()[0]))
+    with full_disk(gateway, room_bytes=start_bytes + 8):  # a START fits, an END does not
+        got = await gateway.ask(body)
+    assert (len(gateway.starts()), len(gateway.ends())) == (2, 1)
+    assert b"usage_log_unavailable" in got.body
+    assert b"[DONE]" not in got.body
+    assert gateway.loads() == [0, 0]
+
+
+async def test_a_hit_that_cannot_be_metered_is_not_served(gateway: Gateway) -> None:
+    await gateway.ask()
+    with full_disk(gateway):
+        got = await gateway.ask()
+    assert (got.status, got.error["code"]) == (503, "usage_log_unavailable")
+    assert (await gateway.ask()).answer_headers["x-cache"] == "hit"
+
+
+async def test_a_long_stream_writes_down_how_far_it_is(gateway: Gateway) -> None:
+    words = [delta(f"w{number} ") for number in range(5)]
+    gateway.let_all_say(streaming(events([CHUNKS[0], *words, *CHUNKS[3:]]), pause_seconds=0.3))
+    await gateway.ask(STREAMED)
+    counted = [record.completion_tokens for record in gateway.progress()]
+    assert counted[0] == 1
+    assert 2 <= len(counted) <= 3
+    assert counted == sorted(counted)
+    assert gateway.ends()[0].completion_tokens == 3  # the engine's own count is the one that is charged
