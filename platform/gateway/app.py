@@ -19,6 +19,10 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 #: A body is read this far for anybody; more of it is held only for a caller with a key that opens something.
 STRANGERS_BYTES = 64 * 1024
 
+#: Of a body that is too large, this many times the allowed size is read and thrown away, for at most so long.
+DISCARDED_BODIES = 4
+DISCARD_SECONDS = 5.0
+
 
 class ClientGone(Exception):
     """The client left before its request was read."""
@@ -39,6 +43,8 @@ class GatewayApp:
         except ClientGone:
             return
         except GatewayError as error:
+            if isinstance(error, BodyTooLarge):
+                await self._discard(receive)
             named = (b"x-request-id", str(new_id()).encode())
             headers = [*JSON, named, *error.headers, (b"connection", b"close")]
             await _send(send, Outgoing(status=error.status, headers=headers, body=error.body()))
@@ -57,6 +63,19 @@ class GatewayApp:
 
     async def _answer(self, incoming: Incoming, send: Send) -> None:
         await _send(send, await self._pipeline().handle(incoming))
+
+    async def _discard(self, receive: Receive) -> None:
+        """Read what is left of a refused body, within bounds: many clients look for the answer only after sending."""
+        left = DISCARDED_BODIES * self._max_body_bytes
+        try:
+            async with asyncio.timeout(DISCARD_SECONDS):
+                while left > 0:
+                    message = await receive()
+                    if not message.get("more_body"):
+                        return
+                    left -= len(message.get("body", b""))
+        except TimeoutError:
+            return
 
     async def _read(self, scope: Scope, receive: Receive) -> Incoming:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}

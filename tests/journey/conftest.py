@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.journey.instance import Instance
+from tests.journey.instance import Instance, wait_for
 
 UP_TIMEOUT_SECONDS = 600
 
@@ -47,6 +49,30 @@ def instance() -> Iterator[Instance]:
     finally:
         subprocess.run([*command, "down"], env=environment, timeout=120, check=False)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session", params=["gateway", "view"])
+def front(request: pytest.FixtureRequest, instance: Instance) -> Iterator[Instance]:
+    """Return the instance twice: behind its gateway, and behind Django's development server as a plain view."""
+    if request.param == "gateway":
+        yield instance
+        return
+    address = f"127.0.0.1:{_two_free_ports()}"
+    with (instance.data_dir / "logs" / "runserver.log").open("wb") as output:
+        server = subprocess.Popen(
+            [*instance.command, "manage", "runserver", "--noreload", address],
+            env=instance.environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    view = replace(instance, up={**instance.up, "api_base": f"http://{address}/v1"})
+    try:
+        wait_for(view.answers, "the development server", seconds=60)
+        yield view
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait(timeout=30)
 
 
 def _read(file: Path) -> dict[str, object]:

@@ -105,6 +105,13 @@ class Instance:
         """Call the inference API: ``path`` after /v1; a body makes it a POST. Bytes are sent as they are."""
         return request(self.api_base + path, key, body, headers=headers, method=method)
 
+    def answers(self) -> bool:
+        """Say whether the inference API can be reached and knows the model."""
+        try:
+            return self.call("/models", self.key("acme")).status == 200
+        except OSError:
+            return False
+
     def chat(self, slug: str, content: str, *, headers: dict[str, str] | None = None, **fields: Any) -> Reply:
         """Send one user message and return the answer."""
         body = {"model": MODEL, "messages": [{"role": "user", "content": content}], "max_tokens": 8, **fields}

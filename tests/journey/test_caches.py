@@ -22,16 +22,16 @@ def cached(answer: Reply) -> int:
     return int(details.get("cached_tokens") or 0)
 
 
-def test_a_repeat_is_answered_without_the_engine(instance: Instance) -> None:
+def test_a_repeat_is_answered_without_the_engine(front: Instance) -> None:
     prompt = f"{uuid4()} {LONG}"
-    first = instance.chat("acme", prompt)
-    before = sum(engine.requests() for engine in instance.engines())
-    second = instance.chat("acme", prompt)
+    first = front.chat("acme", prompt)
+    before = sum(engine.requests() for engine in front.engines())
+    second = front.chat("acme", prompt)
     assert (first.headers["x-cache"], second.headers["x-cache"]) == ("miss", "hit")
     assert second.json() == first.json()
-    assert sum(engine.requests() for engine in instance.engines()) == before
+    assert sum(engine.requests() for engine in front.engines()) == before
 
-    row = instance.usage("acme", second.headers["x-request-id"])
+    row = front.usage("acme", second.headers["x-request-id"])
     usage = first.json()["usage"]
     assert row["cache_result"] == "hit"
     assert (row["prompt_tokens"], row["cached_prompt_tokens"], row["completion_tokens"]) == (0, 0, 0)
@@ -42,33 +42,33 @@ def test_a_repeat_is_answered_without_the_engine(instance: Instance) -> None:
     assert int(row["saved_prediction_pico"]) == usage["prompt_tokens"] * 150_000 + usage["completion_tokens"] * 600_000
 
 
-def test_another_tenant_shares_neither_cache(instance: Instance) -> None:
+def test_another_tenant_shares_neither_cache(front: Instance) -> None:
     prompt = f"{uuid4()} {LONG}"
-    assert instance.chat("acme", prompt, temperature=0).headers["x-cache"] == "miss"
-    assert instance.chat("acme", prompt, temperature=0).headers["x-cache"] == "hit"
-    foreign = instance.chat("globex", prompt, temperature=0)
+    assert front.chat("acme", prompt, temperature=0).headers["x-cache"] == "miss"
+    assert front.chat("acme", prompt, temperature=0).headers["x-cache"] == "hit"
+    foreign = front.chat("globex", prompt, temperature=0)
     assert foreign.headers["x-cache"] == "miss"
     assert cached(foreign) == 0
 
 
-def test_a_client_cannot_name_another_tenants_salt(instance: Instance) -> None:
+def test_a_client_cannot_name_another_tenants_salt(front: Instance) -> None:
     prompt = f"{uuid4()} {LONG}"
-    instance.chat("acme", prompt, cache_salt="shared", prompt_cache_key="shared", user="shared")
-    foreign = instance.chat("globex", prompt, cache_salt="shared", prompt_cache_key="shared", user="shared", seed=1)
+    front.chat("acme", prompt, cache_salt="shared", prompt_cache_key="shared", user="shared")
+    foreign = front.chat("globex", prompt, cache_salt="shared", prompt_cache_key="shared", user="shared", seed=1)
     assert foreign.headers["x-cache"] == "miss"
     assert cached(foreign) == 0
 
 
-def test_past_the_prediction_cache_the_prefix_cache_is_warm(instance: Instance) -> None:
+def test_past_the_prediction_cache_the_prefix_cache_is_warm(front: Instance) -> None:
     prompt = f"{uuid4()} {LONG}"
     bypass = {"cache-control": "no-store"}
-    first = instance.chat("acme", prompt, headers=bypass)
-    second = instance.chat("acme", prompt, headers=bypass)
+    first = front.chat("acme", prompt, headers=bypass)
+    second = front.chat("acme", prompt, headers=bypass)
     assert first.headers["x-cache"] == second.headers["x-cache"] == "bypass"
     assert second.headers["x-cache-reason"] == "no-store"
     assert cached(first) == 0
     assert cached(second) > 0
-    row = instance.usage("acme", second.headers["x-request-id"])
+    row = front.usage("acme", second.headers["x-request-id"])
     assert row["cached_prompt_tokens"] == cached(second)
     assert int(row["saved_prefix_pico"]) == cached(second) * (150_000 - 15_000)
 
@@ -85,8 +85,8 @@ def streamed(sdk: openai.OpenAI, messages: list[ChatCompletionMessageParam]) -> 
         return told, stream.response.headers["x-cache"]
 
 
-def test_an_answer_stored_whole_is_replayed_as_a_stream_and_back(instance: Instance) -> None:
-    sdk = instance.sdk("acme")
+def test_an_answer_stored_whole_is_replayed_as_a_stream_and_back(front: Instance) -> None:
+    sdk = front.sdk("acme")
     asked = question("a tuple")
     whole = sdk.chat.completions.create(model=MODEL, messages=asked, max_tokens=9)
     assert streamed(sdk, asked) == (whole.choices[0].message.content, "hit")
@@ -98,7 +98,7 @@ def test_an_answer_stored_whole_is_replayed_as_a_stream_and_back(instance: Insta
     assert raw.parse().choices[0].message.content == told
 
 
-def test_globex_caches_what_is_deterministic_only(instance: Instance) -> None:
+def test_globex_caches_what_is_deterministic_only(front: Instance) -> None:
     prompt = str(uuid4())
-    assert [instance.chat("globex", prompt).headers["x-cache"] for _ in range(2)] == ["bypass", "bypass"]
-    assert [instance.chat("globex", prompt, temperature=0).headers["x-cache"] for _ in range(2)] == ["miss", "hit"]
+    assert [front.chat("globex", prompt).headers["x-cache"] for _ in range(2)] == ["bypass", "bypass"]
+    assert [front.chat("globex", prompt, temperature=0).headers["x-cache"] for _ in range(2)] == ["miss", "hit"]

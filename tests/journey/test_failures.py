@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.journey.instance import MODEL, Engine, Instance, Reply, wait_for
+from tests.journey.instance import MODEL, Engine, Instance, wait_for
 
 pytestmark = [pytest.mark.journey, pytest.mark.real_engine]
 
@@ -27,14 +27,6 @@ def _gateway_pids(instance: Instance) -> list[int]:
 def _kill_gateway(instance: Instance) -> None:
     for pid in reversed(_gateway_pids(instance)):
         os.kill(pid, signal.SIGKILL)
-
-
-def _answers(instance: Instance) -> Reply | None:
-    try:
-        answer = instance.call("/models", instance.key("acme"))
-    except OSError:
-        return None
-    return answer if answer.status == 200 else None
 
 
 def test_a_killed_replica_moves_the_session_and_comes_back(instance: Instance) -> None:
@@ -67,7 +59,7 @@ def test_kill_nine_right_after_an_answer_loses_no_usage(instance: Instance) -> N
     row = instance.usage("globex", answer.headers["x-request-id"])
     assert row["state"] == "complete"
     assert row["completion_tokens"] == answer.json()["usage"]["completion_tokens"]
-    wait_for(lambda: _answers(instance), "the gateway", seconds=30)
+    wait_for(instance.answers, "the gateway", seconds=30)
 
 
 def test_kill_nine_in_the_middle_of_a_stream_loses_no_usage(instance: Instance) -> None:
@@ -94,4 +86,4 @@ def test_kill_nine_in_the_middle_of_a_stream_loses_no_usage(instance: Instance) 
     assert row["completion_tokens"] >= 1
     assert row["prompt_tokens"] >= 1
     assert int(row["amount_pico"]) == row["prompt_tokens"] * 150_000 + row["completion_tokens"] * 600_000
-    wait_for(lambda: _answers(instance), "the gateway", seconds=30)
+    wait_for(instance.answers, "the gateway", seconds=30)
