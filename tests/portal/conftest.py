@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from django.conf import settings
@@ -66,3 +67,12 @@ def bearer(secret: str) -> APIClient:
     client = APIClient()
     client.credentials(HTTP_AUTHORIZATION=f"Bearer {secret}")
     return client
+
+
+def error_of(answer: Any) -> dict[str, Any]:
+    """Return what is in the envelope, after checking that it is OpenAI's."""
+    document = answer.json()
+    assert set(document) == {"error"}
+    assert set(document["error"]) == {"message", "type", "param", "code"}
+    error: dict[str, Any] = document["error"]
+    return error
