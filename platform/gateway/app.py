@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from gateway.errors import BodyTooLarge, BodyTooSlow, GatewayError
+from billing.errors import WalError
+from gateway.errors import BodyTooLarge, BodyTooSlow, GatewayError, Unavailable
 from gateway.messages import JSON, Incoming, Outgoing
 from gateway.pipeline import Pipeline
 from tenants.ids import new_id
+
+log = logging.getLogger(__name__)
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -45,9 +49,7 @@ class GatewayApp:
         except GatewayError as error:
             if isinstance(error, BodyTooLarge):
                 await self._discard(receive)
-            named = (b"x-request-id", str(new_id()).encode())
-            headers = [*JSON, named, *error.headers, (b"connection", b"close")]
-            await _send(send, Outgoing(status=error.status, headers=headers, body=error.body()))
+            await _send(send, _refused(error))
             return
         work = asyncio.ensure_future(self._answer(incoming, send))
         # granian's receive() is not a coroutine, so it is made a future, not a task.
@@ -62,7 +64,19 @@ class GatewayApp:
             work.result()
 
     async def _answer(self, incoming: Incoming, send: Send) -> None:
-        await _send(send, await self._pipeline().handle(incoming))
+        try:
+            outgoing = await self._open().handle(incoming)
+        except Unavailable as error:
+            outgoing = _refused(error)
+        await _send(send, outgoing)
+
+    def _open(self) -> Pipeline:
+        """Return the pipeline, built with the first request where that failed at start. Raises Unavailable."""
+        try:
+            return self._pipeline()
+        except (WalError, OSError) as error:
+            log.error("the gateway cannot be built: %s", error)
+            raise Unavailable("The usage log cannot be opened; nothing is served.", "usage_log_unavailable") from error
 
     async def _discard(self, receive: Receive) -> None:
         """Read what is left of a refused body, within bounds: many clients look for the answer only after sending."""
@@ -97,7 +111,7 @@ class GatewayApp:
                     if size > self._max_body_bytes:
                         raise too_large
                     if size > STRANGERS_BYTES and not proved:
-                        await self._pipeline().require_key(headers)
+                        await self._open().require_key(headers)
                         proved = True
                     pieces.append(piece)
                     if not message.get("more_body"):
@@ -107,6 +121,13 @@ class GatewayApp:
                 f"The body did not arrive within {self._body_timeout_seconds:g} s.", "body_too_slow"
             ) from None
         return Incoming(method=scope["method"], path=scope["path"], headers=headers, body=b"".join(pieces))
+
+
+def _refused(error: GatewayError) -> Outgoing:
+    """Return the error of a request whose body may not have been read: the connection cannot be used again."""
+    named = (b"x-request-id", str(new_id()).encode())
+    headers = [*JSON, named, *error.headers, (b"connection", b"close")]
+    return Outgoing(status=error.status, headers=headers, body=error.body())
 
 
 async def _send(send: Send, outgoing: Outgoing) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 import pytest
 
-from gateway.app import STRANGERS_BYTES
+from billing.errors import WalFull
+from gateway.app import STRANGERS_BYTES, GatewayApp
+from gateway.pipeline import Pipeline
 from tenants import secret_format
 from tests.gateway.engines import CHUNKS, answer, events, silence, streaming
 from tests.gateway.world import MAX_BODY_BYTES, Gateway, until
@@ -106,6 +109,21 @@ async def test_a_server_that_stops_ends_what_runs(gateway: Gateway) -> None:
         await work
     assert [end.state for end in gateway.ends()] == ["client_gone"]
     assert gateway.loads() == [0, 0]
+
+
+async def test_a_gateway_that_cannot_open_its_log_says_so_until_it_can(gateway: Gateway) -> None:
+    failures = [WalFull(gateway.wal, "no space left")]
+
+    def pipeline() -> Pipeline:
+        if failures:
+            raise failures.pop()
+        return gateway.runtime.pipeline
+
+    app = GatewayApp(pipeline, max_body_bytes=MAX_BODY_BYTES, body_timeout_seconds=1.0)
+    refused = await dataclasses.replace(gateway, app=app).ask()
+    served = await dataclasses.replace(gateway, app=app).ask()
+    assert (refused.status, refused.error["code"], served.status) == (503, "usage_log_unavailable", 200)
+    assert str(gateway.wal) not in refused.body.decode()
 
 
 @pytest.mark.parametrize(
