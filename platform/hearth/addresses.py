@@ -7,6 +7,16 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from hearth import env
 
+#: How long libpq believes in a server that says nothing (by itself, for hours): a gateway that waits on a dead
+#: connection hears of no revoked key. Seconds, but for tcp_user_timeout, milliseconds; a URL may say otherwise.
+DATABASE_PATIENCE = {
+    "connect_timeout": "5",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "20000",
+}
+
 
 def django_database(url: str) -> dict[str, Any]:
     """Return Django's database entry for a ``postgresql://`` URL; a socket folder goes in ``?host=``.
@@ -28,7 +38,7 @@ def django_database(url: str) -> dict[str, Any]:
         "PASSWORD": unquote(parts.password or ""),
         "HOST": host,
         "PORT": str(parts.port or ""),
-        "OPTIONS": query,
+        "OPTIONS": {**DATABASE_PATIENCE, **query},
         "CONN_MAX_AGE": 60,
         "CONN_HEALTH_CHECKS": True,
     }
