@@ -1,30 +1,25 @@
-"""Admit a request and look its answer up, in one round trip to Redis.
+"""Admit a request and look its answer up, in one turn of the conversation with Redis.
 
-Redis may be slow, paused or gone: nobody waits longer than the configured time for it. After FAILURES_TO_OPEN
-failures in a row it is left alone for OPEN_SECONDS; meanwhile limits are counted in this process and every lookup is
-a miss.
+While Redis is away limits are counted in this process and every lookup is a miss (see ``gateway.turns``).
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
+import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from redis.asyncio import Redis
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError
 
 from gateway import errors
 from gateway.limits import MINUTE_US, SCRIPT, LocalBuckets, Verdict
+from gateway.turns import FAILURES, Turns
 from tenants import keyspace
 from tenants.snapshot import Caller
 
-FAILURES_TO_OPEN = 5
-OPEN_SECONDS = 1.0
-#: Requests that talk to Redis at once; the rest wait for their turn, in the same time. redis-py's pool refuses the
-#: 101st connection, which would look like a Redis that is away.
-MAX_CONVERSATIONS = 64
+#: How Redis names a script (SCRIPT LOAD): not a secret, not a seal.
+SCRIPT_SHA = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,104 +31,52 @@ class Admitted:
 
 
 class Admission:
-    """Limits and lookups. ``limits`` and ``cache`` may be the same Redis; then both travel together."""
+    """Limits and lookups. ``limits`` and ``cache`` may be the same conversation; then both travel together."""
 
-    def __init__(self, limits: Redis, cache: Redis, *, timeout_seconds: float) -> None:
+    def __init__(self, limits: Turns, cache: Turns) -> None:
         self._limits = limits
         self._cache = cache
-        self._timeout = timeout_seconds
-        self._turn = asyncio.Semaphore(MAX_CONVERSATIONS)
         self._local = LocalBuckets()
-        self._sha = ""
-        self._failures = 0
-        self._closed_until = 0.0
 
     async def admit(self, caller: Caller, answer_key: str | None) -> Admitted:
         """Take one request from the tenant's limit and fetch ``answer_key``. Raises RateLimited."""
         limit = caller.policy.requests_per_minute
         if limit == 0:
             raise _refusal(Verdict(admitted=False, limit=0, remaining=0, wait_us=MINUTE_US))
-        if limit is None and answer_key is None:
-            return Admitted(verdict=None, stored=None)
-        bucket = keyspace.redis_key(caller, "requests-per-minute")
-        found = await self._ask(bucket, limit, answer_key)
-        verdict, stored = found if found is not None else (None, None)
-        if limit is not None and verdict is None:
-            verdict = self._local.take(bucket, limit)
+        # Sent before anything is awaited, so that it shares the limit's turn.
+        lookup = self._cache.send("GET", answer_key) if answer_key is not None else None
+        verdict = await self._take(caller, limit) if limit is not None else None
         if verdict is not None and not verdict.admitted:
             raise _refusal(verdict)
-        return Admitted(verdict=verdict, stored=stored)
+        return Admitted(verdict=verdict, stored=await _found(lookup) if lookup is not None else None)
 
     async def find(self, key: str) -> bytes | None:
         """Fetch one stored answer; a Redis that cannot is a miss."""
-        if not self._open():
-            return None
+        return await _found(self._cache.send("GET", key))
+
+    def store(self, key: str, value: bytes, ttl_seconds: int) -> None:
+        """Keep an answer. Nobody waits for it: a later lookup by this process is behind it in the conversation."""
+        self._cache.send("SET", key, value, "EX", max(1, ttl_seconds))
+
+    async def _take(self, caller: Caller, limit: int) -> Verdict:
+        bucket = keyspace.redis_key(caller, "requests-per-minute")
         try:
-            async with asyncio.timeout(self._timeout), self._turn:
-                found: Any = await self._cache.get(key)
-        except (RedisError, OSError, TimeoutError):
-            self._failed()
-            return None
-        self._failures = 0
-        return found if isinstance(found, bytes) else None
+            try:
+                answer = await self._limits.send("EVALSHA", SCRIPT_SHA, 1, bucket, limit)
+            except NoScriptError:  # a Redis that has just started; EVAL also teaches it the script
+                answer = await self._limits.send("EVAL", SCRIPT, 1, bucket, limit)
+        except FAILURES:
+            return self._local.take(bucket, limit)
+        admitted, remaining, wait_us = answer
+        return Verdict(admitted=bool(admitted), limit=limit, remaining=remaining, wait_us=wait_us)
 
-    async def store(self, key: str, value: bytes, ttl_seconds: int) -> None:
-        """Keep an answer; a Redis that cannot is not an error."""
-        if not self._open():
-            return
-        try:
-            async with asyncio.timeout(self._timeout), self._turn:
-                await self._cache.set(key, value, ex=max(1, ttl_seconds))
-        except (RedisError, OSError, TimeoutError):
-            self._failed()
-        else:
-            self._failures = 0
 
-    async def _ask(
-        self, bucket: str, limit: int | None, answer_key: str | None
-    ) -> tuple[Verdict | None, bytes | None] | None:
-        if not self._open():
-            return None
-        try:
-            async with asyncio.timeout(self._timeout), self._turn:
-                answers = await self._round_trip(bucket, limit, answer_key)
-        except (RedisError, OSError, TimeoutError):
-            self._failed()
-            return None
-        self._failures = 0
-        stored = answers.pop() if answer_key is not None else None
-        if limit is None:
-            return None, stored
-        admitted, remaining, wait_us = answers[0]
-        return Verdict(admitted=bool(admitted), limit=limit, remaining=remaining, wait_us=wait_us), stored
-
-    async def _round_trip(self, bucket: str, limit: int | None, answer_key: str | None) -> list[Any]:
-        """Return the limit's answer, if there is one, then the stored value, if one was asked for."""
-        together = self._limits is self._cache
-        pipeline = self._limits.pipeline(transaction=False)
-        if limit is not None:
-            if not self._sha:
-                self._sha = await self._limits.script_load(SCRIPT)
-            pipeline.evalsha(self._sha, 1, bucket, str(limit))
-        if answer_key is not None and together:
-            pipeline.get(answer_key)
-        answers: list[Any] = await pipeline.execute(raise_on_error=False) if len(pipeline) else []
-        if answer_key is not None and not together:
-            answers.append(await self._cache.get(answer_key))
-        for answer in answers:
-            if isinstance(answer, NoScriptError):
-                self._sha = ""  # Redis was restarted and forgot the script; the next request loads it
-            if isinstance(answer, Exception):
-                raise answer
-        return answers
-
-    def _open(self) -> bool:
-        return time.monotonic() >= self._closed_until
-
-    def _failed(self) -> None:
-        self._failures += 1
-        if self._failures >= FAILURES_TO_OPEN:
-            self._closed_until = time.monotonic() + OPEN_SECONDS
+async def _found(lookup: asyncio.Future[Any]) -> bytes | None:
+    try:
+        found = await lookup
+    except FAILURES:
+        return None
+    return found if isinstance(found, bytes) else None
 
 
 def _refusal(verdict: Verdict) -> errors.RateLimited:

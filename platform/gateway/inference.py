@@ -140,7 +140,7 @@ class Inference:
             raise EngineFailed("The engine's answer cannot be read. Nothing was charged.", "engine_failed") from None
         self._meter.end("complete", 200, usage)
         if whole:
-            await self._keep(answer, reply.first, usage)
+            self._keep(answer, reply.first, usage)
         await self._meter.synced()
         return Outgoing(status=200, headers=[*JSON, *self._trace.headers], body=reply.first)
 
@@ -205,10 +205,10 @@ class Inference:
             except NotReplayable as part:
                 log.info("an answer is not kept: %s", part)
             else:
-                await self._keep(answer, whole, usage)
+                self._keep(answer, whole, usage)
         await self._meter.synced()
 
-    async def _keep(self, answer: Answer, body: bytes, usage: Usage) -> None:
+    def _keep(self, answer: Answer, body: bytes, usage: Usage) -> None:
         if answer.name is None:
             return
         entry = Entry.now(
@@ -219,7 +219,7 @@ class Inference:
         value = encode(answer.name, entry, keyspace.value_mac)
         if value is not None:
             ttl = self._caller.policy.cache_ttl_seconds
-            await self._parts.admission.store(self._redis_key(answer), value, ttl)
+            self._parts.admission.store(self._redis_key(answer), value, ttl)
 
     def _end_cut(self, state: State, tally: streaming.Tally, reply: Reply) -> None:
         """Charge a stream whose usage the engine did not tell: the estimated prompt and what was passed on.

@@ -16,25 +16,26 @@ from gateway.dispatch import Dispatcher
 from gateway.feed import Feed, View
 from gateway.parts import Parts
 from gateway.pipeline import Pipeline
+from gateway.turns import Turns
 from routing.router import Router
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """Everything a process opens: one HTTP session, one Redis pool per address, one WAL writer, one feed."""
+    """Everything a process opens: one HTTP session, one Redis conversation per address, one WAL writer, one feed."""
 
     pipeline: Pipeline
     feed: Feed
     session: aiohttp.ClientSession
-    redis: tuple[Redis, ...]
+    redis: tuple[Turns, ...]
     wal: WalWriter
 
     async def close(self) -> None:
         """Close what was opened, the WAL last."""
         await asyncio.to_thread(self.feed.stop)
         await self.session.close()
-        for client in self.redis:
-            await client.aclose()
+        for turns in self.redis:
+            await turns.close()
         self.wal.close()
 
 
@@ -55,9 +56,9 @@ def start(role: str) -> Runtime:
         auto_decompress=False,
         skip_auto_headers=("user-agent", "accept-encoding"),
     )
-    limits = Redis.from_url(settings.REDIS_LIMITS_URL)
+    limits = _turns(settings.REDIS_LIMITS_URL)
     same = settings.REDIS_CACHE_URL == settings.REDIS_LIMITS_URL
-    cache = limits if same else Redis.from_url(settings.REDIS_CACHE_URL)
+    cache = limits if same else _turns(settings.REDIS_CACHE_URL)
     timeout = aiohttp.ClientTimeout(
         total=None,
         sock_connect=settings.ENGINE_CONNECT_TIMEOUT_SECONDS,
@@ -65,7 +66,7 @@ def start(role: str) -> Runtime:
     )
     parts = Parts(
         feed=feed,
-        admission=Admission(limits, cache, timeout_seconds=settings.REDIS_TIMEOUT_SECONDS),
+        admission=Admission(limits, cache),
         dispatcher=Dispatcher(session, router, timeout),
         wal=wal,
         defer=deferred.accept,
@@ -74,6 +75,10 @@ def start(role: str) -> Runtime:
     feed.start()
     redis = (limits,) if same else (limits, cache)
     return Runtime(pipeline=Pipeline(parts), feed=feed, session=session, redis=redis, wal=wal)
+
+
+def _turns(url: str) -> Turns:
+    return Turns(Redis.from_url(url), timeout_seconds=settings.REDIS_TIMEOUT_SECONDS)
 
 
 def _forget_restarted(router: Router, old: View | None, new: View) -> None:
