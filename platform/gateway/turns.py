@@ -67,10 +67,12 @@ class Turns:
                 turn, self._waiting = self._waiting[:MAX_COMMANDS], self._waiting[MAX_COMMANDS:]
                 try:
                     answers = await self._turn([command for command, _ in turn])
-                except FAILURES as failure:
+                except Exception as error:
+                    # Any exception: what is not answered here is waited for without end.
                     self._failed()
                     turn += self._waiting
                     self._waiting = []
+                    failure = error if isinstance(error, FAILURES) else RedisGone(f"not understood: {error}")
                     answers = [failure] * len(turn)
                 else:
                     self._failures = 0
