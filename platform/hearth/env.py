@@ -102,7 +102,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="DATABASE_OWNER_URL",
         default="",
-        doc="PostgreSQL as role hearth_owner, used by `hearth manage migrate` only. Empty: DATABASE_URL.",
+        doc="PostgreSQL as role hearth_owner, used only to migrate and to make partitions. Empty: DATABASE_URL.",
     ),
     Setting(
         name="REDIS_URL",

@@ -42,11 +42,19 @@ class ReplicaStatus:
 
 
 def migrate(instance: Instance) -> None:
-    """Bring the database to this version as its owner, in a process of its own. Raises MigrationFailed."""
+    """Bring the database to this version as its owner, in a process of its own. Raises MigrationFailed.
+
+    Then make the months of usage that are missing, which only the owner may.
+    """
+    for command in (("migrate", "--noinput"), ("ensure_partitions",)):
+        _manage(instance, *command)
+
+
+def _manage(instance: Instance, *arguments: str) -> None:
     environment = instance.environment() | {"DATABASE_URL": instance.owner_url()}
     log_path = instance.log_path("migrate")
     with log_path.open("a") as log:
-        command = [sys.executable, "-m", "django", "migrate", "--noinput", "--verbosity", "1"]
+        command = [sys.executable, "-m", "django", *arguments, "--verbosity", "1"]
         status = subprocess.run(command, env=environment, stdout=log, stderr=log, check=False, cwd="/").returncode
     if status != 0:
         lines = log_path.read_text().strip().splitlines()

@@ -122,8 +122,8 @@ class Instance:
     def environment(self, role: str = "all") -> dict[str, str]:
         """Return the whole environment of a process of this instance, as role hearth_app of the database.
 
-        The owner's address is left out: only migrations get it. The checkout leads the import path, so that no
-        stray distribution with a room's name can come first.
+        The owner's address is left out: only what changes the schema gets it. The checkout leads the import path, so
+        that no stray distribution with a room's name can come first.
         """
         base = {name: value for name, value in os.environ.items() if name != "DATABASE_OWNER_URL"}
         redis = self.redis()

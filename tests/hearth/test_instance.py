@@ -117,6 +117,11 @@ def test_up_json_says_where_to_go_and_only_to_its_owner(instance: Instance) -> N
     assert stat.S_IMODE((instance.folder / "up.json").stat().st_mode) == 0o600
 
 
+def test_the_months_of_usage_are_there_and_the_owner_finds_none_missing(instance: Instance) -> None:
+    found = instance.run("manage", "ensure_partitions")
+    assert (found.returncode, found.stdout) == (0, "")
+
+
 def test_the_printed_curl_works_when_pasted(instance: Instance) -> None:
     instance.up()
     printed = instance.run("up").stdout
