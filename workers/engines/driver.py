@@ -13,12 +13,12 @@ TINY_MODEL = Path(__file__).resolve().parent / "tiny"
 #: import path) and what would change the engine's block hashes or API key behind the driver's back.
 NEVER_INHERITED = (
     "CELERY_",
-    "DATABASE_URL",
+    "DATABASE_",
     "DJANGO_",
     "HEARTH_",
     "PYTHONHASHSEED",
     "PYTHONPATH",
-    "REDIS_URL",
+    "REDIS_",
     "VIRTUAL_ENV",
     "VLLM_API_KEY",
 )
