@@ -36,6 +36,8 @@ class Viewer:
     manages: frozenset[TenantId] | None
     #: What a key may do; None for people, whose role decides.
     scopes: frozenset[str] | None = None
+    #: Models a key may call; empty, or for people, all that its tenant sees.
+    allowed_models: frozenset[str] = frozenset()
     user: User | None = None
 
     @property
@@ -81,6 +83,7 @@ def viewer_of_key(key: ApiKey) -> Viewer:
         tenants=own,
         manages=own if WRITE in scopes else frozenset(),
         scopes=scopes,
+        allowed_models=frozenset(key.allowed_models),
     )
 
 

@@ -107,6 +107,13 @@ def test_a_key_grants_no_scope_that_it_lacks(world: World) -> None:
     assert answer.status_code == 403
 
 
+@pytest.mark.parametrize(("models", "status"), [(["small"], 201), (["small", "large"], 403), ([], 403)])
+def test_a_key_grants_no_model_that_it_lacks(world: World, models: list[str], status: int) -> None:
+    issued = keys.issue(worlds.OPERATOR, world.acme.project, name="m", scopes=keys.SCOPES, allowed_models=["small"])
+    asked = {"name": "x", "allowed_models": models}
+    assert bearer(issued.secret).post("/api/v1/tenants/acme/keys", asked, format="json").status_code == status
+
+
 def test_a_key_without_the_scope_to_read_reads_nothing(world: World) -> None:
     issued = keys.issue(worlds.OPERATOR, world.acme.project, name="calls only", scopes=("inference",))
     answer = bearer(issued.secret).get("/api/v1/tenants/acme")

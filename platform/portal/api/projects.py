@@ -126,7 +126,7 @@ class KeysView(APIView):
         responses={201: IssuedKeySerializer, **refusals(400, 403, 404, 409)},
     )
     def post(self, request: Request, tenant: str) -> Response:
-        """Create a key. Its secret is in this answer and nowhere else. A key grants no scope it lacks itself."""
+        """Create a key. Its secret is in this answer and nowhere else. A key grants no scope or model that it lacks."""
         viewer = viewer_of(request)
         found = _managed(viewer, tenant)
         asked = NewKeySerializer(data=request.data)
@@ -134,6 +134,10 @@ class KeysView(APIView):
         wanted = asked.validated_data
         if viewer.scopes is not None and not viewer.scopes.issuperset(wanted["scopes"]):
             raise PermissionDenied("This key cannot grant a scope that it lacks itself.")
+        models = frozenset(wanted["allowed_models"])
+        if viewer.allowed_models and not (models and models <= viewer.allowed_models):
+            allowed = ", ".join(sorted(viewer.allowed_models))
+            raise PermissionDenied(f"This key can grant only models that it may call itself: {allowed}.")
         issued = keys.issue(
             viewer.actor,
             project_of(found, wanted["project"]),
