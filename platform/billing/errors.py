@@ -7,7 +7,9 @@ BillingError
 │   ├── WalClosed             appended after close()
 │   └── RecordTooLarge        one record is over the largest frame
 ├── WalDirectoryBusy          another drain owns the directory
+├── MixedCurrencies           a month that was charged in several has no one sum
 └── PriceRefused              a price change that must not be made
+    ├── PriceOutOfRange       below nothing or over the highest allowed
     ├── PriceInThePast        effective before now
     ├── PriceJump             a change of more than ten times, not confirmed
     └── PriceExists           that model has a price from that very moment already

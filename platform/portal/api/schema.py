@@ -84,7 +84,6 @@ def _generation(operation: str, summary: str, asked: str, answered: str) -> dict
         "parameters": [
             _header("X-Session-Id", "Requests of one session go to one replica while it is healthy."),
             _header("Prefer", "`respond-async`: answer 202 with a place to fetch the answer from."),
-            _header("Idempotency-Key", "A repeated request with the same key and body is answered from the first."),
         ],
         "requestBody": {"required": True, "content": {"application/json": {"schema": _ref(asked)}}},
         "responses": {
