@@ -129,9 +129,14 @@ def _folder_digest(folder: Path) -> str:
 
 @transaction.atomic
 def _deployment(revision: ModelRevision, replicas: int, node: str) -> None:
-    """Deploy the revision on this node; a deployment of another revision under the same name is moved to it."""
+    """Deploy the revision on this node; a deployment of another revision under the same name is moved to it.
+
+    What the node's pool served under other names is scaled to nothing: an instance serves the model it was asked for.
+    """
     name = "".join(c if c.isalnum() else "-" for c in revision.model.name.lower()).strip("-")[:63]
     pool = _pool(node or socket.gethostname())
+    for other in Deployment.objects.filter(pools=pool, archived_at=None).exclude(name=name).order_by("id"):
+        deployments.scale(SYSTEM, other.name, 0)
     existing = Deployment.objects.filter(name=name).first()
     if existing is None:
         deployments.create(SYSTEM, name=name, revision=revision, pools=[pool], replicas=replicas)

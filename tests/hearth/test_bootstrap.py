@@ -46,6 +46,14 @@ def test_an_instance_that_fell_back_takes_the_real_engine_later() -> None:
     assert Node.objects.get().name == "here"
 
 
+def test_an_instance_that_is_given_another_model_gives_up_the_first(tmp_path: Path) -> None:
+    folder = tmp_path / "other"
+    folder.mkdir()
+    bootstrap.run(engine="simulated", model="", replicas=2, node="here")
+    bootstrap.run(engine="simulated", model=str(folder), replicas=1, node="here")
+    assert dict(Deployment.objects.values_list("name", "desired_replicas")) == {"hearth-tiny": 0, "other": 1}
+
+
 def test_a_lost_key_file_makes_new_keys_that_work(data_dir: Path) -> None:
     first = bootstrap.run(engine="simulated", model="", replicas=2, node="here")
     (data_dir / bootstrap.DEMO_KEYS_FILE).unlink()
