@@ -40,7 +40,7 @@ def cache_salt(caller: Caller, model_name: str) -> str:
         kind, owner, identity = "group", caller.trust_group.encode(), UUID(int=0)
     secret = settings.SECRETS.cache_salt
     mixed = _mac(
-        secret.versions[secret.current],
+        secret.value,
         SALT_FORMAT,
         str(secret.current).encode(),
         model_name.encode(),
@@ -56,15 +56,13 @@ def prediction_mac(caller: Caller, *parts: bytes) -> bytes:
     """Return the 32-byte name of a whole answer inside this caller's scope."""
     kind, identity = scope_of(caller)
     secret = settings.SECRETS.cache_mac
-    return _mac(
-        secret.versions[secret.current], b"prediction", caller.tenant_id.bytes, kind.encode(), identity.bytes, *parts
-    )
+    return _mac(secret.value, b"prediction", caller.tenant_id.bytes, kind.encode(), identity.bytes, *parts)
 
 
 def value_mac(name: bytes, value: bytes) -> bytes:
     """Return the 32-byte seal of a stored value: whoever can write to Redis still cannot forge an answer."""
     secret = settings.SECRETS.cache_mac
-    return _mac(secret.versions[secret.current], b"value", name, value)
+    return _mac(secret.value, b"value", name, value)
 
 
 def prefix_root(caller: Caller, model_name: str) -> bytes:
@@ -77,7 +75,7 @@ def session_key(caller: Caller, model_name: str, session: str) -> bytes:
     kind, identity = scope_of(caller)
     secret = settings.SECRETS.cache_mac
     return _mac(
-        secret.versions[secret.current],
+        secret.value,
         b"session",
         caller.tenant_id.bytes,
         kind.encode(),

@@ -54,7 +54,7 @@ def parse(text: str) -> Credential | None:
 def digest(secret: str) -> tuple[bytes, int]:
     """Return (HMAC of the secret, pepper version) under the current pepper."""
     pepper = settings.SECRETS.key_pepper
-    return _hmac(pepper.versions[pepper.current], secret), pepper.current
+    return _hmac(pepper.value, secret), pepper.current
 
 
 def matches(secret: str, stored: bytes, pepper_version: int) -> bool:

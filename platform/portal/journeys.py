@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from billing.reports import Request
+from billing.rollups import is_error
 from portal import money
 from portal.templatetags.portal import count, milliseconds
 from tenants.ids import created_at
@@ -16,7 +17,6 @@ ROUTES = {
     "session": "the session's earlier requests went there",
     "load": "it had the least to do",
     "only": "it was the only one ready",
-    "retry": "the first choice failed before a byte was sent",
 }
 ENDS = {
     "complete": "The answer ended as it should",
@@ -87,7 +87,6 @@ def _first(found: Request) -> Step | None:
 
 
 def _ended(found: Request) -> Step:
-    bad = found.state in {"engine_error", "interrupted"} or found.http_status >= 400
     seconds = (found.duration_ms - (found.ttft_ms or 0.0)) / 1000
     speed = f", {found.completion_tokens / seconds:.0f} a second" if seconds > 0.01 and found.completion_tokens else ""
     written = f"{count(found.completion_tokens)} tokens written{speed}; " if found.completion_tokens else ""
@@ -98,7 +97,7 @@ def _ended(found: Request) -> Step:
         else f"{written}the client's answer is unknown",
         at=found.finished_at,
         after=milliseconds(found.duration_ms),
-        tone="bad" if bad else "",
+        tone="bad" if is_error(found.state, found.http_status) else "",
     )
 
 

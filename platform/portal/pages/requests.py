@@ -14,6 +14,7 @@ from django.views.decorators.http import require_GET
 from billing import reports
 from billing.models import UsageRecord
 from billing.reports import Filters, Request
+from billing.rollups import is_error
 from portal import exports, periods, queries
 from portal.access import Viewer, tenant_for, tenants_of
 from portal.errors import BadQuery
@@ -42,7 +43,7 @@ class Row:
     @property
     def failed(self) -> bool:
         """True if the platform failed or refused it."""
-        return self.request.state in {"engine_error", "interrupted"} or self.request.http_status >= 400
+        return is_error(self.request.state, self.request.http_status)
 
 
 @require_GET
