@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -32,6 +33,23 @@ class ClientGone(Exception):
     """The client left before its request was read."""
 
 
+class Body:
+    """A request's body as it comes in."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self.complete = False
+
+    async def piece(self) -> bytes:
+        """Return the next piece. Raises ClientGone."""
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        self.complete = not message.get("more_body")
+        piece: bytes = message.get("body", b"")
+        return piece
+
+
 class GatewayApp:
     """Reads a request whole, runs the journey, and stops it when the client leaves."""
 
@@ -42,13 +60,14 @@ class GatewayApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
+        body = Body(receive)
         try:
-            incoming = await self._read(scope, receive)
+            incoming = await self._read(scope, body)
         except ClientGone:
             return
         except GatewayError as error:
             if isinstance(error, BodyTooLarge):
-                await self._discard(receive)
+                await self._discard(body)
             await _send(send, _refused(error))
             return
         work = asyncio.ensure_future(self._answer(incoming, send))
@@ -78,20 +97,15 @@ class GatewayApp:
             log.error("the gateway cannot be built: %s", error)
             raise Unavailable("The usage log cannot be opened; nothing is served.", "usage_log_unavailable") from error
 
-    async def _discard(self, receive: Receive) -> None:
+    async def _discard(self, body: Body) -> None:
         """Read what is left of a refused body, within bounds: many clients look for the answer only after sending."""
         left = DISCARDED_BODIES * self._max_body_bytes
-        try:
+        with contextlib.suppress(TimeoutError, ClientGone):
             async with asyncio.timeout(DISCARD_SECONDS):
-                while left > 0:
-                    message = await receive()
-                    if not message.get("more_body"):
-                        return
-                    left -= len(message.get("body", b""))
-        except TimeoutError:
-            return
+                while left > 0 and not body.complete:
+                    left -= len(await body.piece())
 
-    async def _read(self, scope: Scope, receive: Receive) -> Incoming:
+    async def _read(self, scope: Scope, body: Body) -> Incoming:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         too_large = BodyTooLarge(f"The body is larger than the {self._max_body_bytes} bytes allowed.", "body_too_large")
         announced = headers.get("content-length", "")
@@ -102,20 +116,14 @@ class GatewayApp:
         proved = False
         try:
             async with asyncio.timeout(self._body_timeout_seconds):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise ClientGone
-                    piece = message.get("body", b"")
-                    size += len(piece)
+                while not body.complete:
+                    pieces.append(await body.piece())
+                    size += len(pieces[-1])
                     if size > self._max_body_bytes:
                         raise too_large
                     if size > STRANGERS_BYTES and not proved:
                         await self._open().require_key(headers)
                         proved = True
-                    pieces.append(piece)
-                    if not message.get("more_body"):
-                        break
         except TimeoutError:
             raise BodyTooSlow(
                 f"The body did not arrive within {self._body_timeout_seconds:g} s.", "body_too_slow"
