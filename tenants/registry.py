@@ -12,7 +12,6 @@ from django.utils import timezone
 from tenants import audit, epoch
 from tenants.audit import Actor
 from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound
-from tenants.ids import PLATFORM_SLUG, TenantId
 from tenants.models import Project, Tenant, TenantPolicy
 
 SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
@@ -112,19 +111,6 @@ def find_tenant(slug: str) -> Tenant:
     found = Tenant.objects.filter(slug=slug).first()
     if found is None:
         raise NotFound("tenant", slug)
-    return found
-
-
-def platform_tenant() -> Tenant:
-    """Return the built-in tenant that pays for canaries and pre-warming. Raises NotFound before bootstrap."""
-    return find_tenant(PLATFORM_SLUG)
-
-
-def tenant_by_id(tenant_id: TenantId) -> Tenant:
-    """Return a tenant by id. Raises NotFound."""
-    found = Tenant.objects.filter(id=tenant_id).first()
-    if found is None:
-        raise NotFound("tenant", str(tenant_id))
     return found
 
 

@@ -22,7 +22,6 @@ from billing.errors import PriceExists, PriceInThePast, PriceJump, PriceOutOfRan
 from billing.models import PriceBook, PriceVersion
 from billing.rating import Price, Rates
 from tenants.audit import Actor, record
-from tenants.ids import TenantId
 from tenants.models import Tenant
 
 PLATFORM_BOOK = "platform"
@@ -74,11 +73,6 @@ def table_for(tenant_ids: Iterable[UUID], model_names: Iterable[str]) -> PriceTa
         .order_by("effective_from")
     )
     return PriceTable(versions)
-
-
-def price_at(tenant_id: TenantId, model_name: str, moment: datetime) -> Price | None:
-    """Return what the tenant pays for the model at ``moment``, or None: then usage waits as unrated."""
-    return table_for([tenant_id], [model_name]).at(tenant_id, model_name, moment)
 
 
 def exclude_changes() -> None:

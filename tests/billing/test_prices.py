@@ -25,7 +25,7 @@ DOUBLE = Rates(prompt_pico=300_000, cached_prompt_pico=30_000, completion_pico=1
 
 
 def rates_at(tenant_id: TenantId, moment: datetime) -> Rates | None:
-    found = prices.price_at(tenant_id, "demo", moment)
+    found = prices.table_for([tenant_id], ["demo"]).at(tenant_id, "demo", moment)
     return None if found is None else found.rates
 
 
@@ -50,7 +50,7 @@ def test_a_tenants_own_price_wins_and_nobody_else_gets_it() -> None:
     now = timezone.now()
     assert rates_at(TenantId(tenant.id), now) == DOUBLE
     assert rates_at(TenantId(new_id()), now) == DEMO_RATES
-    assert prices.price_at(TenantId(tenant.id), "other", now) is None
+    assert prices.table_for([tenant.id], ["other"]).at(tenant.id, "other", now) is None
 
 
 def test_the_past_keeps_its_price() -> None:

@@ -12,6 +12,7 @@ from catalogue import registry as catalogue
 from catalogue.registry import Description
 from gateway.limits import MINUTE_US
 from tenants import keys, registry
+from tenants.ids import PLATFORM_SLUG
 from tests.gateway.engines import CHUNKS, USAGE, answer, delta, events, stream, text_of
 from tests.gateway.world import DOORS, HELLO, MODEL, STREAMED, WITH_USAGE, Gateway, in_database, until
 from tests.tenants.customers import OPERATOR
@@ -115,7 +116,7 @@ async def test_what_another_revision_answers_is_not_kept_under_the_new_ones_name
     described = Description(
         name=MODEL, source="/models/new", engine="simulated", context_length_tokens=2048, public=True
     )
-    platform = await in_database(registry.platform_tenant)
+    platform = await in_database(lambda: registry.find_tenant(PLATFORM_SLUG))
     revision = await in_database(lambda: catalogue.register(OPERATOR, platform, described))
     await until(lambda: _model(gateway).revision_id == revision.id)
     for _ in range(2):

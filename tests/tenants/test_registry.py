@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from django.db import connection
@@ -11,7 +10,6 @@ from django.db.utils import DatabaseError
 
 from tenants import registry
 from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound
-from tenants.ids import TenantId
 from tenants.models import Project, Tenant, TenantPolicy
 from tenants.registry import Policy
 from tests.tenants.customers import OPERATOR, Customer
@@ -128,12 +126,8 @@ def test_an_archived_tenant_stays_archived(acme: Customer) -> None:
         registry.create_project(OPERATOR, archived, slug="late", name="Late")
 
 
-def test_a_tenant_is_found_by_slug_or_by_id_and_else_named_as_missing(acme: Customer) -> None:
-    assert registry.find_tenant("acme") == registry.tenant_by_id(TenantId(acme.tenant.id)) == acme.tenant
+def test_a_tenant_is_found_by_slug_and_else_named_as_missing(acme: Customer) -> None:
+    assert registry.find_tenant("acme") == acme.tenant
     with pytest.raises(NotFound) as missing:
         registry.find_tenant("initech")
     assert (missing.value.kind, missing.value.name) == ("tenant", "initech")
-    with pytest.raises(NotFound):
-        registry.tenant_by_id(TenantId(uuid4()))
-    with pytest.raises(NotFound):
-        registry.platform_tenant()
