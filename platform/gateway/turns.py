@@ -4,7 +4,7 @@ One pipeline then serves many requests, which costs each a fraction of a round t
 order, so a value is read after it was set even when nobody waited for the setting.
 
 Redis may be slow, paused or gone. A turn that takes longer than its time fails, and with it everything that waits
-behind it, so nobody waits longer than one turn. After FAILURES_TO_OPEN failed turns in a row Redis is left alone for
+behind it, so nobody waits longer than two turns. After FAILURES_TO_OPEN failed turns in a row Redis is left alone for
 OPEN_SECONDS; commands fail at once meanwhile.
 """
 
