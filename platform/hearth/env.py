@@ -116,7 +116,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="HEARTH_REDIS_TIMEOUT_MS",
         default="50",
-        doc="Longest turn of Redis, milliseconds; a request waits for the one under way and its own. A slow Redis is worse than a dead one.",
+        doc="Longest turn of Redis, milliseconds; a request waits for the one under way and its own. A slow Redis is "
+        "worse than a dead one.",
     ),
     Setting(
         name="HEARTH_MAX_BODY_BYTES",
