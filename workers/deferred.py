@@ -62,6 +62,7 @@ class Answer:
     """What a tenant sees of its request. ``status``, ``headers`` and ``body`` are set once it is done or failed."""
 
     id: UUID
+    project_id: ProjectId
     state: State
     created_at: dt.datetime
     finished_at: dt.datetime | None
@@ -136,6 +137,7 @@ def find(tenant_id: TenantId, identity: UUID) -> Answer | None:
         return None
     return Answer(
         id=row.id,
+        project_id=cast(ProjectId, row.project_id),
         state=cast(State, row.state),
         created_at=row.created_at,
         finished_at=row.finished_at,

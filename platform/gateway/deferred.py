@@ -55,13 +55,13 @@ async def accept(caller: Caller, endpoint: Endpoint, incoming: Incoming, trace: 
 
 
 async def poll(caller: Caller, text: str) -> Outgoing:
-    """Return the answer once it is there, 202 until then. Another tenant's id does not exist. Raises NotFound."""
+    """Return the answer once it is there, 202 until then. Another project's id does not exist. Raises NotFound."""
     try:
         request_id = UUID(text)
     except ValueError:
         raise _unknown(text) from None
     found = await _in_thread(lambda: deferred.find(caller.tenant_id, request_id))
-    if found is None:
+    if found is None or found.project_id != caller.project_id:
         raise _unknown(text)
     if found.status is None:
         waiting = [*JSON, (b"x-request-id", str(request_id).encode()), (b"retry-after", b"1")]

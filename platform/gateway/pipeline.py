@@ -79,15 +79,13 @@ class Pipeline:
             return self._models(caller, path.removeprefix(MODELS).removeprefix("/"), trace)
         if path.startswith(POLL_PATH):
             _require(incoming, "GET")
-            caller = await self._authenticate(incoming.headers)
+            caller = _allowed(await self._authenticate(incoming.headers))
             return await self._parts.poll_deferred(caller, path.removeprefix(POLL_PATH))
         known = ", ".join([*ENDPOINTS, MODELS, POLL_PATH + "{id}"])
         raise NotFound(f"Nothing is served at {path}. Served are {known}.", "unknown_path")
 
     async def _infer(self, endpoint: Endpoint, incoming: Incoming, trace: Trace) -> Outgoing:
-        caller = await self._authenticate(incoming.headers)
-        if INFERENCE_SCOPE not in caller.scopes:
-            raise Forbidden(f"The API key lacks the scope {INFERENCE_SCOPE!r}.", "scope_missing")
+        caller = _allowed(await self._authenticate(incoming.headers))
         call = schemas.parse(endpoint, incoming.body)
         model = self._model(caller, call)
         if "respond-async" in incoming.headers.get("prefer", "").lower():
@@ -180,6 +178,13 @@ def _require(incoming: Incoming, method: str) -> None:
             "method_not_allowed",
             headers=[(b"allow", method.encode())],
         )
+
+
+def _allowed(caller: Caller) -> Caller:
+    """Return a caller whose key may ask for answers. Raises Forbidden."""
+    if INFERENCE_SCOPE not in caller.scopes:
+        raise Forbidden(f"The API key lacks the scope {INFERENCE_SCOPE!r}.", "scope_missing")
+    return caller
 
 
 def _may_call(caller: Caller, model: ServedModel) -> bool:

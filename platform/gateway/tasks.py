@@ -11,6 +11,7 @@ from gateway.background import Background
 from gateway.deferred import TASK, enqueue
 from gateway.messages import Incoming, Outgoing
 from gateway.pipeline import ENDPOINTS, Pipeline
+from tenants.ids import new_id
 from workers import deferred
 
 background = Background("inference")
@@ -25,8 +26,11 @@ def run_deferred(request_id: str) -> None:
     kept = claimed.submission
     incoming = Incoming(method="POST", path=kept.endpoint, headers=kept.headers, body=kept.body)
 
+    # A first attempt that died has left its own usage row behind; the second is another request of the same answer.
+    billed_as = claimed.id if claimed.attempt == 1 else new_id()
+
     def work(pipeline: Pipeline) -> Awaitable[Outgoing]:
-        return pipeline.run_deferred(claimed.id, claimed.key_public_id, ENDPOINTS[kept.endpoint], incoming)
+        return pipeline.run_deferred(billed_as, claimed.key_public_id, ENDPOINTS[kept.endpoint], incoming)
 
     try:
         outgoing = background.journey(work).result()

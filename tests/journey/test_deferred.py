@@ -48,6 +48,20 @@ def test_a_stranger_cannot_poll_it(instance: Instance) -> None:
     assert foreign.json()["error"]["code"] == nothing.json()["error"]["code"] == "request_not_found"
 
 
+def test_a_key_of_another_project_or_without_the_scope_cannot_poll_it(instance: Instance) -> None:
+    ticket = instance.chat("globex", "Mine.", headers=ASYNC).json()
+    slug = f"p{uuid4().hex[:8]}"
+    assert instance.operator("/tenants/globex/projects", {"slug": slug, "name": "Other"}).status == 201
+    other = instance.operator("/tenants/globex/keys", {"name": "other", "project": slug}).json()["secret"]
+    reader = {"name": "reader", "scopes": ["management:read"]}
+    reading = instance.operator("/tenants/globex/keys", reader).json()["secret"]
+    answers = [instance.call(f"/requests/{ticket['id']}", key) for key in (other, reading)]
+    assert [(a.status, a.json()["error"]["code"]) for a in answers] == [
+        (404, "request_not_found"),
+        (403, "scope_missing"),
+    ]
+
+
 def test_a_failed_deferred_request_says_why(instance: Instance) -> None:
     body = {"model": MODEL, "messages": [{"role": "user", "content": "word " * 9000}]}
     accepted = instance.call("/chat/completions", instance.key("globex"), body, headers=ASYNC)
