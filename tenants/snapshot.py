@@ -78,13 +78,15 @@ def load() -> Snapshot:
     The epoch is read first: a change in between is then seen as newer and loaded again, never missed.
     """
     as_of = epoch.current()
-    # Keys before policies: a tenant has its policy before its first key, so no key is read without one.
+    # Keys before policies: a tenant has its policy before its first key, so no key is read without one. Where one is
+    # missing all the same, that key opens nothing; it must not keep the others from being read.
     keys = list(ApiKey.objects.select_related("tenant", "project"))
     policies = {
         row["tenant_id"]: Policy(**{field: row[field] for field in POLICY_FIELDS})
         for row in TenantPolicy.objects.order_by("version").values("tenant_id", *POLICY_FIELDS)
     }
-    return Snapshot(epoch=as_of, keys={key.public_id: _stored(key, policies[key.tenant_id]) for key in keys})
+    stored = {key.public_id: _stored(key, policies[key.tenant_id]) for key in keys if key.tenant_id in policies}
+    return Snapshot(epoch=as_of, keys=stored)
 
 
 def _admitted(stored: _StoredKey) -> Caller:

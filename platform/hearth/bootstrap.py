@@ -20,6 +20,7 @@ from billing import prices
 from catalogue import registry as catalogue
 from catalogue.models import ModelRevision
 from catalogue.registry import Description
+from hearth import env
 from tenants import keys, registry
 from tenants.audit import SYSTEM
 from tenants.errors import KeyRefused, NotFound
@@ -32,7 +33,6 @@ from workers.models import Deployment, Node, Pool
 
 ADMIN = "admin"
 TINY_NAME = "hearth-tiny"
-TINY_CONTEXT_TOKENS = 8192
 #: The demo keys are the one exception to "shown once": they stay in this file, mode 0600.
 DEMO_KEYS_FILE = "demo-keys.json"
 #: (slug, name, policy). Generous, but finite: a runaway script is told so.
@@ -109,12 +109,12 @@ def _model(owner: Tenant, engine: Literal["vllm", "simulated"], model: str) -> M
 
 
 def _context_length(folder: Path) -> int:
-    """Return the model's own limit, at most TINY_CONTEXT_TOKENS: more would take cache memory for nobody."""
+    """Return HEARTH_CONTEXT_TOKENS, or the model's own limit where its folder tells a smaller one."""
+    wanted = env.integer("HEARTH_CONTEXT_TOKENS", minimum=1)
     config = folder / "config.json"
     if not config.is_file():
-        return TINY_CONTEXT_TOKENS
-    positions = json.loads(config.read_text()).get("max_position_embeddings") or TINY_CONTEXT_TOKENS
-    return min(int(positions), TINY_CONTEXT_TOKENS)
+        return wanted
+    return min(wanted, int(json.loads(config.read_text()).get("max_position_embeddings") or wanted))
 
 
 def _folder_digest(folder: Path) -> str:

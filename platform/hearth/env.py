@@ -90,6 +90,12 @@ SETTINGS: tuple[Setting, ...] = (
         doc="Model to serve: a Hugging Face id or a folder. Empty: the tiny chat model in the repository.",
     ),
     Setting(
+        name="HEARTH_CONTEXT_TOKENS",
+        default="8192",
+        doc="Longest prompt and answer together, tokens. A folder whose model has less is served with what it has; "
+        "for a Hugging Face id with less, say so here. 8192, so that a small machine has cache memory for it.",
+    ),
+    Setting(
         name="HEARTH_REPLICAS",
         default="2",
         doc="Replicas `hearth up` asks for. Two, so that affinity and failover can be seen.",
@@ -112,7 +118,6 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(name="REDIS_LIMITS_URL", default="", doc="Redis of the request limits. Empty: REDIS_URL."),
     Setting(name="REDIS_CACHE_URL", default="", doc="Redis of the prediction cache; may evict. Empty: REDIS_URL."),
     Setting(name="REDIS_BROKER_URL", default="", doc="Redis of Celery; must not evict. Empty: REDIS_URL."),
-    Setting(name="REDIS_CHANNELS_URL", default="", doc="Redis of live page updates. Empty: REDIS_URL."),
     Setting(
         name="HEARTH_REDIS_TIMEOUT_MS",
         default="50",

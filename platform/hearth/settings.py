@@ -73,12 +73,6 @@ LOGIN_REDIRECT_URL = "/portal/"
 REDIS_LIMITS_URL = addresses.redis_url("REDIS_LIMITS_URL")
 REDIS_CACHE_URL = addresses.redis_url("REDIS_CACHE_URL")
 REDIS_TIMEOUT_SECONDS = env.integer("HEARTH_REDIS_TIMEOUT_MS", minimum=1) / 1000
-CHANNEL_LAYERS = {
-    "default": {
-        "BACKEND": "channels_redis.core.RedisChannelLayer",
-        "CONFIG": {"hosts": [addresses.redis_url("REDIS_CHANNELS_URL")], "prefix": "hearth.channels"},
-    }
-}
 
 LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"
@@ -97,6 +91,9 @@ STATICFILES_DIRS = [
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = DEBUG
 
+# Cookies know no ports: instances side by side on one host would sign each other out.
+SESSION_COOKIE_NAME = f"hearth-session-{GATEWAY_PORT}"
+CSRF_COOKIE_NAME = f"hearth-csrf-{GATEWAY_PORT}"
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 CSRF_COOKIE_SAMESITE = "Lax"

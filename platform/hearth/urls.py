@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path
+from django.views.generic import RedirectView
 
 urlpatterns: list[URLPattern | URLResolver] = [
+    # The portal's sign-in counts wrong passwords; the admin's own would not.
+    path("admin/login/", RedirectView.as_view(pattern_name="portal:login", query_string=True)),
     path("admin/", admin.site.urls),
     path("v1/", include("gateway.urls")),
     path("portal/", include("portal.urls")),

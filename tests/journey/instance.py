@@ -73,6 +73,11 @@ class Instance:
         """Return the address of the management API, without a trailing slash."""
         return self.portal_url.removesuffix("/portal/") + "/api/v1"
 
+    @property
+    def session_cookie(self) -> str:
+        """Return the name of the portal's session cookie."""
+        return f"hearth-session-{self.environment['HEARTH_PORT']}"
+
     def key(self, slug: str) -> str:
         """Return a demo tenant's key."""
         return next(str(tenant["api_key"]) for tenant in self.up["tenants"] if tenant["slug"] == slug)

@@ -82,7 +82,7 @@ def test_the_operator_sees_the_requests_the_hit_the_savings_and_the_fleet(page: 
 def test_a_guessed_session_and_a_signed_out_browser_see_the_sign_in_page(chromium: Browser, instance: Instance) -> None:
     context = chromium.new_context()
     context.add_cookies(
-        [{"name": "sessionid", "value": "0123456789abcdef0123456789abcdef", "url": instance.portal_url}]
+        [{"name": instance.session_cookie, "value": "0123456789abcdef0123456789abcdef", "url": instance.portal_url}]
     )
     page = context.new_page()
     for path in ("", "fleet/", "requests/", "tenants/acme/", "tenants/acme/statement/", "audit/"):

@@ -44,7 +44,9 @@ def test_a_strangers_key_sees_only_its_own_tenant(instance: Instance) -> None:
 def test_without_a_key_or_a_session_nothing_is_shown(instance: Instance) -> None:
     for path in ("/tenants", "/usage", "/fleet", "/audit", "/prices"):
         assert request(instance.management + path, "").status in {401, 403}
-    page = request(instance.portal_url, "", headers={"cookie": "sessionid=0123456789abcdef0123456789abcdef"})
+    page = request(
+        instance.portal_url, "", headers={"cookie": f"{instance.session_cookie}=0123456789abcdef0123456789abcdef"}
+    )
     assert "Password" in page.text
 
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -33,6 +34,12 @@ class Served:
     world: World
     operator_cookie: str
     member_cookie: str
+
+    def signed_in(self, cookie: str) -> dict[str, str]:
+        """Return the cookies of a browser that holds this session; its name carries the gateway's port."""
+        port = urlsplit(self.base).port
+        assert port is not None
+        return {f"hearth-session-{port - 1}": cookie} if cookie else {}
 
 
 @pytest.fixture
@@ -76,7 +83,7 @@ def make_ready() -> None:
 async def refused(served: Served, *, cookie: str = "", origin: str = "") -> int:
     """Return the status with which the handshake is refused; 0 if it is not."""
     headers = {"Origin": origin or served.base}
-    async with aiohttp.ClientSession(cookies={"sessionid": cookie} if cookie else {}) as client:
+    async with aiohttp.ClientSession(cookies=served.signed_in(cookie)) as client:
         try:
             async with client.ws_connect(f"{served.base}/ws/fleet", headers=headers):
                 return 0
@@ -93,7 +100,7 @@ async def test_only_operators_watch_and_only_from_the_portal_s_own_pages(served:
 
 async def test_a_page_gets_what_changed_and_nothing_else(served: Served) -> None:
     async with (
-        aiohttp.ClientSession(cookies={"sessionid": served.operator_cookie}) as client,
+        aiohttp.ClientSession(cookies=served.signed_in(served.operator_cookie)) as client,
         client.ws_connect(f"{served.base}/ws/fleet", headers={"Origin": served.base}) as socket,
     ):
         first = await socket.receive_str(timeout=10)
@@ -102,7 +109,7 @@ async def test_a_page_gets_what_changed_and_nothing_else(served: Served) -> None
         with suppress(asyncio.TimeoutError):
             pytest.fail(f"nothing changed, yet this came: {await socket.receive_str(timeout=2.5)}")
     async with (
-        aiohttp.ClientSession(cookies={"sessionid": served.operator_cookie}) as client,
+        aiohttp.ClientSession(cookies=served.signed_in(served.operator_cookie)) as client,
         client.ws_connect(f"{served.base}/ws/fleet", headers={"Origin": served.base}) as socket,
     ):
         await socket.receive_str(timeout=10)
