@@ -16,6 +16,12 @@ from tenants.ids import TenantId
 
 TENANT_ROLE = "hearth_tenant"
 
+#: A role that inherited the tenant role would be held by its policies all the time, not only inside ``as_tenant``.
+_MAY_BECOME_TENANT = """
+    SELECT pg_has_role(rolname, %(tenant)s, 'MEMBER') AND (rolsuper OR NOT pg_has_role(rolname, %(tenant)s, 'USAGE'))
+    FROM pg_roles WHERE rolname = %(role)s
+"""
+
 
 @contextmanager
 def as_tenant(tenant_id: TenantId) -> Iterator[None]:
@@ -31,6 +37,24 @@ def as_tenant(tenant_id: TenantId) -> Iterator[None]:
         if not connection.needs_rollback:
             cursor.execute("RESET ROLE")
             cursor.execute("SELECT set_config('hearth.tenant_id', '', true)")
+
+
+def grant(role: str) -> None:
+    """Let ``role`` read and write every table of this database, and those made later, and read as a tenant. Idempotent.
+
+    Run it as the tables' owner. Raises ProgrammingError when the role does not exist, or when it is not a member of
+    the tenant role and the owner may not make it one.
+    """
+    with transaction.atomic(), connection.cursor() as cursor:
+        name = connection.ops.quote_name(role)
+        cursor.execute(f"GRANT USAGE ON SCHEMA public TO {name}")
+        cursor.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {name}")
+        cursor.execute(f"GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA public TO {name}")
+        cursor.execute(f"ALTER DEFAULT PRIVILEGES GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO {name}")
+        cursor.execute(f"ALTER DEFAULT PRIVILEGES GRANT USAGE, SELECT ON SEQUENCES TO {name}")
+        cursor.execute(_MAY_BECOME_TENANT, {"role": role, "tenant": TENANT_ROLE})
+        if cursor.fetchone() != (True,):
+            cursor.execute(f"GRANT {TENANT_ROLE} TO {name} WITH INHERIT FALSE, SET TRUE")
 
 
 def enable_sql(table: str, condition: str = "tenant_id = current_setting('hearth.tenant_id')::uuid") -> str:

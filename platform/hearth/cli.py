@@ -22,7 +22,7 @@ from workers.engines import environment as engine_environment
 from workers.engines.errors import EngineUnavailable
 
 #: Django commands that change the schema or act as its owner.
-OWNER_COMMANDS = frozenset({"migrate", "ensure_partitions", "dbshell", "flush", "sqlflush"})
+OWNER_COMMANDS = frozenset({"migrate", "ensure_partitions", "grant_role", "dbshell", "flush", "sqlflush"})
 
 UP_HELP = """\
 Start an instance and keep it running: embedded PostgreSQL and Redis (unless DATABASE_URL and REDIS_URL name

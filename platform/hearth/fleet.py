@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import unquote, urlsplit
 
 from hearth.instance import Instance
 
@@ -44,10 +45,14 @@ class ReplicaStatus:
 def migrate(instance: Instance) -> None:
     """Bring the database to this version as its owner, in a process of its own. Raises MigrationFailed.
 
-    Then make the months of usage that are missing, which only the owner may.
+    Then make the months of usage that are missing, and give the role that runs Hearth its rights, which only the owner
+    may.
     """
-    for command in (("migrate", "--noinput"), ("ensure_partitions",)):
-        _manage(instance, *command)
+    _manage(instance, "migrate", "--noinput")
+    _manage(instance, "ensure_partitions")
+    role = urlsplit(instance.app_url()).username
+    if role and role != urlsplit(instance.owner_url()).username:
+        _manage(instance, "grant_role", unquote(role))
 
 
 def _manage(instance: Instance, *arguments: str) -> None:

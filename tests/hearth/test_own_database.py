@@ -1,0 +1,85 @@
+"""A database that an operator made by hand: the owner migrates it, and gives the role that runs Hearth its rights."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from hearth import secrets
+from hearth.embedded.postgres import PostgresServer
+from hearth.env import sockets_dir
+
+PASSWORD = "only-for-this-test"
+
+
+@pytest.fixture
+def server(instance_dir: Path) -> Iterator[PostgresServer]:
+    """A server with a database that has no default rights, and a role of another name to run Hearth."""
+    postgres = PostgresServer(
+        data_dir=instance_dir / "postgres",
+        sockets_dir=sockets_dir(instance_dir),
+        log_path=instance_dir / "postgres.log",
+        passwords=secrets.load_or_create(instance_dir).database_passwords,
+        durable=False,
+    )
+    postgres.start()
+    with psycopg.connect(superuser_url(postgres), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE elsewhere OWNER hearth_owner TEMPLATE template0")
+        connection.execute(f"CREATE ROLE runner LOGIN PASSWORD '{PASSWORD}'")
+    yield postgres
+    postgres.stop()
+
+
+def superuser_url(server: PostgresServer) -> str:
+    """Return the address an operator of a real server would use."""
+    netloc = f"hearth_super:{server.passwords.superuser}@"
+    return urlsplit(server.urls.owner)._replace(netloc=netloc, path="/postgres").geturl()
+
+
+def manage(server: PostgresServer, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a management command as the owner."""
+    owner = urlsplit(server.urls.owner)._replace(path="/elsewhere").geturl()
+    command = [sys.executable, "-m", "django", *arguments]
+    return subprocess.run(
+        command, env=os.environ | {"DATABASE_URL": owner}, capture_output=True, text=True, check=False
+    )
+
+
+def as_runner(server: PostgresServer) -> psycopg.Connection[tuple[object, ...]]:
+    """Connect as the role that runs Hearth."""
+    address = urlsplit(superuser_url(server))
+    return psycopg.connect(address._replace(netloc=f"runner:{PASSWORD}@", path="/elsewhere").geturl(), autocommit=True)
+
+
+def test_the_owner_gives_the_running_role_its_rights_and_no_more(server: PostgresServer) -> None:
+    assert manage(server, "migrate").returncode == 0
+    refused = manage(server, "grant_role", "runner")
+    assert refused.returncode != 0
+    assert 'permission denied to grant role "hearth_tenant"' in refused.stderr
+
+    with psycopg.connect(superuser_url(server), autocommit=True) as connection:
+        connection.execute("GRANT hearth_tenant TO runner WITH INHERIT FALSE, SET TRUE")
+    for _ in range(2):
+        assert manage(server, "grant_role", "runner").returncode == 0
+    with as_runner(server) as connection:
+        assert connection.execute("SELECT value FROM tenants_policyepoch").fetchall() == [(1,)]
+        assert connection.execute("SELECT count(*) FROM tenants_tenant").fetchone() == (0,)
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            connection.execute("DROP TABLE tenants_tenant")
+        connection.execute("SET ROLE hearth_tenant")
+        with pytest.raises(psycopg.errors.UndefinedObject):
+            connection.execute("SELECT FROM tenants_tenant")
+
+
+def test_a_role_that_inherits_the_tenant_role_is_refused(server: PostgresServer) -> None:
+    assert manage(server, "migrate").returncode == 0
+    with psycopg.connect(superuser_url(server), autocommit=True) as connection:
+        connection.execute("GRANT hearth_tenant TO runner WITH INHERIT TRUE")
+    assert manage(server, "grant_role", "runner").returncode != 0
