@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from hearth import env
+from hearth.embedded.redis import SOCKET_NAME
 
 #: How long libpq believes in a server that says nothing (by itself, for hours): a gateway that waits on a dead
 #: connection hears of no revoked key. Seconds, but for tcp_user_timeout, milliseconds; a URL may say otherwise.
@@ -45,8 +46,13 @@ def django_database(url: str) -> dict[str, Any]:
 
 
 def redis_url(name: str) -> str:
-    """Return the URL of one Redis role, or REDIS_URL when the role has none of its own."""
-    return env.text(name) or env.text("REDIS_URL") or "redis://127.0.0.1:6379/0"
+    """Return the URL of one Redis role: its own, else REDIS_URL, else the embedded server of this data directory."""
+    return env.text(name) or env.text("REDIS_URL") or _embedded_redis()
+
+
+def _embedded_redis() -> str:
+    """Return where `hearth up` has this data directory's Redis, so that a plain `celery -A hearth …` finds it."""
+    return f"unix://{env.sockets_dir(env.data_dir()) / SOCKET_NAME}?db=0"
 
 
 def celery_url(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,3 +61,14 @@ def test_a_redis_role_without_its_own_url_takes_the_common_one(monkeypatch: pyte
     assert addresses.redis_url("REDIS_CACHE_URL") == "redis://common/0"
     monkeypatch.setenv("REDIS_CACHE_URL", "redis://own/1")
     assert addresses.redis_url("REDIS_CACHE_URL") == "redis://own/1"
+
+
+def test_without_an_address_redis_is_the_embedded_one_of_the_data_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("REDIS_URL", "REDIS_BROKER_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HEARTH_DATA_DIR", str(tmp_path))
+    socket = env.sockets_dir(tmp_path) / "redis.sock"
+    assert addresses.redis_url("REDIS_BROKER_URL") == f"unix://{socket}?db=0"
+    assert addresses.celery_url("REDIS_BROKER_URL") == f"redis+socket://{socket}?virtual_host=0"
