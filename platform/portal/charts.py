@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal
 
 from billing.reports import Point, Sums
@@ -72,32 +73,28 @@ class Chart:
 
 def of_period(points: Sequence[Point], total: Sums, period: Period, currency: str) -> tuple[Chart, ...]:
     """Return the charts of a page. ``points`` cover the whole period, one for each step, oldest first."""
-    times = tuple(point.starts_at for point in points)
+    chart = partial(Chart, times=tuple(point.starts_at for point in points), period=period)
     sign = money.sign_of(currency)
     counts = _counter(points, total)
     amounts = _amounter(points, total, currency)
     rates = _rater(points, total)
     return (
-        Chart(
+        chart(
             key="requests",
             title="Requests",
             kind="stack",
             unit="count",
-            times=times,
-            period=period,
             series=(
                 counts("Errors", "bad", lambda sums: sums.errors),
                 counts("By an engine", "grey", _engine_answers),
                 counts("By prediction", "ember", lambda sums: sums.prediction_hits),
             ),
         ),
-        Chart(
+        chart(
             key="money",
             title="Money",
             kind="stack",
             unit="money",
-            times=times,
-            period=period,
             sign=sign,
             series=(
                 amounts("Billed", "grey", lambda sums: sums.amount_pico),
@@ -105,25 +102,21 @@ def of_period(points: Sequence[Point], total: Sums, period: Period, currency: st
                 amounts("Saved by prefix", "soft", lambda sums: sums.saved_prefix_pico),
             ),
         ),
-        Chart(
+        chart(
             key="hit-rates",
             title="Hit rates",
             kind="area",
             unit="percent",
-            times=times,
-            period=period,
             series=(
                 rates("Prediction, of requests", "ember", prediction_hit_rate),
                 rates("Prefix, of tokens in", "grey", prefix_hit_rate),
             ),
         ),
-        Chart(
+        chart(
             key="tokens",
             title="Tokens",
             kind="stack",
             unit="count",
-            times=times,
-            period=period,
             series=(
                 counts("In, computed", "grey", lambda sums: sums.prompt_tokens),
                 counts("In, warm", "soft", lambda sums: sums.cached_prompt_tokens),
