@@ -1,6 +1,7 @@
 """Admit a request and look its answer up, in one turn of the conversation with Redis.
 
-While Redis is away limits are counted in this process and every lookup is a miss (see ``gateway.turns``).
+While Redis is away limits are counted in this process and lookups find what this process stored lately (see
+``gateway.turns``).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 from redis.exceptions import NoScriptError
 
+from caching.recent import Recent
 from gateway import errors
 from gateway.limits import MINUTE_US, SCRIPT, LocalBuckets, Verdict
 from gateway.turns import FAILURES, Turns
@@ -20,6 +22,8 @@ from tenants.snapshot import Caller
 
 #: How Redis names a script (SCRIPT LOAD): not a secret, not a seal.
 SCRIPT_SHA = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
+#: Of answers this process keeps at hand.
+RECENT_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +41,7 @@ class Admission:
         self._limits = limits
         self._cache = cache
         self._local = LocalBuckets()
+        self._recent = Recent(RECENT_BYTES)
 
     async def admit(self, caller: Caller, answer_key: str | None) -> Admitted:
         """Take one request from the tenant's limit and fetch ``answer_key``. Raises RateLimited."""
@@ -44,19 +49,22 @@ class Admission:
         if limit == 0:
             raise _refusal(Verdict(admitted=False, limit=0, remaining=0, wait_us=MINUTE_US))
         # Sent before anything is awaited, so that it shares the limit's turn.
-        lookup = self._cache.send("GET", answer_key) if answer_key is not None else None
+        recent = self._recent.get(answer_key) if answer_key is not None else None
+        lookup = self._cache.send("GET", answer_key) if answer_key is not None and recent is None else None
         verdict = await self._take(caller, limit) if limit is not None else None
         if verdict is not None and not verdict.admitted:
             raise _refusal(verdict)
-        return Admitted(verdict=verdict, stored=await _found(lookup) if lookup is not None else None)
+        return Admitted(verdict=verdict, stored=await _found(lookup) if lookup is not None else recent)
 
     async def find(self, key: str) -> bytes | None:
         """Fetch one stored answer; a Redis that cannot is a miss."""
-        return await _found(self._cache.send("GET", key))
+        return self._recent.get(key) or await _found(self._cache.send("GET", key))
 
     def store(self, key: str, value: bytes, ttl_seconds: int) -> None:
-        """Keep an answer. Nobody waits for it: a later lookup by this process is behind it in the conversation."""
-        self._cache.send("SET", key, value, "EX", max(1, ttl_seconds))
+        """Keep an answer. Nobody waits for it: this process has it at hand, whatever becomes of it in Redis."""
+        ttl_seconds = max(1, ttl_seconds)
+        self._recent.put(key, value, ttl_seconds)
+        self._cache.send("SET", key, value, "EX", ttl_seconds)
 
     async def _take(self, caller: Caller, limit: int) -> Verdict:
         bucket = keyspace.redis_key(caller, "requests-per-minute")

@@ -203,7 +203,7 @@ class Inference:
             try:
                 whole = orjson.dumps(replay.fold(tally.events))
             except NotReplayable as part:
-                log.info("an answer is not kept: %s", part)
+                log.warning("an answer is not kept: %s", part)
             else:
                 self._keep(answer, whole, usage)
         await self._meter.synced()

@@ -11,12 +11,15 @@ OPEN_SECONDS; commands fail at once meanwhile.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import Any
 
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisGone
 from redis.exceptions import RedisError
+
+log = logging.getLogger(__name__)
 
 FAILURES_TO_OPEN = 5
 OPEN_SECONDS = 1.0
@@ -69,6 +72,7 @@ class Turns:
                     answers = await self._turn([command for command, _ in turn])
                 except Exception as error:
                     # Any exception: what is not answered here is waited for without end.
+                    log.warning("Redis failed a turn of %s commands: %r", len(turn), error)
                     self._failed()
                     turn += self._waiting
                     self._waiting = []

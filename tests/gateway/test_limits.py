@@ -196,7 +196,7 @@ async def test_one_tenants_limit_is_not_anothers(redis: Redis) -> None:
 async def test_the_answer_comes_in_the_same_round_trip_as_the_limit(redis: Redis) -> None:
     door, who = gate(redis), caller(5)
     key = keyspace.redis_key(who, "prediction", "abc")
-    door.store(key, b"answer", 60)
+    await redis.set(key, b"answer")
     assert await door.find(key) == b"answer"
     before = int((await redis.info("stats"))["total_commands_processed"])
     admitted = await door.admit(who, key)
@@ -292,5 +292,15 @@ async def test_a_stored_answer_lives_as_long_as_the_policy_says(redis: Redis) ->
     door = gate(redis)
     door.store("a", b"x", 90)
     door.store("b", b"x", 0)
-    assert await door.find("b") == b"x"  # nobody waited for the setting, but it came first
+    assert await door.find("c") is None  # nobody waited for the settings, but they came first
     assert (await redis.ttl("a"), await redis.ttl("b")) == (90, 1)
+
+
+async def test_what_was_just_stored_is_found_although_redis_is_gone(redis: Redis) -> None:
+    async with PrivateRedis() as cache:
+        door = two(redis, cache.client, 0.05)
+        cache.pause()
+        door.store("a", b"x", 90)
+        assert await door.find("a") == b"x"
+        assert await two(redis, cache.client, 0.05).find("a") is None
+        cache.resume()
