@@ -68,6 +68,23 @@ SETTINGS: tuple[Setting, ...] = (
         doc="Name of this machine among the nodes; it names the Celery queue `node.<name>`. The host name.",
     ),
     Setting(
+        name="HEARTH_NODE_ADDRESS",
+        default="127.0.0.1",
+        doc="Address under which the gateways reach the engines of this node, and on which those listen. Loopback, "
+        "because an engine has no TLS; a second node names its address in the private network.",
+    ),
+    Setting(
+        name="HEARTH_POOL",
+        default="",
+        doc="Pool that this node joins when it is new. Empty: `local-cpu` or `local-gpu`, by its kind.",
+    ),
+    Setting(
+        name="HEARTH_POOL_KIND",
+        default="auto",
+        choices=("auto", "cpu", "gpu"),
+        doc="Kind of that pool. `auto`: `gpu` where there is /dev/nvidia0. A container that sets up for others says it.",
+    ),
+    Setting(
         name="HEARTH_ENGINE",
         default="auto",
         choices=("auto", "vllm", "simulated"),
@@ -99,6 +116,25 @@ SETTINGS: tuple[Setting, ...] = (
         name="HEARTH_REPLICAS",
         default="2",
         doc="Replicas `hearth up` asks for. Two, so that affinity and failover can be seen.",
+    ),
+    Setting(
+        name="HEARTH_PLACEHOLDERS",
+        default="1",
+        doc="Warm placeholders that each node of the local pool keeps: processes with the engine imported that become "
+        "the next replica. One, so that a lost replica is back in seconds.",
+    ),
+    Setting(
+        name="HEARTH_PLACEHOLDER_LEVEL",
+        default="h2",
+        choices=("h0", "h2"),
+        doc="How warm those placeholders are: `h2` a process with the engine imported, `h0` only a slot kept free. The "
+        "warmest, since memory of a waiting process is all it costs.",
+    ),
+    Setting(
+        name="HEARTH_SLOTS",
+        default="auto",
+        doc="Places for engines on this node. `auto`: its GPUs, or on a CPU one for each of HEARTH_REPLICAS and "
+        "HEARTH_PLACEHOLDERS. A number: so many shares of the CPU. `fake:N`: N pretended devices, for tests.",
     ),
     Setting(
         name="DATABASE_URL",

@@ -148,6 +148,10 @@ ENGINE_TIMEOUT_SECONDS = env.number("HEARTH_ENGINE_TIMEOUT_SECONDS", minimum=1)
 WAL_DIR = DATA_DIR / "wal"
 WAL_SYNC: Literal["group", "always"] = "always" if env.text("HEARTH_WAL_SYNC") == "always" else "group"
 NODE_NAME = env.text("HEARTH_NODE")
+NODE_ADDRESS = env.text("HEARTH_NODE_ADDRESS")
+REPLICAS = env.integer("HEARTH_REPLICAS", minimum=0)
+PLACEHOLDERS = env.integer("HEARTH_PLACEHOLDERS", minimum=0)
+SLOTS = env.text("HEARTH_SLOTS")
 DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES
 
 LOGGING: dict[str, Any] = {
