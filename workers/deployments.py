@@ -9,11 +9,13 @@ from django.db import transaction
 from catalogue.models import ModelRevision
 from tenants import audit
 from tenants.audit import Actor
-from workers import endpoints, reconcile
+from workers import endpoints, leases, reconcile
 from workers.errors import BadCount, Conflict, NotFound
-from workers.models import Deployment, DeploymentPool, Node, Pool, Replica
+from workers.models import Deployment, DeploymentPool, Node, Placeholder, Pool, Replica
 
 MAX_REPLICAS = 1000
+#: What requests get to end when everything is shut down.
+SHUTDOWN_DRAIN_SECONDS = 20
 
 
 @transaction.atomic
@@ -47,7 +49,9 @@ def create(actor: Actor, *, name: str, revision: ModelRevision, pools: Sequence[
     existing = Deployment.objects.filter(name=name).first()
     if existing is not None:
         raise Conflict("deployment", name, "id", str(existing.id), "a new one")
-    deployment = Deployment.objects.create(name=name, revision=revision, desired_replicas=replicas)
+    deployment = Deployment.objects.create(
+        name=name, revision=revision, desired_replicas=replicas, min_replicas=replicas, max_replicas=replicas
+    )
     _link(deployment, pools)
     after = {"name": name, "revision": str(revision.id), "replicas": replicas, "pools": [pool.name for pool in pools]}
     audit.record(actor, "deployment.created", ("deployment", deployment.id), after=after)
@@ -73,7 +77,7 @@ def redeploy(actor: Actor, deployment: str, *, revision: ModelRevision, pools: S
     row.save(update_fields=["revision"])
     links.delete()
     _link(row, pools)
-    if row.replicas.filter(desired_state=Replica.Desired.RUNNING).update(desired_state=Replica.Desired.STOPPED):
+    if reconcile.withdraw(row.replicas.all()):
         endpoints.announce()
     audit.record(actor, "deployment.redeployed", ("deployment", row.id), before=before, after=after)
     return row
@@ -89,8 +93,9 @@ def scale(actor: Actor, deployment: str, replicas: int) -> Deployment:
     row = Deployment.objects.select_for_update(no_key=True).filter(name=deployment, archived_at=None).first()
     if row is None:
         raise NotFound("deployment", deployment)
-    before, row.desired_replicas = row.desired_replicas, replicas
-    row.save(update_fields=["desired_replicas"])
+    before = row.desired_replicas
+    row.min_replicas = row.desired_replicas = row.max_replicas = replicas
+    row.save(update_fields=["min_replicas", "desired_replicas", "max_replicas"])
     row.replicas.filter(state=Replica.State.FAILED).update(desired_state=Replica.Desired.STOPPED)
     if before != replicas:
         audit.record(
@@ -111,7 +116,8 @@ def stop_all(actor: Actor) -> int:
     tick that is running.
     """
     reconcile.lock(wait=True)
-    asked = Replica.objects.filter(desired_state=Replica.Desired.RUNNING).update(desired_state=Replica.Desired.STOPPED)
+    asked = reconcile.withdraw(Replica.objects.all(), drain_seconds=SHUTDOWN_DRAIN_SECONDS)
+    leases.evict(list(Placeholder.objects.values_list("id", flat=True)), "the fleet is stopped")
     if asked:
         endpoints.announce()
         audit.record(actor, "fleet.stopped", ("fleet", "all"), after={"replicas": asked})

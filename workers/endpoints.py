@@ -40,7 +40,7 @@ def ready() -> tuple[Endpoint, ...]:
             deployment__archived_at=None,
             port__isnull=False,
         )
-        .select_related("deployment__revision__model")
+        .select_related("deployment", "revision__model")
         .order_by("id")
     )
     served = {row.deployment_id for row in rows if row.state == Replica.State.READY}
@@ -55,7 +55,7 @@ def announce() -> None:
 
 def _endpoint(row: Replica) -> Endpoint:
     replica_id = cast(ReplicaId, row.id)
-    revision = row.deployment.revision
+    revision = row.revision
     return Endpoint(
         replica_id=replica_id,
         deployment=row.deployment.name,

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 from uuid import UUID
 
 #: Which replicas to give up first: those that serve nobody.
-STOP_ORDER = ("requested", "backoff", "starting", "warming", "suspect", "draining", "ready")
+STOP_ORDER = ("requested", "reserved", "backoff", "starting", "warming", "suspect", "draining", "ready")
 
 StopReason = Literal["surplus", "replaced", "settled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """A node with a live agent that takes new replicas. ``replicas`` counts those it has."""
+    """A node with a live agent that takes new replicas, and its healthy slots.
+
+    ``free`` slots have no holder; ``held`` ones have a placeholder, which makes room at once. ``warm`` counts, by
+    engine, the zygotes among those. ``replicas`` counts the replicas it has.
+    """
 
     id: UUID
     name: str
     pool_id: UUID
     replicas: int
+    free: int
+    held: int = 0
+    warm: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +45,18 @@ class ReplicaView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentView:
-    """A deployment, its pools in the order to fill them, and its wanted replicas in order of creation."""
+    """A deployment, its pools in the order to fill them, and its wanted replicas in order of creation.
+
+    ``prepared`` says how many replicas a pool has at least, whatever the pools before it have room for.
+    """
 
     id: UUID
     desired: int
     pool_ids: tuple[UUID, ...]
     replicas: tuple[ReplicaView, ...]
+    engine: str
+    slots_per_replica: int = 1
+    prepared: Mapping[UUID, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +67,45 @@ class Plan:
     stop: Mapping[UUID, StopReason]
 
 
+class _Room:
+    """What each node still has to give while a plan is made."""
+
+    def __init__(self, nodes: Sequence[NodeView]) -> None:
+        self.nodes = nodes
+        self.replicas = Counter({node.id: node.replicas for node in nodes})
+        self.slots = Counter({node.id: node.free + node.held for node in nodes})
+        self.warm = Counter({(node.id, engine): count for node in nodes for engine, count in node.warm.items()})
+
+    def choose(self, deployment: DeploymentView, pool_id: UUID) -> NodeView | None:
+        """Return the node of the pool to place a replica on: with a warm placeholder, then with fewest replicas."""
+        refused = {replica.node_id for replica in deployment.replicas if replica.failed_recently}
+        offered = [
+            node
+            for node in self.nodes
+            if node.pool_id == pool_id
+            and node.id not in refused
+            and self.slots[node.id] >= deployment.slots_per_replica
+        ]
+        return min(offered, key=lambda node: self._cost(node, deployment.engine), default=None)
+
+    def take(self, node: NodeView, deployment: DeploymentView) -> None:
+        """Count a replica in."""
+        self.replicas[node.id] += 1
+        self.slots[node.id] -= deployment.slots_per_replica
+        if self.warm[node.id, deployment.engine]:
+            self.warm[node.id, deployment.engine] -= 1
+
+    def _cost(self, node: NodeView, engine: str) -> tuple[bool, int, str]:
+        return (not self.warm[node.id, engine], self.replicas[node.id], node.name)
+
+
 def plan(deployments: Iterable[DeploymentView], nodes: Sequence[NodeView]) -> Plan:
     """Return the steps from what is to what is desired. The same facts give the same steps, in any order of nodes.
 
     A lost replica stays wanted until its replacement has a place: if its node comes back first, it simply goes on.
     A failed one keeps its node off limits for its deployment until it has settled; see ``reconcile.FAILED_REST``.
     """
-    load = Counter({node.id: node.replicas for node in nodes})
+    room = _Room(nodes)
     place: list[tuple[UUID, UUID]] = []
     stop: dict[UUID, StopReason] = {}
     for deployment in deployments:
@@ -70,34 +115,38 @@ def plan(deployments: Iterable[DeploymentView], nodes: Sequence[NodeView]) -> Pl
             if replica.state == "failed" and not replica.failed_recently:
                 stop[replica.id] = "settled"
         missing = deployment.desired - len(working)
-        for _ in range(missing):
-            node = _choose(deployment, nodes, load)
-            if node is None:
-                break
-            load[node.id] += 1
-            place.append((deployment.id, node.id))
-            if lost:
-                stop[lost.pop(0).id] = "replaced"
+        chosen = _fill(deployment, working, missing, room)
+        place += [(deployment.id, node.id) for node in chosen]
+        stop |= {replica.id: "replaced" for replica in lost[: len(chosen)]}
         if missing <= 0:
             stop |= {replica.id: "replaced" for replica in lost}
-            stop |= {replica.id: "surplus" for replica in _surplus(deployment, working)[:-missing]}
+            stop |= {replica.id: "surplus" for replica in _surplus(deployment, working, -missing)}
     return Plan(place=tuple(place), stop=stop)
 
 
-def _choose(deployment: DeploymentView, nodes: Sequence[NodeView], load: Counter[UUID]) -> NodeView | None:
-    """Return the least loaded node of the first pool that has one to offer."""
-    refused = {replica.node_id for replica in deployment.replicas if replica.failed_recently}
-    for pool_id in deployment.pool_ids:
-        offered = [node for node in nodes if node.pool_id == pool_id and node.id not in refused]
-        if offered:
-            return min(offered, key=lambda node: (load[node.id], node.name))
-    return None
+def _fill(deployment: DeploymentView, working: Sequence[ReplicaView], missing: int, room: _Room) -> list[NodeView]:
+    """Return a node for each missing replica that has one: first what is prepared, then the pools in order."""
+    there = Counter(replica.pool_id for replica in working)
+    prepared = [
+        pool_id for pool_id in deployment.pool_ids for _ in range(deployment.prepared.get(pool_id, 0) - there[pool_id])
+    ]
+    chosen: list[NodeView] = []
+    while len(chosen) < missing:
+        wanted_pools = [prepared.pop(0)] if prepared else deployment.pool_ids
+        node = next((node for pool in wanted_pools if (node := room.choose(deployment, pool))), None)
+        if node is not None:
+            room.take(node, deployment)
+            chosen.append(node)
+        elif wanted_pools is deployment.pool_ids:
+            break
+    return chosen
 
 
-def _surplus(deployment: DeploymentView, working: Sequence[ReplicaView]) -> list[ReplicaView]:
-    """Return the replicas in the order to give them up: serving nobody, last pool, least busy, newest."""
+def _surplus(deployment: DeploymentView, working: Sequence[ReplicaView], count: int) -> list[ReplicaView]:
+    """Return the replicas to give up: serving nobody, last pool, least busy, newest; not below what is prepared."""
     sequence: dict[UUID | None, int] = {pool_id: index for index, pool_id in enumerate(deployment.pool_ids)}
-    return sorted(
+    there = Counter(replica.pool_id for replica in working)
+    ranked = sorted(
         working,
         key=lambda replica: (
             STOP_ORDER.index(replica.state),
@@ -106,3 +155,10 @@ def _surplus(deployment: DeploymentView, working: Sequence[ReplicaView]) -> list
             -replica.id.int,
         ),
     )
+    given_up: list[ReplicaView] = []
+    for replica in ranked:
+        floor = deployment.prepared.get(replica.pool_id, 0) if replica.pool_id else 0
+        if len(given_up) < count and there[replica.pool_id] > floor:
+            there[replica.pool_id] -= 1
+            given_up.append(replica)
+    return given_up

@@ -7,16 +7,16 @@ doubled tick does no harm. The work is one short transaction under an advisory l
 from __future__ import annotations
 
 import datetime as dt
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from uuid import UUID
 
 from django.db import connection, transaction
-from django.db.models import Count, DateTimeField, Func, Q
+from django.db.models import DateTimeField, F, FilteredRelation, Func, Q, QuerySet
 from django.db.models.functions import Now
 
-from workers import endpoints
-from workers.models import Deployment, DeploymentPool, Node, Replica, ReplicaEvent
+from workers import autoscaler, endpoints, leases, shelves
+from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Replica, ReplicaEvent, Slot
 from workers.placement import DeploymentView, NodeView, Plan, ReplicaView, StopReason, plan
 
 LOCK_KEY = 0x48_65_61_72_74_68_01  # "Hearth", tick
@@ -44,6 +44,7 @@ class Outcome:
     placed: int
     stopped: int
     lost: int
+    placeholders: int
     nodes: tuple[str, ...]
 
 
@@ -53,10 +54,15 @@ def tick() -> Outcome | None:
     if not lock(wait=False):
         return None
     lost = _mark_lost()
+    autoscaler.decide_all()
     steps = plan(_deployments(), _nodes())
-    touched = _place(steps) | _stop(steps)
+    placed = _place(steps)
+    filled = shelves.fill()
+    touched = placed | _stop(steps) | set(filled)
     names = Node.objects.filter(id__in=touched).order_by("name").values_list("name", flat=True)
-    return Outcome(placed=len(steps.place), stopped=len(steps.stop), lost=lost, nodes=tuple(names))
+    return Outcome(
+        placed=len(steps.place), stopped=len(steps.stop), lost=lost, placeholders=len(filled), nodes=tuple(names)
+    )
 
 
 def lock(*, wait: bool) -> bool:
@@ -92,16 +98,38 @@ def _mark_lost() -> int:
 
 
 def _nodes() -> tuple[NodeView, ...]:
-    rows = Node.objects.filter(lease_expires_at__gt=Now(), cordoned=False).annotate(
-        held=Count("replicas", filter=~Q(replicas__state__in=ENDED))
+    rows = Node.objects.filter(lease_expires_at__gt=Now(), cordoned=False).order_by("name")
+    slots: dict[UUID, Counter[str]] = defaultdict(Counter)
+    held = (
+        Slot.objects.filter(health=Slot.Health.OK)
+        .annotate(lease=FilteredRelation("leases", condition=Q(leases__released_at=None)))
+        .values_list("node_id", "lease__kind", "lease__placeholder__state", "lease__placeholder__level")
+        .annotate(engine=F("lease__placeholder__engine"))
     )
-    return tuple(NodeView(id=row.id, name=row.name, pool_id=row.pool_id, replicas=row.held) for row in rows)
+    warm: dict[UUID, Counter[str]] = defaultdict(Counter)
+    for node_id, kind, state, level, engine in held:
+        slots[node_id][kind or "free"] += 1
+        if (state, level) == (Placeholder.State.WARM, Level.H2):
+            warm[node_id][engine] += 1
+    replicas = Counter(Replica.objects.exclude(state__in=ENDED).exclude(node=None).values_list("node_id", flat=True))
+    return tuple(
+        NodeView(
+            id=row.id,
+            name=row.name,
+            pool_id=row.pool_id,
+            replicas=replicas[row.id],
+            free=slots[row.id]["free"],
+            held=slots[row.id]["placeholder"],
+            warm=warm[row.id],
+        )
+        for row in rows
+    )
 
 
 def _deployments() -> tuple[DeploymentView, ...]:
-    pools: dict[UUID, list[UUID]] = defaultdict(list)
-    for deployment_id, pool_id in DeploymentPool.objects.order_by("sequence").values_list("deployment_id", "pool_id"):
-        pools[deployment_id].append(pool_id)
+    links: dict[UUID, list[DeploymentPool]] = defaultdict(list)
+    for link in DeploymentPool.objects.order_by("sequence"):
+        links[link.deployment_id].append(link)
     replicas: dict[UUID, list[ReplicaView]] = defaultdict(list)
     recent = Q(state=_State.FAILED, state_since__gt=Now() - FAILED_REST)
     wanted = Replica.objects.filter(desired_state=Replica.Desired.RUNNING).exclude(state=_State.STOPPED)
@@ -120,25 +148,65 @@ def _deployments() -> tuple[DeploymentView, ...]:
         DeploymentView(
             id=row.id,
             desired=0 if row.archived_at else row.desired_replicas,
-            pool_ids=tuple(pools[row.id]),
+            pool_ids=tuple(link.pool_id for link in links[row.id]),
             replicas=tuple(replicas[row.id]),
+            engine=row.revision.engine,
+            slots_per_replica=row.slots_per_replica,
+            prepared={link.pool_id: link.prepared_replicas for link in links[row.id] if link.prepared_replicas},
         )
-        for row in Deployment.objects.order_by("id")
+        for row in Deployment.objects.select_related("revision").order_by("id")
     )
 
 
 def _place(steps: Plan) -> set[UUID]:
-    """Create the replicas of the plan, each with a fence of its own; return the nodes that got one."""
-    for deployment_id, node_id in steps.place:
-        row = Replica.objects.create(deployment_id=deployment_id, node_id=node_id, fence=_next_fence())
-        ReplicaEvent.objects.create(replica=row, from_state="", to_state=_State.REQUESTED, reason="wanted")
-    return {node_id for _, node_id in steps.place}
+    """Create the replicas of the plan that get their slots, each with its fence; return the nodes that got one."""
+    rows = {row.id: row for row in Deployment.objects.select_related("revision")}
+    return {node_id for deployment_id, node_id in steps.place if reserve(rows[deployment_id], node_id) is not None}
+
+
+@transaction.atomic
+def reserve(deployment: Deployment, node_id: UUID, *, promote: UUID | None = None) -> Replica | None:
+    """Create a replica on the node with slots for it; None, and nothing created, when the node has not as many.
+
+    ``promote`` insists on one placeholder. Raises nothing; the caller wakes the agent.
+    """
+    row = Replica(deployment=deployment, revision=deployment.revision, node_id=node_id, reserved_at=Now())
+    row.save()
+    asker = leases.Asker(
+        replica_id=row.id,
+        deployment_id=deployment.id,
+        engine=deployment.revision.engine,
+        name=f"{deployment.name}/{str(row.id)[-6:]}",
+        promote=promote,
+    )
+    claim = leases.claim(asker, node_id, deployment.slots_per_replica)
+    if claim is None:
+        row.delete()
+        return None
+    level = Level.H2 if claim.promoted else Level.H0 if claim.evicted else Level.COLD
+    Replica.objects.filter(id=row.id).update(
+        state=_State.RESERVED,
+        state_since=Now(),
+        fence=claim.fence,
+        placeholder_id=claim.promoted,
+        start_level=level,
+    )
+    promoted = "a warm placeholder is promoted" if claim.promoted else "none is promoted"
+    gets = f"{len(claim.slots)} slots, {len(claim.evicted)} placeholders evicted, {promoted}"
+    _event(row, "", _State.REQUESTED, "wanted")
+    _event(row, _State.REQUESTED, _State.RESERVED, gets)
+    row.refresh_from_db()
+    return row
+
+
+def _event(row: Replica, before: str, after: str, reason: str) -> None:
+    ReplicaEvent.objects.create(replica=row, from_state=before, to_state=after, reason=reason)
 
 
 def _stop(steps: Plan) -> set[UUID]:
     """Withdraw the wish for replicas; their agents stop them. Return the nodes concerned."""
     rows = list(Replica.objects.filter(id__in=steps.stop).select_for_update().order_by("id"))
-    Replica.objects.filter(id__in=[row.id for row in rows]).update(desired_state=Replica.Desired.STOPPED)
+    withdraw(Replica.objects.filter(id__in=[row.id for row in rows]))
     for row in rows:
         ReplicaEvent.objects.create(
             replica=row, from_state=row.state, to_state=row.state, reason=_REASONS[steps.stop[row.id]]
@@ -148,7 +216,15 @@ def _stop(steps: Plan) -> set[UUID]:
     return {row.node_id for row in rows if row.node_id is not None}
 
 
-def _next_fence() -> int:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT nextval('workers_fence_seq')")
-        return int(cursor.fetchone()[0])
+def withdraw(replicas: QuerySet[Replica], *, drain_seconds: int | None = None) -> int:
+    """Ask replicas to stop once their requests have ended, at the latest after their deployment's drain time.
+
+    Returns how many were asked that were not before; ``drain_seconds`` overrides the time. The caller announces.
+    """
+    asked = 0
+    for row in replicas.filter(desired_state=Replica.Desired.RUNNING).select_related("deployment").order_by("id"):
+        longest = dt.timedelta(seconds=row.deployment.drain_seconds if drain_seconds is None else drain_seconds)
+        asked += Replica.objects.filter(id=row.id, desired_state=Replica.Desired.RUNNING).update(
+            desired_state=Replica.Desired.STOPPED, drain_deadline=Now() + longest
+        )
+    return asked

@@ -37,7 +37,13 @@ def seed(upstream_port: int) -> str:
     node = deployments.ensure_node(SYSTEM, pool=pool, name="bench")
     deployment = deployments.create(SYSTEM, name="bench", revision=revision, pools=[pool], replicas=1)
     Replica.objects.create(
-        deployment=deployment, node=node, state=Replica.State.READY, host="127.0.0.1", port=upstream_port, generation=1
+        deployment=deployment,
+        revision=revision,
+        node=node,
+        state=Replica.State.READY,
+        host="127.0.0.1",
+        port=upstream_port,
+        generation=1,
     )
     endpoints.announce()
     project = Project.objects.get(tenant=tenant, slug="default")

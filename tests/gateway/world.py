@@ -119,8 +119,8 @@ def build() -> World:
         registry.create_tenant(OPERATOR, slug="platform", name="Platform", policy=Policy(cache_mode="off")),
         Description(name=MODEL, source="/models/demo", engine="simulated", context_length_tokens=2048, public=True),
     )
-    deployment = Deployment.objects.create(name="demo", revision=revision, desired_replicas=2)
-    replicas = tuple(Replica.objects.create(deployment=deployment) for _ in range(2))
+    deployment = Deployment.objects.create(name="demo", revision=revision, desired_replicas=2, max_replicas=2)
+    replicas = tuple(Replica.objects.create(deployment=deployment, revision=revision) for _ in range(2))
     return World(acme=acme, globex=globex, revision=revision, deployment=deployment, replicas=replicas)
 
 

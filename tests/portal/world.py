@@ -176,6 +176,7 @@ def fleet(world: World, *, desired: int = 2) -> Deployment:
     for state, startup, load in (("ready", 26.4, 3), ("ready", 25.1, 1), ("starting", None, 0)):
         replica = Replica.objects.create(
             deployment=deployment,
+            revision=deployment.revision,
             node=node,
             state=state,
             startup_seconds=startup,

@@ -21,11 +21,14 @@ from workers.agent.canaries import Canary, CanaryResult
 from workers.agent.registry import EngineRecord, Registry
 from workers.agent.supervisor import Supervisor
 from workers.agent.timing import Timing
+from workers.devices.cpu import CpuShares
 from workers.models import Replica
 from workers.processes import ProcessIdentity
 
 T = TypeVar("T")
 NODE = "n1"
+#: Of each node, in the tests' fleets.
+SLOTS = 4
 QUICK = Timing(
     round_seconds=0.2,
     eager_probe_seconds=0.05,
@@ -63,7 +66,7 @@ class KeptCanaries:
 def agent_thread(data_dir: Path, sink: KeptCanaries | None = None, timing: Timing = QUICK) -> Iterator[Supervisor]:
     """Run an agent in this process; leaving the block only detaches it."""
     kept = sink or KeptCanaries()
-    supervisor = Supervisor(NODE, data_dir, lambda: kept, timing)
+    supervisor = Supervisor(NODE, data_dir, lambda: kept, CpuShares(SLOTS), timing)
     supervisor.start()
     try:
         yield supervisor

@@ -11,8 +11,9 @@ from catalogue.models import Model, ModelRevision
 from tenants import registry
 from tenants.audit import SYSTEM
 from tenants.models import Tenant
+from tests.workers.agents import SLOTS
 from workers import deployments, reconcile
-from workers.models import Deployment, Node, Pool
+from workers.models import Deployment, Node, Pool, Slot
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,10 @@ def expire_lease(node: Node) -> None:
     Node.objects.filter(id=node.id).update(lease_expires_at=Now() - reconcile.LEASE)
 
 
-def add_node(pool: Pool, name: str) -> Node:
-    """Add a node with a live agent."""
+def add_node(pool: Pool, name: str, *, slots: int = SLOTS) -> Node:
+    """Add a node with a live agent and free slots."""
     node = deployments.ensure_node(SYSTEM, pool=pool, name=name)
+    Slot.objects.bulk_create(Slot(node=node, device_uuid=f"cpu-{index}", index=index) for index in range(slots))
     renew(node)
     return node
 

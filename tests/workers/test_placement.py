@@ -10,8 +10,18 @@ FAST, SLOW = UUID(int=1), UUID(int=2)
 CHAT = UUID(int=100)
 
 
-def node(number: int, *, pool: UUID = FAST, replicas: int = 0) -> NodeView:
-    return NodeView(id=UUID(int=10 + number), name=f"n{number}", pool_id=pool, replicas=replicas)
+def node(
+    number: int, *, pool: UUID = FAST, replicas: int = 0, free: int = 4, held: int = 0, warm: int = 0
+) -> NodeView:
+    return NodeView(
+        id=UUID(int=10 + number),
+        name=f"n{number}",
+        pool_id=pool,
+        replicas=replicas,
+        free=free,
+        held=held,
+        warm={"simulated": warm},
+    )
 
 
 def replica(
@@ -28,7 +38,7 @@ def replica(
 
 
 def chat(desired: int, *replicas: ReplicaView) -> DeploymentView:
-    return DeploymentView(id=CHAT, desired=desired, pool_ids=(FAST, SLOW), replicas=replicas)
+    return DeploymentView(id=CHAT, desired=desired, pool_ids=(FAST, SLOW), replicas=replicas, engine="simulated")
 
 
 def test_missing_replicas_go_to_the_least_loaded_nodes_of_the_first_pool() -> None:

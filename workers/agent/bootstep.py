@@ -47,6 +47,12 @@ class AgentStep(bootsteps.StartStopStep):
         from django.conf import settings
 
         from workers.agent.supervisor import Supervisor
+        from workers.devices.choice import provider_for
 
         assert self.node is not None, "include_if"
-        return Supervisor(self.node, settings.DATA_DIR, self.sink_opener)
+        return Supervisor(
+            self.node,
+            settings.DATA_DIR,
+            self.sink_opener,
+            provider_for(settings.SLOTS, settings.REPLICAS + settings.PLACEHOLDERS),
+        )

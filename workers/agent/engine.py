@@ -151,7 +151,7 @@ class EngineRoom:
 
     def _is_of(self, record: EngineRecord, row: Wanted) -> bool:
         same = (record.boot_id, record.fence, record.generation) == (self._boot_id, row.fence, row.generation)
-        return same and row.state not in {"requested", "backoff"} and processes.is_running(record.process)
+        return same and row.state not in {"requested", "reserved", "backoff"} and processes.is_running(record.process)
 
     def _end_unrecorded(self, kept: set[processes.ProcessIdentity]) -> None:
         """Kill engine processes whose agent died before it could write their record.

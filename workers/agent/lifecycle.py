@@ -66,7 +66,7 @@ class Lifecycle:
             return
         if not row.wanted:
             self._stop(row, engine)
-        elif row.state in {"requested", "backoff"}:
+        elif row.state in {"requested", "reserved", "backoff"}:
             if row.due:
                 self._start(row, engine)
         elif engine is None or not engine.running:
@@ -153,7 +153,7 @@ class Lifecycle:
 
     def _back_off(self, row: Wanted, reason: str) -> None:
         attempts = row.attempts + 1
-        never_ready = row.state in {"requested", "backoff", "starting", "warming"}
+        never_ready = row.state in {"requested", "reserved", "backoff", "starting", "warming"}
         if never_ready and self._rows.failed_starts(row) + 1 >= FAILED_STARTS:
             self._move(row, "failed", f"{FAILED_STARTS} failed starts; the last: {reason}", last_error=reason)
             return

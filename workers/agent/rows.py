@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -16,13 +17,24 @@ from django.db.models import BooleanField, ExpressionWrapper, F, Q
 from django.db.models.functions import Now
 
 from tenants.ids import ReplicaId, RevisionId
-from workers import endpoints, processes, reconcile
+from workers import endpoints, leases, processes, reconcile
 from workers.agent.probes import Load
+from workers.devices.provider import Device
 from workers.errors import NotFound, Superseded
-from workers.models import Node, Replica, ReplicaEvent
+from workers.models import Node, Replica, ReplicaEvent, Slot
 
 State = Literal[
-    "requested", "starting", "warming", "ready", "suspect", "draining", "backoff", "stopped", "lost", "failed"
+    "requested",
+    "reserved",
+    "starting",
+    "warming",
+    "ready",
+    "suspect",
+    "draining",
+    "backoff",
+    "stopped",
+    "lost",
+    "failed",
 ]
 FAILURE_WINDOW = dt.timedelta(minutes=10)
 
@@ -80,6 +92,20 @@ class NodeRows:
             node.save(update_fields=["epoch", "boot_id", "agent_pid"])
         return cls(node)
 
+    def register(self, devices: Iterable[Device]) -> None:
+        """Make the node's slots what its devices are; what is no longer there is gone. Raises Superseded."""
+        with transaction.atomic():
+            self._require_ownership()
+            found = {device.uuid: device for device in devices}
+            known = Slot.objects.filter(node_id=self._node_id)
+            known.exclude(device_uuid__in=found).update(health=Slot.Health.GONE)
+            known.filter(device_uuid__in=found, health=Slot.Health.GONE).update(health=Slot.Health.OK)
+            for device in found.values():
+                facts = {"index": device.index, "memory_bytes": device.memory_bytes}
+                slot, _ = Slot.objects.update_or_create(node_id=self._node_id, device_uuid=device.uuid, defaults=facts)
+                if device.fault and slot.health == Slot.Health.OK:
+                    Slot.objects.filter(id=slot.id).update(health=Slot.Health.QUARANTINED, fault=device.fault)
+
     def beat(self) -> None:
         """Renew the node's lease. Raises Superseded."""
         renewed = Node.objects.filter(id=self._node_id, epoch=self.epoch).update(
@@ -95,7 +121,7 @@ class NodeRows:
             Replica.objects.filter(node_id=self._node_id)
             .exclude(state__in=(Replica.State.STOPPED, Replica.State.FAILED))
             .annotate(age=Now() - F("state_since"), due=ExpressionWrapper(due, output_field=BooleanField()))
-            .select_related("deployment__revision__model")
+            .select_related("deployment", "revision__model")
             .order_by("id")
         )
         return [_wanted(row, age=row.age, due=row.due) for row in rows]
@@ -112,6 +138,8 @@ class NodeRows:
                 ReplicaEvent.objects.create(
                     replica_id=row.replica_id, from_state=row.state, to_state=to, reason=reason[:500]
                 )
+                if to in {Replica.State.STOPPED, Replica.State.FAILED}:
+                    leases.release(replica_id=row.replica_id)
                 if Replica.State.READY in (row.state, to):
                     endpoints.announce()
         return bool(changed)
@@ -141,6 +169,7 @@ class NodeRows:
             to_state=Replica.State.BACKOFF,
             from_state__in=(
                 Replica.State.REQUESTED,
+                Replica.State.RESERVED,
                 Replica.State.BACKOFF,
                 Replica.State.STARTING,
                 Replica.State.WARMING,
@@ -164,7 +193,7 @@ class NodeRows:
 
 
 def _wanted(row: Replica, *, age: dt.timedelta, due: bool) -> Wanted:
-    revision = row.deployment.revision
+    revision = row.revision
     return Wanted(
         replica_id=cast(ReplicaId, row.id),
         state=cast(State, row.state),

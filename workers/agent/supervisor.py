@@ -26,6 +26,7 @@ from workers.agent.lifecycle import Lifecycle
 from workers.agent.probes import Prober
 from workers.agent.rows import NodeRows, Wanted
 from workers.agent.timing import Timing
+from workers.devices.provider import DeviceProvider
 from workers.errors import NotFound, Superseded
 
 log = logging.getLogger(__name__)
@@ -59,12 +60,18 @@ class Supervisor:
     """The agent of ``node``. ``open_sink`` is called once, in its thread, when it comes to own the node."""
 
     def __init__(
-        self, node: str, data_dir: Path, open_sink: Callable[[], CanarySink], timing: Timing | None = None
+        self,
+        node: str,
+        data_dir: Path,
+        open_sink: Callable[[], CanarySink],
+        devices: DeviceProvider,
+        timing: Timing | None = None,
     ) -> None:
         self.node = node
         self.view: tuple[ReplicaView, ...] = ()
         self._data_dir = data_dir
         self._open_sink = open_sink
+        self._devices = devices
         self._timing = timing or Timing()
         self._bell = Bell()
         self._stopping = threading.Event()
@@ -154,6 +161,7 @@ class Supervisor:
         prober = Prober(self._sink, timeout_seconds=self._timing.probe_timeout_seconds)
         lifecycle = Lifecycle(rows, room, prober, self._bell, self._timing)
         kept = lifecycle.adopt()
+        rows.register(self._devices.devices())
         log.info("node %s: epoch %s, %s engines adopted", self.node, rows.epoch, kept)
         return rows, lifecycle
 

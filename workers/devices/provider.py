@@ -1,0 +1,29 @@
+"""What a node can run engines on: devices by an id that never changes, and whether one is free again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One device. ``uuid`` names it for ever, as an index does not: ``GPU-…`` from NVML, ``cpu-0``, ``fake-0``.
+
+    ``fault`` says why it may not be used; empty when it may.
+    """
+
+    uuid: str
+    index: int
+    memory_bytes: int | None = None
+    fault: str = ""
+
+
+class DeviceProvider(Protocol):
+    """The devices of one node. Calls take milliseconds and come from the agent's thread only."""
+
+    def devices(self) -> tuple[Device, ...]:
+        """Return every device the node has now, in order of their index. Raises DeviceError when it cannot tell."""
+
+    def in_use(self, uuid: str) -> str:
+        """Return what still occupies the device, as text for operators; empty once it is free."""

@@ -1,0 +1,175 @@
+"""Who may use which slot: gangs of slots on one node, claimed at once, under one fence, never twice.
+
+A claim first locks the node's slots, in order, and only then reads who holds them. Reading both in one statement
+double-books under READ COMMITTED: PostgreSQL checks the locked rows anew, but not those joined to them. The partial
+unique index on open leases is the second line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.db import connection, transaction
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+
+from workers.models import Level, Placeholder, Slot, SlotLease
+
+_Held = Placeholder.State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What a replica got: its slots, and what becomes of the placeholders that had them."""
+
+    fence: int
+    slots: tuple[UUID, ...]
+    #: The placeholder whose warm process becomes the replica, if there is one.
+    promoted: UUID | None
+    evicted: tuple[UUID, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asker:
+    """Who claims: a replica of a deployment on an engine. ``promote`` insists on one placeholder; None takes any."""
+
+    replica_id: UUID
+    deployment_id: UUID
+    engine: str
+    name: str
+    promote: UUID | None = None
+
+
+@transaction.atomic
+def claim(asker: Asker, node_id: UUID, count: int) -> Claim | None:
+    """Give ``count`` slots of the node to a replica; None when it has not as many to give.
+
+    All or nothing. A warm zygote of the asker's engine is promoted, then free slots are taken, then the coldest
+    placeholders make room: their leases end here and now, and the agent kills their processes before the slot is used.
+    """
+    slots = _locked(node_id)
+    open_leases = {lease.slot_id: lease for lease in _open(slots)}
+    promoted = _to_promote(asker, list(open_leases.values()))
+    ranked = sorted(
+        (slot for slot in slots if _may_give(open_leases.get(slot.id))),
+        key=lambda slot: (*_cost(open_leases.get(slot.id), promoted), slot.index),
+    )
+    if len(ranked) < count or (asker.promote is not None and promoted is None):
+        return None
+    taken = ranked[:count]
+    victims = [open_leases[slot.id] for slot in taken if slot.id in open_leases]
+    _release(victims)
+    made_room = (lease.placeholder_id for lease in victims)
+    evicted = tuple(holder for holder in made_room if holder is not None and holder != promoted)
+    _give_way(evicted, f"its slot is needed by {asker.name}")
+    if promoted is not None:
+        Placeholder.objects.filter(id=promoted).update(
+            state=_Held.PROMOTED, state_since=Now(), reason=f"promoted for {asker.name}"
+        )
+    fence = next_fence()
+    SlotLease.objects.bulk_create(
+        SlotLease(slot=slot, kind=SlotLease.Kind.REPLICA, replica_id=asker.replica_id, fence=fence) for slot in taken
+    )
+    return Claim(
+        fence=fence,
+        slots=tuple(slot.id for slot in taken),
+        promoted=promoted,
+        evicted=evicted,
+    )
+
+
+@transaction.atomic
+def hold(placeholder_id: UUID, node_id: UUID) -> int | None:
+    """Give one free slot of the node to a placeholder and return the fence; None when no slot is free."""
+    slots = _locked(node_id)
+    taken = set(_open(slots).values_list("slot_id", flat=True))
+    free = [slot for slot in slots if slot.id not in taken]
+    if not free:
+        return None
+    fence = next_fence()
+    SlotLease.objects.create(slot=free[0], kind=SlotLease.Kind.PLACEHOLDER, placeholder_id=placeholder_id, fence=fence)
+    return fence
+
+
+def evict(placeholder_ids: Sequence[UUID], reason: str) -> int:
+    """End the leases of placeholders and have their processes killed; return how many that were.
+
+    One that is promoted or evicted already is left alone. Call it inside a transaction.
+    """
+    rows = Placeholder.objects.filter(
+        id__in=placeholder_ids, state__in=(_Held.REQUESTED, _Held.WARMING, _Held.WARM)
+    ).select_for_update()
+    ids = [row.id for row in rows.order_by("id")]
+    SlotLease.objects.filter(placeholder_id__in=ids, released_at=None).update(released_at=Now())
+    return _give_way(ids, reason)
+
+
+def release(*, replica_id: UUID | None = None, placeholder_id: UUID | None = None) -> int:
+    """End the open leases of a replica or a placeholder of which nothing lives any more; return how many ended."""
+    held = SlotLease.objects.filter(released_at=None)
+    if replica_id is not None:
+        return held.filter(replica_id=replica_id).update(released_at=Now())
+    assert placeholder_id is not None
+    return held.filter(placeholder_id=placeholder_id).update(released_at=Now())
+
+
+def next_fence() -> int:
+    """Return a number larger than every fence before it."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT nextval('workers_fence_seq')")
+        return int(cursor.fetchone()[0])
+
+
+def _locked(node_id: UUID) -> list[Slot]:
+    """Return the healthy slots of the node, locked until the transaction ends."""
+    rows = Slot.objects.filter(node_id=node_id, health=Slot.Health.OK).select_for_update(no_key=True)
+    return list(rows.order_by("id"))
+
+
+def _open(slots: Sequence[Slot]) -> QuerySet[SlotLease]:
+    return (
+        SlotLease.objects.filter(slot__in=[slot.id for slot in slots], released_at=None)
+        .select_related("placeholder")
+        .order_by("id")
+    )
+
+
+def _may_give(lease: SlotLease | None) -> bool:
+    return lease is None or lease.kind == SlotLease.Kind.PLACEHOLDER
+
+
+def _to_promote(asker: Asker, held: Sequence[SlotLease]) -> UUID | None:
+    """Return the placeholder to promote: the one asked for, or the best warm zygote of the engine; None without one."""
+    warm = [lease.placeholder for lease in held if lease.placeholder is not None and _suits(lease.placeholder, asker)]
+    if asker.promote is not None:
+        return next((row.id for row in warm if row.id == asker.promote), None)
+    best = min(warm, key=lambda row: (row.deployment_id != asker.deployment_id, row.id), default=None)
+    return best.id if best else None
+
+
+def _suits(row: Placeholder, asker: Asker) -> bool:
+    return (row.state, row.level, row.engine) == (_Held.WARM, Level.H2, asker.engine)
+
+
+def _cost(lease: SlotLease | None, promoted: UUID | None) -> tuple[int, int]:
+    """Order slots by what taking them costs: the promoted one's, free ones, H0, then zygotes, the warm ones last."""
+    if lease is None or lease.placeholder is None:
+        return (1, 0)
+    row = lease.placeholder
+    if row.id == promoted:
+        return (0, 0)
+    return (2, 0) if row.target_level == Level.H0 else (3, row.state == _Held.WARM)
+
+
+def _release(victims: Sequence[SlotLease]) -> None:
+    """End the leases of placeholders. One that ended by itself meanwhile has left its slot free all the same."""
+    ids = [lease.id for lease in victims]
+    SlotLease.objects.filter(id__in=ids, kind=SlotLease.Kind.PLACEHOLDER, released_at=None).update(released_at=Now())
+
+
+def _give_way(placeholder_ids: Sequence[UUID], reason: str) -> int:
+    return Placeholder.objects.filter(id__in=placeholder_ids).update(
+        state=_Held.EVICTING, state_since=Now(), reason=reason[:500]
+    )
