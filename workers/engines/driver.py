@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from workers.engines import zygote
 from workers.engines.errors import UnknownEngine
 
 TINY_MODEL = Path(__file__).resolve().parent / "tiny"
@@ -22,6 +23,9 @@ NEVER_INHERITED = (
     "VIRTUAL_ENV",
     "VLLM_API_KEY",
 )
+
+#: What an engine's environment says of one replica; a zygote hears it when it is promoted.
+OF_ONE_REPLICA = ("HEARTH_REPLICA_ID", "VLLM_API_KEY")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +91,26 @@ class EngineDriver(Protocol):
 
     def command(self, spec: EngineSpec) -> EngineCommand:
         """Return the command for ``spec``. Raises EngineUnavailable where the engine is not installed."""
+
+    def zygote(self, spec: EngineSpec, socket_path: Path) -> EngineCommand | None:
+        """Return the command of a process that waits at ``socket_path`` to become an engine like ``spec``.
+
+        It imports what ``spec`` needs and can then become any engine of this driver that gives the same values to
+        ``zygote.IMPORT_TIME_VARIABLES``: slots and threads, not model, replica, port, key or log. None: this engine
+        has no zygote. The path must be shorter than 108 bytes. Raises EngineUnavailable.
+        """
+
+
+def zygote_command(engine: str, plain: EngineCommand, socket_path: Path) -> EngineCommand:
+    """Return the command of a zygote of a known ``engine`` that expects to be told ``plain``, ``python -m module …``.
+
+    Its environment is that of a plain start, so that imports find the same, less what is one replica's own.
+    """
+    python, _, *module_and_arguments = plain.argv
+    env = {name: value for name, value in plain.env.items() if name not in OF_ONE_REPLICA}
+    program = Path(zygote.__file__).resolve()
+    options = ["--engine", engine, "--socket", str(socket_path), "--set", *env]
+    return EngineCommand((python, str(program), *options, "--", *module_and_arguments), env)
 
 
 def driver_for(name: str) -> EngineDriver:

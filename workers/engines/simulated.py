@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from workers.engines.driver import EngineCommand, EngineSpec
+from workers.engines.driver import EngineCommand, EngineSpec, zygote_command
 
 SOURCE_ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,6 +37,9 @@ class SimulatedDriver:
         if spec.kv_replay_endpoint is not None:
             argv += ["--kv-replay-endpoint", spec.kv_replay_endpoint]
         return EngineCommand((*argv, *spec.engine_args), _environment(spec))
+
+    def zygote(self, spec: EngineSpec, socket_path: Path) -> EngineCommand:
+        return zygote_command(self.name, self.command(spec), socket_path)
 
 
 def _environment(spec: EngineSpec) -> dict[str, str]:

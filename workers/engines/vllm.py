@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workers.engines import environment
-from workers.engines.driver import EngineCommand, EngineSpec
+from workers.engines.driver import EngineCommand, EngineSpec, zygote_command
 from workers.engines.environment import EngineEnvironment, EngineKind
 from workers.engines.errors import EngineUnavailable
 
@@ -44,6 +44,9 @@ class VllmDriver:
             *_flags(spec, on_cpu=on_cpu),
         )
         return EngineCommand((*argv, *spec.engine_args), _environment(spec, on_cpu=on_cpu))
+
+    def zygote(self, spec: EngineSpec, socket_path: Path) -> EngineCommand:
+        return zygote_command(self.name, self.command(spec), socket_path)
 
 
 def _flags(spec: EngineSpec, *, on_cpu: bool) -> tuple[str, ...]:

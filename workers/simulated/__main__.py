@@ -2,7 +2,9 @@
 
 import sys
 
-from workers.simulated import server, settings
+from workers.simulated import imports, server, settings
 
 if __name__ == "__main__":
-    server.run(settings.read(sys.argv[1:]))
+    chosen = settings.read(sys.argv[1:])
+    imports.take(chosen.import_seconds)
+    server.run(chosen)

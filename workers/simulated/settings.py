@@ -27,6 +27,7 @@ class Settings:
     max_sequences: int
     prefill_tokens_per_second: float
     decode_tokens_per_second: float
+    import_seconds: float
     startup_seconds: float
     shutdown_timeout_seconds: float
     hash_seed: str | None
@@ -59,6 +60,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Settin
         max_sequences=given.max_num_seqs,
         prefill_tokens_per_second=given.prefill_tokens_per_second,
         decode_tokens_per_second=given.decode_tokens_per_second,
+        import_seconds=given.import_seconds,
         startup_seconds=given.startup_seconds,
         shutdown_timeout_seconds=given.shutdown_timeout,
         hash_seed=environ.get("PYTHONHASHSEED"),
@@ -83,7 +85,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-num-seqs", type=int, default=128)
     parser.add_argument("--prefill-tokens-per-second", type=float, default=0, help="0: no delay")
     parser.add_argument("--decode-tokens-per-second", type=float, default=0, help="per sequence; 0: no delay")
-    parser.add_argument("--startup-seconds", type=float, default=0)
+    parser.add_argument("--import-seconds", type=float, default=0, help="of a start; a zygote spends them beforehand")
+    parser.add_argument("--startup-seconds", type=float, default=0, help="of every start, after the imports")
     parser.add_argument("--shutdown-timeout", type=float, default=0, help="0 aborts running requests")
     parser.add_argument("--kv-events-endpoint")
     parser.add_argument("--kv-replay-endpoint")

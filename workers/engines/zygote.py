@@ -1,0 +1,382 @@
+"""Import an engine beforehand, wait, and become it when told: ``python zygote.py --engine vllm --socket PATH -- …``
+
+Run by its file's path in the engine's interpreter, where Hearth's packages are not: nothing but the standard library
+until the engine is imported. What follows ``--`` is what a plain start has after ``python -m``; it says what to import.
+
+The process that waits is the one that serves, so pid, start time and session stay. It has one thread and no device
+context, because its children are made by fork: a forked thread pool hangs, a forked CUDA context is unusable. It
+loads no weights, so it can become an engine of another model too; a class it did not import costs that import.
+
+Over the socket go lines of JSON, each answered by one:
+  {"verb": "ping"}  {"state": "warm" or "unfit", "pid", "seconds", "memory_bytes", "threads", "reason"}
+  {"verb": "become", "argv": […], "env": {…}, "log_path": "…"}  {"ok": true, "pid"} or {"ok": false, "error"}
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import importlib
+import json
+import os
+import runpy
+import selectors
+import socket
+import stat
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeGuard
+
+#: Read when modules are imported or the interpreter starts, so a promotion cannot change them any more.
+IMPORT_TIME_VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "HF_HUB_OFFLINE",
+    "OMP_NUM_THREADS",
+    "PYTHONHASHSEED",
+    "PYTHONPATH",
+    "TORCHDYNAMO_DISABLE",
+)
+LONGEST_PATH_BYTES = 107
+LONGEST_LINE_BYTES = 2**20
+MOST_CALLERS = 64
+REPLY_SECONDS = 5.0
+
+
+class Refused(Exception):
+    """A request that is answered no; the message goes to whoever asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What the zygote was started for. ``set_names`` are the variables its driver gave it."""
+
+    engine: Literal["vllm", "simulated"]
+    module: str
+    arguments: tuple[str, ...]
+    set_names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promotion:
+    """What the zygote is to become. ``log`` is an open file descriptor."""
+
+    arguments: tuple[str, ...]
+    env: dict[str, str]
+    log: int
+
+
+@dataclass(slots=True, eq=False)
+class _Caller:
+    """One connection and what has come of its next line."""
+
+    connection: socket.socket
+    received: bytearray = field(default_factory=bytearray)
+
+
+class Zygote:
+    """Waits on a unix socket that only its own user may open. One thread; no caller can hold it up or end it."""
+
+    def __init__(self, expected: Expected, warm_up_seconds: float) -> None:
+        self._expected = expected
+        self._warm_up_seconds = warm_up_seconds
+        self._callers: list[_Caller] = []
+        self._selector = selectors.DefaultSelector()
+
+    def wait(self, path: Path) -> Promotion:
+        """Answer callers until one has been told yes; then the socket is gone. Raises OSError if it cannot listen."""
+        listener = _listen(path)
+        self._selector.register(listener, selectors.EVENT_READ)
+        try:
+            while True:
+                for key, _ in self._selector.select():
+                    if key.fileobj is listener:
+                        self._accept(listener)
+                    elif (promotion := self._hear(key.data)) is not None:
+                        return promotion
+        finally:
+            path.unlink(missing_ok=True)
+            for caller in list(self._callers):
+                self._drop(caller)
+            self._selector.close()
+            listener.close()
+
+    def _accept(self, listener: socket.socket) -> None:
+        if len(self._callers) >= MOST_CALLERS:
+            self._drop(self._callers[0])
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        connection.setblocking(False)
+        caller = _Caller(connection)
+        self._callers.append(caller)
+        self._selector.register(connection, selectors.EVENT_READ, caller)
+
+    def _drop(self, caller: _Caller) -> None:
+        if caller in self._callers:
+            self._callers.remove(caller)
+            self._selector.unregister(caller.connection)
+            caller.connection.close()
+
+    def _hear(self, caller: _Caller) -> Promotion | None:
+        """Read what a caller sent and answer its whole lines; a caller that went too far is dropped."""
+        if caller not in self._callers:
+            return None
+        try:
+            chunk = caller.connection.recv(65536)
+            caller.received += chunk
+            while (end := caller.received.find(b"\n")) >= 0:
+                line = bytes(caller.received[:end])
+                del caller.received[: end + 1]
+                if (promotion := self._reply(caller.connection, line)) is not None:
+                    return promotion
+        except BlockingIOError:
+            chunk = b""
+        except OSError:
+            chunk = b""
+        if not chunk or len(caller.received) > LONGEST_LINE_BYTES:
+            self._drop(caller)
+        return None
+
+    def _reply(self, connection: socket.socket, line: bytes) -> Promotion | None:
+        """Answer one line. A promotion counts only once its answer has been sent; raises OSError when it cannot be."""
+        promotion = None
+        try:
+            request = _parse(line)
+            if request.get("verb") == "ping":
+                answer = self._status()
+            elif request.get("verb") == "become":
+                promotion = self._promotion(request)
+                answer = {"ok": True, "pid": os.getpid()}
+            else:
+                raise Refused("the verbs are ping and become")
+        except Refused as error:
+            answer = {"ok": False, "error": str(error)}
+        try:
+            _send(connection, answer)
+        except OSError:
+            if promotion is not None:
+                os.close(promotion.log)
+            raise
+        return promotion
+
+    def _status(self) -> dict[str, Any]:
+        reason = unfit_because()
+        return {
+            "state": "unfit" if reason else "warm",
+            "pid": os.getpid(),
+            "seconds": round(self._warm_up_seconds, 3),
+            "memory_bytes": _resident_bytes(),
+            "threads": _threads(),
+            "reason": reason,
+        }
+
+    def _promotion(self, request: dict[str, Any]) -> Promotion:
+        """Check all of a request before anything changes. Raises Refused."""
+        if reason := unfit_because():
+            raise Refused(reason)
+        argv, env, log_path = request.get("argv"), request.get("env"), request.get("log_path")
+        if not (isinstance(argv, list) and all(_is_text(part) for part in argv)):
+            raise Refused("argv must be a list of strings")
+        if not (isinstance(env, dict) and all(_is_text(part) for pair in env.items() for part in pair)):
+            raise Refused("env must map strings to strings")
+        if any(not name or "=" in name for name in env):
+            raise Refused("a variable's name is empty or holds an equals sign")
+        if not (_is_text(log_path) and os.path.isabs(log_path)):
+            raise Refused("log_path must be an absolute path")
+        start = [sys.executable, "-m", self._expected.module]
+        if argv[:3] != start:
+            raise Refused(f"this zygote can only become {' '.join(start)}")
+        for name in IMPORT_TIME_VARIABLES:
+            was = os.environ.get(name) if name in env or name in self._expected.set_names else None
+            if env.get(name) != was:
+                raise Refused(f"{name} was {was!r} when the engine was imported; a promotion cannot change it")
+        try:
+            log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise Refused(f"the log cannot be opened: {error}") from error
+        return Promotion(arguments=tuple(argv[3:]), env=env, log=log)
+
+
+def unfit_because() -> str:
+    """Return why this process must not fork, or an empty text."""
+    if (threads := _threads()) != 1:
+        return f"the process has {threads} threads, and only a process of one may fork"
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return "CUDA is initialised, and its context does not survive a fork"
+    return ""
+
+
+def warm_up(expected: Expected) -> None:
+    """Import the engine and what it will need for the arguments it will probably get."""
+    if expected.engine == "simulated":
+        _warm_simulated(expected.arguments)
+    else:
+        _warm_vllm(expected.arguments)
+    # What is here now stays, so no collection needs to look at it again, nor copy its pages in a child.
+    gc.collect()
+    gc.freeze()
+
+
+def become(promotion: Promotion, expected: Expected) -> None:
+    """Run the engine in this process as ``python -m`` would, until it ends."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(promotion.log, 1)
+    os.dup2(promotion.log, 2)
+    os.close(promotion.log)
+    for name in expected.set_names:
+        os.environ.pop(name, None)
+    os.environ.update(promotion.env)
+    if expected.engine == "vllm":
+        _fork_vllm_workers(promotion.arguments)
+    sys.argv = [expected.module, *promotion.arguments]
+    runpy.run_module(expected.module, run_name="__main__", alter_sys=True)
+
+
+def _warm_simulated(arguments: Sequence[str]) -> None:
+    importlib.import_module("workers.simulated.server")
+    settings = importlib.import_module("workers.simulated.settings")
+    imports = importlib.import_module("workers.simulated.imports")
+    imports.take(settings.read(arguments).import_seconds)
+
+
+def _warm_vllm(arguments: Sequence[str]) -> None:
+    """Import vLLM's server, then whatever can be learnt from the arguments; only the first must succeed."""
+    importlib.import_module("vllm.entrypoints.launchers.api_server.entry")
+    for module in VLLM_MODULES:
+        with _tolerated(module):
+            importlib.import_module(module)
+
+
+#: What the server, the engine core and the workers import one after another when they start.
+VLLM_MODULES = (
+    "vllm.v1.engine.async_llm",
+    "vllm.v1.engine.core",
+    "vllm.v1.executor.multiproc_executor",
+)
+
+
+def _fork_vllm_workers(arguments: Sequence[str]) -> None:
+    """Let vLLM fork its processes where it would start each from nothing, importing everything again.
+
+    Its own check still falls back to that when CUDA has been initialised by then.
+    """
+    if "--numa-bind" in arguments or "VLLM_WORKER_MULTIPROC_METHOD" in os.environ:
+        return
+    os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
+    platform = importlib.import_module("vllm.platforms").current_platform
+    if platform.is_cpu():
+        # The CPU platform sets the variable to "spawn" while it reads its configuration.
+        envs = importlib.import_module("vllm.envs")
+        envs.environment_variables["VLLM_WORKER_MULTIPROC_METHOD"] = lambda: "fork"
+
+
+@contextlib.contextmanager
+def _tolerated(step: str) -> Iterator[None]:
+    """Let one step of the warm-up fail: the promotion is slower then, and the log says why."""
+    try:
+        yield
+    except Exception:
+        print(f"zygote: {step} is not warmed up:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
+
+
+def _listen(path: Path) -> socket.socket:
+    """Bind the socket, in place of one that nobody listens at any more."""
+    if len(os.fsencode(path)) > LONGEST_PATH_BYTES:
+        raise OSError(f"{path} is longer than {LONGEST_PATH_BYTES} bytes")
+    listener = socket.socket(socket.AF_UNIX)
+    if _is_stale(path):
+        path.unlink()
+    mask = os.umask(0o177)
+    try:
+        listener.bind(str(path))
+    finally:
+        os.umask(mask)
+    listener.listen(MOST_CALLERS)
+    listener.setblocking(False)
+    return listener
+
+
+def _is_stale(path: Path) -> bool:
+    """Return True for a socket file whose process is gone; binding over anything else fails, as it should."""
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            return False
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(1)
+            probe.connect(str(path))
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    try:
+        request = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise Refused("a request is one line of JSON") from error
+    if not isinstance(request, dict):
+        raise Refused("a request is a JSON object")
+    return request
+
+
+def _send(connection: socket.socket, answer: dict[str, Any]) -> None:
+    """Send one line whole; a caller that does not read it is an OSError."""
+    line = json.dumps(answer).encode() + b"\n"
+    if connection.send(line) != len(line):
+        raise OSError("the caller does not read")
+
+
+def _is_text(value: object) -> TypeGuard[str]:
+    """Return True for what the system takes as an argument, a variable or a path."""
+    try:
+        return isinstance(value, str) and b"\0" not in os.fsencode(value)
+    except UnicodeEncodeError:
+        return False
+
+
+def _threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _arguments(argv: Sequence[str]) -> tuple[Expected, Path]:
+    parser = argparse.ArgumentParser(prog="zygote.py", description="Import an engine, wait, become it when told.")
+    parser.add_argument("--engine", required=True, choices=["vllm", "simulated"])
+    parser.add_argument("--socket", required=True, type=Path, help="unix socket to wait at")
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME", help="variables that the driver has set")
+    parser.add_argument("module", help="what a plain start runs with python -m")
+    parser.add_argument("arguments", nargs="*", help="what it will probably be given")
+    given = parser.parse_args(argv)
+    expected = Expected(
+        engine=given.engine, module=given.module, arguments=tuple(given.arguments), set_names=tuple(given.set)
+    )
+    return expected, given.socket
+
+
+def main(argv: Sequence[str]) -> None:
+    """Warm up, wait, and become the engine; returns when that has ended."""
+    started = time.monotonic()
+    expected, socket_path = _arguments(argv)
+    warm_up(expected)
+    promotion = Zygote(expected, time.monotonic() - started).wait(socket_path)
+    become(promotion, expected)
+
+
+if __name__ == "__main__":
+    # This file's own folder holds a vllm.py that is not the engine.
+    own_folder = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != own_folder]
+    main(sys.argv[1:])

@@ -1,0 +1,84 @@
+"""Ask a zygote how it is, and tell it to become an engine. Blocking; each call is one connection."""
+
+import json
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from workers.engines.driver import EngineCommand
+from workers.engines.errors import ZygoteError, ZygoteRefused
+
+LONGEST_ANSWER_BYTES = 64 * 2**10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZygoteStatus:
+    """What a zygote says of itself. ``seconds`` is how long its imports took, ``memory_bytes`` is resident memory.
+
+    ``state`` is "unfit" when it must not become an engine any more; ``reason`` then says why, and is empty otherwise.
+    """
+
+    state: Literal["warm", "unfit"]
+    pid: int
+    seconds: float
+    memory_bytes: int
+    threads: int
+    reason: str
+
+
+def ping(socket_path: Path, timeout_seconds: float) -> ZygoteStatus:
+    """Return how the zygote is. Raises ZygoteError while it still imports, when it is gone, and on a timeout."""
+    answer = _ask(socket_path, {"verb": "ping"}, timeout_seconds)
+    try:
+        return ZygoteStatus(
+            state="warm" if answer["state"] == "warm" else "unfit",
+            pid=int(answer["pid"]),
+            seconds=float(answer["seconds"]),
+            memory_bytes=int(answer["memory_bytes"]),
+            threads=int(answer["threads"]),
+            reason=str(answer["reason"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ZygoteError(socket_path, f"it does not answer as a zygote does: {answer}") from error
+
+
+def become(socket_path: Path, command: EngineCommand, log_path: Path, timeout_seconds: float) -> int:
+    """Turn the zygote into the engine of ``command`` and return its pid, which stays what it was.
+
+    Returns once the process has agreed, before the engine listens. ``log_path`` is appended to. Raises ZygoteRefused
+    when it declined and waits on. After any other ZygoteError it may or may not have become the engine: end its
+    session before anything else is started in its place.
+    """
+    request = {"verb": "become", "argv": command.argv, "env": dict(command.env), "log_path": str(log_path.absolute())}
+    answer = _ask(socket_path, request, timeout_seconds)
+    if answer.get("ok") is False:
+        raise ZygoteRefused(socket_path, str(answer.get("error")))
+    pid = answer.get("pid")
+    if not isinstance(pid, int):
+        raise ZygoteError(socket_path, f"it does not answer as a zygote does: {answer}")
+    return pid
+
+
+def _ask(socket_path: Path, request: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
+    """Send one line and return the answer to it; the timeout covers all of it."""
+    deadline = time.monotonic() + timeout_seconds
+    received = bytearray()
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(timeout_seconds)
+            connection.connect(str(socket_path))
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            while not received.endswith(b"\n"):
+                connection.settimeout(max(0.001, deadline - time.monotonic()))
+                chunk = connection.recv(65536)
+                if not chunk or len(received) > LONGEST_ANSWER_BYTES:
+                    raise ZygoteError(socket_path, "it closed the connection without an answer")
+                received += chunk
+        answer = json.loads(received)
+    except (OSError, ValueError) as error:
+        raise ZygoteError(socket_path, str(error) or type(error).__name__) from error
+    if not isinstance(answer, dict):
+        raise ZygoteError(socket_path, "it does not answer as a zygote does")
+    return answer
