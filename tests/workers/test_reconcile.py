@@ -31,7 +31,7 @@ def states() -> list[tuple[str, str]]:
 
 
 def make_ready() -> None:
-    Replica.objects.filter(state="requested").update(state="ready", host="127.0.0.1", port=4711, generation=1)
+    Replica.objects.filter(state="reserved").update(state="ready", host="127.0.0.1", port=4711, generation=1)
 
 
 def test_a_tick_creates_what_is_missing_and_the_next_one_changes_nothing(fleet: Fleet) -> None:
@@ -39,7 +39,7 @@ def test_a_tick_creates_what_is_missing_and_the_next_one_changes_nothing(fleet: 
     first, second = reconcile.tick(), reconcile.tick()
     assert first is not None and (first.placed, first.nodes) == (2, ("n1",))
     assert second is not None and (second.placed, second.stopped, second.nodes) == (0, 0, ())
-    assert states() == [("requested", "running")] * 2
+    assert states() == [("reserved", "running")] * 2
     fences = list(Replica.objects.values_list("fence", flat=True))
     assert len(set(fences)) == 2 and min(fences) > 0
 
@@ -67,7 +67,7 @@ def test_a_silent_node_loses_its_replicas_to_a_live_one(fleet: Fleet) -> None:
     renew(other)
     outcome = reconcile.tick()
     assert outcome is not None and (outcome.lost, outcome.placed, outcome.stopped) == (1, 1, 1)
-    assert states() == [("lost", "stopped"), ("requested", "running")]
+    assert states() == [("lost", "stopped"), ("reserved", "running")]
     assert endpoints.ready() == ()
     reasons = list(ReplicaEvent.objects.order_by("id").values_list("to_state", "reason"))
     assert ("lost", "the node's lease expired") in reasons
@@ -105,7 +105,7 @@ def test_a_failed_deployment_leaves_its_node_alone_until_an_operator_scales_it(f
     assert states() == [("failed", "running")]
     deployments.scale(SYSTEM, "chat", 1)
     reconcile.tick()
-    assert states() == [("failed", "stopped"), ("requested", "running")]
+    assert states() == [("failed", "stopped"), ("reserved", "running")]
 
 
 def test_an_archived_deployment_stops(fleet: Fleet) -> None:
@@ -114,7 +114,7 @@ def test_an_archived_deployment_stops(fleet: Fleet) -> None:
     deployment.archived_at = Now()
     deployment.save()
     reconcile.tick()
-    assert states() == [("requested", "stopped")]
+    assert states() == [("reserved", "stopped")]
 
 
 @pytest.mark.django_db(transaction=True)
