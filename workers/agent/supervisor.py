@@ -45,6 +45,28 @@ def views() -> dict[str, tuple[ReplicaView, ...]]:
     return {supervisor.node: supervisor.view for supervisor in tuple(_running)}
 
 
+def standings() -> tuple[Standing, ...]:
+    """Return how every agent in this process does."""
+    now = time.monotonic()
+    return tuple(
+        Standing(
+            node=supervisor.node,
+            loop_age_seconds=None if supervisor.passed_at is None else now - supervisor.passed_at,
+            round_age_seconds=None if supervisor.round_at is None else now - supervisor.round_at,
+        )
+        for supervisor in tuple(_running)
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Seconds since an agent's loop last came round, and since it last did all its work; None: not yet."""
+
+    node: str
+    loop_age_seconds: float | None
+    round_age_seconds: float | None
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaView:
     """One replica as its agent last saw it."""
@@ -69,6 +91,9 @@ class Supervisor:
     ) -> None:
         self.node = node
         self.view: tuple[ReplicaView, ...] = ()
+        #: time.monotonic() of the loop's last pass, and of the last round in which nothing failed.
+        self.passed_at: float | None = None
+        self.round_at: float | None = None
         self._data_dir = data_dir
         self._open_sink = open_sink
         self._devices = devices
@@ -131,7 +156,7 @@ class Supervisor:
         owned: tuple[NodeRows, Lifecycle] | None = None
         beat_at, pause = 0.0, self._timing.round_seconds
         while not self._stopping.is_set():
-            began = time.monotonic()
+            began = self.passed_at = time.monotonic()
             try:
                 close_old_connections()
                 owned = owned or self._take_over(stack)
@@ -141,6 +166,7 @@ class Supervisor:
                     rows.beat()
                     beat_at = began
                 self._frozen = False
+                self.round_at = time.monotonic()
             except (OperationalError, InterfaceError) as error:
                 self._freeze(error)
             except NotFound:
