@@ -39,7 +39,6 @@ QUICK = Timing(
     observe_seconds=0.2,
     backoff_first_seconds=0.1,
     drain_least_seconds=0.2,
-    drain_seconds=5.0,
     engine_shutdown_seconds=1.0,
     kill_after_seconds=3.0,
 )

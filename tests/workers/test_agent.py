@@ -90,7 +90,7 @@ def test_a_wanted_replica_starts_answers_and_is_counted(fleet: Fleet, data_dir: 
             f"http://127.0.0.1:{row.port}" for row in (first, second)
         ]
         until(lambda: Replica.objects.filter(observed_at__isnull=False).count() == 2)
-    assert path_of(first) == ["requested", "starting", "warming", "ready"]
+    assert path_of(first) == ["requested", "reserved", "starting", "warming", "ready"]
     assert first.generation == 1 and first.startup_seconds is not None and first.startup_seconds > 0
     assert {canary.replica_id for canary in canaries.begun} == {first.id, second.id}
     assert all(result.answered and result.completion_tokens == 1 for result in canaries.ended)
@@ -114,7 +114,7 @@ def test_a_killed_engine_leaves_routing_at_once_and_comes_back_as_a_new_generati
         after = until(lambda: Replica.objects.filter(state="ready", generation=2).first())
     assert after is not None and after.id == before.id
     assert after.pid != before.pid
-    assert path_of(after)[4:] == ["backoff", "starting", "warming", "ready"]
+    assert path_of(after)[5:] == ["backoff", "starting", "warming", "ready"]
     assert "status -9" in ReplicaEvent.objects.get(replica=after, to_state="backoff").reason
 
 
@@ -175,7 +175,7 @@ def test_an_agent_that_another_one_superseded_changes_nothing_more(fleet: Fleet,
         time.sleep(0.5)
         want(fleet, 1)
         time.sleep(0.8)
-    assert [row.state for row in Replica.objects.all()] == ["requested"]
+    assert [row.state for row in Replica.objects.all()] == ["reserved"]
 
 
 def test_a_replica_no_longer_wanted_finishes_its_requests_and_leaves_no_process(fleet: Fleet, data_dir: Path) -> None:
@@ -210,7 +210,7 @@ def test_an_engine_that_hangs_is_taken_out_of_routing_and_restarted(fleet: Fleet
         (row,) = until(in_state("ready"))
         os.kill(identity_of(row).pid, signal.SIGSTOP)
         until(lambda: Replica.objects.filter(state="ready", generation=2).first(), seconds=30)
-    assert path_of(row)[4:] == ["suspect", "backoff", "starting", "warming", "ready"]
+    assert path_of(row)[5:] == ["suspect", "backoff", "starting", "warming", "ready"]
 
 
 def test_an_engine_that_pauses_for_a_moment_is_forgiven(fleet: Fleet, data_dir: Path) -> None:
@@ -304,9 +304,9 @@ def test_while_the_database_is_away_engines_go_on_and_afterwards_the_agent_does(
             time.sleep(1.0)
             assert processes.is_running(identity_of(second))
             assert ask(second, "GET", "/health") == 200
-            assert len(path_of(first)) == 4
+            assert len(path_of(first)) == 5
         until(lambda: Replica.objects.filter(id=first.id, state="ready", generation=2).first())
-    assert path_of(second) == ["requested", "starting", "warming", "ready"]
+    assert path_of(second) == ["requested", "reserved", "starting", "warming", "ready"]
 
 
 def test_an_agent_waits_for_its_node_to_be_registered(fleet: Fleet, data_dir: Path) -> None:

@@ -194,7 +194,7 @@ class Lifecycle:
         if report is not None and report.load is not None and row.state_seconds >= self._timing.drain_least_seconds:
             self._observe(row, engine)
             engine.drained = report.load.running + report.load.waiting == 0
-        return engine.drained or row.state_seconds >= self._timing.drain_seconds
+        return engine.drained or row.drain_over
 
     def _bury(self, engine: Engine) -> bool:
         """Kill what lives of the engine and forget it; False when something survives, to be tried again."""

@@ -45,7 +45,7 @@ class Wanted:
 
     ``wanted`` is False once it shall stop. ``state_seconds`` is how long it has been in its state and ``due`` is True
     when its next start may begin, both by the database's clock. ``started_before`` is True once this generation has
-    been ready.
+    been ready. ``drain_over`` is True once requests that have not ended are cut.
     """
 
     replica_id: ReplicaId
@@ -56,6 +56,7 @@ class Wanted:
     attempts: int
     state_seconds: float
     due: bool
+    drain_over: bool
     started_before: bool
     host: str
     port: int | None
@@ -117,14 +118,19 @@ class NodeRows:
     def wanted(self) -> list[Wanted]:
         """Return every replica of the node that runs, shall run, or was lost, oldest first."""
         due = Q(next_attempt_at=None) | Q(next_attempt_at__lte=Now())
+        over = Q(drain_deadline=None) | Q(drain_deadline__lte=Now())
         rows = (
             Replica.objects.filter(node_id=self._node_id)
             .exclude(state__in=(Replica.State.STOPPED, Replica.State.FAILED))
-            .annotate(age=Now() - F("state_since"), due=ExpressionWrapper(due, output_field=BooleanField()))
+            .annotate(
+                age=Now() - F("state_since"),
+                due=ExpressionWrapper(due, output_field=BooleanField()),
+                drain_over=ExpressionWrapper(over, output_field=BooleanField()),
+            )
             .select_related("deployment", "revision__model")
             .order_by("id")
         )
-        return [_wanted(row, age=row.age, due=row.due) for row in rows]
+        return [_wanted(row, age=row.age, due=row.due, drain_over=row.drain_over) for row in rows]
 
     def move(self, row: Wanted, to: State, reason: str, **changes: Any) -> bool:
         """Take the replica from the state in ``row`` to another, with its event and, if routing changes, the notice.
@@ -192,7 +198,7 @@ class NodeRows:
                 raise Superseded(self.name, self.epoch)
 
 
-def _wanted(row: Replica, *, age: dt.timedelta, due: bool) -> Wanted:
+def _wanted(row: Replica, *, age: dt.timedelta, due: bool, drain_over: bool) -> Wanted:
     revision = row.revision
     return Wanted(
         replica_id=cast(ReplicaId, row.id),
@@ -203,6 +209,7 @@ def _wanted(row: Replica, *, age: dt.timedelta, due: bool) -> Wanted:
         attempts=row.attempts,
         state_seconds=age.total_seconds(),
         due=due,
+        drain_over=drain_over,
         started_before=row.startup_seconds is not None,
         host=row.host,
         port=row.port,

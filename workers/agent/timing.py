@@ -29,7 +29,6 @@ class Timing:
     backoff_cap_seconds: float = 60.0
     #: Gateways learn within this time that a replica drains; its counters mean nothing before.
     drain_least_seconds: float = 1.0
-    drain_seconds: float = 30.0
     #: What an engine may take after SIGTERM to end its requests, and then to exit.
     engine_shutdown_seconds: float = 10.0
     kill_after_seconds: float = 15.0
