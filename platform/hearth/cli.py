@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from hearth import detached, lock, preflight, roles, secrets, status, summary, supervisor
+from hearth import detached, keeper, lock, preflight, roles, secrets, status, summary, supervisor
 from hearth import env as settings
 from hearth.embedded.errors import EmbeddedServerError
 from hearth.fleet import MigrationFailed
@@ -43,9 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(error.problem, error.remedy)
     except EngineUnavailable as error:
         return _fail(error.reason, error.remedy)
-    except (supervisor.StartFailed, MigrationFailed) as error:
+    except (keeper.StartFailed, MigrationFailed) as error:
         return _fail(str(error), "")
-    except supervisor.Interrupted:
+    except keeper.Interrupted:
         return _fail("Stopped before it was ready.", "")
     return command
 

@@ -11,8 +11,8 @@ from typing import TextIO
 
 from hearth import leftovers, lock, processes, secrets, summary
 from hearth.instance import Instance
+from hearth.keeper import SUPERVISOR_RECORD, keeper_process
 from hearth.summary import Summary
-from hearth.supervisor import SUPERVISOR_RECORD, supervisor_process
 from workers.processes import ProcessIdentity, is_running, launch
 
 POLL_SECONDS = 0.1
@@ -45,7 +45,7 @@ def stop(instance: Instance) -> bool:
     First in order; a supervisor that does not manage in time is hurried, then killed. What a killed one left is
     ended too, embedded servers included.
     """
-    supervisor = supervisor_process(instance)
+    supervisor = keeper_process(instance)
     if supervisor is not None:
         for number, patience in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGTERM, HURRIED_STOP_SECONDS)):
             os.kill(supervisor.pid, number)

@@ -82,7 +82,7 @@ SETTINGS: tuple[Setting, ...] = (
         name="HEARTH_POOL_KIND",
         default="auto",
         choices=("auto", "cpu", "gpu"),
-        doc="Kind of that pool. `auto`: `gpu` where there is /dev/nvidia0. A container that sets up for others says it.",
+        doc="Kind of that pool. `auto`: `gpu` where there is /dev/nvidia0. A container that bootstraps says it.",
     ),
     Setting(
         name="HEARTH_ENGINE",

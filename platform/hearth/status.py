@@ -9,8 +9,9 @@ from typing import Any
 from hearth import children, fleet, secrets, summary
 from hearth.fleet import ReplicaStatus
 from hearth.instance import Instance
+from hearth.keeper import keeper_process
 from hearth.roles import ROLES
-from hearth.supervisor import phase, supervisor_process
+from hearth.supervisor import phase
 from workers.processes import ProcessIdentity, is_running
 
 
@@ -58,7 +59,7 @@ class Status:
 
 def read(instance: Instance) -> Status:
     """Look at everything; changes nothing. Takes a second, most of it to load Django."""
-    supervisor = supervisor_process(instance)
+    supervisor = keeper_process(instance)
     now = phase(instance)
     ready = summary.read(instance.up_path) if now == "up" else None
     roles = tuple(_role(instance, role.name, supervised=supervisor is not None) for role in ROLES)
