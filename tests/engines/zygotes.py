@@ -83,7 +83,7 @@ def waiting(kind: str, **changes: Any) -> Iterator[Waiting]:
         assert started is not None
         zygote = Waiting(kind, spec, process, folder)
         try:
-            _wait_until_warm(zygote)
+            wait_until_warm(zygote)
             yield zygote
         finally:
             assert processes.kill_session(started, timeout_seconds=30)
@@ -92,12 +92,12 @@ def waiting(kind: str, **changes: Any) -> Iterator[Waiting]:
         shutil.rmtree(folder)
 
 
-def _wait_until_warm(zygote: Waiting) -> None:
+def wait_until_warm(zygote: Waiting) -> zygote_client.ZygoteStatus:
+    """Return its first answer; fail when it ends or takes too long."""
     deadline = time.monotonic() + WARM_BUDGET_SECONDS
     while time.monotonic() < deadline:
         assert zygote.process.poll() is None, zygote.log()
         with contextlib.suppress(ZygoteError):
-            zygote.status()
-            return
+            return zygote.status()
         time.sleep(0.05)
     raise AssertionError(f"not warm after {WARM_BUDGET_SECONDS} s: {zygote.log()}")

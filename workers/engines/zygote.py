@@ -44,7 +44,6 @@ IMPORT_TIME_VARIABLES = (
 LONGEST_PATH_BYTES = 107
 LONGEST_LINE_BYTES = 2**20
 MOST_CALLERS = 64
-REPLY_SECONDS = 5.0
 
 
 class Refused(Exception):
@@ -135,8 +134,6 @@ class Zygote:
                 del caller.received[: end + 1]
                 if (promotion := self._reply(caller.connection, line)) is not None:
                     return promotion
-        except BlockingIOError:
-            chunk = b""
         except OSError:
             chunk = b""
         if not chunk or len(caller.received) > LONGEST_LINE_BYTES:

@@ -1,0 +1,91 @@
+"""The relay's picture of an engine's prefix cache is the engine's own, whenever it begins to look."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+import zmq.asyncio
+
+from tests.engines.chain import chain
+from tests.engines.replica import BLOCK_TOKENS, BLOCKS, Client, Replica
+from workers.relay.addresses import EventAddress
+from workers.relay.blocks import Change
+from workers.relay.source import Source
+
+
+@contextlib.asynccontextmanager
+async def following(replica: Replica, told: Callable[[Change], None] = lambda change: None) -> AsyncIterator[Source]:
+    """Follow the engine from now on."""
+    spec = replica.spec
+    assert spec.kv_events_endpoint is not None
+    assert spec.kv_replay_endpoint is not None
+    with zmq.asyncio.Context() as context:
+        address = EventAddress(events=spec.kv_events_endpoint, replay=spec.kv_replay_endpoint)
+        source = Source(context, address, told)
+        task = asyncio.create_task(source.run())
+        try:
+            yield source
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+async def ask(client: Client, prompt: list[int], salt: str) -> list[bytes]:
+    """Have the engine read a prompt and return the hashes of its full blocks."""
+    body = {"model": "tiny", "prompt": prompt, "max_tokens": 1, "temperature": 0, "cache_salt": salt}
+    assert (await client.post("/v1/completions", body)).status == 200
+    return list(chain(prompt, BLOCK_TOKENS, salt=salt))
+
+
+async def holds(source: Source, blocks: list[bytes], *, missing: tuple[bytes, ...] = ()) -> None:
+    """Wait until the source knows of exactly these blocks among those named."""
+    async with asyncio.timeout(30):
+        while not (set(blocks) <= set(source.blocks.hashes()) and not set(missing) & set(source.blocks.hashes())):
+            await asyncio.sleep(0.05)
+
+
+async def test_what_is_cached_is_known_by_the_engines_own_salted_hash(
+    replica: Replica, client: Client, prompt: list[int], salt: str
+) -> None:
+    async with following(replica) as source:
+        mine = await ask(client, prompt, salt)
+        assert len(mine) == 3
+        await holds(source, mine)
+        theirs = await ask(client, prompt, f"{salt}-other")
+        await holds(source, theirs)
+        assert not set(mine) & set(theirs)
+
+
+async def test_a_source_that_comes_late_knows_what_was_cached_before(
+    replica: Replica, client: Client, prompt: list[int], salt: str
+) -> None:
+    before = await ask(client, prompt, salt)
+    async with following(replica) as source:
+        await holds(source, before)
+
+
+async def test_what_is_evicted_is_forgotten_and_changes_tell_the_same(
+    replica: Replica, client: Client, prompt: list[int], salt: str
+) -> None:
+    told: set[bytes] = set()
+
+    def note(change: Change) -> None:
+        if change.cleared:
+            told.clear()
+        told.difference_update(change.removed)
+        told.update(change.stored)
+
+    async with following(replica, note) as source:
+        first = await ask(client, prompt, salt)
+        await holds(source, first)
+        for number in range(BLOCKS // 60 + 2):
+            start = 300 + number
+            await ask(client, [start + position % 900 for position in range(64 * BLOCK_TOKENS)], f"{salt}-{number}")
+        async with asyncio.timeout(30):
+            while set(first) & set(source.blocks.hashes()):
+                await asyncio.sleep(0.05)
+        assert len(source.blocks) <= BLOCKS
+        assert told == set(source.blocks.hashes())
