@@ -40,11 +40,18 @@ async def ask(client: Client, prompt: list[int], salt: str) -> list[bytes]:
     return list(chain(prompt, BLOCK_TOKENS, salt=salt))
 
 
-async def holds(source: Source, blocks: list[bytes], *, missing: tuple[bytes, ...] = ()) -> None:
-    """Wait until the source knows of exactly these blocks among those named."""
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait for a condition."""
     async with asyncio.timeout(30):
-        while not (set(blocks) <= set(source.blocks.hashes()) and not set(missing) & set(source.blocks.hashes())):
+        while True:
+            if holds():
+                return
             await asyncio.sleep(0.05)
+
+
+async def holds(source: Source, blocks: list[bytes]) -> None:
+    """Wait until the source knows of these blocks."""
+    await until(lambda: set(blocks) <= set(source.blocks.hashes()))
 
 
 async def test_what_is_cached_is_known_by_the_engines_own_salted_hash(
@@ -84,8 +91,6 @@ async def test_what_is_evicted_is_forgotten_and_changes_tell_the_same(
         for number in range(BLOCKS // 60 + 2):
             start = 300 + number
             await ask(client, [start + position % 900 for position in range(64 * BLOCK_TOKENS)], f"{salt}-{number}")
-        async with asyncio.timeout(30):
-            while set(first) & set(source.blocks.hashes()):
-                await asyncio.sleep(0.05)
+        await until(lambda: not set(first) & set(source.blocks.hashes()))
         assert len(source.blocks) <= BLOCKS
         assert told == set(source.blocks.hashes())
