@@ -1,7 +1,8 @@
 """What a relay tells its followers: length-prefixed MessagePack, block hashes only.
 
 A follower sends one line, ``follow``, and receives for each engine process a snapshot, then its changes in order. Who
-sends ``count`` receives one JSON object, the number of blocks by replica, and the connection ends. Token ids, salts and session names never leave the node.
+sends ``count`` receives one JSON object, the number of blocks by replica. Token ids, salts and session names never
+leave the node.
 """
 
 from __future__ import annotations
