@@ -14,7 +14,7 @@ from typing import Any
 from redis.exceptions import NoScriptError
 
 from caching.recent import Recent
-from gateway import errors
+from gateway import errors, telemetry
 from gateway.limits import MINUTE_US, SCRIPT, LocalBuckets, Verdict
 from gateway.turns import FAILURES, Turns
 from tenants import keyspace
@@ -88,6 +88,7 @@ async def _found(lookup: asyncio.Future[Any]) -> bytes | None:
 
 
 def _refusal(verdict: Verdict) -> errors.RateLimited:
+    telemetry.limit_refused("requests_per_minute")
     refusal = errors.rate_limited(verdict.limit, verdict.wait_us / 1e6)
     refusal.headers.extend(verdict.headers())
     return refusal

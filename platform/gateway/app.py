@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from billing.errors import WalError
+from gateway import telemetry
 from gateway.errors import BodyTooLarge, BodyTooSlow, GatewayError, Unavailable
 from gateway.messages import JSON, Incoming, Outgoing
 from gateway.pipeline import Pipeline
@@ -57,9 +58,18 @@ class GatewayApp:
         self._pipeline = pipeline
         self._max_body_bytes = max_body_bytes
         self._body_timeout_seconds = body_timeout_seconds
+        #: Requests being served now, streams that run included.
+        self.in_flight = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
+        self.in_flight += 1
+        try:
+            await self._serve(scope, receive, send)
+        finally:
+            self.in_flight -= 1
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = Body(receive)
         try:
             incoming = await self._read(scope, body)
@@ -68,6 +78,7 @@ class GatewayApp:
         except GatewayError as error:
             if isinstance(error, BodyTooLarge):
                 await self._discard(body)
+            telemetry.answered("unread", "", error.status)
             await _send(send, _refused(error))
             return
         work = asyncio.ensure_future(self._answer(incoming, send))

@@ -13,7 +13,7 @@ from uuid import UUID
 import aiohttp
 import orjson
 
-from gateway import errors
+from gateway import errors, telemetry
 from gateway.errors import EngineFailed
 from gateway.messages import Trace
 from gateway.metering import Meter
@@ -95,19 +95,23 @@ class Dispatcher:
         errand = _Errand(call=call, ask=ask, salt=salt, payload=engine_body(call, salt), meter=meter, trace=trace)
         failure = "nothing was tried"
         doubted: list[UUID] = []
-        for _ in range(MAX_ATTEMPTS):
+        for attempt in range(MAX_ATTEMPTS):
             try:
                 choice = self._router.choose(ask, self._candidates(left))
             except NoReplica:
                 break
             endpoint = left.pop(choice.replica_id)
+            if attempt:
+                telemetry.retried(trace.model)
             try:
                 reply = await self._try(endpoint, choice, errand)
             except WrongStatus as error:
                 failure = str(error)
+                telemetry.engine_failed(trace.model, error)
                 doubted.append(choice.replica_id)
             except FAILURES as error:
                 failure = type(error).__name__
+                telemetry.engine_failed(trace.model, error)
                 self._pass_over(choice.replica_id)
             else:
                 # Another replica could answer: so it was not the request, which may not shut anybody else out.

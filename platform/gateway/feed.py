@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +56,7 @@ class Feed:
         self._lock = threading.Lock()
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self._healthy = True
+        self._healthy_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
 
     def start(self) -> None:
@@ -79,6 +81,11 @@ class Feed:
         if self._view is None:
             raise Unavailable("Hearth is starting; its database has not answered yet.", "starting")
         return self._view
+
+    @property
+    def age_seconds(self) -> float | None:
+        """Since the database last answered; None until it did, and the first view is loaded."""
+        return None if self._healthy_at is None else time.monotonic() - self._healthy_at
 
     async def authenticate(self, text: str) -> Caller:
         """Return the caller of a key; waits up to two looks at the database for a key newer than the view.
@@ -155,6 +162,7 @@ class Feed:
     def _looked(self, *, healthy: bool) -> None:
         with self._lock:
             self._healthy = healthy
+            self._healthy_at = time.monotonic() if healthy else self._healthy_at
             waiting, self._waiting = self._waiting, []
         for loop, looked in waiting:
             with contextlib.suppress(RuntimeError):  # that loop was closed while it waited

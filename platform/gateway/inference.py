@@ -14,7 +14,7 @@ from caching import fingerprint, replay
 from caching.entry import MAX_ENTRY_BYTES, Entry, decode, encode
 from caching.errors import NotReplayable
 from catalogue.registry import ServedModel
-from gateway import prompts, streaming
+from gateway import prompts, streaming, telemetry
 from gateway.dispatch import FAILURES, Reply
 from gateway.errors import EngineFailed, EngineRefused, GatewayError, Unavailable
 from gateway.messages import JSON, SSE, Incoming, Outgoing, Trace
@@ -169,6 +169,7 @@ class Inference:
                 return
         except FAILURES as error:
             log.warning("replica %s broke a stream: %s", reply.choice.replica_id, error)
+            telemetry.engine_failed(self._model.name, error)
         except Unavailable as error:  # the usage log is full: what cannot be metered is not sent
             yield error.event()
             return

@@ -44,4 +44,6 @@ class Trace:
     #: time.time_ns() at arrival, and time.perf_counter() for durations.
     started_at_ns: int
     started: float
+    #: The name in the catalogue, once known.
+    model: str = ""
     headers: Headers = field(default_factory=list)

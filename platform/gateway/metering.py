@@ -13,6 +13,7 @@ from billing.records import CacheResult, End, Progress, Start, State, TokensSour
 from billing.wal import WalWriter
 from caching.entry import Entry
 from catalogue.registry import ServedModel
+from gateway import telemetry
 from gateway.errors import Unavailable
 from gateway.messages import Trace
 from gateway.schemas import Call
@@ -91,8 +92,10 @@ class Meter:
         """Write the END. Raises Unavailable."""
         if self._closed or self._start is None:
             return
-        self._append(self._new_end(state, status, usage, source))
+        end = self._new_end(state, status, usage, source)
+        self._append(end)
         self._closed = True
+        telemetry.ended(self._call.endpoint, self._model.name, end)
 
     def give_up(self, state: State, status: int, usage: Usage = NOTHING, *, source: TokensSource = "engine") -> None:
         """Write the END of a request that already failed. If that fails too, its START alone counts as interrupted."""
@@ -108,6 +111,7 @@ class Meter:
         end = self._new_end("complete", 200, NOTHING, "cache", avoided=(entry.prompt_tokens, entry.completion_tokens))
         self._append(start, end)
         self._closed = True
+        telemetry.ended(self._call.endpoint, self._model.name, end)
 
     async def synced(self) -> None:
         """Wait until what was written is on the disk; returns at once unless HEARTH_WAL_SYNC=always.

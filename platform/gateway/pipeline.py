@@ -10,7 +10,7 @@ from uuid import UUID
 import orjson
 
 from catalogue.registry import ServedModel
-from gateway import schemas
+from gateway import schemas, telemetry
 from gateway.deferred import POLL_PATH
 from gateway.errors import BadRequest, Forbidden, GatewayError, NotFound, Unauthorized, WrongMethod
 from gateway.inference import Inference
@@ -29,6 +29,8 @@ ENDPOINTS: dict[str, Endpoint] = {
 }
 MODELS = "/v1/models"
 INFERENCE_SCOPE = "inference"
+#: How a request is counted whose client left before its answer began.
+CLIENT_GONE = 499
 
 _REFUSALS = {
     "malformed": ("invalid_api_key", "The API key is not one of Hearth's: it looks like hk_… and is shown once."),
@@ -51,12 +53,12 @@ class Pipeline:
         trace = _trace(new_id(), incoming)
         if trace.client_request_id:
             trace.headers.append((b"x-client-request-id", trace.client_request_id.encode("latin-1", "replace")))
-        return await _answered(self._route(incoming, trace), trace)
+        return await _answered(self._route(incoming, trace), trace, _kind(incoming.path))
 
     async def run_deferred(self, request_id: UUID, public_id: str, endpoint: Endpoint, incoming: Incoming) -> Outgoing:
         """Answer a request that was accepted earlier, under its own id; its limit is not taken a second time."""
         trace = _trace(request_id, incoming)
-        return await _answered(self._run_deferred(public_id, endpoint, incoming, trace), trace)
+        return await _answered(self._run_deferred(public_id, endpoint, incoming, trace), trace, endpoint)
 
     async def _run_deferred(self, public_id: str, endpoint: Endpoint, incoming: Incoming, trace: Trace) -> Outgoing:
         try:
@@ -65,6 +67,7 @@ class Pipeline:
             raise _unauthorized(refusal) from None
         call = schemas.parse(endpoint, incoming.body)
         model = self._model(caller, call)
+        trace.model = model.name
         return await Inference(self._parts, caller, call, model, trace).run(incoming, limited=False)
 
     async def _route(self, incoming: Incoming, trace: Trace) -> Outgoing:
@@ -88,6 +91,7 @@ class Pipeline:
         caller = _allowed(await self._authenticate(incoming.headers))
         call = schemas.parse(endpoint, incoming.body)
         model = self._model(caller, call)
+        trace.model = model.name
         if "respond-async" in incoming.headers.get("prefer", "").lower():
             if call.stream:
                 raise BadRequest("A deferred answer cannot be streamed; leave 'stream' out.", "invalid_value", "stream")
@@ -139,7 +143,18 @@ class Pipeline:
         return Outgoing(status=200, headers=[*JSON, *trace.headers], body=orjson.dumps(document))
 
 
-async def _answered(work: Awaitable[Outgoing], trace: Trace) -> Outgoing:
+async def _answered(work: Awaitable[Outgoing], trace: Trace, endpoint: str) -> Outgoing:
+    """Return what ``work`` answers, and count it."""
+    status = CLIENT_GONE
+    try:
+        outgoing = await _told(work, trace)
+        status = outgoing.status
+        return outgoing
+    finally:
+        telemetry.answered(endpoint, trace.model, status)
+
+
+async def _told(work: Awaitable[Outgoing], trace: Trace) -> Outgoing:
     """Return what ``work`` answers, an error as an answer; what nobody foresaw is logged and told as such."""
     try:
         return await work
@@ -164,6 +179,13 @@ def _trace(request_id: UUID, incoming: Incoming) -> Trace:
 def refused(error: GatewayError, trace: Trace) -> Outgoing:
     """Return an error as an answer."""
     return Outgoing(status=error.status, headers=[*JSON, *trace.headers, *error.headers], body=error.body())
+
+
+def _kind(path: str) -> str:
+    """Return how requests to a path are counted together: paths hold ids, and anything a stranger types."""
+    if path in ENDPOINTS:
+        return path
+    return next((known for known in (MODELS, POLL_PATH) if path.startswith(known)), "other").rstrip("/")
 
 
 def _unauthorized(refusal: KeyRefused) -> GatewayError:

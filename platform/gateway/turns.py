@@ -19,6 +19,8 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisGone
 from redis.exceptions import RedisError
 
+from gateway import telemetry
+
 log = logging.getLogger(__name__)
 
 FAILURES_TO_OPEN = 5
@@ -50,13 +52,18 @@ class Turns:
         """
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         answer.add_done_callback(_seen)
-        if time.monotonic() < self._closed_until:
+        if self.left_alone:
             answer.set_exception(RedisGone("Redis failed a moment ago and is left alone"))
             return answer
         self._waiting.append((command, answer))
         if self._talking is None:
             self._talking = asyncio.ensure_future(self._talk())
         return answer
+
+    @property
+    def left_alone(self) -> bool:
+        """True while Redis has failed so often that it is not asked."""
+        return time.monotonic() < self._closed_until
 
     async def close(self) -> None:
         """Let the turn under way end, then close the connection."""
@@ -106,8 +113,10 @@ class Turns:
 
     def _failed(self) -> None:
         self._failures += 1
+        telemetry.REDIS_TURN_FAILURES.inc()
         if self._failures >= FAILURES_TO_OPEN:
             self._closed_until = time.monotonic() + OPEN_SECONDS
+            telemetry.REDIS_BREAKER_OPENS.inc()
 
 
 def _give(waiting: asyncio.Future[Any], answer: Any) -> None:

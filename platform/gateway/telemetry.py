@@ -1,0 +1,174 @@
+"""What a gateway process counts, for Prometheus.
+
+Labels have few values by nature: endpoints, models, kinds. A tenant, a key or a project is never one. A request
+passes here a few times and may spend 5 µs on it, so each combination of labels is looked up once and kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+
+import aiohttp
+from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from billing.records import End
+
+#: Seconds: from an answer out of the prediction cache to a long generation.
+DURATIONS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+FIRST_TOKENS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+_REQUESTS = Counter(
+    "hearth_gateway_requests",
+    "Requests that were answered, refusals included; model is empty until it is known.",
+    ("endpoint", "model", "status"),
+)
+_ANSWERS = Counter("hearth_gateway_answers", "Metered answers, by how they ended.", ("model", "state"))
+_DURATION = Histogram(
+    "hearth_gateway_request_duration_seconds",
+    "From the arrival of a metered request to its last byte.",
+    ("endpoint", "model"),
+    buckets=DURATIONS,
+)
+_FIRST_TOKEN = Histogram(
+    "hearth_gateway_time_to_first_token_seconds",
+    "From the arrival of a streamed request to its first token, without answers from the prediction cache.",
+    ("model",),
+    buckets=FIRST_TOKENS,
+)
+_TOKENS = Counter("hearth_gateway_tokens", "Tokens of metered answers, in disjoint classes.", ("model", "kind"))
+_CACHE = Counter(
+    "hearth_gateway_cache_results", "What the prediction cache had for metered requests.", ("result", "reason")
+)
+_LIMIT_REFUSALS = Counter("hearth_gateway_limit_refusals", "Requests refused by a tenant's limit.", ("reason",))
+_ENGINE_FAILURES = Counter(
+    "hearth_gateway_engine_failures",
+    "Engines that failed a request, before or after its first byte.",
+    ("model", "reason"),
+)
+_ENGINE_RETRIES = Counter("hearth_gateway_engine_retries", "Requests sent to another replica.", ("model",))
+REDIS_TURN_FAILURES = Counter("hearth_gateway_redis_turn_failures", "Turns of Redis that failed or were too slow.")
+REDIS_BREAKER_OPENS = Counter("hearth_gateway_redis_breaker_opens", "Times that Redis was left alone for a while.")
+
+#: For requests that wait for a replica: how many do now, and how long each waited, by what came of it.
+HELD_REQUESTS = Gauge("hearth_gateway_held_requests", "Requests that wait for a replica to be ready.", ("model",))
+HOLD_SECONDS = Histogram(
+    "hearth_gateway_hold_seconds",
+    "How long requests waited for a replica to be ready.",
+    ("model", "outcome"),
+    buckets=(0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0),
+)
+
+
+def answered(endpoint: str, model: str, status: int) -> None:
+    """Count a request whose answer begins now, or that was refused."""
+    _requests(endpoint, model, status // 100).inc()
+
+
+def ended(endpoint: str, model: str, end: End) -> None:
+    """Count what the usage record of a request says at its end."""
+    series = _series(endpoint, model)
+    series.duration.observe(end.duration_ms / 1000)
+    if end.ttft_ms is not None:
+        series.first_token.observe(end.ttft_ms / 1000)
+    if end.prompt_tokens:
+        series.prompt_tokens.inc(end.prompt_tokens)
+    if end.cached_prompt_tokens:
+        series.cached_prompt_tokens.inc(end.cached_prompt_tokens)
+    if end.completion_tokens:
+        series.completion_tokens.inc(end.completion_tokens)
+    _answers(model, end.state).inc()
+    _cache_results(end.cache_result, end.cache_reason).inc()
+
+
+def limit_refused(reason: str) -> None:
+    """Count a request that a tenant's limit refused; ``reason`` is the limit's name."""
+    _LIMIT_REFUSALS.labels(reason).inc()
+
+
+def engine_failed(model: str, failure: Exception) -> None:
+    """Count an engine that failed a request."""
+    _ENGINE_FAILURES.labels(model, _reason(failure)).inc()
+
+
+def retried(model: str) -> None:
+    """Count a request that goes to another replica."""
+    _ENGINE_RETRIES.labels(model).inc()
+
+
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """What is kept of one endpoint and model."""
+
+    duration: Histogram
+    first_token: Histogram
+    prompt_tokens: Counter
+    cached_prompt_tokens: Counter
+    completion_tokens: Counter
+
+
+@cache
+def _series(endpoint: str, model: str) -> _Series:
+    return _Series(
+        duration=_DURATION.labels(endpoint, model),
+        first_token=_FIRST_TOKEN.labels(model),
+        prompt_tokens=_TOKENS.labels(model, "prompt"),
+        cached_prompt_tokens=_TOKENS.labels(model, "cached_prompt"),
+        completion_tokens=_TOKENS.labels(model, "completion"),
+    )
+
+
+_answers = cache(_ANSWERS.labels)
+_cache_results = cache(_CACHE.labels)
+
+
+@cache
+def _requests(endpoint: str, model: str, hundreds: int) -> Counter:
+    return _REQUESTS.labels(endpoint, model, f"{hundreds}xx")
+
+
+def _reason(failure: Exception) -> str:
+    match failure:
+        case TimeoutError():
+            return "timeout"
+        case aiohttp.ClientConnectorError():
+            return "connect"
+        case aiohttp.ClientConnectionError() | aiohttp.ClientPayloadError() | OSError():
+            return "broken"
+        case _:
+            return "status"
+
+
+class Now(Collector):
+    """What a gateway process is doing at this moment. ``feed_age`` is None before the first view."""
+
+    def __init__(
+        self,
+        *,
+        in_flight: Callable[[], int],
+        feed_age: Callable[[], float | None],
+        redis_left_alone: Callable[[], bool],
+    ) -> None:
+        self._in_flight = in_flight
+        self._feed_age = feed_age
+        self._redis_left_alone = redis_left_alone
+
+    def describe(self) -> list[Metric]:
+        """Return nothing, which keeps the registry from collecting to learn the names."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the gauges; the feed's age is absent before its first view."""
+        yield GaugeMetricFamily("hearth_gateway_in_flight_requests", "Requests being served.", self._in_flight())
+        yield GaugeMetricFamily(
+            "hearth_gateway_redis_breaker_open", "1 while Redis is left alone after failures.", self._redis_left_alone()
+        )
+        age = self._feed_age()
+        if age is not None:
+            yield GaugeMetricFamily(
+                "hearth_gateway_feed_age_seconds", "Since the gateway last looked at the database.", age
+            )
