@@ -45,7 +45,7 @@ def ensure_node(actor: Actor, *, pool: Pool, name: str) -> Node:
 @transaction.atomic
 def create(actor: Actor, *, name: str, revision: ModelRevision, pools: Sequence[Pool], replicas: int) -> Deployment:
     """Create a deployment that fills ``pools`` in the order given. Raises Conflict, BadCount."""
-    _check_count(replicas)
+    _check_bounds(replicas, replicas)
     existing = Deployment.objects.filter(name=name).first()
     if existing is not None:
         raise Conflict("deployment", name, "id", str(existing.id), "a new one")
@@ -84,27 +84,25 @@ def redeploy(actor: Actor, deployment: str, *, revision: ModelRevision, pools: S
 
 
 @transaction.atomic
-def scale(actor: Actor, deployment: str, replicas: int) -> Deployment:
-    """Set how many replicas a deployment shall have; the same number twice changes nothing.
+def scale(actor: Actor, deployment: str, replicas: int, maximum: int | None = None) -> Deployment:
+    """Set how many replicas a deployment has: so many, or, with a ``maximum``, at least so many as scaling decides.
 
-    It also forgives: a node where the deployment failed is offered to it again. Raises NotFound, BadCount.
+    Absolute: the same numbers twice change nothing. It also forgives: a node where the deployment failed is offered
+    to it again. Waits for a tick that is running. Raises NotFound, BadCount.
     """
-    _check_count(replicas)
+    most = replicas if maximum is None else maximum
+    _check_bounds(replicas, most)
+    reconcile.lock(wait=True)
     row = Deployment.objects.select_for_update(no_key=True).filter(name=deployment, archived_at=None).first()
     if row is None:
         raise NotFound("deployment", deployment)
-    before = row.desired_replicas
-    row.min_replicas = row.desired_replicas = row.max_replicas = replicas
+    before = _bounds(row)
+    row.min_replicas, row.max_replicas = replicas, most
+    row.desired_replicas = min(max(row.desired_replicas, replicas), most)
     row.save(update_fields=["min_replicas", "desired_replicas", "max_replicas"])
     row.replicas.filter(state=Replica.State.FAILED).update(desired_state=Replica.Desired.STOPPED)
-    if before != replicas:
-        audit.record(
-            actor,
-            "deployment.scaled",
-            ("deployment", row.id),
-            before={"replicas": before},
-            after={"replicas": replicas},
-        )
+    if before != _bounds(row):
+        audit.record(actor, "deployment.scaled", ("deployment", row.id), before=before, after=_bounds(row))
     return row
 
 
@@ -133,6 +131,15 @@ def _link(deployment: Deployment, pools: Sequence[Pool]) -> None:
     )
 
 
-def _check_count(replicas: int) -> None:
-    if not 0 <= replicas <= MAX_REPLICAS:
-        raise BadCount(replicas, f"0 to {MAX_REPLICAS}")
+def _bounds(row: Deployment) -> dict[str, int]:
+    """Return what the audit log says of a deployment's size: one number, or two when scaling has a range."""
+    if row.min_replicas == row.max_replicas:
+        return {"replicas": row.min_replicas}
+    return {"minimum": row.min_replicas, "maximum": row.max_replicas}
+
+
+def _check_bounds(minimum: int, maximum: int) -> None:
+    if not 0 <= minimum <= MAX_REPLICAS:
+        raise BadCount(minimum, f"0 to {MAX_REPLICAS}")
+    if not minimum <= maximum <= MAX_REPLICAS:
+        raise BadCount(maximum, f"{minimum} to {MAX_REPLICAS}", "replicas at most")

@@ -1,9 +1,11 @@
 """Errors of the workers room.
 
 WorkerError
-├── NotFound      no pool, node or deployment of that name
+├── NotFound      no pool, node, slot, replica, placeholder or deployment of that name
+├── Ambiguous     several ids end like that
 ├── Conflict      the name is taken by something else
-├── BadCount      a number of replicas that is not allowed
+├── BadCount      a number that is not allowed
+├── Refused       it cannot be done as things are
 └── Superseded    a newer agent owns the node: this one may change nothing any more
 """
 
@@ -18,8 +20,20 @@ class WorkerError(Exception):
 
 @dataclass(eq=False)
 class NotFound(WorkerError):
+    """``known`` are the names there are, at most a few; empty when nobody looked or there are none."""
+
     kind: str
     name: str
+    known: tuple[str, ...] = ()
+
+
+@dataclass(eq=False)
+class Ambiguous(WorkerError):
+    """``candidates`` are the whole ids that end in ``name``."""
+
+    kind: str
+    name: str
+    candidates: tuple[str, ...]
 
 
 @dataclass(eq=False)
@@ -35,8 +49,21 @@ class Conflict(WorkerError):
 
 @dataclass(eq=False)
 class BadCount(WorkerError):
+    """``asked`` is no number of ``what`` that is ``allowed``."""
+
     asked: int
     allowed: str
+    what: str = "replicas"
+
+
+@dataclass(eq=False)
+class Refused(WorkerError):
+    """``kind`` ``name`` is in a state where this cannot be done: ``why``, and ``instead`` what can be."""
+
+    kind: str
+    name: str
+    why: str
+    instead: str
 
 
 @dataclass(eq=False)

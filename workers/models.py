@@ -188,6 +188,8 @@ class Replica(models.Model):
         "Placeholder", null=True, blank=True, on_delete=models.PROTECT, related_name="replica"
     )
     desired_state = models.CharField(max_length=16, choices=Desired.choices, default=Desired.RUNNING)
+    #: An operator drains it: it serves until its replacement does, and stops then. See ``placement.plan``.
+    leaving = models.BooleanField(default=False, db_default=False)
     state = models.CharField(max_length=16, choices=State.choices, default=State.REQUESTED)
     state_since = models.DateTimeField(db_default=Now())
     fence = models.BigIntegerField(default=0)

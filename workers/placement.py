@@ -11,7 +11,7 @@ from uuid import UUID
 #: Which replicas to give up first: those that serve nobody.
 STOP_ORDER = ("requested", "reserved", "backoff", "starting", "warming", "suspect", "draining", "ready")
 
-StopReason = Literal["surplus", "replaced", "settled"]
+StopReason = Literal["surplus", "replaced", "settled", "drained"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,10 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaView:
-    """A replica that is wanted. ``failed_recently`` holds for the time its node is not offered again."""
+    """A replica that is wanted. ``failed_recently`` holds for the time its node is not offered again.
+
+    ``leaving`` ones are drained by an operator: they stop once others serve in their place.
+    """
 
     id: UUID
     state: str
@@ -41,6 +44,7 @@ class ReplicaView:
     pool_id: UUID | None
     requests: int
     failed_recently: bool = False
+    leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +118,8 @@ def plan(deployments: Iterable[DeploymentView], nodes: Sequence[NodeView]) -> Pl
         for replica in deployment.replicas:
             if replica.state == "failed" and not replica.failed_recently:
                 stop[replica.id] = "settled"
+        leaving = [replica for replica in working if replica.leaving]
+        working = [replica for replica in working if not replica.leaving]
         missing = deployment.desired - len(working)
         chosen = _fill(deployment, working, missing, room)
         place += [(deployment.id, node.id) for node in chosen]
@@ -121,6 +127,7 @@ def plan(deployments: Iterable[DeploymentView], nodes: Sequence[NodeView]) -> Pl
         if missing <= 0:
             stop |= {replica.id: "replaced" for replica in lost}
             stop |= {replica.id: "surplus" for replica in _surplus(deployment, working, -missing)}
+        stop |= {replica.id: "drained" for replica in _drained(deployment, leaving, working, missing - len(chosen))}
     return Plan(place=tuple(place), stop=stop)
 
 
@@ -162,3 +169,19 @@ def _surplus(deployment: DeploymentView, working: Sequence[ReplicaView], count: 
             there[replica.pool_id] -= 1
             given_up.append(replica)
     return given_up
+
+
+def _drained(
+    deployment: DeploymentView, leaving: Sequence[ReplicaView], others: Sequence[ReplicaView], homeless: int
+) -> list[ReplicaView]:
+    """Return the leaving replicas that stop now: those that serve nobody, and as many as others serve instead.
+
+    For each of the ``homeless`` replacements, those that have no place, one stops all the same: the operator wants
+    what it is on. Not while replacements fail to start: the one that works would be lost for nothing.
+    """
+    needed = deployment.desired - sum(replica.state == "ready" for replica in others)
+    if not any(replica.failed_recently for replica in deployment.replicas):
+        needed -= max(0, homeless)
+    serving = sorted((replica for replica in leaving if replica.state == "ready"), key=lambda each: -each.requests)
+    kept = {replica.id for replica in serving[: max(0, needed)]}
+    return [replica for replica in leaving if replica.id not in kept]

@@ -34,6 +34,7 @@ _REASONS: dict[StopReason, str] = {
     "surplus": "more replicas than desired",
     "replaced": "replaced elsewhere",
     "settled": "its node may be tried again",
+    "drained": "an operator drained it",
 }
 
 
@@ -142,6 +143,7 @@ def _deployments() -> tuple[DeploymentView, ...]:
                 pool_id=row.node.pool_id if row.node else None,
                 requests=row.running_requests + row.waiting_requests,
                 failed_recently=row.recent,
+                leaving=row.leaving,
             )
         )
     return tuple(
