@@ -20,8 +20,8 @@ from billing import prices
 from catalogue import registry as catalogue
 from catalogue.models import ModelRevision
 from catalogue.registry import Description
-from hearth import env
-from tenants import keys, registry
+from hearth import cluster, env
+from tenants import audit, keys, registry
 from tenants.audit import SYSTEM
 from tenants.errors import KeyRefused, NotFound
 from tenants.ids import PLATFORM_SLUG
@@ -29,7 +29,7 @@ from tenants.models import Project, Tenant, User
 from tenants.registry import Policy
 from workers import deployments
 from workers.engines.driver import TINY_MODEL
-from workers.models import Deployment, Node, Pool
+from workers.models import Deployment, Pool
 
 ADMIN = "admin"
 TINY_NAME = "hearth-tiny"
@@ -65,6 +65,7 @@ def run(*, engine: Literal["vllm", "simulated"], model: str, replicas: int, node
 
     Needs a migrated database. Raises what the rooms raise, and OSError when the keys cannot be written.
     """
+    cluster.declare_secrets()
     platform = _tenant(PLATFORM_SLUG, "Platform", Policy(cache_mode="off"))
     _admin()
     revision = _model(platform, engine, model)
@@ -146,13 +147,16 @@ def _deployment(revision: ModelRevision, replicas: int, node: str) -> None:
 
 
 def _pool(node: str) -> Pool:
-    """Return the pool that the node is in; a new node joins the one of its hardware, whatever engine it runs."""
-    known = Node.objects.select_related("pool").filter(name=node).first()
-    if known is not None:
-        return known.pool
-    kind = "gpu" if Path("/dev/nvidia0").exists() else "cpu"
-    pool = deployments.ensure_pool(SYSTEM, name=f"local-{kind}", kind=kind)
-    deployments.ensure_node(SYSTEM, pool=pool, name=node)
+    """Return the node's pool, keeping as many placeholders, and as warm, as the environment says."""
+    pool = cluster.local_pool(node)
+    before = {"placeholders_per_node": pool.placeholders_per_node, "placeholder_level": pool.placeholder_level}
+    after = {
+        "placeholders_per_node": settings.PLACEHOLDERS,
+        "placeholder_level": env.text("HEARTH_PLACEHOLDER_LEVEL"),
+    }
+    if before != after:
+        Pool.objects.filter(id=pool.id).update(**after)
+        audit.record(SYSTEM, "pool.changed", ("pool", pool.id), before=before, after=after)
     return pool
 
 

@@ -11,7 +11,19 @@ import os
 import sys
 from collections.abc import Sequence
 
-from hearth import detached, keeper, lock, preflight, roles, secrets, status, summary, supervisor
+from hearth import (
+    detached,
+    keeper,
+    lock,
+    node,
+    preflight,
+    prepare,
+    roles,
+    secrets_transfer,
+    status,
+    summary,
+    supervisor,
+)
 from hearth import env as settings
 from hearth.embedded.errors import EmbeddedServerError
 from hearth.fleet import MigrationFailed
@@ -29,6 +41,16 @@ Start an instance and keep it running: embedded PostgreSQL and Redis (unless DAT
 servers), database migrations, the engine (installed first when it is missing: 4 GB and 2 minutes on a CPU), one
 process per role, HEARTH_REPLICAS engine replicas (default 2). Ends with an address, a login and a curl to paste.
 Running it again while it runs prints the same summary. Ctrl-C stops everything in order, a second one in haste.
+"""
+
+
+NODE_HELP = """\
+Run the engines of a further machine: an agent, the engines that the cluster places here, and the drain of what they
+were used for. Stays in the foreground; Ctrl-C or SIGTERM lets the engines finish, hands their replicas to other nodes
+and stops; killed, it leaves them running, and the next start adopts them. Needs, from the first machine:
+DATABASE_URL and REDIS_URL (its servers), the engine key in HEARTH_DATA_DIR (`hearth secrets export -` there, into
+`hearth secrets import -` here), and for this machine HEARTH_NODE (its name, default the host name),
+HEARTH_NODE_ADDRESS (where gateways reach it), HEARTH_POOL (default local-cpu or local-gpu), HEARTH_SLOTS.
 """
 
 
@@ -95,9 +117,33 @@ def _role(parsed: argparse.Namespace) -> int:
     """Become the role's program, so that whoever started this command supervises the role itself."""
     instance = from_environment()
     command = roles.BY_NAME[parsed.name].command(instance)
-    instance.make_folders()
-    secrets.load_or_create(instance.data_dir)
+    node.check_role(instance, parsed.name)
     os.execve(command[0], command, instance.environment(parsed.name))
+
+
+def _node(parsed: argparse.Namespace) -> int:
+    instance = from_environment()
+    try:
+        node.NodeHost(instance, Progress(), with_drain=not parsed.agent_only).run()
+    except lock.AlreadyRunning:
+        return _fail(f"An instance or a node runs on {instance.data_dir} already.", "`hearth down` stops it.")
+    return 0
+
+
+def _bootstrap(_: argparse.Namespace) -> int:
+    prepare.run(from_environment(), Progress())
+    return 0
+
+
+def _secrets(parsed: argparse.Namespace) -> int:
+    instance = from_environment()
+    if parsed.action == "export":
+        secrets_transfer.export(instance.data_dir, parsed.file, everything=parsed.all)
+        return 0
+    preflight.check_folders(instance)
+    secrets_transfer.take(instance.data_dir, parsed.file)
+    print(f"The secrets are in {instance.data_dir}.", file=sys.stderr)
+    return 0
 
 
 def _manage(parsed: argparse.Namespace) -> int:
@@ -150,14 +196,7 @@ def _parser() -> argparse.ArgumentParser:
     state.add_argument("--json", action="store_true", help="print JSON, without secrets")
     state.set_defaults(run=_status)
 
-    role = commands.add_parser(
-        "role",
-        help="run one role in the foreground",
-        description="Run one role as the supervisor does, for a container or a debugger. Needs the database and "
-        "Redis of DATABASE_URL and REDIS_URL, or the embedded ones of a running instance.",
-    )
-    role.add_argument("name", choices=sorted(roles.BY_NAME), help="which one")
-    role.set_defaults(run=_role)
+    _add_roles(commands)
 
     manage = commands.add_parser(
         "manage",
@@ -176,6 +215,49 @@ def _parser() -> argparse.ArgumentParser:
     engine.add_argument("action", choices=("install", "status"), help="what to do")
     engine.set_defaults(run=_engine)
     return parser
+
+
+def _add_roles(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add what runs an instance in parts: on several machines, in containers, under systemd."""
+    role = commands.add_parser(
+        "role",
+        help="run one role in the foreground",
+        description="Run one role as the supervisor does, for a container, a systemd unit or a debugger: this process "
+        "becomes the role's. Needs the database and Redis of DATABASE_URL and REDIS_URL, or the embedded ones of a "
+        "running instance, and the secrets in HEARTH_DATA_DIR. Refuses to start while they do not fit each other.",
+    )
+    role.add_argument("name", choices=sorted(roles.BY_NAME), help="which one")
+    role.set_defaults(run=_role)
+
+    member = commands.add_parser("node", help="run the engines of a further machine", description=NODE_HELP)
+    member.add_argument("--agent-only", action="store_true", help="another process drains the WAL of HEARTH_DATA_DIR")
+    member.set_defaults(run=_node)
+
+    first = commands.add_parser(
+        "bootstrap",
+        help="bring the database to this version and fill it, once",
+        description="What `hearth up` does before it starts anything: make the secrets, migrate the database of "
+        "DATABASE_OWNER_URL, create the operator, the demo tenants, the model and its deployment. Starts nothing; "
+        "running it again changes nothing. For instances in parts, before their roles.",
+    )
+    first.set_defaults(run=_bootstrap)
+
+    keys = commands.add_parser(
+        "secrets",
+        help="take secrets to another machine of the cluster",
+        description="Write the secrets of HEARTH_DATA_DIR to a new file of mode 0600, or - for standard output; or "
+        "make exported ones the secrets of HEARTH_DATA_DIR, where there are none yet. Over the network, on no disk: "
+        "hearth secrets export - | ssh OTHER hearth secrets import -",
+    )
+    keys.add_argument("action", choices=("export", "import"), help="what to do")
+    keys.add_argument("file", help="a file, or - for standard input or output")
+    keys.add_argument(
+        "--all",
+        action="store_true",
+        help="export everything, for a backup or a machine with a gateway or a portal; without it only what "
+        "`hearth node` needs, the engine key",
+    )
+    keys.set_defaults(run=_secrets)
 
 
 def _fail(problem: str, remedy: str) -> int:

@@ -116,6 +116,13 @@ def request_stop() -> int:
     return deployments.stop_all(SYSTEM)
 
 
+def withdraw(node: str) -> int:
+    """Ask the replicas of one node to stop and return how many were asked. Needs :func:`connect`."""
+    from hearth import cluster
+
+    return cluster.withdraw(node)
+
+
 def disconnect() -> None:
     """Close the database connection, so that an idle supervisor holds none."""
     from django.db import connections

@@ -6,6 +6,7 @@ Embedded servers are not ended here: a start adopts the ones that still run.
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 from hearth import processes
 from hearth.instance import Instance
@@ -20,30 +21,32 @@ def clear(instance: Instance) -> list[str]:
 
     Call it with the instance's lock held. A record whose pid now belongs to another process ends nothing.
     """
-    ended = []
-    for folder in (instance.records_dir, instance.engines_dir):
-        for path in sorted(folder.glob("*.json")):
-            leader = processes.read_record(path)
-            if leader is not None and session_members(leader):
-                processes.end_session(leader, grace_seconds=GRACE_SECONDS)
-                ended.append(path.stem)
-            path.unlink(missing_ok=True)
+    ended = clear_roles(instance) + _end_recorded(instance.engines_dir, grace_seconds=GRACE_SECONDS)
     instance.up_path.unlink(missing_ok=True)
     return ended
 
 
+def clear_roles(instance: Instance) -> list[str]:
+    """The same for roles alone; the next agent adopts the engines."""
+    return _end_recorded(instance.records_dir, grace_seconds=GRACE_SECONDS)
+
+
 def end_engines(instance: Instance, *, grace_seconds: float) -> list[str]:
     """End every engine in the agent's registry with its process group; return their names. Idempotent."""
+    return _end_recorded(instance.engines_dir, grace_seconds=grace_seconds)
+
+
+def remove_sockets(instance: Instance) -> None:
+    """Remove the folder of the sockets and what killed engines left in it. Only once nothing listens there."""
+    shutil.rmtree(instance.sockets_dir, ignore_errors=True)
+
+
+def _end_recorded(folder: Path, *, grace_seconds: float) -> list[str]:
     ended = []
-    for path in sorted(instance.engines_dir.glob("*.json")):
+    for path in sorted(folder.glob("*.json")):
         leader = processes.read_record(path)
         if leader is not None and session_members(leader):
             processes.end_session(leader, grace_seconds=grace_seconds)
             ended.append(path.stem)
         path.unlink(missing_ok=True)
     return ended
-
-
-def remove_sockets(instance: Instance) -> None:
-    """Remove the folder of the sockets and what killed engines left in it. Only once nothing listens there."""
-    shutil.rmtree(instance.sockets_dir, ignore_errors=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import psutil
 
+from hearth import env
 from hearth.instance import Instance
 
 OLDEST_PYTHON = (3, 11)
@@ -97,6 +98,18 @@ def check_ports(instance: Instance) -> None:
             _try_to_listen(instance.host, port)
         except OSError as error:
             raise _port_error(instance.host, port, user, error) from error
+
+
+def check_address() -> None:
+    """Raise PreflightError unless engines can listen on HEARTH_NODE_ADDRESS."""
+    address = env.text("HEARTH_NODE_ADDRESS")
+    try:
+        _try_to_listen(address, 0)
+    except OSError as error:
+        raise PreflightError(
+            f"HEARTH_NODE_ADDRESS={address} is no address of this machine: {error.strerror}.",
+            "Set it to the one that the gateways reach this machine under; `ip address` lists them.",
+        ) from error
 
 
 def port_holder(port: int) -> PortHolder | None:

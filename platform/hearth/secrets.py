@@ -2,7 +2,9 @@
 
     SecretsError
     ├── SecretsExposed    somebody besides the owner may read the file
-    └── SecretsCorrupt    not what :func:`create` writes
+    ├── SecretsCorrupt    not what :func:`load_or_create` writes
+    ├── SecretsMissing    there is no file, and making one would help nobody
+    └── SecretsDiffer     the file here is of another cluster (``hearth.secrets_transfer``)
 
 Keys that sign or salt stored values are versioned: a new version is added and made current, and the old ones
 stay until nothing refers to them. Losing ``key_pepper`` makes every API key useless, so the file belongs in a
@@ -42,6 +44,14 @@ class SecretsExposed(SecretsError):
 
 class SecretsCorrupt(SecretsError):
     """It is not JSON, or a value is missing or has the wrong form."""
+
+
+class SecretsMissing(SecretsError):
+    """There is none where the secrets of a running cluster are needed."""
+
+
+class SecretsDiffer(SecretsError):
+    """There is one, and it is not the one of the cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +121,50 @@ def load_or_create(data_dir: Path) -> Secrets:
     """
     path = path_in(data_dir)
     if not path.exists():
-        _write_once(path, json.dumps(_to_json(_generate()), indent=2) + "\n")
+        _write_once(path, _document_text(_generate()))
     return load(data_dir)
+
+
+def require(data_dir: Path) -> Secrets:
+    """Read the secrets of the cluster that this data directory belongs to. Raises SecretsMissing and as :func:`load`.
+
+    For what joins others: secrets made afresh would open nothing there.
+    """
+    try:
+        return load(data_dir)
+    except FileNotFoundError:
+        raise SecretsMissing(
+            path_in(data_dir),
+            f"There are no secrets in {data_dir}.",
+            "The first machine makes them (`hearth up` or `hearth bootstrap`). Take them from there: "
+            "`hearth secrets export -` there, into `hearth secrets import -` here.",
+        ) from None
+
+
+def write_new(data_dir: Path, document: dict[str, Any]) -> None:
+    """Make the file of ``document`` and of random values for whatever it leaves out. The folder must exist.
+
+    An existing file stays. Raises SecretsCorrupt, and then writes nothing, when a value has the wrong form.
+    """
+    path = path_in(data_dir)
+    try:
+        whole = _from_json(as_json(_generate()) | document)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise SecretsCorrupt(path, f"A value to import has the wrong form: {error}.", "Export it again.") from error
+    _write_once(path, _document_text(whole))
+
+
+def as_json(found: Secrets) -> dict[str, Any]:
+    """Return the file's content as JSON values. Handle it like the file."""
+    return {
+        "django_secret_key": found.django_secret_key,
+        "key_pepper": _key_to_json(found.key_pepper),
+        "cache_salt": _key_to_json(found.cache_salt),
+        "cache_mac": _key_to_json(found.cache_mac),
+        "engine_key": found.engine_key,
+        "database_passwords": asdict(found.database_passwords),
+        "admin_password": found.admin_password,
+    }
 
 
 def load_or_ephemeral(data_dir: Path) -> Secrets:
@@ -152,6 +204,10 @@ def _write_once(path: Path, text: str) -> None:
         temporary.unlink()
 
 
+def _document_text(found: Secrets) -> str:
+    return json.dumps(as_json(found), indent=2) + "\n"
+
+
 def _generate() -> Secrets:
     return Secrets(
         django_secret_key=secrets.token_urlsafe(50),
@@ -170,18 +226,6 @@ def _generate() -> Secrets:
 
 def _new_key() -> VersionedKey:
     return VersionedKey(current=1, versions={1: secrets.token_bytes(KEY_BYTES)})
-
-
-def _to_json(found: Secrets) -> dict[str, Any]:
-    return {
-        "django_secret_key": found.django_secret_key,
-        "key_pepper": _key_to_json(found.key_pepper),
-        "cache_salt": _key_to_json(found.cache_salt),
-        "cache_mac": _key_to_json(found.cache_mac),
-        "engine_key": found.engine_key,
-        "database_passwords": asdict(found.database_passwords),
-        "admin_password": found.admin_password,
-    }
 
 
 def _key_to_json(key: VersionedKey) -> dict[str, Any]:

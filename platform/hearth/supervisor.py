@@ -67,7 +67,7 @@ class Supervisor:
         self._progress.say("Database migrated")
         self._keeper.go_on()
         fleet.connect(self._instance)
-        fleet.request_stop()  # no engine of before runs any more: rows that say ready would be believed
+        fleet.withdraw(self._instance.node)  # nothing of before runs here: rows that say ready would be believed
         first = fleet.bootstrap(self._instance, engine)
         self._database_ready = True
         self._keeper.start(ROLES, engine)

@@ -1,0 +1,79 @@
+"""Take secrets from one machine of a cluster to another, and notice when two machines have different ones.
+
+What runs engines needs one secret, the engine key; everything else it makes for itself, so a stolen node opens no
+API key and no database. A machine with a gateway or a portal of its own, and a backup, need all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from hearth import secrets
+from hearth.secrets import Secrets, SecretsCorrupt, SecretsDiffer, SecretsError, VersionedKey
+
+#: Standard input or output instead of a file: `hearth secrets export - | ssh other hearth secrets import -`.
+STREAM = "-"
+#: What a node needs of the cluster's secrets.
+OF_A_NODE = ("engine_key",)
+#: What every machine with a gateway, a portal or an inference worker needs to be the same.
+OF_THE_CLUSTER = (*OF_A_NODE, "django_secret_key", "key_pepper", "cache_salt", "cache_mac")
+
+
+def export(data_dir: Path, destination: str, *, everything: bool) -> None:
+    """Write secrets to a new file, mode 0600, or to standard output. Raises SecretsError."""
+    whole = secrets.as_json(secrets.require(data_dir))
+    text = json.dumps(whole if everything else {name: whole[name] for name in OF_A_NODE}, indent=2) + "\n"
+    if destination == STREAM:
+        sys.stdout.write(text)
+        return
+    path = Path(destination)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, secrets.MODE)
+    except OSError as error:
+        remedy = "Name a file that does not exist yet, or - for standard output."
+        raise SecretsError(path, f"{path} cannot be made: {error.strerror}.", remedy) from error
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+
+
+def take(data_dir: Path, source: str) -> None:
+    """Make this data directory's secrets of exported ones; the folder must exist. Doing it again changes nothing.
+
+    Raises SecretsCorrupt, and SecretsDiffer when there are other secrets already: those may still open something.
+    """
+    path = secrets.path_in(data_dir)
+    try:
+        given = json.loads(sys.stdin.read() if source == STREAM else Path(source).read_text())
+        if not isinstance(given, dict) or not given.keys() >= set(OF_A_NODE):
+            raise ValueError("no engine_key in it")
+    except (OSError, ValueError) as error:
+        raise SecretsCorrupt(
+            Path(source), f"{source} holds no exported secrets ({error}).", "`hearth secrets export` writes them."
+        ) from error
+    secrets.write_new(data_dir, given)
+    there = secrets.as_json(secrets.load(data_dir))
+    if any(there[name] != value for name, value in given.items() if name in there):
+        raise SecretsDiffer(
+            path,
+            f"{path} holds other secrets already.",
+            "If nothing needs those any more, move that file away and import again.",
+        )
+
+
+def fingerprints(found: Secrets) -> dict[str, str]:
+    """Return what tells each shared secret from another without giving it away: 16 hexadecimal digits by name."""
+    return {name: _fingerprint(getattr(found, name)) for name in OF_THE_CLUSTER}
+
+
+def _fingerprint(value: Any) -> str:
+    if isinstance(value, VersionedKey):
+        material = b"".join(version.to_bytes(4) + value.versions[version] for version in sorted(value.versions))
+    else:
+        material = str(value).encode()
+    return hmac.digest(hashlib.sha256(material).digest(), b"hearth secret fingerprint", "sha256").hex()[:16]
