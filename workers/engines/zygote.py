@@ -15,20 +15,17 @@ Over the socket go lines of JSON, each answered by one:
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gc
 import importlib
 import json
 import os
-import pkgutil
 import runpy
 import selectors
 import socket
 import stat
 import sys
 import time
-import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeGuard
@@ -41,22 +38,6 @@ IMPORT_TIME_VARIABLES = (
     "PYTHONHASHSEED",
     "PYTHONPATH",
     "TORCHDYNAMO_DISABLE",
-)
-#: What vLLM's server, engine core and workers import only once they need it, found by logging a promotion's imports.
-VLLM_MODULES = (
-    "vllm.v1.engine.async_llm",
-    "vllm.v1.engine.core",
-    "vllm.v1.executor.multiproc_executor",
-    "vllm.v1.core.sched.scheduler",
-    "vllm.distributed.elastic_ep.elastic_execute",
-    "vllm.model_executor.layers.quantization.online.base",
-    "vllm.entrypoints.serve.instrumentator.metrics",
-    "vllm.entrypoints.serve.middleware.authenticate",
-    "model_hosting_container_standards.sagemaker",
-    "uvicorn.protocols.http.auto",
-    "uvicorn.protocols.websockets.auto",
-    "uvicorn.lifespan.on",
-    "anyio._backends._asyncio",
 )
 LONGEST_PATH_BYTES = 107
 LONGEST_LINE_BYTES = 2**20
@@ -232,7 +213,9 @@ def warm_up(expected: Expected) -> None:
     if expected.engine == "simulated":
         _warm_simulated(expected.arguments)
     else:
-        _warm_vllm(expected.arguments)
+        from workers.engines import zygote_vllm
+
+        zygote_vllm.warm_up(expected.arguments)
     # What is here now stays, so no collection needs to look at it again, nor copy its pages in a child.
     gc.collect()
     gc.freeze()
@@ -249,7 +232,9 @@ def become(promotion: Promotion, expected: Expected) -> None:
         os.environ.pop(name, None)
     os.environ.update(promotion.env)
     if expected.engine == "vllm":
-        _fork_vllm_workers(promotion.arguments)
+        from workers.engines import zygote_vllm
+
+        zygote_vllm.fork_processes(promotion.arguments)
     sys.argv = [expected.module, *promotion.arguments]
     runpy.run_module(expected.module, run_name="__main__", alter_sys=True)
 
@@ -259,81 +244,6 @@ def _warm_simulated(arguments: Sequence[str]) -> None:
     settings = importlib.import_module("workers.simulated.settings")
     imports = importlib.import_module("workers.simulated.imports")
     imports.take(settings.read(arguments).import_seconds)
-
-
-def _warm_vllm(arguments: Sequence[str]) -> None:
-    """Import vLLM's server, then what its configuration leads to; only the first has to succeed."""
-    importlib.import_module("vllm.entrypoints.launchers.api_server.entry")
-    for module in (*VLLM_MODULES, *_vllm_routers()):
-        with _tolerated(module):
-            importlib.import_module(module)
-    # Reading the configuration sets variables for the processes of one engine.
-    before = dict(os.environ)
-    with _tolerated("configuration"):
-        _warm_vllm_configuration(arguments)
-    for name in os.environ.keys() - before.keys():
-        del os.environ[name]
-    # Only what differs: a variable that is set again moves, and then processes cannot show their titles.
-    os.environ.update(before.items() - os.environ.items())
-
-
-def _vllm_routers() -> list[str]:
-    """Return the modules with the server's routes, which it imports once the model is loaded."""
-    package = importlib.import_module("vllm.entrypoints")
-    found = pkgutil.walk_packages(package.__path__, f"{package.__name__}.", onerror=lambda _: None)
-    return [module.name for module in found if module.name.endswith(".api_router")]
-
-
-def _warm_vllm_configuration(arguments: Sequence[str]) -> None:
-    """Read the configuration as the server will, and import the classes that it names."""
-    cli_args = importlib.import_module("vllm.entrypoints.launchers.cli_args")
-    parsing = importlib.import_module("vllm.utils.argparse_utils")
-    engine_arguments = importlib.import_module("vllm.engine.arg_utils")
-    given = cli_args.make_arg_parser(parsing.FlexibleArgumentParser()).parse_args(arguments)
-    config = engine_arguments.AsyncEngineArgs.from_cli_args(given).create_engine_config()
-    worker_module, _, _ = config.parallel_config.worker_cls.rpartition(".")
-    attention = ["vllm.v1.attention.backends.cpu_attn"] if config.device_config.device_type == "cpu" else []
-    for module in (worker_module, *attention):
-        with _tolerated(module):
-            importlib.import_module(module)
-    with _tolerated("model class"):
-        models = importlib.import_module("vllm.model_executor.models")
-        models.ModelRegistry.resolve_model_cls(config.model_config.architectures, config.model_config)
-    with _tolerated("tokenizer"):
-        importlib.import_module("vllm.tokenizers").get_tokenizer(config.model_config.tokenizer)
-    with _tolerated("weights"):
-        _stage(Path(config.model_config.model))
-
-
-def _stage(folder: Path) -> None:
-    """Ask the kernel to read a model folder's weights into the page cache; returns before it has."""
-    for file in folder.glob("*.safetensors"):
-        with file.open("rb") as weights:
-            os.posix_fadvise(weights.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
-
-
-def _fork_vllm_workers(arguments: Sequence[str]) -> None:
-    """Let vLLM fork its processes where it would start each from nothing, importing everything again.
-
-    Its own check still falls back to that when CUDA has been initialised by then.
-    """
-    if "--numa-bind" in arguments or "VLLM_WORKER_MULTIPROC_METHOD" in os.environ:
-        return
-    os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
-    platform = importlib.import_module("vllm.platforms").current_platform
-    if platform.is_cpu():
-        # The CPU platform sets the variable to "spawn" while it reads its configuration.
-        envs = importlib.import_module("vllm.envs")
-        envs.environment_variables["VLLM_WORKER_MULTIPROC_METHOD"] = lambda: "fork"
-
-
-@contextlib.contextmanager
-def _tolerated(step: str) -> Iterator[None]:
-    """Let one step of the warm-up fail: the promotion is slower then, and the log says why."""
-    try:
-        yield
-    except (Exception, SystemExit):
-        print(f"zygote: {step} is not warmed up:\n{traceback.format_exc()}", file=sys.stderr, flush=True)
 
 
 def _listen(path: Path) -> socket.socket:
@@ -425,7 +335,8 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    # This file's own folder holds a vllm.py that is not the engine.
-    own_folder = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != own_folder]
+    # Its own folder, which Python put first, holds a vllm.py that is not the engine.
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+    importlib.import_module("workers.engines.zygote_vllm")
+    del sys.path[0]
     main(sys.argv[1:])
