@@ -64,6 +64,8 @@ def place(folder: Path) -> Instance:
         data_dir=folder / "hearth",
         host="127.0.0.1",
         port=free_port(),
+        metrics_host="127.0.0.1",
+        metrics_port=free_port(),
         node="bench",
         engine="simulated",
         model="",

@@ -1,16 +1,24 @@
-"""The ``drain`` role: ``python -m billing.drain``. See :mod:`billing.drainer` for what it does."""
+"""What the ``drain`` role runs; ``python -m billing.drain`` runs it alone. See :mod:`billing.drainer`."""
 
 from __future__ import annotations
 
 import logging
 import os
 import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import django
 
+if TYPE_CHECKING:
+    from billing.drainer import Drain
 
-def main() -> None:
-    """Drain this instance's log directory until SIGTERM or SIGINT. Raises WalDirectoryBusy."""
+
+def main(watch: Callable[[Drain], None] = lambda drain: None) -> None:
+    """Drain this instance's log directory until SIGTERM or SIGINT; ``watch`` is given the drain before it begins.
+
+    Raises WalDirectoryBusy.
+    """
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hearth.settings")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     django.setup()
@@ -22,6 +30,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, drain.stop)
     signal.signal(signal.SIGINT, drain.stop)
     logging.getLogger(__name__).info("draining %s", settings.WAL_DIR)
+    watch(drain)
     drain.run()
 
 

@@ -20,7 +20,7 @@ from uuid import UUID
 import msgspec
 from django.db import DataError, Error, IntegrityError, connection
 
-from billing import batch
+from billing import batch, telemetry
 from billing.batch import Position
 from billing.errors import WalDirectoryBusy
 from billing.models import WalOffset
@@ -52,12 +52,21 @@ class Drain:
         #: Read and not yet stored; None when everything read is.
         self._rows: list[UsageRow] | None = None
         self._stopping = False
+        #: time.monotonic() of the last round of :meth:`run`; None before the first.
+        self.passed_at: float | None = None
         self._lock = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._lock)
             raise WalDirectoryBusy(directory) from None
+
+    def owns_directory(self) -> bool:
+        """Return whether the lock that is held is the directory's; False once somebody removed or replaced it."""
+        try:
+            return os.path.samestat(os.fstat(self._lock), (self._directory / LOCK_FILE).stat())
+        except OSError:
+            return False
 
     def close(self) -> None:
         """Give the directory back."""
@@ -72,6 +81,7 @@ class Drain:
         pause = FIRST_RETRY_SECONDS
         while True:
             stopping = self._stopping
+            self.passed_at = time.monotonic()
             try:
                 more = self.step()
             except Error as error:
@@ -137,6 +147,7 @@ class Drain:
         """Store a batch; halve it as long as the database refuses it, and set the refused row aside."""
         try:
             batch.store(rows, moved, node=self._node)
+            telemetry.DRAINED_RECORDS.inc(len(rows))
         except (DataError, IntegrityError) as error:
             if not rows:
                 raise
@@ -151,6 +162,7 @@ class Drain:
     def _refuse(self, row: UsageRow, error: Error) -> None:
         """Keep a row that no table takes, so that it blocks nothing and is not lost."""
         logger.error("the database refuses the usage of %s: %s", row.id, error)
+        telemetry.REFUSED_RECORDS.inc()
         with (self._directory / REFUSED_FILE).open("ab") as file:
             file.write(msgspec.json.encode(row) + b"\n")
             file.flush()

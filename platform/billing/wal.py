@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal
 from zlib import crc32
 
+from billing import telemetry
 from billing.errors import RecordTooLarge, WalBroken, WalClosed, WalError, WalFull
 from billing.records import Record, encode
 from billing.wal_format import FRAME, HEADER, MAX_PAYLOAD_BYTES, header, lock_path, segment_path
@@ -57,6 +58,7 @@ class WalWriter:
         self._retired: list[int] = []
         self._waiting: list[tuple[int, Future[None]]] = []
         self._failure: WalError | None = None
+        self._refusal: WalError | None = None
         self._closed = False
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock_descriptor = self._take_lock()
@@ -68,6 +70,16 @@ class WalWriter:
         self._thread = threading.Thread(target=self._sync_forever, name="wal-sync", daemon=True)
         self._thread.start()
 
+    @property
+    def failure(self) -> WalError | None:
+        """Why nothing can be written any more; None while it can be tried."""
+        return self._failure
+
+    @property
+    def refusal(self) -> WalError | None:
+        """Why the last append failed; None when it did not. The next may not."""
+        return self._refusal
+
     def append(self, *records: Record) -> None:
         """Write the records, in order, in one write(2). Returns when the kernel has them; all of them or none.
 
@@ -75,12 +87,15 @@ class WalWriter:
         """
         data = b"".join([self._frame(encode(record)) for record in records])
         with self._lock:
-            if self._failure is not None:
-                raise self._failure
-            if self._size + len(data) > self._segment_bytes and self._size > HEADER.size:
-                self._open_segment()
-            self._write(data)
+            try:
+                self._append(data)
+            except WalError as error:
+                self._refusal = error
+                telemetry.APPEND_ERRORS.inc()
+                raise
+            self._refusal = None
             self._appended += len(records)
+        telemetry.APPENDED_BYTES.inc(len(data))
         if not self._wake.is_set():
             self._wake.set()
 
@@ -111,6 +126,13 @@ class WalWriter:
         self._thread.join()
         os.close(self._descriptor)
         os.close(self._lock_descriptor)
+
+    def _append(self, data: bytes) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._size + len(data) > self._segment_bytes and self._size > HEADER.size:
+            self._open_segment()
+        self._write(data)
 
     def _give_lock_back(self) -> None:
         lock_path(self._directory, self._role, self.writer_id).unlink()

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import Any
 
@@ -21,6 +22,7 @@ import hearth.celery  # noqa: F401 - whoever sends a task needs the app configur
 from gateway import runtime
 from gateway.app import GatewayApp
 from gateway.errors import NotFound
+from hearth.vitals import web
 
 
 class GatewayRole:
@@ -33,6 +35,7 @@ class GatewayRole:
             max_body_bytes=settings.MAX_BODY_BYTES,
             body_timeout_seconds=settings.BODY_TIMEOUT_SECONDS,
         )
+        self._vitals = web.Gateway(self._gateway, lambda: self._runtime, self._running)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one connection."""
@@ -52,9 +55,11 @@ class GatewayRole:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
+                beat = self._vitals.start()
                 self._running()
                 await send({"type": "lifespan.startup.complete"})
             else:
+                beat.cancel()
                 if self._runtime is not None:
                     await self._runtime.close()
                 await send({"type": "lifespan.shutdown.complete"})
@@ -81,11 +86,24 @@ class PortalRole:
         if scope["type"] == "websocket":
             await self._websockets(scope, receive, send)
         elif scope["type"] == "lifespan":
-            await _no_lifespan(receive, send)
+            await self._lifespan(receive, send)
         elif scope["path"].startswith("/v1/") and not self._serves_inference:
             await elsewhere(scope, receive, send)
         else:
             await self._django(scope, receive, send)
+
+    async def _lifespan(self, receive: Any, send: Any) -> None:
+        beat: asyncio.Task[None] | None = None
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                # A process that plays every role has no port of its own for them.
+                beat = None if self._serves_inference else web.start_portal()
+            elif beat is not None:
+                beat.cancel()
+            await send({"type": f"{message['type']}.complete"})
+            if message["type"] == "lifespan.shutdown":
+                return
 
 
 async def elsewhere(scope: Any, receive: Any, send: Any) -> None:
@@ -101,14 +119,6 @@ async def elsewhere(scope: Any, receive: Any, send: Any) -> None:
     headers = [(b"content-type", b"application/json")]
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
     await send({"type": "http.response.body", "body": error.body()})
-
-
-async def _no_lifespan(receive: Any, send: Any) -> None:
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return
 
 
 application = GatewayRole() if settings.ROLE == "gateway" else PortalRole(serves_inference=settings.ROLE == "all")

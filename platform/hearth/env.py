@@ -56,6 +56,18 @@ SETTINGS: tuple[Setting, ...] = (
         doc="TCP port of the gateway; the portal takes the next one.",
     ),
     Setting(
+        name="HEARTH_METRICS_HOST",
+        default="127.0.0.1",
+        doc="Address where each role answers /metrics, /livez and /readyz. Loopback whatever HEARTH_HOST is, because "
+        "they ask for no key.",
+    ),
+    Setting(
+        name="HEARTH_METRICS_PORT",
+        default="",
+        doc="First of seven TCP ports for them: gateway, portal, drain, agent, control, inference, beat. Empty: "
+        "HEARTH_PORT + 2, so that instances ten ports apart live side by side.",
+    ),
+    Setting(
         name="HEARTH_ROLE",
         default="all",
         choices=("all", "gateway", "portal", "drain", "agent", "control", "inference", "beat"),

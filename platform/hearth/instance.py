@@ -24,6 +24,9 @@ class Instance:
     data_dir: Path
     host: str
     port: int
+    #: Where each role's vitals listen; the port is the first of one per role (``hearth.vitals.ports``).
+    metrics_host: str
+    metrics_port: int
     node: str
     engine: EngineChoice
     model: str
@@ -131,6 +134,8 @@ class Instance:
             "HEARTH_DATA_DIR": str(self.data_dir),
             "HEARTH_ENGINE": self.engine,
             "HEARTH_HOST": self.host,
+            "HEARTH_METRICS_HOST": self.metrics_host,
+            "HEARTH_METRICS_PORT": str(self.metrics_port),
             "HEARTH_MODEL": self.model,
             "HEARTH_NODE": self.node,
             "HEARTH_PORT": str(self.port),
@@ -157,10 +162,14 @@ class Instance:
 
 def from_environment() -> Instance:
     """Read the instance that the environment describes. Raises env.BadSetting."""
+    port = env.integer("HEARTH_PORT", minimum=1)
+    own_metrics_port = env.text("HEARTH_METRICS_PORT") != ""
     return Instance(
         data_dir=env.data_dir(),
         host=env.text("HEARTH_HOST"),
-        port=env.integer("HEARTH_PORT", minimum=1),
+        port=port,
+        metrics_host=env.text("HEARTH_METRICS_HOST"),
+        metrics_port=env.integer("HEARTH_METRICS_PORT", minimum=1) if own_metrics_port else port + 2,
         node=env.text("HEARTH_NODE"),
         engine=ENGINE_CHOICES[env.text("HEARTH_ENGINE")],
         model=env.text("HEARTH_MODEL"),

@@ -46,7 +46,7 @@ def _portal(instance: Instance) -> list[str]:
 
 
 def _drain(instance: Instance) -> list[str]:
-    return [sys.executable, "-m", "billing.drain"]
+    return [sys.executable, "-m", "hearth.vitals.drain"]
 
 
 def _agent(instance: Instance) -> list[str]:

@@ -22,6 +22,8 @@ def instance(tmp_path: Path) -> Instance:
         data_dir=tmp_path / "data",
         host="127.0.0.1",
         port=18731,
+        metrics_host="127.0.0.1",
+        metrics_port=18733,
         node="here",
         engine="simulated",
         model="",

@@ -1,0 +1,46 @@
+"""What the writers of the usage log and its drain count, for Prometheus. No label names a tenant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import Counter
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    # The log is written without Django, the backlog is measured with it.
+    from billing.backlog import WalBacklog
+
+APPENDED_BYTES = Counter("hearth_wal_appended_bytes", "Usage written to the log by this process.")
+APPEND_ERRORS = Counter("hearth_wal_append_errors", "Usage that could not be written; its request was not served.")
+DRAINED_RECORDS = Counter("hearth_drain_records", "Usage rows brought from the log into the database.")
+REFUSED_RECORDS = Counter(
+    "hearth_drain_refused_records", "Usage rows that the database refuses, kept in refused.jsonl."
+)
+
+
+class Backlog(Collector):
+    """How far a drain is behind. ``measure`` returns None while the database cannot be asked."""
+
+    def __init__(self, measure: Callable[[], WalBacklog | None]) -> None:
+        self._measure = measure
+
+    def describe(self) -> list[Metric]:
+        """Return nothing, which keeps the registry from collecting to learn the names."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the gauges; none while the database cannot be asked."""
+        found = self._measure()
+        if found is None:
+            return
+        yield GaugeMetricFamily("hearth_drain_backlog_bytes", "Usage written and not yet in the database.", found.bytes)
+        yield GaugeMetricFamily(
+            "hearth_drain_lag_seconds",
+            "Age of the oldest usage that is not yet in the database.",
+            found.records_lag_seconds,
+        )
+        yield GaugeMetricFamily("hearth_wal_segments", "Files of the usage log on this host.", found.segments)

@@ -1,0 +1,53 @@
+"""The ``drain`` role with its vitals: ``python -m hearth.vitals.drain``."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from billing import drain as role
+from hearth.instance import from_environment
+from hearth.vitals import listener
+from hearth.vitals.health import Check, Health, Loop, recent
+from hearth.vitals.ports import port_of
+
+if TYPE_CHECKING:
+    from billing.drainer import Drain
+
+#: A batch takes a tenth of a second, a database that is away a pause of five.
+READY_SECONDS = 15.0
+#: A statement that the database never answers: only a new process asks again.
+LOOP_LIMIT_SECONDS = 60.0
+DATABASE_PATIENCE_SECONDS = 2.0
+
+
+def watch(drain: Drain) -> None:
+    """Listen for a drain that owns its folder and is about to begin."""
+    from prometheus_client import REGISTRY
+
+    from billing import telemetry
+    from billing.backlog import backlog
+    from hearth.vitals.inquiry import Inquiry, database_answers
+
+    database = Inquiry(database_answers)
+    measured = Inquiry(backlog)
+    REGISTRY.register(telemetry.Backlog(lambda: measured.ask(DATABASE_PATIENCE_SECONDS)))
+
+    def age_seconds() -> float | None:
+        return None if drain.passed_at is None else time.monotonic() - drain.passed_at
+
+    def checks() -> tuple[Check, ...]:
+        owned, answers = drain.owns_directory(), database.ask(DATABASE_PATIENCE_SECONDS)
+        return (
+            Check("usage log", "ok") if owned else Check("usage log", "missing", "its folder is not this drain's"),
+            recent("loop", age_seconds(), limit_seconds=READY_SECONDS, what="round"),
+            Check("database", "ok") if answers else Check("database", "degraded", "usage waits in the log"),
+        )
+
+    instance = from_environment()
+    health = Health("drain", (Loop("drain", LOOP_LIMIT_SECONDS, age_seconds),), checks)
+    listener.start(health, instance.metrics_host, port_of(instance, "drain"))
+
+
+if __name__ == "__main__":
+    role.main(watch)

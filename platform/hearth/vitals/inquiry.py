@@ -1,0 +1,62 @@
+"""Ask something that may hang, such as a database that is suspended, without hanging oneself."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from django.db import Error, connection
+
+log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+
+
+class Inquiry(Generic[Answer]):
+    """One question to the database, asked in a thread of its own, one at a time.
+
+    Whoever asks while it is being answered shares that answer. The connection is closed after each.
+    """
+
+    def __init__(self, question: Callable[[], Answer]) -> None:
+        self._question = question
+        self._changed = threading.Condition()
+        self._asking = False
+        self._asked = 0
+        self._answer: Answer | None = None
+
+    def ask(self, timeout_seconds: float) -> Answer | None:
+        """Return the answer; None when the database did not give one in time."""
+        with self._changed:
+            if not self._asking:
+                self._asking = True
+                threading.Thread(target=self._ask, name="inquiry", daemon=True).start()
+            before = self._asked
+            if not self._changed.wait_for(lambda: self._asked > before, timeout_seconds):
+                return None
+            return self._answer
+
+    def _ask(self) -> None:
+        answer: Answer | None = None
+        try:
+            answer = self._question()
+        except (Error, OSError) as error:
+            log.info("the database does not answer: %s", error)
+        except Exception:
+            log.exception("a question to the database failed")
+        finally:
+            connection.close()
+            with self._changed:
+                self._asking = False
+                self._asked += 1
+                self._answer = answer
+                self._changed.notify_all()
+
+
+def database_answers() -> bool:
+    """Return True once the database answered. Raises django.db.Error."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+        return bool(cursor.fetchone())
