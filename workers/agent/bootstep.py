@@ -54,5 +54,5 @@ class AgentStep(bootsteps.StartStopStep):
             self.node,
             settings.DATA_DIR,
             self.sink_opener,
-            provider_for(settings.SLOTS, settings.REPLICAS + settings.PLACEHOLDERS),
+            provider_for(settings.SLOTS, settings.REPLICAS + settings.PLACEHOLDERS, settings.DATA_DIR),
         )

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from workers.devices import nvml
 from workers.devices.cpu import CpuShares
+from workers.devices.errors import BadSlots
+from workers.devices.fake import FakeDevices
 from workers.devices.provider import DeviceProvider
 
+FAKE = "fake:"
 
-def provider_for(slots: str, cpu_shares: int) -> DeviceProvider:
-    """Return the devices that ``slots`` asks for: ``auto`` or a number. ``cpu_shares`` is what auto gives on a CPU.
 
-    Raises ValueError for anything else.
+def provider_for(slots: str, cpu_shares: int, data_dir: Path) -> DeviceProvider:
+    """Return the devices that ``slots`` asks for: ``auto``, a number of CPU shares, or ``fake:N``.
+
+    ``auto`` gives the GPUs that NVML finds, and where it finds none ``cpu_shares`` shares of the CPU. Raises BadSlots
+    for anything else; DevicesUnreadable when there is a driver that does not answer.
     """
-    return CpuShares(cpu_shares if slots == "auto" else int(slots))
+    if slots == "auto":
+        return nvml.find() or CpuShares(cpu_shares)
+    if slots.startswith(FAKE):
+        return FakeDevices(_count(slots, slots.removeprefix(FAKE), minimum=1), data_dir / FakeDevices.FILE)
+    return CpuShares(_count(slots, slots, minimum=0))
+
+
+def _count(slots: str, text: str, *, minimum: int) -> int:
+    if not (text.isascii() and text.isdigit()) or int(text) < minimum:
+        raise BadSlots(slots)
+    return int(text)

@@ -23,7 +23,7 @@ class DeviceProvider(Protocol):
     """The devices of one node. Calls take milliseconds and come from the agent's thread only."""
 
     def devices(self) -> tuple[Device, ...]:
-        """Return every device the node has now, in order of their index. Raises DeviceError when it cannot tell."""
+        """Return every device the node has now, in order of their index. Raises DevicesUnreadable."""
 
     def in_use(self, uuid: str) -> str:
-        """Return what still occupies the device, as text for operators; empty once it is free."""
+        """Return what still occupies the device, as text for operators; empty once it is free. Raises nothing."""

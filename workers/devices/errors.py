@@ -1,0 +1,29 @@
+"""Errors of devices.
+
+DeviceError
+├── BadSlots            HEARTH_SLOTS says nothing that can be had
+└── DevicesUnreadable   the driver or the file does not say what there is
+"""
+
+from __future__ import annotations
+
+
+class DeviceError(Exception):
+    """Any error of devices; its text is for operators."""
+
+
+class BadSlots(DeviceError):
+    """``asked`` is what HEARTH_SLOTS holds."""
+
+    def __init__(self, asked: str) -> None:
+        super().__init__(f"HEARTH_SLOTS={asked!r}: expected auto, a number of CPU shares, or fake:N with N at least 1")
+        self.asked = asked
+
+
+class DevicesUnreadable(DeviceError):
+    """``source`` could not be read, for ``reason``."""
+
+    def __init__(self, source: str, reason: str) -> None:
+        super().__init__(f"{source}: {reason}")
+        self.source = source
+        self.reason = reason

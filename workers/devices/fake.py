@@ -1,0 +1,64 @@
+"""Pretended devices with faults on demand, so that what GPUs do wrong can be tried without one.
+
+``fake-devices.json`` in the data directory, by device; read anew at every question, absent when nothing is wrong:
+    {"fake-0": {"fault": "Xid 79"}, "fake-1": {"release_seconds": 3.0}, "fake-2": {"wedged": "held by nobody"}}
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from workers.devices.errors import DevicesUnreadable
+from workers.devices.provider import Device
+
+MEMORY_BYTES = 80 * 2**30
+
+
+@dataclass(slots=True)
+class FakeDevices:
+    """``count`` devices whose faults are in ``path``. ``release_seconds`` passes anew before each use."""
+
+    FILE: ClassVar[str] = "fake-devices.json"
+    count: int
+    path: Path
+    _asked_at: dict[str, float] = field(default_factory=dict)
+
+    def devices(self) -> tuple[Device, ...]:
+        """Return the devices, ``fake-0`` first. Raises DevicesUnreadable."""
+        faults = self._faults()
+        return tuple(
+            Device(
+                uuid=f"fake-{index}",
+                index=index,
+                memory_bytes=MEMORY_BYTES,
+                fault=str(faults.get(f"fake-{index}", {}).get("fault", "")),
+            )
+            for index in range(self.count)
+        )
+
+    def in_use(self, uuid: str) -> str:
+        """Return the reason while the device is wedged, or for its release time from the first question on."""
+        try:
+            faults = self._faults().get(uuid, {})
+        except DevicesUnreadable as error:
+            return str(error)
+        if wedged := faults.get("wedged"):
+            return str(wedged)
+        asked_at = self._asked_at.setdefault(uuid, time.monotonic())
+        if time.monotonic() - asked_at < float(faults.get("release_seconds", 0.0)):
+            return "its memory is being released"
+        del self._asked_at[uuid]
+        return ""
+
+    def _faults(self) -> dict[str, dict[str, Any]]:
+        try:
+            found = json.loads(self.path.read_text())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise DevicesUnreadable(str(self.path), str(error)) from error
+        return dict(found)

@@ -1,0 +1,100 @@
+"""NVIDIA GPUs through NVML, by UUID. Where there is no driver there are no GPUs.
+
+NVML counts devices anew at each start of the driver, so only the UUID names one; and it shows every GPU of the
+machine, whatever CUDA_VISIBLE_DEVICES says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+
+import pynvml
+
+from workers.devices.errors import DevicesUnreadable
+from workers.devices.provider import Device
+
+#: What a driver may keep of a GPU on which nothing runs, beside what NVML reports as reserved.
+IDLE_BYTES = 512 * 2**20
+_NO_DRIVER = (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded, pynvml.NVMLError_NoPermission)
+
+
+def find() -> Gpus | None:
+    """Return the machine's GPUs; None where there is no driver, or no GPU. Raises DevicesUnreadable."""
+    try:
+        pynvml.nvmlInit()
+        count = pynvml.nvmlDeviceGetCount()
+    except _NO_DRIVER:
+        return None
+    except pynvml.NVMLError as error:
+        raise DevicesUnreadable("NVML", str(error)) from error
+    return Gpus() if count else None
+
+
+@dataclass(frozen=True, slots=True)
+class Gpus:
+    """Every GPU of this machine. NVML stays initialised for the life of the process."""
+
+    def devices(self) -> tuple[Device, ...]:
+        """Return the GPUs in NVML's order, without those that have fallen off the bus. Raises DevicesUnreadable."""
+        found = []
+        try:
+            for index in range(pynvml.nvmlDeviceGetCount()):
+                with contextlib.suppress(pynvml.NVMLError_GpuIsLost):
+                    found.append(_device(index))
+        except pynvml.NVMLError as error:
+            raise DevicesUnreadable("NVML", str(error)) from error
+        return tuple(found)
+
+    def in_use(self, uuid: str) -> str:
+        """Return who is on the GPU, or how much memory is not released yet; empty once it is free."""
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            used = _used_bytes(handle)
+        except pynvml.NVMLError as error:
+            return f"NVML does not say whether it is free: {error}"
+        if processes:
+            return f"processes {', '.join(str(process.pid) for process in processes)} are on it"
+        # In a container NVML shows no processes of others, but their memory.
+        return f"{used / 2**20:.0f} MiB of its memory are in use" if used > IDLE_BYTES else ""
+
+
+def _device(index: int) -> Device:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    return Device(
+        uuid=str(pynvml.nvmlDeviceGetUUID(handle)),
+        index=index,
+        memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
+        fault=_fault(handle),
+    )
+
+
+def _fault(handle: Any) -> str:
+    """Return what NVML holds against the GPU. Consumer GPUs answer neither question, which is no fault."""
+    try:
+        errors = pynvml.nvmlDeviceGetTotalEccErrors(
+            handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
+        )
+        if errors:
+            return f"{errors} uncorrected ECC errors since the driver started"
+    except pynvml.NVMLError_NotSupported:
+        pass
+    try:
+        _, _, pending, failed = pynvml.nvmlDeviceGetRemappedRows(handle)
+        if failed:
+            return "a memory row could not be remapped: the GPU has to be replaced"
+        if pending:
+            return "a memory row waits to be remapped: the GPU has to be reset"
+    except pynvml.NVMLError_NotSupported:
+        pass
+    return ""
+
+
+def _used_bytes(handle: Any) -> int:
+    """Return the memory that processes use; what the driver reserves for itself counts only where it must."""
+    try:
+        return int(pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).used)
+    except pynvml.NVMLError:
+        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
