@@ -1,0 +1,66 @@
+"""What gateways report adds up to the demand of each deployment, for as long as they go on saying it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from uuid import uuid4
+
+import pytest
+from django.db.models import F
+
+from tests.workers.conftest import Fleet
+from workers import loads
+from workers.loads import Load
+from workers.models import GatewayLoad
+
+pytestmark = pytest.mark.django_db
+
+BUSY = Load(in_flight_requests=2, in_flight_tokens=300, held_requests=1, held_tokens=40)
+
+
+def make_older(age: dt.timedelta) -> None:
+    """Let all reports have been made that long ago."""
+    GatewayLoad.objects.update(reported_at=F("reported_at") - age)
+
+
+def test_the_loads_of_all_processes_add_up_by_deployment(fleet: Fleet) -> None:
+    one, other = fleet.deploy(1), fleet.deploy(1, name="other")
+    loads.report("a", {one.id: BUSY, other.id: Load(in_flight_tokens=7, in_flight_requests=1)})
+    loads.report("b", {one.id: BUSY})
+    assert loads.demand() == {
+        one.id: Load(in_flight_requests=4, in_flight_tokens=600, held_requests=2, held_tokens=80),
+        other.id: Load(in_flight_requests=1, in_flight_tokens=7),
+    }
+
+
+def test_a_later_report_replaces_the_earlier_one(fleet: Fleet) -> None:
+    deployment = fleet.deploy(1)
+    loads.report("a", {deployment.id: BUSY})
+    loads.report("a", {deployment.id: Load()})
+    assert loads.demand() == {deployment.id: Load()}
+    assert GatewayLoad.objects.count() == 1
+
+
+def test_a_silent_process_counts_for_nothing_until_it_speaks_again(fleet: Fleet) -> None:
+    deployment = fleet.deploy(1)
+    loads.report("a", {deployment.id: BUSY})
+    make_older(loads.LASTS)
+    assert loads.demand() == {}
+    loads.report("a", {deployment.id: BUSY})
+    assert loads.demand() == {deployment.id: BUSY}
+
+
+def test_rows_of_processes_that_are_gone_are_removed(fleet: Fleet) -> None:
+    deployment = fleet.deploy(1)
+    loads.report("gone", {deployment.id: BUSY})
+    make_older(loads.FORGOTTEN_AFTER)
+    loads.report("here", {deployment.id: BUSY})
+    assert loads.forget_silent() == 1
+    assert [row.process for row in GatewayLoad.objects.all()] == ["here"]
+
+
+def test_a_deployment_that_is_not_there_is_passed_over(fleet: Fleet) -> None:
+    deployment = fleet.deploy(1)
+    loads.report("a", {uuid4(): BUSY, deployment.id: BUSY})
+    assert loads.demand() == {deployment.id: BUSY}
+    loads.report("a", {})

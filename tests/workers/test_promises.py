@@ -1,0 +1,73 @@
+"""What a waiting request is told of the next replica: what starts of its kind really took."""
+
+from __future__ import annotations
+
+import pytest
+from django.utils import timezone
+
+from tests.workers.conftest import Fleet
+from workers import promises
+from workers.models import Deployment, DeploymentPool, Level, Placeholder, Replica, StartTime
+
+pytestmark = pytest.mark.django_db
+
+
+def measure(deployment: Deployment, level: str, *seconds: float) -> None:
+    """Record starts of the deployment's revision."""
+    replica = Replica.objects.create(
+        deployment=deployment, revision=deployment.revision, state=Replica.State.STOPPED, desired_state="stopped"
+    )
+    pool = DeploymentPool.objects.filter(deployment=deployment)[0].pool
+    for each in seconds:
+        StartTime.objects.create(
+            replica=replica, revision=deployment.revision, pool=pool, level=level, seconds=each, process_seconds=each
+        )
+
+
+def test_without_a_measurement_a_guess_is_promised(fleet: Fleet) -> None:
+    assert promises.eta_seconds(fleet.deploy(0)) == promises.UNMEASURED_SECONDS
+
+
+def test_the_median_of_the_newest_starts_is_promised(fleet: Fleet) -> None:
+    deployment = fleet.deploy(0)
+    measure(deployment, Level.COLD, *[900.0] * 5)
+    measure(deployment, Level.COLD, *[20.0, 30.0] * 10)
+    assert promises.eta_seconds(deployment) == 25.0
+
+
+def test_a_warm_placeholder_of_its_engine_shortens_the_promise(fleet: Fleet) -> None:
+    deployment = fleet.deploy(0)
+    measure(deployment, Level.COLD, 26.0)
+    measure(deployment, Level.H2, 3.5)
+    assert promises.eta_seconds(deployment) == 26.0
+    waiting = Placeholder.objects.create(
+        node=fleet.node, engine="other", target_level=Level.H2, level=Level.H2, state=Placeholder.State.WARM
+    )
+    assert promises.eta_seconds(deployment) == 26.0
+    Placeholder.objects.filter(id=waiting.id).update(engine=deployment.revision.engine)
+    assert promises.eta_seconds(deployment) == 3.5
+
+
+def test_a_replica_that_is_coming_promises_what_its_own_start_takes(fleet: Fleet) -> None:
+    deployment = fleet.deploy(0)
+    measure(deployment, Level.COLD, 26.0)
+    measure(deployment, Level.H2, 3.5)
+    Replica.objects.create(
+        deployment=deployment, revision=deployment.revision, state=Replica.State.STARTING, start_level=Level.H2
+    )
+    assert promises.eta_seconds(deployment) == 3.5
+
+
+@pytest.mark.parametrize(
+    ("level", "seconds"), [("h2", 3.5), ("h0", 26.0), ("cold", 26.0)], ids=["measured", "colder", "coldest"]
+)
+def test_a_level_that_was_not_measured_is_taken_for_a_colder_one(level: str, seconds: float) -> None:
+    assert promises.expected({"h2": 3.5, "cold": 26.0}, level) == seconds
+    assert promises.expected({"h2": 3.5}, "cold") == promises.UNMEASURED_SECONDS
+
+
+def test_a_deployment_of_none_wakes_for_nobody_and_an_archived_one_is_not_told(fleet: Fleet) -> None:
+    one, none = fleet.deploy(1, name="one"), fleet.deploy(0, name="none")
+    assert [(each.id, each.may_wake) for each in promises.deployed()] == [(none.id, False), (one.id, True)]
+    Deployment.objects.filter(id=one.id).update(archived_at=timezone.now())
+    assert [each.name for each in promises.deployed()] == ["none"]

@@ -1,0 +1,113 @@
+"""What a deployment may promise to a request that finds no replica: whether one will come, and how soon."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+from uuid import UUID
+
+from django.db.models import F, Window
+from django.db.models.functions import RowNumber
+
+from tenants.ids import RevisionId
+from workers.models import Deployment, DeploymentPool, Level, Placeholder, Replica, StartTime
+
+#: Starts that count, of each revision and level: the newest ones.
+NEWEST = 20
+#: What is promised of a start that was never measured, seconds.
+UNMEASURED_SECONDS = 30.0
+#: From the warmest: a level that was not measured is taken for the next colder one, which promises no less.
+_COLDER = (Level.H2, Level.H0, Level.COLD)
+
+_State = Replica.State
+_COMING = (_State.REQUESTED, _State.RESERVED, _State.STARTING, _State.WARMING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployed:
+    """A deployment as a gateway needs it. One whose maximum is zero wakes for nobody."""
+
+    id: UUID
+    name: str
+    model_name: str
+    revision_id: RevisionId
+    max_replicas: int
+
+    @property
+    def may_wake(self) -> bool:
+        return self.max_replicas > 0
+
+
+def deployed() -> tuple[Deployed, ...]:
+    """Return the deployments that are not archived, by name."""
+    rows = Deployment.objects.filter(archived_at=None).select_related("revision__model").order_by("name")
+    return tuple(
+        Deployed(
+            id=row.id,
+            name=row.name,
+            model_name=row.revision.model.name,
+            revision_id=cast(RevisionId, row.revision_id),
+            max_replicas=row.max_replicas,
+        )
+        for row in rows
+    )
+
+
+def etas() -> dict[UUID, float]:
+    """Return, by deployment, how many seconds its next replica takes from the decision to its first token.
+
+    The median of what was measured of its revision, from as warm as its next start is.
+    """
+    rows = Deployment.objects.filter(archived_at=None).select_related("revision")
+    coming = _coming()
+    warm = _warm()
+    measured = _medians()
+    return {
+        row.id: expected(
+            measured.get(row.revision_id, {}),
+            coming.get(row.id) or (Level.H2 if (row.id, row.revision.engine) in warm else Level.COLD),
+        )
+        for row in rows
+    }
+
+
+def eta_seconds(deployment: Deployment) -> float:
+    """Return what :func:`etas` says of one deployment."""
+    return etas().get(deployment.id, UNMEASURED_SECONDS)
+
+
+def expected(medians: Mapping[str, float], level: str) -> float:
+    """Return how long a start from ``level`` takes, given the median seconds of the levels that were measured."""
+    coldest_first = _COLDER[_COLDER.index(Level(level)) :]
+    return next((medians[each] for each in coldest_first if each in medians), UNMEASURED_SECONDS)
+
+
+def _coming() -> dict[UUID, str]:
+    """Return how warm the replica was that each deployment is starting, if it is."""
+    rows = Replica.objects.filter(state__in=_COMING, desired_state=Replica.Desired.RUNNING).exclude(start_level="")
+    return dict(rows.order_by("id").values_list("deployment_id", "start_level"))
+
+
+def _warm() -> set[tuple[UUID, str]]:
+    """Return the deployments with a warm placeholder in one of their pools, each with the placeholder's engine."""
+    pools: dict[UUID, list[UUID]] = defaultdict(list)
+    for pool_id, deployment_id in DeploymentPool.objects.values_list("pool_id", "deployment_id"):
+        pools[pool_id].append(deployment_id)
+    warm = Placeholder.objects.filter(state=Placeholder.State.WARM, level=Level.H2, node__cordoned=False)
+    found = warm.values_list("node__pool_id", "engine").distinct()
+    return {(deployment_id, engine) for pool_id, engine in found for deployment_id in pools[pool_id]}
+
+
+def _medians() -> dict[UUID, dict[str, float]]:
+    rank = Window(RowNumber(), partition_by=(F("revision_id"), F("level")), order_by=F("id").desc())
+    newest = StartTime.objects.annotate(rank=rank).filter(rank__lte=NEWEST)
+    seconds: dict[UUID, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for revision_id, level, measured in newest.values_list("revision_id", "level", "seconds"):
+        seconds[revision_id][level].append(measured)
+    return {
+        revision_id: {level: statistics.median(each) for level, each in levels.items()}
+        for revision_id, levels in seconds.items()
+    }
