@@ -10,10 +10,12 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from hearth import (
     detached,
     keeper,
+    liveness,
     lock,
     node,
     preflight,
@@ -114,11 +116,18 @@ def _status(parsed: argparse.Namespace) -> int:
 
 
 def _role(parsed: argparse.Namespace) -> int:
-    """Become the role's program, so that whoever started this command supervises the role itself."""
     instance = from_environment()
-    command = roles.BY_NAME[parsed.name].command(instance)
-    node.check_role(instance, parsed.name)
-    os.execve(command[0], command, instance.environment(parsed.name))
+    if not parsed.alive:
+        _become(instance, parsed.name)
+    problem = liveness.problem(instance, parsed.name)
+    return 0 if problem is None else _fail(problem, "")
+
+
+def _become(instance: Instance, role: str) -> NoReturn:
+    """Become the role's program, so that whoever started this command supervises the role itself."""
+    command = roles.BY_NAME[role].command(instance)
+    node.check_role(instance, role)
+    os.execve(command[0], command, instance.environment(role))
 
 
 def _node(parsed: argparse.Namespace) -> int:
@@ -227,6 +236,7 @@ def _add_roles(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "running instance, and the secrets in HEARTH_DATA_DIR. Refuses to start while they do not fit each other.",
     )
     role.add_argument("name", choices=sorted(roles.BY_NAME), help="which one")
+    role.add_argument("--alive", action="store_true", help="start nothing: ask the one that runs whether it lives")
     role.set_defaults(run=_role)
 
     member = commands.add_parser("node", help="run the engines of a further machine", description=NODE_HELP)

@@ -43,11 +43,11 @@ class Instance:
     @property
     def api_base(self) -> str:
         """Address of the inference API as a client on this machine uses it."""
-        return f"http://{self._client_host}:{self.port}/v1"
+        return f"http://{client_host(self.host)}:{self.port}/v1"
 
     @property
     def portal_url(self) -> str:
-        return f"http://{self._client_host}:{self.portal_port}/portal/"
+        return f"http://{client_host(self.host)}:{self.portal_port}/portal/"
 
     @property
     def logs_dir(self) -> Path:
@@ -153,12 +153,6 @@ class Instance:
         postgres = self.postgres(secrets.load(self.data_dir))
         return postgres.urls if postgres else None
 
-    @property
-    def _client_host(self) -> str:
-        """Return the host to connect to: an address that means every interface is no destination."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
-        return f"[{host}]" if ":" in host else host
-
 
 def from_environment() -> Instance:
     """Read the instance that the environment describes. Raises env.BadSetting."""
@@ -178,6 +172,12 @@ def from_environment() -> Instance:
         database_owner_url=env.text("DATABASE_OWNER_URL"),
         redis_url=env.text("REDIS_URL"),
     )
+
+
+def client_host(host: str) -> str:
+    """Return the host to connect to, as a URL spells it: an address that means every interface is no destination."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{host}]" if ":" in host else host
 
 
 def _import_path(environment: Mapping[str, str]) -> str:
