@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable
 
 from celery import shared_task
 from django.db import transaction
 from kombu.exceptions import KombuError
 
-from workers import reconcile
+from workers import reconcile, telemetry
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +21,9 @@ POKE_EXPIRES_SECONDS = 5
 @shared_task(name="workers.tasks.reconcile")
 def reconcile_fleet() -> None:
     """Do one round of reconcile, then wake the agents concerned. A tick that another worker does is skipped."""
+    began = time.monotonic()
     outcome = reconcile.tick()
+    telemetry.TICKS.count(time.monotonic() - began, lost=outcome.lost if outcome else 0)
     for node in outcome.nodes if outcome else ():
         poke.apply_async(queue=node_queue(node), expires=POKE_EXPIRES_SECONDS)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from celery import Celery
 
+from hearth.vitals import celery_roles
 from workers.agent import (
     bootstep,
     panel,  # noqa: F401 - registers the operators' commands
@@ -41,6 +42,7 @@ def _open_canary_log() -> CanarySink:
 
 
 bootstep.install(app, _open_canary_log)
+celery_roles.install(app)
 
 RECONCILE_SECONDS = 2.0
 

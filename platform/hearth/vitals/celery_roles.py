@@ -1,0 +1,152 @@
+"""The vitals of the Celery roles: agent, control, inference and beat.
+
+A worker's main loop beats from a timer of its own while it is connected to the broker; while it waits for the broker to
+come back it rests, alive and not ready. Beat beats whenever its scheduler looks what is due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from celery import Celery, bootsteps, signals
+from celery.beat import PersistentScheduler
+from prometheus_client import REGISTRY
+
+from hearth import env
+from hearth.instance import from_environment
+from hearth.vitals import listener
+from hearth.vitals.health import Check, Health, Loop, Pulse, State, recent
+from hearth.vitals.ports import port_of
+from workers import telemetry
+
+BEAT_SECONDS = 1.0
+#: Longer than the broker's socket timeout, 10 s, for which a loop may wait in one step.
+WORKER_LIMIT_SECONDS = 30.0
+#: An agent whose database never answers one statement: only a new process asks again. Engines outlive it.
+AGENT_LIMIT_SECONDS = 60.0
+BEAT_LIMIT_SECONDS = 60.0
+#: Reconcile is due every two seconds, an agent's round every second.
+READY_SECONDS = 15.0
+DATABASE_PATIENCE_SECONDS = 2.0
+
+_worker = Pulse()
+_scheduler = Pulse()
+_sent = Pulse()
+
+
+def install(app: Celery) -> None:
+    """Give the app's workers and its beat their vitals; without a role (HEARTH_ROLE) nothing listens."""
+    app.steps["consumer"].add(Beating)
+    app.conf.beat_scheduler = f"{__name__}:Scheduler"
+    signals.worker_init.connect(_start_worker, weak=False)
+    signals.beat_init.connect(_start_beat, weak=False)
+
+
+class Beating(bootsteps.StartStopStep):
+    """Beats from the worker's main loop while it consumes; Celery stops it whenever the broker is lost."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def start(self, parent: Any) -> None:
+        """Begin to beat."""
+        _worker.beat()
+        self._timer = parent.timer.call_repeatedly(BEAT_SECONDS, _worker.beat)
+
+    def stop(self, parent: Any) -> None:
+        """Rest until the broker is back."""
+        self._timer.cancel()
+        _worker.rest()
+
+
+class Scheduler(PersistentScheduler):
+    """Celery's own, telling when it looks."""
+
+    def tick(self, *arguments: Any, **options: Any) -> float:
+        """Send what is due; return the seconds until something is."""
+        _scheduler.beat()
+        due_in: float = super().tick(*arguments, **options)
+        return due_in
+
+
+def _start_worker(**_: Any) -> None:
+    starts: dict[str, Callable[[], Health]] = {"agent": _agent, "control": _control, "inference": _inference}
+    _listen(starts)
+
+
+def _start_beat(**_: Any) -> None:
+    signals.after_task_publish.connect(_note_sent, weak=False)
+    _listen({"beat": _beat})
+
+
+def _listen(roles: dict[str, Callable[[], Health]]) -> None:
+    role = env.text("HEARTH_ROLE")
+    if role in roles:
+        instance = from_environment()
+        listener.start(roles[role](), instance.metrics_host, port_of(instance, role))
+
+
+def _note_sent(**_: Any) -> None:
+    _sent.beat()
+
+
+def _agent() -> Health:
+    from workers.agent.supervisor import standings
+
+    def loop_age() -> float | None:
+        return max((each.loop_age_seconds for each in standings() if each.loop_age_seconds is not None), default=None)
+
+    def round_age() -> float | None:
+        return max((each.round_age_seconds for each in standings() if each.round_age_seconds is not None), default=None)
+
+    REGISTRY.register(
+        telemetry.Age("hearth_agent_loop_age_seconds", "Since the agent last did a whole round of its node.", round_age)
+    )
+    return Health(
+        "agent",
+        (_worker_loop(), Loop("agent", AGENT_LIMIT_SECONDS, loop_age)),
+        lambda: (recent("node", round_age(), limit_seconds=READY_SECONDS, what="round"), _broker("degraded")),
+    )
+
+
+def _control() -> Health:
+    from hearth.vitals.inquiry import Inquiry
+    from workers import census
+
+    fleet = Inquiry(census.take)
+    REGISTRY.register(telemetry.Fleet(lambda: fleet.ask(DATABASE_PATIENCE_SECONDS)))
+    REGISTRY.register(
+        telemetry.Age(
+            "hearth_reconcile_tick_age_seconds", "Since reconcile last did a tick here.", telemetry.TICKS.age_seconds
+        )
+    )
+    return Health(
+        "control",
+        (_worker_loop(),),
+        lambda: (
+            recent("reconcile", telemetry.TICKS.age_seconds(), limit_seconds=READY_SECONDS, what="tick"),
+            _broker("missing"),
+        ),
+    )
+
+
+def _inference() -> Health:
+    return Health("inference", (_worker_loop(),), lambda: (_broker("missing"),))
+
+
+def _beat() -> Health:
+    return Health(
+        "beat",
+        (Loop("scheduler", BEAT_LIMIT_SECONDS, _scheduler.age_seconds),),
+        lambda: (recent("broker", _sent.age_seconds(), limit_seconds=READY_SECONDS, what="tick sent"),),
+    )
+
+
+def _worker_loop() -> Loop:
+    return Loop("worker", WORKER_LIMIT_SECONDS, _worker.age_seconds)
+
+
+def _broker(otherwise: State) -> Check:
+    if _worker.age_seconds() is not None:
+        return Check("broker", "ok")
+    return Check("broker", otherwise, "not connected")

@@ -1,0 +1,101 @@
+"""Count the fleet: replicas, slots and placeholders by state, and how long starts took."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from django.db.models import Count, F, FilteredRelation, Q, Sum
+
+from workers.models import Deployment, Placeholder, Replica, Slot, StartTime
+
+#: Upper bounds of the histogram of starts, seconds.
+START_BOUNDS = (0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+#: States that a deployment is shown with, also when no replica is in them.
+SHOWN_STATES = tuple(
+    state for state in Replica.State.values if state not in {Replica.State.STOPPED, Replica.State.LOST}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starts:
+    """Starts of one model in one pool from one level. ``counts`` is how many took at most each bound."""
+
+    level: str
+    pool: str
+    model: str
+    counts: tuple[int, ...]
+    count: int
+    #: Of all of them together.
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Census:
+    """The fleet at one moment. Keys are (deployment, state), (deployment,), (pool, state), (pool, level, state)."""
+
+    replicas: Mapping[tuple[str, ...], int]
+    desired: Mapping[tuple[str, ...], int]
+    slots: Mapping[tuple[str, ...], int]
+    placeholders: Mapping[tuple[str, ...], int]
+    starts: tuple[Starts, ...]
+    start_bounds: tuple[float, ...] = START_BOUNDS
+
+
+def take() -> Census:
+    """Count everything, in five short queries. Raises django.db.Error."""
+    desired = {
+        (name,): wanted
+        for name, wanted in Deployment.objects.filter(archived_at=None).values_list("name", "desired_replicas")
+    }
+    return Census(
+        replicas=_replicas([name for (name,) in desired]),
+        desired=desired,
+        slots=_slots(),
+        placeholders=_placeholders(),
+        starts=_starts(),
+    )
+
+
+def _replicas(deployments: list[str]) -> dict[tuple[str, ...], int]:
+    """Failed ones count while they are still wanted: that is what somebody must look at."""
+    found: dict[tuple[str, ...], int] = {(name, state): 0 for name in deployments for state in SHOWN_STATES}
+    given_up = Q(state=Replica.State.FAILED, desired_state=Replica.Desired.STOPPED)
+    rows = Replica.objects.filter(state__in=SHOWN_STATES).exclude(given_up)
+    for name, state, count in rows.values_list("deployment__name", "state").annotate(count=Count("id")):
+        found[name, state] = count
+    return found
+
+
+def _slots() -> dict[tuple[str, ...], int]:
+    found: Counter[tuple[str, ...]] = Counter()
+    rows = Slot.objects.exclude(health=Slot.Health.GONE).annotate(
+        lease=FilteredRelation("leases", condition=Q(leases__released_at=None))
+    )
+    for pool, health, kind in rows.values_list("node__pool__name", "health", "lease__kind"):
+        found[pool, "quarantined" if health == Slot.Health.QUARANTINED else kind or "free"] += 1
+    return dict(found)
+
+
+def _placeholders() -> dict[tuple[str, ...], int]:
+    state = Placeholder.State
+    rows = Placeholder.objects.filter(state__in=(state.REQUESTED, state.WARMING, state.WARM, state.EVICTING))
+    counted = rows.values_list("node__pool__name", "level", "state").annotate(count=Count("id"))
+    return {(pool, level, state): count for pool, level, state, count in counted}
+
+
+def _starts() -> tuple[Starts, ...]:
+    within = {f"within_{place}": Count("id", filter=Q(seconds__lte=bound)) for place, bound in enumerate(START_BOUNDS)}
+    rows = StartTime.objects.values("level", pool_name=F("pool__name"), model=F("revision__model__name"))
+    return tuple(
+        Starts(
+            level=row["level"],
+            pool=row["pool_name"],
+            model=row["model"],
+            counts=tuple(row[name] for name in within),
+            count=row["count"],
+            seconds=row["total"],
+        )
+        for row in rows.annotate(count=Count("id"), total=Sum("seconds"), **within).order_by("level")
+    )
