@@ -11,7 +11,7 @@ from uuid import UUID
 #: Which replicas to give up first: those that serve nobody.
 STOP_ORDER = ("requested", "reserved", "backoff", "starting", "warming", "suspect", "draining", "ready")
 
-StopReason = Literal["surplus", "replaced", "settled", "drained"]
+StopReason = Literal["surplus", "replaced", "settled", "drained", "crashed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,8 @@ class NodeView:
 class ReplicaView:
     """A replica that is wanted. ``failed_recently`` holds for the time its node is not offered again.
 
-    ``leaving`` ones are drained by an operator: they stop once others serve in their place.
+    ``leaving`` ones are drained by an operator: they stop once others serve in their place. ``crashed`` ones served and
+    wait to be started again.
     """
 
     id: UUID
@@ -45,6 +46,7 @@ class ReplicaView:
     requests: int
     failed_recently: bool = False
     leaving: bool = False
+    crashed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +101,10 @@ class _Room:
         if self.warm[node.id, deployment.engine]:
             self.warm[node.id, deployment.engine] -= 1
 
+    def is_warm(self, node: NodeView, deployment: DeploymentView) -> bool:
+        """Say whether a placeholder there can become a replica of the deployment at once."""
+        return self.warm[node.id, deployment.engine] > 0
+
     def _cost(self, node: NodeView, engine: str) -> tuple[bool, int, str]:
         return (not self.warm[node.id, engine], self.replicas[node.id], node.name)
 
@@ -108,6 +114,7 @@ def plan(deployments: Iterable[DeploymentView], nodes: Sequence[NodeView]) -> Pl
 
     A lost replica stays wanted until its replacement has a place: if its node comes back first, it simply goes on.
     A failed one keeps its node off limits for its deployment until it has settled; see ``reconcile.FAILED_REST``.
+    A crashed one gives way to a warm placeholder, which serves long before it would; without one it starts again.
     """
     room = _Room(nodes)
     place: list[tuple[UUID, UUID]] = []
@@ -120,7 +127,11 @@ def plan(deployments: Iterable[DeploymentView], nodes: Sequence[NodeView]) -> Pl
                 stop[replica.id] = "settled"
         leaving = [replica for replica in working if replica.leaving]
         working = [replica for replica in working if not replica.leaving]
-        missing = deployment.desired - len(working)
+        revived = _revive(deployment, working, room)
+        place += [(deployment.id, node.id) for node in revived.values()]
+        stop |= dict.fromkeys(revived, "crashed")
+        working = [replica for replica in working if replica.id not in revived]
+        missing = deployment.desired - len(working) - len(revived)
         chosen = _fill(deployment, working, missing, room)
         place += [(deployment.id, node.id) for node in chosen]
         stop |= {replica.id: "replaced" for replica in lost[: len(chosen)]}
@@ -129,6 +140,19 @@ def plan(deployments: Iterable[DeploymentView], nodes: Sequence[NodeView]) -> Pl
             stop |= {replica.id: "surplus" for replica in _surplus(deployment, working, -missing)}
         stop |= {replica.id: "drained" for replica in _drained(deployment, leaving, working, missing - len(chosen))}
     return Plan(place=tuple(place), stop=stop)
+
+
+def _revive(deployment: DeploymentView, working: Sequence[ReplicaView], room: _Room) -> dict[UUID, NodeView]:
+    """Return, for each crashed replica that has one, the node whose warm placeholder takes over."""
+    revived: dict[UUID, NodeView] = {}
+    for replica in working:
+        if not replica.crashed or replica.pool_id is None:
+            continue
+        node = room.choose(deployment, replica.pool_id)
+        if node is not None and room.is_warm(node, deployment):
+            room.take(node, deployment)
+            revived[replica.id] = node
+    return revived
 
 
 def _fill(deployment: DeploymentView, working: Sequence[ReplicaView], missing: int, room: _Room) -> list[NodeView]:

@@ -35,6 +35,7 @@ _REASONS: dict[StopReason, str] = {
     "replaced": "replaced elsewhere",
     "settled": "its node may be tried again",
     "drained": "an operator drained it",
+    "crashed": "it crashed, and a warm placeholder takes over",
 }
 
 
@@ -144,6 +145,7 @@ def _deployments() -> tuple[DeploymentView, ...]:
                 requests=row.running_requests + row.waiting_requests,
                 failed_recently=row.recent,
                 leaving=row.leaving,
+                crashed=row.state == _State.BACKOFF and row.startup_seconds is not None,
             )
         )
     return tuple(

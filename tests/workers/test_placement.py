@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from uuid import UUID
 
 from workers.placement import DeploymentView, NodeView, ReplicaView, plan
@@ -46,6 +47,24 @@ def test_missing_replicas_go_to_the_least_loaded_nodes_of_the_first_pool() -> No
     steps = plan([chat(3)], nodes)
     assert steps.place == ((CHAT, node(2).id), (CHAT, node(2).id), (CHAT, node(1).id))
     assert steps.stop == {}
+
+
+def test_a_crashed_replica_gives_way_to_a_warm_placeholder() -> None:
+    crashed = dataclasses.replace(replica(1, "backoff"), crashed=True)
+    steps = plan([chat(2, crashed, replica(2))], [node(1, free=0, held=1, warm=1)])
+    assert (steps.place, steps.stop) == (((CHAT, node(1).id),), {crashed.id: "crashed"})
+
+
+def test_a_crashed_replica_starts_again_where_no_placeholder_is_warm() -> None:
+    crashed = dataclasses.replace(replica(1, "backoff"), crashed=True)
+    steps = plan([chat(1, crashed)], [node(1, free=4), node(2, pool=SLOW, free=0, held=1, warm=1)])
+    assert (steps.place, steps.stop) == ((), {})
+
+
+def test_a_placeholder_takes_over_for_one_crashed_replica_only() -> None:
+    crashed = [dataclasses.replace(replica(number, "backoff"), crashed=True) for number in (1, 2)]
+    steps = plan([chat(2, *crashed)], [node(1, free=1, held=1, warm=1)])
+    assert (steps.place, steps.stop) == (((CHAT, node(1).id),), {crashed[0].id: "crashed"})
 
 
 def test_the_next_pool_takes_over_when_the_first_has_no_node() -> None:
