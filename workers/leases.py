@@ -3,6 +3,10 @@
 A claim first locks the node's slots, in order, and only then reads who holds them. Reading both in one statement
 double-books under READ COMMITTED: PostgreSQL checks the locked rows anew, but not those joined to them. The partial
 unique index on open leases is the second line.
+
+Everybody locks in one order, or two of them wait for each other for ever: node, slots, placeholders, leases, and rows
+of one kind by id. A placeholder's lease ends only under the lock of its placeholder, so who has that lock knows
+whether it may still be promoted.
 """
 
 from __future__ import annotations
@@ -50,6 +54,7 @@ def claim(asker: Asker, node_id: UUID, count: int) -> Claim | None:
     placeholders make room: their leases end here and now, and the agent kills their processes before the slot is used.
     """
     slots = _locked(node_id)
+    _lock_placeholders(slots)
     open_leases = {lease.slot_id: lease for lease in _open(slots)}
     promoted = _to_promote(asker, list(open_leases.values()))
     ranked = sorted(
@@ -60,7 +65,7 @@ def claim(asker: Asker, node_id: UUID, count: int) -> Claim | None:
         return None
     taken = ranked[:count]
     victims = [open_leases[slot.id] for slot in taken if slot.id in open_leases]
-    _release(victims)
+    _end(victims)
     made_room = (lease.placeholder_id for lease in victims)
     evicted = tuple(holder for holder in made_room if holder is not None and holder != promoted)
     _give_way(evicted, f"its slot is needed by {asker.name}")
@@ -100,14 +105,17 @@ def evict(placeholder_ids: Sequence[UUID], reason: str) -> int:
     """
     rows = Placeholder.objects.filter(
         id__in=placeholder_ids, state__in=(_Held.REQUESTED, _Held.WARMING, _Held.WARM)
-    ).select_for_update()
+    ).select_for_update(no_key=True)
     ids = [row.id for row in rows.order_by("id")]
     SlotLease.objects.filter(placeholder_id__in=ids, released_at=None).update(released_at=Now())
     return _give_way(ids, reason)
 
 
 def release(*, replica_id: UUID | None = None, placeholder_id: UUID | None = None) -> int:
-    """End the open leases of a replica or a placeholder of which nothing lives any more; return how many ended."""
+    """End the open leases of a replica or a placeholder of which nothing lives any more; return how many ended.
+
+    Move the holder to its last state first, in the same transaction: that takes the lock which claims wait for.
+    """
     held = SlotLease.objects.filter(released_at=None)
     if replica_id is not None:
         return held.filter(replica_id=replica_id).update(released_at=Now())
@@ -126,6 +134,15 @@ def _locked(node_id: UUID) -> list[Slot]:
     """Return the healthy slots of the node, locked until the transaction ends."""
     rows = Slot.objects.filter(node_id=node_id, health=Slot.Health.OK).select_for_update(no_key=True)
     return list(rows.order_by("id"))
+
+
+def _lock_placeholders(slots: Sequence[Slot]) -> None:
+    """Wait for whoever evicts or moves a placeholder of these slots, and keep others from it.
+
+    No other can appear on them: their slots are locked.
+    """
+    ids = _open(slots).exclude(placeholder=None).values_list("placeholder_id", flat=True)
+    list(Placeholder.objects.filter(id__in=list(ids)).select_for_update(no_key=True).order_by("id").values_list("id"))
 
 
 def _open(slots: Sequence[Slot]) -> QuerySet[SlotLease]:
@@ -163,10 +180,8 @@ def _cost(lease: SlotLease | None, promoted: UUID | None) -> tuple[int, int]:
     return (2, 0) if row.target_level == Level.H0 else (3, row.state == _Held.WARM)
 
 
-def _release(victims: Sequence[SlotLease]) -> None:
-    """End the leases of placeholders. One that ended by itself meanwhile has left its slot free all the same."""
-    ids = [lease.id for lease in victims]
-    SlotLease.objects.filter(id__in=ids, kind=SlotLease.Kind.PLACEHOLDER, released_at=None).update(released_at=Now())
+def _end(leases: Sequence[SlotLease]) -> None:
+    SlotLease.objects.filter(id__in=[lease.id for lease in leases]).update(released_at=Now())
 
 
 def _give_way(placeholder_ids: Sequence[UUID], reason: str) -> int:
