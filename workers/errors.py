@@ -5,6 +5,7 @@ WorkerError
 ├── Ambiguous     several ids end like that
 ├── Conflict      the name is taken by something else
 ├── BadCount      a number that is not allowed
+├── BadValue      a word that is not understood
 ├── Refused       it cannot be done as things are
 └── Superseded    a newer agent owns the node: this one may change nothing any more
 """
@@ -54,6 +55,15 @@ class BadCount(WorkerError):
     asked: int
     allowed: str
     what: str = "replicas"
+
+
+@dataclass(eq=False)
+class BadValue(WorkerError):
+    """``asked`` is no ``what``: that is ``allowed``."""
+
+    what: str
+    asked: str
+    allowed: str
 
 
 @dataclass(eq=False)

@@ -14,7 +14,7 @@ from django.db import transaction
 from tenants import audit
 from tenants.audit import Actor
 from workers import deployments, leases, reconcile, selection, shelves, tasks
-from workers.errors import BadCount, Refused
+from workers.errors import BadCount, BadValue, Refused
 from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Replica, ReplicaEvent, Slot
 
 #: Placeholders that a pool may keep on each node.
@@ -155,14 +155,14 @@ def evict(actor: Actor, placeholder: str) -> Effect:
 def warm(actor: Actor, pool: str, per_node: int, level: str | None = None) -> Effect:
     """Set how many placeholders the pool keeps on each node, and from now on how warm; None leaves the level.
 
-    Placeholders of another level are evicted and made anew. Raises NotFound, BadCount; Refused for an unknown level.
+    Placeholders of another level are evicted and made anew. Raises NotFound, BadCount, BadValue.
     """
     reconcile.lock(wait=True)
     row = selection.pool(pool)
     if not 0 <= per_node <= MAX_PLACEHOLDERS:
         raise BadCount(per_node, f"0 to {MAX_PLACEHOLDERS}", "placeholders")
     if level is not None and level not in LEVELS:
-        raise Refused("pool", row.name, f"{level!r} is no level of a placeholder", f"use {' or '.join(LEVELS)}")
+        raise BadValue("level of a placeholder", level, " or ".join(LEVELS))
     before = {"placeholders_per_node": row.placeholders_per_node, "placeholder_level": row.placeholder_level}
     after = {"placeholders_per_node": per_node, "placeholder_level": level or row.placeholder_level}
     if before != after:

@@ -43,7 +43,7 @@ def test_beat_reconciles_and_the_agent_acts_and_answers(fleet: Fleet, tmp_path: 
         with celery_agent(tmp_path), celery_worker(tmp_path, "control", "-Q", "control", *beat):
             (row,) = until(in_state("ready"), seconds=60)
             answers = app.control.broadcast("replicas", destination=[f"agent@{NODE}"], reply=True, timeout=5) or []
-            assert [found["replica"] for found in answers[0][f"agent@{NODE}"][NODE]] == [str(row.id)]
+            assert [found["id"] for found in answers[0][f"agent@{NODE}"]["replicas"]] == [str(row.id)]
             deployments.scale(SYSTEM, "chat", 0)
             until(in_state("stopped"), seconds=30)
     finally:

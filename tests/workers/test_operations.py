@@ -10,7 +10,7 @@ from tenants.audit import Actor
 from tenants.models import AuditEntry
 from tests.workers.conftest import Fleet, add_node
 from workers import endpoints, operations, reconcile
-from workers.errors import Ambiguous, BadCount, NotFound, Refused
+from workers.errors import Ambiguous, BadCount, BadValue, NotFound, Refused
 from workers.models import Deployment, Level, Node, Placeholder, Pool, Replica, ReplicaEvent, Slot, SlotLease
 from workers.operations import Effect, ScalingTarget
 
@@ -180,7 +180,7 @@ def test_a_pool_keeps_as_many_placeholders_as_it_is_told_at_the_level_it_is_told
     reconcile.tick()
     assert not Placeholder.objects.filter(state="requested").exists()
     assert Pool.objects.get().placeholder_level == "h0"
-    with pytest.raises(Refused, match="use h0 or h2"):
+    with pytest.raises(BadValue, match="h0 or h2"):
         operations.warm(ADA, "local", 1, "h9")
     with pytest.raises(BadCount, match="0 to 64"):
         operations.warm(ADA, "local", 65)

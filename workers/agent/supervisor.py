@@ -15,19 +15,20 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from uuid import UUID
 
 from django.db import InterfaceError, OperationalError, close_old_connections, connection
 
+from workers import inventory
 from workers.agent.bell import Bell
 from workers.agent.canaries import CanarySink
 from workers.agent.engine import EngineRoom
 from workers.agent.lifecycle import Lifecycle
 from workers.agent.probes import Prober
-from workers.agent.rows import NodeRows, Wanted
+from workers.agent.rows import NodeRows
 from workers.agent.timing import Timing
 from workers.devices.provider import DeviceProvider
 from workers.errors import NotFound, Superseded
+from workers.inventory import NodeLists
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +41,8 @@ def wake_all() -> None:
         supervisor.wake()
 
 
-def views() -> dict[str, tuple[ReplicaView, ...]]:
-    """Return what every agent in this process last saw, by node."""
+def views() -> dict[str, View | None]:
+    """Return what every agent in this process last saw, by node; None of one that has not seen its node yet."""
     return {supervisor.node: supervisor.view for supervisor in tuple(_running)}
 
 
@@ -68,14 +69,16 @@ class Standing:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaView:
-    """One replica as its agent last saw it."""
+class View:
+    """A node's lists as its agent last read them, and when, by time.monotonic()."""
 
-    replica_id: UUID
-    state: str
-    wanted: bool
-    generation: int
-    port: int | None
+    lists: NodeLists
+    read_at: float
+
+    @property
+    def age_seconds(self) -> float:
+        """Return how long ago that was."""
+        return time.monotonic() - self.read_at
 
 
 class Supervisor:
@@ -90,7 +93,7 @@ class Supervisor:
         timing: Timing | None = None,
     ) -> None:
         self.node = node
-        self.view: tuple[ReplicaView, ...] = ()
+        self.view: View | None = None
         #: time.monotonic() of the loop's last pass, and of the last round in which nothing failed.
         self.passed_at: float | None = None
         self.round_at: float | None = None
@@ -164,6 +167,7 @@ class Supervisor:
                 pause = self._go_round(rows, lifecycle)
                 if began - beat_at >= self._timing.round_seconds:
                     rows.beat()
+                    self.view = View(lists=inventory.of_node(self.node), read_at=began)
                     beat_at = began
                 self._frozen = False
                 self.round_at = time.monotonic()
@@ -197,7 +201,6 @@ class Supervisor:
         for row in wanted:
             lifecycle.step(row)
         lifecycle.bury_all_but({row.replica_id for row in wanted})
-        self.view = tuple(_view(row) for row in wanted)
         return lifecycle.pause_seconds(wanted)
 
     def _freeze(self, cause: object) -> None:
@@ -205,9 +208,3 @@ class Supervisor:
             log.warning("node %s: frozen, engines go on: %s", self.node, cause)
             self._frozen = True
         connection.close()
-
-
-def _view(row: Wanted) -> ReplicaView:
-    return ReplicaView(
-        replica_id=row.replica_id, state=row.state, wanted=row.wanted, generation=row.generation, port=row.port
-    )
