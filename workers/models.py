@@ -118,6 +118,9 @@ class Deployment(models.Model):
     more_wanted_since = models.DateTimeField(null=True, blank=True)
     less_wanted_since = models.DateTimeField(null=True, blank=True)
     less_wanted_peak = models.PositiveSmallIntegerField(default=0)
+    #: An earlier load, to tell how fast it grows.
+    sampled_tokens = models.PositiveBigIntegerField(null=True, blank=True)
+    sampled_at = models.DateTimeField(null=True, blank=True)
     pools: models.ManyToManyField[Pool, DeploymentPool] = models.ManyToManyField(Pool, through="DeploymentPool")
     archived_at = models.DateTimeField(null=True, blank=True)
 
@@ -143,6 +146,8 @@ class DeploymentPool(models.Model):
     sequence = models.PositiveSmallIntegerField(default=1)
     #: At least so many replicas are here, whatever the pools before it have room for: they prepare for overflow.
     prepared_replicas = models.PositiveSmallIntegerField(default=0)
+    #: Since when the pool before this one has been below its low water.
+    not_needed_since = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         constraints = (
