@@ -22,21 +22,42 @@ if TYPE_CHECKING:
 _LONG = (0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _SHORT = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
-RECONCILE_SECONDS = Histogram("hearth_reconcile_tick_seconds", "How long a tick of reconcile took.", buckets=_SHORT)
-LEASE_EXPIRATIONS = Counter("hearth_lease_expirations", "Replicas given up because their node's lease expired.")
-ADOPTIONS = Counter(
-    "hearth_adoptions", "Processes that an agent found when it took its node over: adopted or ended.", ("outcome",)
+RECONCILE_SECONDS = Histogram(
+    "hearth_reconcile_tick_seconds", "How long a tick of reconcile took.", buckets=_SHORT, registry=None
 )
-ORPHANS_KILLED = Counter("hearth_orphans_killed", "Engine processes killed because nothing in the database has them.")
+LEASE_EXPIRATIONS = Counter(
+    "hearth_lease_expirations", "Replicas given up because their node's lease expired.", registry=None
+)
+ADOPTIONS = Counter(
+    "hearth_adoptions",
+    "Processes that an agent found when it took its node over: adopted or ended.",
+    ("outcome",),
+    registry=None,
+)
+ORPHANS_KILLED = Counter(
+    "hearth_orphans_killed", "Engine processes killed because nothing in the database has them.", registry=None
+)
 STALE_FENCE_REJECTS = Counter(
-    "hearth_stale_fence_rejects", "Writes that changed nothing, because their agent or their fence is of the past."
+    "hearth_stale_fence_rejects",
+    "Writes that changed nothing, because their agent or their fence is of the past.",
+    registry=None,
 )
 EVICT_SECONDS = Histogram(
-    "hearth_evict_seconds", "From the decision to evict a placeholder until its process was gone.", buckets=_SHORT
+    "hearth_placeholder_evict_seconds",
+    "From the decision to evict a placeholder until its process was gone.",
+    buckets=_SHORT,
+    registry=None,
 )
 DRAIN_SECONDS = Histogram(
-    "hearth_drain_seconds", "From the wish to stop a replica until its process was gone.", buckets=_LONG
+    "hearth_replica_drain_seconds",
+    "From the wish to stop a replica until its process was gone.",
+    buckets=_LONG,
+    registry=None,
 )
+
+#: What an agent shows, and what the control worker does.
+AGENT = (ADOPTIONS, ORPHANS_KILLED, STALE_FENCE_REJECTS, EVICT_SECONDS, DRAIN_SECONDS)
+CONTROL = (RECONCILE_SECONDS, LEASE_EXPIRATIONS)
 
 
 class Ticks:
@@ -67,10 +88,6 @@ class Age(Collector):
         self._text = text
         self._age_seconds = age_seconds
 
-    def describe(self) -> list[Metric]:
-        """Return nothing, which keeps the registry from collecting to learn the names."""
-        return []
-
     def collect(self) -> Iterator[Metric]:
         """Yield the age."""
         age = self._age_seconds()
@@ -83,10 +100,6 @@ class Fleet(Collector):
 
     def __init__(self, count: Callable[[], Census | None]) -> None:
         self._count = count
-
-    def describe(self) -> list[Metric]:
-        """Return nothing, which keeps the registry from collecting to learn the names."""
-        return []
 
     def collect(self) -> Iterator[Metric]:
         """Yield the gauges and how long starts took; nothing while the database cannot be asked."""

@@ -14,12 +14,20 @@ if TYPE_CHECKING:
     # The log is written without Django, the backlog is measured with it.
     from billing.backlog import WalBacklog
 
-APPENDED_BYTES = Counter("hearth_wal_appended_bytes", "Usage written to the log by this process.")
-APPEND_ERRORS = Counter("hearth_wal_append_errors", "Usage that could not be written; its request was not served.")
-DRAINED_RECORDS = Counter("hearth_drain_records", "Usage rows brought from the log into the database.")
-REFUSED_RECORDS = Counter(
-    "hearth_drain_refused_records", "Usage rows that the database refuses, kept in refused.jsonl."
+APPENDED_BYTES = Counter("hearth_wal_appended_bytes", "Usage written to the log by this process.", registry=None)
+APPEND_ERRORS = Counter(
+    "hearth_wal_append_errors", "Usage that could not be written; its request was not served.", registry=None
 )
+DRAINED_RECORDS = Counter(
+    "hearth_wal_drained_records", "Usage rows brought from the log into the database.", registry=None
+)
+REFUSED_RECORDS = Counter(
+    "hearth_wal_refused_records", "Usage rows that the database refuses, kept in refused.jsonl.", registry=None
+)
+
+#: What a process that writes usage shows, and what the drain does.
+WRITER = (APPENDED_BYTES, APPEND_ERRORS)
+DRAIN = (DRAINED_RECORDS, REFUSED_RECORDS)
 
 
 class Backlog(Collector):
@@ -28,18 +36,14 @@ class Backlog(Collector):
     def __init__(self, measure: Callable[[], WalBacklog | None]) -> None:
         self._measure = measure
 
-    def describe(self) -> list[Metric]:
-        """Return nothing, which keeps the registry from collecting to learn the names."""
-        return []
-
     def collect(self) -> Iterator[Metric]:
         """Yield the gauges; none while the database cannot be asked."""
         found = self._measure()
         if found is None:
             return
-        yield GaugeMetricFamily("hearth_drain_backlog_bytes", "Usage written and not yet in the database.", found.bytes)
+        yield GaugeMetricFamily("hearth_wal_backlog_bytes", "Usage written and not yet in the database.", found.bytes)
         yield GaugeMetricFamily(
-            "hearth_drain_lag_seconds",
+            "hearth_wal_lag_seconds",
             "Age of the oldest usage that is not yet in the database.",
             found.records_lag_seconds,
         )

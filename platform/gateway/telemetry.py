@@ -26,41 +26,79 @@ _REQUESTS = Counter(
     "hearth_gateway_requests",
     "Requests that were answered, refusals included; model is empty until it is known.",
     ("endpoint", "model", "status"),
+    registry=None,
 )
-_ANSWERS = Counter("hearth_gateway_answers", "Metered answers, by how they ended.", ("model", "state"))
+_ANSWERS = Counter("hearth_gateway_answers", "Metered answers, by how they ended.", ("model", "state"), registry=None)
 _DURATION = Histogram(
     "hearth_gateway_request_duration_seconds",
     "From the arrival of a metered request to its last byte.",
     ("endpoint", "model"),
     buckets=DURATIONS,
+    registry=None,
 )
 _FIRST_TOKEN = Histogram(
     "hearth_gateway_time_to_first_token_seconds",
     "From the arrival of a streamed request to its first token, without answers from the prediction cache.",
     ("model",),
     buckets=FIRST_TOKENS,
+    registry=None,
 )
-_TOKENS = Counter("hearth_gateway_tokens", "Tokens of metered answers, in disjoint classes.", ("model", "kind"))
+_TOKENS = Counter(
+    "hearth_gateway_tokens", "Tokens of metered answers, in disjoint classes.", ("model", "kind"), registry=None
+)
 _CACHE = Counter(
-    "hearth_gateway_cache_results", "What the prediction cache had for metered requests.", ("result", "reason")
+    "hearth_gateway_cache_results",
+    "What the prediction cache had for metered requests.",
+    ("result", "reason"),
+    registry=None,
 )
-_LIMIT_REFUSALS = Counter("hearth_gateway_limit_refusals", "Requests refused by a tenant's limit.", ("reason",))
+_LIMIT_REFUSALS = Counter(
+    "hearth_gateway_limit_refusals", "Requests refused by a tenant's limit.", ("reason",), registry=None
+)
 _ENGINE_FAILURES = Counter(
     "hearth_gateway_engine_failures",
     "Engines that failed a request, before or after its first byte.",
     ("model", "reason"),
+    registry=None,
 )
-_ENGINE_RETRIES = Counter("hearth_gateway_engine_retries", "Requests sent to another replica.", ("model",))
-REDIS_TURN_FAILURES = Counter("hearth_gateway_redis_turn_failures", "Turns of Redis that failed or were too slow.")
-REDIS_BREAKER_OPENS = Counter("hearth_gateway_redis_breaker_opens", "Times that Redis was left alone for a while.")
+_ENGINE_RETRIES = Counter(
+    "hearth_gateway_engine_retries", "Requests sent to another replica.", ("model",), registry=None
+)
+REDIS_TURN_FAILURES = Counter(
+    "hearth_gateway_redis_turn_failures", "Turns of Redis that failed or were too slow.", registry=None
+)
+REDIS_BREAKER_OPENS = Counter(
+    "hearth_gateway_redis_breaker_opens", "Times that Redis was left alone for a while.", registry=None
+)
 
 #: For requests that wait for a replica: how many do now, and how long each waited, by what came of it.
-HELD_REQUESTS = Gauge("hearth_gateway_held_requests", "Requests that wait for a replica to be ready.", ("model",))
+HELD_REQUESTS = Gauge(
+    "hearth_gateway_held_requests", "Requests that wait for a replica to be ready.", ("model",), registry=None
+)
 HOLD_SECONDS = Histogram(
     "hearth_gateway_hold_seconds",
     "How long requests waited for a replica to be ready.",
     ("model", "outcome"),
     buckets=(0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0),
+    registry=None,
+)
+
+
+#: What a process that serves requests shows.
+METRICS = (
+    _REQUESTS,
+    _ANSWERS,
+    _DURATION,
+    _FIRST_TOKEN,
+    _TOKENS,
+    _CACHE,
+    _LIMIT_REFUSALS,
+    _ENGINE_FAILURES,
+    _ENGINE_RETRIES,
+    REDIS_TURN_FAILURES,
+    REDIS_BREAKER_OPENS,
+    HELD_REQUESTS,
+    HOLD_SECONDS,
 )
 
 
@@ -156,10 +194,6 @@ class Now(Collector):
         self._in_flight = in_flight
         self._feed_age = feed_age
         self._redis_left_alone = redis_left_alone
-
-    def describe(self) -> list[Metric]:
-        """Return nothing, which keeps the registry from collecting to learn the names."""
-        return []
 
     def collect(self) -> Iterator[Metric]:
         """Yield the gauges; the feed's age is absent before its first view."""

@@ -11,18 +11,19 @@ from typing import Any
 
 from celery import Celery, bootsteps, signals
 from celery.beat import PersistentScheduler
-from prometheus_client import REGISTRY
 
+import billing.telemetry
+import gateway.telemetry
 from hearth import env
 from hearth.instance import from_environment
 from hearth.vitals import listener
-from hearth.vitals.health import Check, Health, Loop, Pulse, State, recent
+from hearth.vitals.health import Check, Health, Loop, Pulse, State, recent, registry
 from hearth.vitals.ports import port_of
 from workers import telemetry
 
 BEAT_SECONDS = 1.0
-#: Longer than the broker's socket timeout, 10 s, for which a loop may wait in one step.
-WORKER_LIMIT_SECONDS = 30.0
+#: A broker that hangs holds a worker's loop for several socket timeouts of 10 s before the worker notices.
+WORKER_LIMIT_SECONDS = 120.0
 #: An agent whose database never answers one statement: only a new process asks again. Engines outlive it.
 AGENT_LIMIT_SECONDS = 60.0
 BEAT_LIMIT_SECONDS = 60.0
@@ -99,13 +100,12 @@ def _agent() -> Health:
     def round_age() -> float | None:
         return max((each.round_age_seconds for each in standings() if each.round_age_seconds is not None), default=None)
 
-    REGISTRY.register(
-        telemetry.Age("hearth_agent_loop_age_seconds", "Since the agent last did a whole round of its node.", round_age)
-    )
+    age = telemetry.Age("hearth_agent_loop_age_seconds", "Since the agent last did a round of its node.", round_age)
     return Health(
-        "agent",
-        (_worker_loop(), Loop("agent", AGENT_LIMIT_SECONDS, loop_age)),
-        lambda: (recent("node", round_age(), limit_seconds=READY_SECONDS, what="round"), _broker("degraded")),
+        role="agent",
+        loops=(_worker_loop(), Loop("agent", AGENT_LIMIT_SECONDS, loop_age)),
+        checks=lambda: (recent("node", round_age(), limit_seconds=READY_SECONDS, what="round"), _broker("degraded")),
+        registry=registry(*telemetry.AGENT, *billing.telemetry.WRITER, age),
     )
 
 
@@ -114,31 +114,37 @@ def _control() -> Health:
     from workers import census
 
     fleet = Inquiry(census.take)
-    REGISTRY.register(telemetry.Fleet(lambda: fleet.ask(DATABASE_PATIENCE_SECONDS)))
-    REGISTRY.register(
-        telemetry.Age(
-            "hearth_reconcile_tick_age_seconds", "Since reconcile last did a tick here.", telemetry.TICKS.age_seconds
-        )
-    )
+    tick_age = telemetry.TICKS.age_seconds
     return Health(
-        "control",
-        (_worker_loop(),),
-        lambda: (
-            recent("reconcile", telemetry.TICKS.age_seconds(), limit_seconds=READY_SECONDS, what="tick"),
+        role="control",
+        loops=(_worker_loop(),),
+        checks=lambda: (
+            recent("reconcile", tick_age(), limit_seconds=READY_SECONDS, what="tick"),
             _broker("missing"),
+        ),
+        registry=registry(
+            *telemetry.CONTROL,
+            telemetry.Age("hearth_reconcile_tick_age_seconds", "Since reconcile last did a tick here.", tick_age),
+            telemetry.Fleet(lambda: fleet.ask(DATABASE_PATIENCE_SECONDS)),
         ),
     )
 
 
 def _inference() -> Health:
-    return Health("inference", (_worker_loop(),), lambda: (_broker("missing"),))
+    return Health(
+        role="inference",
+        loops=(_worker_loop(),),
+        checks=lambda: (_broker("missing"),),
+        registry=registry(*gateway.telemetry.METRICS, *billing.telemetry.WRITER),
+    )
 
 
 def _beat() -> Health:
     return Health(
-        "beat",
-        (Loop("scheduler", BEAT_LIMIT_SECONDS, _scheduler.age_seconds),),
-        lambda: (recent("broker", _sent.age_seconds(), limit_seconds=READY_SECONDS, what="tick sent"),),
+        role="beat",
+        loops=(Loop("scheduler", BEAT_LIMIT_SECONDS, _scheduler.age_seconds),),
+        checks=lambda: (recent("broker", _sent.age_seconds(), limit_seconds=READY_SECONDS, what="tick sent"),),
+        registry=registry(),
     )
 
 
@@ -147,6 +153,9 @@ def _worker_loop() -> Loop:
 
 
 def _broker(otherwise: State) -> Check:
-    if _worker.age_seconds() is not None:
-        return Check("broker", "ok")
-    return Check("broker", otherwise, "not connected")
+    age = _worker.age_seconds()
+    if age is None:
+        return Check("broker", otherwise, "not connected")
+    if age > READY_SECONDS:
+        return Check("broker", otherwise, f"nothing was read from it for {age:.0f} s")
+    return Check("broker", "ok")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from billing import drain as role
 from hearth.instance import from_environment
 from hearth.vitals import listener
-from hearth.vitals.health import Check, Health, Loop, recent
+from hearth.vitals.health import Check, Health, Loop, recent, registry
 from hearth.vitals.ports import port_of
 
 if TYPE_CHECKING:
@@ -23,15 +23,12 @@ DATABASE_PATIENCE_SECONDS = 2.0
 
 def watch(drain: Drain) -> None:
     """Listen for a drain that owns its folder and is about to begin."""
-    from prometheus_client import REGISTRY
-
     from billing import telemetry
     from billing.backlog import backlog
     from hearth.vitals.inquiry import Inquiry, database_answers
 
     database = Inquiry(database_answers)
     measured = Inquiry(backlog)
-    REGISTRY.register(telemetry.Backlog(lambda: measured.ask(DATABASE_PATIENCE_SECONDS)))
 
     def age_seconds() -> float | None:
         return None if drain.passed_at is None else time.monotonic() - drain.passed_at
@@ -45,7 +42,12 @@ def watch(drain: Drain) -> None:
         )
 
     instance = from_environment()
-    health = Health("drain", (Loop("drain", LOOP_LIMIT_SECONDS, age_seconds),), checks)
+    health = Health(
+        role="drain",
+        loops=(Loop("drain", LOOP_LIMIT_SECONDS, age_seconds),),
+        checks=checks,
+        registry=registry(*telemetry.DRAIN, telemetry.Backlog(lambda: measured.ask(DATABASE_PATIENCE_SECONDS))),
+    )
     listener.start(health, instance.metrics_host, port_of(instance, "drain"))
 
 

@@ -12,6 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
+from prometheus_client.registry import Collector
+
 log = logging.getLogger(__name__)
 
 State = Literal["ok", "degraded", "missing"]
@@ -55,13 +58,14 @@ class Pulse:
         return None if at is None else time.monotonic() - at
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
     """What a role's listener answers from. ``checks`` are asked when somebody wants to know, and may not hang."""
 
     role: str
     loops: tuple[Loop, ...]
     checks: Callable[[], tuple[Check, ...]]
+    registry: CollectorRegistry
 
     def liveness(self) -> tuple[bool, dict[str, object]]:
         """Return whether every loop came round in time, and each one's age."""
@@ -100,6 +104,14 @@ class Health:
             # A role about which nothing can be said is not ready; the rest of it goes on.
             log.exception("the readiness of role %s cannot be told", self.role)
             return (Check(self.role, "missing", "its readiness cannot be told; see its log"),)
+
+
+def registry(*collectors: Collector) -> CollectorRegistry:
+    """Return what a role shows under ``/metrics``: its process, and the collectors."""
+    found = CollectorRegistry()
+    for collector in (ProcessCollector(registry=None), PlatformCollector(registry=None), *collectors):
+        found.register(collector)
+    return found
 
 
 def recent(name: str, age_seconds: float | None, *, limit_seconds: float, what: str) -> Check:

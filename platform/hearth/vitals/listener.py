@@ -12,7 +12,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from prometheus_client import REGISTRY, disable_created_metrics
+from prometheus_client import disable_created_metrics
 from prometheus_client.exposition import choose_encoder
 
 from hearth.vitals.health import Health
@@ -83,7 +83,7 @@ class Handler(BaseHTTPRequestHandler):
             self._tell(*self.server.health.readiness())
         elif path == "/metrics":
             encode, content_type = choose_encoder(self.headers.get("accept", ""))
-            self._send(200, content_type, encode(REGISTRY))
+            self._send(200, content_type, encode(self.server.health.registry))
         else:
             self._tell_unknown(path)
 

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from prometheus_client import REGISTRY
+from prometheus_client.registry import Collector
 
+import billing.telemetry
 from billing.errors import WalError
 from billing.wal import WalWriter
 from gateway import telemetry
@@ -15,7 +16,7 @@ from gateway.app import GatewayApp
 from gateway.runtime import Runtime
 from hearth.instance import from_environment
 from hearth.vitals import listener
-from hearth.vitals.health import Check, Health, Loop, Pulse
+from hearth.vitals.health import Check, Health, Loop, Pulse, registry
 from hearth.vitals.inquiry import Inquiry, database_answers
 from hearth.vitals.ports import port_of
 
@@ -36,17 +37,17 @@ class Gateway:
     def __init__(
         self, app: GatewayApp, running: Callable[[], Runtime | None], open_runtime: Callable[[], object]
     ) -> None:
+        self._app = app
         self._running = running
         self._open = open_runtime
-        REGISTRY.register(
-            telemetry.Now(
-                in_flight=lambda: app.in_flight, feed_age=self._feed_age, redis_left_alone=self._redis_left_alone
-            )
-        )
 
     def start(self) -> asyncio.Task[None]:
         """Begin to beat and to listen, on the running loop; cancel the task to end the beat."""
-        return _start("gateway", self.checks, self._try_to_open)
+        now = telemetry.Now(
+            in_flight=lambda: self._app.in_flight, feed_age=self._feed_age, redis_left_alone=self._redis_left_alone
+        )
+        shown = (*telemetry.METRICS, *billing.telemetry.WRITER, now)
+        return _start("gateway", self.checks, shown, self._try_to_open)
 
     def checks(self) -> tuple[Check, ...]:
         """Without a usage log or a first view nothing can be served; without the rest, on what is known."""
@@ -101,15 +102,19 @@ def start_portal() -> asyncio.Task[None]:
             return (Check("database", "ok"),)
         return (Check("database", "missing", f"no answer within {DATABASE_PATIENCE_SECONDS:g} s"),)
 
-    return _start("portal", checks)
+    return _start("portal", checks, ())
 
 
 def _start(
-    role: str, checks: Callable[[], tuple[Check, ...]], each_beat: Callable[[], None] = lambda: None
+    role: str,
+    checks: Callable[[], tuple[Check, ...]],
+    shown: tuple[Collector, ...],
+    each_beat: Callable[[], None] = lambda: None,
 ) -> asyncio.Task[None]:
     instance = from_environment()
     pulse = Pulse()
-    health = Health(role, (Loop("event loop", LOOP_LIMIT_SECONDS, pulse.age_seconds),), checks)
+    loop = Loop("event loop", LOOP_LIMIT_SECONDS, pulse.age_seconds)
+    health = Health(role=role, loops=(loop,), checks=checks, registry=registry(*shown))
     listener.start(health, instance.metrics_host, port_of(instance, role))
     return asyncio.ensure_future(_beat(pulse, each_beat))
 
