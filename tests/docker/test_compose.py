@@ -1,0 +1,131 @@
+"""The compose files: valid by the specification's schema, whole in themselves, and free of passwords."""
+
+from __future__ import annotations
+
+import re
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hearth import env
+from hearth.env import ROOT
+from tests.docker.files import COMPOSE, COMPOSE_FILES, COMPOSE_NODE, INTERPOLATION, compose, stages
+
+#: Variables of the images of PostgreSQL and Redis, and of the Hugging Face hub.
+OTHERS = {
+    "POSTGRES_PASSWORD",
+    "HEARTH_OWNER_PASSWORD",
+    "HEARTH_APP_PASSWORD",
+    "HEARTH_REDIS_PASSWORD",
+    "REDISCLI_AUTH",
+    "HF_TOKEN",
+}
+#: What only the compose files themselves read.
+OF_COMPOSE = {"POSTGRES_IMAGE", "REDIS_IMAGE", "HEARTH_BIND", "HEARTH_SERVERS_BIND"}
+KNOWN = {setting.name for setting in env.SETTINGS} | OTHERS
+SERVICES = [(path, name) for path in COMPOSE_FILES for name in compose(path)["services"]]
+
+
+def service(path: Path, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = compose(path)["services"][name]
+    return found
+
+
+@pytest.mark.parametrize("path", COMPOSE_FILES, ids=lambda path: path.name)
+def test_the_file_fits_the_specification(path: Path) -> None:
+    check = str(Path(sys.executable).with_name("check-jsonschema"))
+    command = [check, "--builtin-schema", "vendor.compose-spec", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(("path", "name"), SERVICES)
+def test_an_image_that_is_built_here_can_be_built(path: Path, name: str) -> None:
+    found = service(path, name)
+    if "build" not in found:
+        assert re.fullmatch(r"\$\{\w+_IMAGE:-\w+:\d+\}", found["image"])
+        return
+    build = found["build"]
+    assert (path.parent / build["context"]).resolve() == ROOT
+    assert (ROOT / build["dockerfile"]).is_file()
+    assert build["target"] in stages()
+    assert found["init"] is True
+    assert found["cap_drop"] == ["ALL"]
+
+
+def test_every_image_has_a_service() -> None:
+    targets = {service(COMPOSE, name).get("build", {}).get("target") for name in compose(COMPOSE)["services"]}
+    assert targets - {None} == stages().keys() - {"install", "hearth"}
+
+
+@pytest.mark.parametrize("path", COMPOSE_FILES, ids=lambda path: path.name)
+def test_every_variable_is_a_setting_or_one_of_the_images(path: Path) -> None:
+    given = {name for each in compose(path)["services"].values() for name in each.get("environment", {})}
+    assert given <= KNOWN
+    read = {found[1] for found in INTERPOLATION.findall(path.read_text()) if found[1]}
+    assert read <= KNOWN | OF_COMPOSE
+
+
+@pytest.mark.parametrize("path", COMPOSE_FILES, ids=lambda path: path.name)
+def test_no_password_has_a_default(path: Path) -> None:
+    secret = [found for found in INTERPOLATION.findall(path.read_text()) if "PASSWORD" in found[1] or "URL" in found[1]]
+    assert secret
+    assert {kind for _, _, kind, _ in secret} == {"?"}
+
+
+@pytest.mark.parametrize("path", COMPOSE_FILES, ids=lambda path: path.name)
+def test_every_volume_dependency_and_mounted_file_is_there(path: Path) -> None:
+    document = compose(path)
+    for found in document["services"].values():
+        for volume in found.get("volumes", []):
+            source = volume.split(":")[0]
+            assert source in document["volumes"] or (path.parent / source).is_file()
+        for name, condition in found.get("depends_on", {}).items():
+            # one of a profile that is not asked for is not there, and must not be missed
+            assert name in document["services"]
+            assert condition.get("required", True) is not bool(document["services"][name].get("profiles"))
+
+
+def test_every_role_that_writes_or_drains_usage_shares_one_data_directory() -> None:
+    mounted = {name: service(COMPOSE, name)["volumes"] for name in compose(COMPOSE)["services"]}
+    place = stages()["hearth"].environment["HEARTH_DATA_DIR"]
+    sharing = {name for name, volumes in mounted.items() if f"data:{place}" in volumes}
+    assert sharing == mounted.keys() - {"postgres", "redis"}
+
+
+def test_a_gpu_is_asked_for_only_where_there_shall_be_one() -> None:
+    asking = {name for path, name in SERVICES if "deploy" in service(path, name)}
+    assert asking == {"agent-gpu", "node-gpu"}
+    for path, name in SERVICES:
+        if name.endswith(("-cpu", "-gpu")):
+            assert service(path, name)["profiles"] == [name.rpartition("-")[2]]
+
+
+def test_only_the_servers_and_what_clients_see_are_published() -> None:
+    published = {name: found["ports"] for name, found in compose(COMPOSE)["services"].items() if "ports" in found}
+    assert published.keys() == {"postgres", "redis", "gateway", "portal"}
+    assert all(
+        port.startswith("${HEARTH_") and ":-127.0.0.1}:" in port for ports in published.values() for port in ports
+    )
+    assert {service(COMPOSE_NODE, name)["network_mode"] for name in ("node-cpu", "node-gpu")} == {"host"}
+
+
+def test_the_passwords_are_made_once_and_private(tmp_path: Path) -> None:
+    file = tmp_path / ".env"
+    command = ["bash", str(ROOT / "docker" / "new-env"), str(file)]
+    subprocess.run(command, capture_output=True, check=True)
+    made = dict(line.split("=") for line in file.read_text().splitlines())
+    needed = {found[1] for found in INTERPOLATION.findall(COMPOSE.read_text()) if found[2] == "?"}
+    assert needed <= made.keys()
+    passwords = [value for name, value in made.items() if name.endswith("PASSWORD")]
+    assert all(re.fullmatch("[0-9a-f]{48}", password) for password in passwords)
+    assert len(set(passwords)) == len(passwords) == 4
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    again = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert again.returncode == 1
+    assert "Nothing changed" in again.stderr
+    assert dict(line.split("=") for line in file.read_text().splitlines()) == made
