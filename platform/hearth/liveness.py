@@ -5,15 +5,15 @@ from __future__ import annotations
 import urllib.error
 import urllib.request
 
-from hearth.instance import Instance, client_host
-from hearth.vitals.ports import port_of
+from hearth.instance import Instance
+from hearth.vitals.ports import url_of
 
 TIMEOUT_SECONDS = 3.0
 
 
 def problem(instance: Instance, role: str) -> str | None:
     """Return why the role of this environment does not live; None when it does."""
-    url = f"http://{client_host(instance.metrics_host)}:{port_of(instance, role)}/livez"
+    url = url_of(instance, role) + "/livez"
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS):
             return None

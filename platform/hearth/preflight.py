@@ -14,11 +14,13 @@ import psutil
 
 from hearth import env
 from hearth.instance import Instance
+from hearth.vitals import ports
 
 OLDEST_PYTHON = (3, 11)
 NEWEST_PYTHON = (3, 12)
 #: An empty PostgreSQL takes 40 MiB and its write-ahead log grows to 1 GiB under load; below this it soon stops.
 NEEDED_FREE_MIB = 512
+LAST_PORT = 65535
 
 
 class PreflightError(Exception):
@@ -28,6 +30,30 @@ class PreflightError(Exception):
         super().__init__(f"{problem} {remedy}")
         self.problem = problem
         self.remedy = remedy
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """The settings that choose ports, and how many in a row they choose."""
+
+    host_setting: str
+    port_setting: str
+    count: int
+
+
+_FOR_VITALS = _Chosen("HEARTH_METRICS_HOST", "HEARTH_METRICS_PORT", len(ports.ORDER))
+#: The vitals follow the portal's port unless they have a setting of their own.
+_FOR_CLIENTS = _Chosen("HEARTH_HOST", "HEARTH_PORT", 2 + len(ports.ORDER))
+
+
+@dataclass(frozen=True, slots=True)
+class _Port:
+    """A port that something of the instance listens on."""
+
+    host: str
+    port: int
+    user: str
+    chosen: _Chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +109,43 @@ def check_disk(instance: Instance, *, free_mib: int) -> None:
 
 
 def check_ports(instance: Instance) -> None:
-    """Raise PreflightError unless both ports can be listened on.
+    """Raise PreflightError unless the gateway, the portal and the vitals of each role can listen on their ports.
 
     Binds them for a moment without SO_REUSEPORT: the server that follows sets it, and would share a port with
     another instance without a word.
     """
-    if instance.portal_port > 65535:
+    if instance.portal_port > LAST_PORT:
         raise PreflightError(
             f"HEARTH_PORT={instance.port} leaves no port for the portal, which takes the next one.",
-            "Set HEARTH_PORT to at most 65534.",
+            f"Set HEARTH_PORT to at most {LAST_PORT - 1}.",
         )
-    for port, user in ((instance.port, "gateway"), (instance.portal_port, "portal")):
+    _check_vitals_fit(instance)
+    wanted = [
+        _Port(instance.host, instance.port, "gateway", _FOR_CLIENTS),
+        _Port(instance.host, instance.portal_port, "portal", _FOR_CLIENTS),
+    ]
+    for role in ports.ORDER:
+        port = ports.port_of(instance, role)
+        wanted.append(_Port(instance.metrics_host, port, f"metrics listener of role {role}", _FOR_VITALS))
+    for each in wanted:
         try:
-            _try_to_listen(instance.host, port)
+            _try_to_listen(each.host, each.port)
         except OSError as error:
-            raise _port_error(instance.host, port, user, error) from error
+            raise _port_error(each, error) from error
+
+
+def _check_vitals_fit(instance: Instance) -> None:
+    first, last = instance.metrics_port, instance.metrics_port + len(ports.ORDER) - 1
+    fault = ""
+    if last > LAST_PORT:
+        fault = f"leaves too few ports: the roles take {first} to {last}"
+    elif first <= instance.portal_port and instance.port <= last:
+        fault = f"overlaps HEARTH_PORT={instance.port}: the roles take {first} to {last}"
+    if fault:
+        raise PreflightError(
+            f"HEARTH_METRICS_PORT={first} {fault}.",
+            f"Set it to a port up to {LAST_PORT - len(ports.ORDER) + 1} that leaves theirs to gateway and portal.",
+        )
 
 
 def check_address() -> None:
@@ -134,29 +182,33 @@ def _try_to_listen(host: str, port: int) -> None:
         probe.listen(1)
 
 
-def _port_error(host: str, port: int, user: str, error: OSError) -> PreflightError:
+def _port_error(wanted: _Port, error: OSError) -> PreflightError:
+    chosen = wanted.chosen
     if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
         return PreflightError(
-            f"HEARTH_HOST={host} is no address of this machine.", "Use 127.0.0.1, or 0.0.0.0 for every interface."
+            f"{chosen.host_setting}={wanted.host} is no address of this machine.",
+            "Use 127.0.0.1, or 0.0.0.0 for every interface.",
         )
     if error.errno == errno.EACCES:
         return PreflightError(
-            f"Port {port} is reserved for root.", "Set HEARTH_PORT to a number from 1024 up, such as 8080."
+            f"Port {wanted.port} is reserved for root.",
+            f"Set {chosen.port_setting} to a number from 1024 up, such as 8080.",
         )
-    holder = port_holder(port)
+    holder = port_holder(wanted.port)
     held = f"by process {holder.pid} ({holder.command})" if holder else "by a process that only root can see"
+    free = _suggestion(wanted.host, wanted.port, chosen.count)
     return PreflightError(
-        f"Port {port}, which the {user} needs, is taken {held}.",
-        f"Stop it, or choose another: HEARTH_PORT={_suggestion(host, port)} make up.",
+        f"Port {wanted.port}, which the {wanted.user} needs, is taken {held}.",
+        f"Stop it, or choose another: {chosen.port_setting}={free} make up.",
     )
 
 
-def _suggestion(host: str, port: int) -> int:
-    """Return a port near by that is free, and so is the next one."""
-    for candidate in range(port + 10, 65534, 10):
+def _suggestion(host: str, port: int, count: int) -> int:
+    """Return a port near by that is free, and so are those that follow it, ``count`` in all."""
+    for candidate in range(port + 10, LAST_PORT - count, 10):
         try:
-            _try_to_listen(host, candidate)
-            _try_to_listen(host, candidate + 1)
+            for each in range(candidate, candidate + count):
+                _try_to_listen(host, each)
         except OSError:
             continue
         return candidate

@@ -12,18 +12,20 @@ from hearth.instance import Instance
 from hearth.keeper import keeper_process
 from hearth.roles import ROLES
 from hearth.supervisor import phase
+from hearth.vitals import ports
 from workers.processes import ProcessIdentity, is_running
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleStatus:
-    """One role. ``state`` is running, restarting (its supervisor will) or stopped."""
+    """One role. ``state`` is running, restarting (its supervisor will) or stopped; its vitals are at ``vitals_url``."""
 
     name: str
     state: str
     pid: int | None
     restarts: int
     uptime_seconds: float | None
+    vitals_url: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +92,10 @@ def text(found: Status) -> str:
     lines = [f"{found.state:<10} {found.data_dir}", f"API {found.api_base}   portal {found.portal_url}", ""]
     for role in found.roles:
         uptime = "" if role.uptime_seconds is None else f"{role.uptime_seconds:8.0f} s"
-        lines.append(f"  {role.name:<12} {role.state:<11} pid {role.pid or '-':<8} restarts {role.restarts} {uptime}")
+        lines.append(
+            f"  {role.name:<12} {role.state:<11} pid {role.pid or '-':<8} restarts {role.restarts} {uptime:<10} "
+            f"{role.vitals_url}"
+        )
     lines += [f"  {server.name:<12} {server.state:<11} pid {server.pid or '-'}" for server in found.servers]
     for replica in found.replicas or ():
         lines.append(
@@ -103,11 +108,15 @@ def text(found: Status) -> str:
 
 def _role(instance: Instance, name: str, *, supervised: bool) -> RoleStatus:
     record = children.read_record(instance.records_dir / f"{name}.json")
-    if record is not None and is_running(record.process):
-        uptime = round(time.time() - record.started_at, 1)
-        return RoleStatus(name=name, state="running", pid=record.pid, restarts=record.restarts, uptime_seconds=uptime)
-    state = "restarting" if record is not None and supervised else "stopped"
-    return RoleStatus(name=name, state=state, pid=None, restarts=record.restarts if record else 0, uptime_seconds=None)
+    runs = record is not None and is_running(record.process)
+    return RoleStatus(
+        name=name,
+        state="running" if runs else "restarting" if record is not None and supervised else "stopped",
+        pid=record.pid if record is not None and runs else None,
+        restarts=record.restarts if record else 0,
+        uptime_seconds=round(time.time() - record.started_at, 1) if record is not None and runs else None,
+        vitals_url=ports.url_of(instance, name),
+    )
 
 
 def _servers(instance: Instance) -> tuple[ServerStatus, ServerStatus]:
