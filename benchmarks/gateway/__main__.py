@@ -48,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     text = report.document(run)
     print(f"\n{text}\n")
     if options.publish:
-        for path in publication.publish(run, text):
+        for path in publication.write("gateway", run.date, text, report.as_json(run)):
             print(f"Written: {path.relative_to(env.ROOT)}")
     return 0
 

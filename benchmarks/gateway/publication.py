@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.gateway import report
-from benchmarks.gateway.report import Run
 from hearth import env
 
 DOCUMENT = env.ROOT / "docs" / "benchmarks.md"
 RESULTS = env.ROOT / "benchmarks" / "results"
-BEGIN, END = "<!-- gateway: begin -->", "<!-- gateway: end -->"
 
 
 class MarkersMissing(Exception):
     """The document has no place for the result."""
 
 
-def publish(run: Run, text: str) -> list[Path]:
-    """Write both files and return them; of several runs on one day the last one stays. Raises MarkersMissing."""
+def write(name: str, date: str, text: str, samples: Mapping[str, object]) -> list[Path]:
+    """Write both files of a benchmark and return them; of several runs on one day the last one stays.
+
+    The text goes between the document's comments ``name: begin`` and ``name: end``. Raises MarkersMissing.
+    """
+    begin_mark, end_mark = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     before = DOCUMENT.read_text()
-    start, end = before.find(BEGIN), before.find(END)
+    start, end = before.find(begin_mark), before.find(end_mark)
     if start < 0 or end < start:
-        raise MarkersMissing(f"{DOCUMENT} must hold {BEGIN} and, after it, {END}")
-    DOCUMENT.write_text(f"{before[:start]}{BEGIN}\n\n{text}\n\n{before[end:]}")
+        raise MarkersMissing(f"{DOCUMENT} must hold {begin_mark} and, after it, {end_mark}")
+    DOCUMENT.write_text(f"{before[:start]}{begin_mark}\n\n{text}\n\n{before[end:]}")
     RESULTS.mkdir(exist_ok=True)
-    results = RESULTS / f"gateway-{run.date}.json"
-    results.write_text(json.dumps(report.as_json(run), indent=1) + "\n")
+    results = RESULTS / f"{name}-{date}.json"
+    results.write_text(json.dumps(samples, indent=1) + "\n")
     return [results, DOCUMENT]
