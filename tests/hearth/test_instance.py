@@ -4,106 +4,27 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
-import socket
 import stat
 import subprocess
 import sys
-import tempfile
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from hearth import lock, processes
-from hearth.env import sockets_dir
-from workers.processes import ProcessIdentity, find_by_environment, is_running
+from hearth import processes
+from tests.hearth.instances import Instance, instance_of_its_own, wait_for
+from workers.processes import is_running
 
-NOT_OURS = ("DATABASE_URL", "DATABASE_OWNER_URL", "REDIS_URL", "HEARTH_ROLE", "DJANGO_SETTINGS_MODULE")
 ROLES = ["drain", "agent", "control", "gateway", "portal", "inference", "beat"]
-
-
-@dataclass(frozen=True, slots=True)
-class Instance:
-    """An instance to drive from outside, by the command alone."""
-
-    folder: Path
-    port: int
-
-    @property
-    def environment(self) -> dict[str, str]:
-        inherited = {name: value for name, value in os.environ.items() if name not in NOT_OURS}
-        return inherited | {
-            "HEARTH_DATA_DIR": str(self.folder),
-            "HEARTH_PORT": str(self.port),
-            "HEARTH_ENGINE": "simulated",
-        }
-
-    @property
-    def up_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.folder / "up.json").read_text())
-        return found
-
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "hearth.cli", *arguments],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-
-    def up(self) -> dict[str, Any]:
-        """Make sure that it is up, and return what up.json says."""
-        done = self.run("up", "--detach")
-        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-        return self.up_json
-
-    def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.run("status", "--json").stdout)
-        return found
-
-    def supervisor(self) -> ProcessIdentity:
-        found = processes.read_record(self.folder / "supervisor.json")
-        assert found is not None
-        return found
-
-    def engines(self) -> list[ProcessIdentity]:
-        found = [processes.read_record(path) for path in sorted((self.folder / "engines").glob("*.json"))]
-        return [process for process in found if process is not None]
-
-    def traces(self) -> list[str]:
-        """Return what is left of it that should not be: processes, ports, lock, sockets."""
-        left = [
-            f"process {process.pid}"
-            for process, folder in find_by_environment("HEARTH_DATA_DIR").items()
-            if folder == str(self.folder) and process.pid != os.getpid()
-        ]
-        for port in (self.port, self.port + 1):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    left.append(f"port {port}")
-        if lock.is_held(self.folder / "lock"):
-            left.append("lock")
-        if sockets_dir(self.folder).exists():
-            left.append("sockets")
-        return left
 
 
 @pytest.fixture(scope="module")
 def instance() -> Iterator[Instance]:
-    folder = Path(tempfile.mkdtemp(prefix="hearth-life-"))
-    folder.chmod(0o711)
-    found = Instance(folder, _two_free_ports())
-    yield found
-    found.run("down")
-    shutil.rmtree(folder, ignore_errors=True)
+    with instance_of_its_own("hearth-life-") as found:
+        yield found
 
 
 def test_up_json_says_where_to_go_and_only_to_its_owner(instance: Instance) -> None:
@@ -146,6 +67,8 @@ def test_status_names_every_process_and_no_secret(instance: Instance) -> None:
     assert found["state"] == "up"
     assert [role["name"] for role in found["roles"]] == ROLES
     assert {role["state"] for role in found["roles"]} == {"running"}
+    ports = sorted(int(role["vitals_url"].removeprefix("http://127.0.0.1:")) for role in found["roles"])
+    assert ports == list(range(instance.port + 2, instance.port + 9))
     assert [(server["name"], server["state"]) for server in found["servers"]] == [
         ("postgres", "running"),
         ("redis", "running"),
@@ -161,8 +84,8 @@ def test_a_role_that_is_killed_comes_back(instance: Instance) -> None:
     instance.up()
     before = _role(instance, "gateway")
     os.kill(before["pid"], signal.SIGKILL)
-    _wait_for(lambda: _role(instance, "gateway")["state"] == "running" and _role(instance, "gateway")["restarts"] == 1)
-    _wait_for(lambda: _answers(instance))
+    wait_for(lambda: _role(instance, "gateway")["state"] == "running" and _role(instance, "gateway")["restarts"] == 1)
+    wait_for(lambda: _answers(instance))
     assert _role(instance, "gateway")["pid"] != before["pid"]
 
 
@@ -170,7 +93,7 @@ def test_postgres_that_is_killed_comes_back_and_answers_go_on(instance: Instance
     instance.up()
     before = next(server["pid"] for server in instance.status()["servers"] if server["name"] == "postgres")
     os.kill(before, signal.SIGKILL)
-    _wait_for(lambda: instance.status()["state"] == "up")
+    wait_for(lambda: instance.status()["state"] == "up")
     assert _answers(instance)
 
 
@@ -219,7 +142,7 @@ def test_ctrl_c_in_the_foreground_stops_everything(instance: Instance) -> None:
             [sys.executable, "-m", "hearth.cli", "up"], env=instance.environment, stdout=file, stderr=file
         )
         try:
-            _wait_for(lambda: (instance.folder / "up.json").exists() or up.poll() is not None)
+            wait_for(lambda: (instance.folder / "up.json").exists() or up.poll() is not None)
             engines = instance.engines()
             up.send_signal(signal.SIGINT)
             assert up.wait(timeout=60) == 0, output.read_text()
@@ -245,22 +168,3 @@ def _answers(instance: Instance) -> bool:
             return bool(json.load(answer)["data"])
     except OSError:
         return False
-
-
-def _wait_for(condition: Callable[[], bool], *, timeout_seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.1)
-
-
-def _two_free_ports() -> int:
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port: int = first.getsockname()[1]
-            try:
-                second.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-            return port

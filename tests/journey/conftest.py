@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.journey.instance import Instance, wait_for
+from tests.ports import INSTANCE_PORTS, free_ports
 
 UP_TIMEOUT_SECONDS = 600
 
@@ -30,7 +30,7 @@ def instance() -> Iterator[Instance]:
     environment = {name: value for name, value in os.environ.items() if name not in names}
     environment |= {
         "HEARTH_DATA_DIR": str(folder),
-        "HEARTH_PORT": str(_two_free_ports()),
+        "HEARTH_PORT": str(free_ports(INSTANCE_PORTS)),
         "HEARTH_ENGINE": "vllm",
         "HEARTH_REPLICAS": "2",
     }
@@ -57,7 +57,7 @@ def front(request: pytest.FixtureRequest, instance: Instance) -> Iterator[Instan
     if request.param == "gateway":
         yield instance
         return
-    address = f"127.0.0.1:{_two_free_ports()}"
+    address = f"127.0.0.1:{free_ports(1)}"
     with (instance.data_dir / "logs" / "runserver.log").open("wb") as output:
         server = subprocess.Popen(
             [*instance.command, "manage", "runserver", "--noreload", address],
@@ -78,18 +78,6 @@ def front(request: pytest.FixtureRequest, instance: Instance) -> Iterator[Instan
 def _read(file: Path) -> dict[str, object]:
     found: dict[str, object] = json.loads(file.read_text())
     return found
-
-
-def _two_free_ports() -> int:
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port: int = first.getsockname()[1]
-            try:
-                second.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-            return port
 
 
 def _logs(folder: Path) -> str:

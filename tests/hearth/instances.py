@@ -1,0 +1,113 @@
+"""A whole instance of its own, driven from outside by the `hearth` command."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hearth import lock, processes
+from hearth.env import sockets_dir
+from tests.ports import INSTANCE_PORTS, free_ports
+from workers.processes import ProcessIdentity, find_by_environment
+
+NOT_OURS = ("DATABASE_URL", "DATABASE_OWNER_URL", "REDIS_URL", "HEARTH_ROLE", "DJANGO_SETTINGS_MODULE")
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """An instance to drive from outside, by the command alone."""
+
+    folder: Path
+    port: int
+
+    @property
+    def environment(self) -> dict[str, str]:
+        inherited = {name: value for name, value in os.environ.items() if name not in NOT_OURS}
+        return inherited | {
+            "HEARTH_DATA_DIR": str(self.folder),
+            "HEARTH_PORT": str(self.port),
+            "HEARTH_ENGINE": "simulated",
+        }
+
+    @property
+    def up_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "up.json").read_text())
+        return found
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "hearth.cli", *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def up(self) -> dict[str, Any]:
+        """Make sure that it is up, and return what up.json says."""
+        done = self.run("up", "--detach")
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+        return self.up_json
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.run("status", "--json").stdout)
+        return found
+
+    def supervisor(self) -> ProcessIdentity:
+        found = processes.read_record(self.folder / "supervisor.json")
+        assert found is not None
+        return found
+
+    def engines(self) -> list[ProcessIdentity]:
+        found = [processes.read_record(path) for path in sorted((self.folder / "engines").glob("*.json"))]
+        return [process for process in found if process is not None]
+
+    def traces(self) -> list[str]:
+        """Return what is left of it that should not be: processes, ports, lock, sockets."""
+        left = [
+            f"process {process.pid}"
+            for process, folder in find_by_environment("HEARTH_DATA_DIR").items()
+            if folder == str(self.folder) and process.pid != os.getpid()
+        ]
+        for port in range(self.port, self.port + INSTANCE_PORTS):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    left.append(f"port {port}")
+        if lock.is_held(self.folder / "lock"):
+            left.append("lock")
+        if sockets_dir(self.folder).exists():
+            left.append("sockets")
+        return left
+
+
+@contextmanager
+def instance_of_its_own(prefix: str) -> Iterator[Instance]:
+    """An instance in a temporary folder, on free ports; whatever of it runs at the end is stopped."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
+    folder.chmod(0o711)
+    found = Instance(folder, free_ports(INSTANCE_PORTS))
+    try:
+        yield found
+    finally:
+        found.run("down")
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def wait_for(condition: Callable[[], bool], *, timeout_seconds: float = 60.0) -> None:
+    """Return once the condition holds; fail when it does not in time."""
+    deadline = time.monotonic() + timeout_seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.1)
