@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 POLL_SECONDS = 0.01
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 #: Python ignores the first two and a shell may ignore the others; a program expects the defaults.
 DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
@@ -90,9 +91,14 @@ def is_running(process: ProcessIdentity) -> bool:
     return identify(process.pid) == process
 
 
+def boot_seconds() -> float:
+    """Return the time since the machine was started, on the clock of start times."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 def age_seconds(process: ProcessIdentity) -> float:
     """Return how long ago the process started, to a hundredth of a second."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - process.start_ticks / os.sysconf("SC_CLK_TCK")
+    return boot_seconds() - process.start_ticks / TICKS_PER_SECOND
 
 
 def session_members(leader: ProcessIdentity) -> list[ProcessIdentity]:
@@ -139,20 +145,62 @@ def kill_session(leader: ProcessIdentity, *, timeout_seconds: float) -> bool:
     return True
 
 
+def session_of(process: ProcessIdentity) -> ProcessIdentity | None:
+    """Return the leader of the process's session; None when the process is gone or its session cannot be seen.
+
+    A leader that has ended keeps its number, which names the session as long as anything is in it, and start time 0.
+    """
+    stat = _read_stat(process.pid)
+    if stat is None or stat.start_ticks != process.start_ticks or stat.session == 0:  # 0: outside this namespace
+        return None
+    return identify(stat.session) or ProcessIdentity(pid=stat.session, start_ticks=0)
+
+
+def variable(process: ProcessIdentity, name: str) -> str | None:
+    """Return an environment variable the process started with; None when it has none or hides them."""
+    prefix = name.encode() + b"="
+    for entry in _environment(process.pid):
+        if entry.startswith(prefix):
+            return entry.removeprefix(prefix).decode(errors="replace")
+    return None
+
+
+def output_of(process: ProcessIdentity) -> Path | None:
+    """Return the file that the process's output goes to; None when it is gone or somebody else's."""
+    try:
+        return Path(os.readlink(f"/proc/{process.pid}/fd/1"))
+    except OSError:
+        return None
+
+
+def find_by_output(folder: Path, prefixes: tuple[str, ...]) -> set[ProcessIdentity]:
+    """Return the processes of this user that write to a file in ``folder`` whose name starts like one of these."""
+    found = set()
+    for pid, stat in _all():
+        process = ProcessIdentity(pid=pid, start_ticks=stat.start_ticks)
+        output = output_of(process)
+        if output is not None and output.parent == folder and output.name.startswith(prefixes):
+            found.add(process)
+    return found
+
+
 def find_by_environment(name: str) -> dict[ProcessIdentity, str]:
     """Return the processes of this user that started with the variable ``name`` set, and its value."""
     found = {}
     prefix = name.encode() + b"="
     for pid, stat in _all():
-        try:
-            entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        for entry in entries:
+        for entry in _environment(pid):
             if entry.startswith(prefix):
                 identity = ProcessIdentity(pid=pid, start_ticks=stat.start_ticks)
                 found[identity] = entry.removeprefix(prefix).decode(errors="replace")
     return found
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def _all() -> Iterator[tuple[int, _Stat]]:

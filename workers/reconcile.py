@@ -78,22 +78,25 @@ def lock(*, wait: bool) -> bool:
 
 
 def _mark_lost() -> int:
-    """Mark the replicas of nodes whose lease has expired, by the database's clock.
+    """Mark the replicas and placeholders of nodes whose lease has expired; return how many replicas those were.
 
-    Not in the first seconds of the database itself, when all leases have expired and all engines are well.
+    By the database's clock; not in the first seconds of the database itself, when all leases have expired and all
+    engines are well. Leases of slots stay: what lives goes on when the node is back.
     """
+    silent = Node.objects.alias(
+        database_up_since=Func(function="pg_postmaster_start_time", output_field=DateTimeField())
+    ).filter(lease_expires_at__lt=Now(), database_up_since__lt=Now() - DATABASE_GRACE)
     rows = list(
-        Replica.objects.exclude(state__in=ENDED)
-        .alias(database_up_since=Func(function="pg_postmaster_start_time", output_field=DateTimeField()))
-        .filter(node__lease_expires_at__lt=Now(), database_up_since__lt=Now() - DATABASE_GRACE)
-        .select_for_update(of=("self",))
-        .order_by("id")
+        Replica.objects.exclude(state__in=ENDED).filter(node__in=silent).select_for_update(of=("self",)).order_by("id")
     )
     for row in rows:
         ReplicaEvent.objects.create(
             replica=row, from_state=row.state, to_state=_State.LOST, reason="the node's lease expired"
         )
     Replica.objects.filter(id__in=[row.id for row in rows]).update(state=_State.LOST, state_since=Now())
+    Placeholder.objects.filter(node__in=silent, state__in=shelves.HELD).update(
+        state=Placeholder.State.LOST, state_since=Now(), reason="the node's lease expired"
+    )
     if any(row.state == _State.READY for row in rows):
         endpoints.announce()
     return len(rows)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from celery import Celery
 
+from hearth import env
 from hearth.vitals import celery_roles
 from workers.agent import (
     bootstep,
@@ -41,7 +42,7 @@ def _open_canary_log() -> CanarySink:
     return open_log()
 
 
-bootstep.install(app, _open_canary_log)
+bootstep.install(app, _open_canary_log, env.sockets_dir(env.data_dir()) / "agent")
 celery_roles.install(app)
 
 RECONCILE_SECONDS = 2.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,12 +17,14 @@ from urllib.parse import quote
 
 from django.db import connection
 
+from hearth import env
 from workers import processes
 from workers.agent.canaries import Canary, CanaryResult
 from workers.agent.registry import EngineRecord, Registry
 from workers.agent.supervisor import Supervisor
 from workers.agent.timing import Timing
 from workers.devices.cpu import CpuShares
+from workers.devices.provider import DeviceProvider
 from workers.models import Replica
 from workers.processes import ProcessIdentity
 
@@ -62,10 +65,19 @@ class KeptCanaries:
 
 
 @contextmanager
-def agent_thread(data_dir: Path, sink: KeptCanaries | None = None, timing: Timing = QUICK) -> Iterator[Supervisor]:
+def agent_thread(
+    data_dir: Path,
+    sink: KeptCanaries | None = None,
+    timing: Timing = QUICK,
+    *,
+    node: str = NODE,
+    devices: DeviceProvider | None = None,
+) -> Iterator[Supervisor]:
     """Run an agent in this process; leaving the block only detaches it."""
     kept = sink or KeptCanaries()
-    supervisor = Supervisor(NODE, data_dir, lambda: kept, CpuShares(SLOTS), timing)
+    supervisor = Supervisor(
+        node, data_dir, lambda: kept, devices or CpuShares(SLOTS), sockets=data_dir / "s", timing=timing
+    )
     supervisor.start()
     try:
         yield supervisor
@@ -145,8 +157,8 @@ def in_state(state: str, count: int = 1) -> Callable[[], list[Replica]]:
 
 
 def records(data_dir: Path) -> list[EngineRecord]:
-    """Return what the node's registry holds."""
-    return list(Registry(data_dir / "engines", NODE).records())
+    """Return the engines in the node's registry."""
+    return list(Registry(data_dir / "engines", NODE).engines())
 
 
 def identity_of(row: Replica) -> ProcessIdentity:
@@ -157,5 +169,7 @@ def identity_of(row: Replica) -> ProcessIdentity:
 
 def end_everything(data_dir: Path) -> None:
     """Kill what a test left running."""
-    for record in records(data_dir):
+    for record in Registry(data_dir / "engines", NODE).all_nodes():
         processes.kill_session(record.process, timeout_seconds=5)
+    for folder in (data_dir / "s", env.sockets_dir(data_dir)):
+        shutil.rmtree(folder, ignore_errors=True)

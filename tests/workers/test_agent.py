@@ -284,12 +284,13 @@ def test_an_engine_of_an_older_fence_is_killed_not_adopted(fleet: Fleet, data_di
     assert processes.session_members(identity_of(before)) == []
 
 
-def test_an_engine_whose_record_was_never_written_is_found_and_killed(fleet: Fleet, data_dir: Path) -> None:
+def test_an_engine_that_its_agent_noted_nowhere_is_found_and_killed(fleet: Fleet, data_dir: Path) -> None:
     want(fleet, 1)
     with agent_thread(data_dir):
         (before,) = until(in_state("ready"))
     for record in (data_dir / "engines").glob("*.json"):
         record.unlink()
+    Replica.objects.update(pid=None)
     with agent_thread(data_dir):
         until(lambda: Replica.objects.filter(state="ready", generation=2).first())
     assert processes.session_members(identity_of(before)) == []

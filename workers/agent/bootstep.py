@@ -7,6 +7,7 @@ models are imported before Django is set up, which Celery does after this module
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,12 +20,16 @@ if TYPE_CHECKING:
 NODE_OPTION = "--hearth-node"
 
 
-def install(app: Celery, open_sink: Callable[[], CanarySink]) -> None:
-    """Give the app's workers the option and the step. ``open_sink`` is called in workers that have the option."""
+def install(app: Celery, open_sink: Callable[[], CanarySink], sockets: Path) -> None:
+    """Give the app's workers the option and the step.
+
+    ``open_sink`` is called in workers that have the option; ``sockets`` is a folder for the agent alone.
+    """
 
     class Step(AgentStep):
         sink_opener = staticmethod(open_sink)
 
+    Step.sockets = sockets
     app.user_options["worker"].add(click.Option((NODE_OPTION,), help="Supervise the engines of this node."))
     app.steps["worker"].add(Step)
 
@@ -34,6 +39,7 @@ class AgentStep(bootsteps.StartStopStep):
 
     requires = ("celery.worker.components:Pool",)
     sink_opener: Callable[[], CanarySink]
+    sockets: Path
 
     def __init__(self, parent: Any, hearth_node: str | None = None, **options: Any) -> None:
         self.node = hearth_node
@@ -55,4 +61,5 @@ class AgentStep(bootsteps.StartStopStep):
             settings.DATA_DIR,
             self.sink_opener,
             provider_for(settings.SLOTS, settings.REPLICAS + settings.PLACEHOLDERS, settings.DATA_DIR),
+            sockets=self.sockets,
         )

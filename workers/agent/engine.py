@@ -1,10 +1,9 @@
-"""One engine process in the agent's hands, and how it gets there: started or adopted."""
+"""One engine process in the agent's hands, and how it gets there: spawned, promoted or adopted."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
-import signal
-import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,15 +11,16 @@ from pathlib import Path
 
 from workers import engine_keys, processes
 from workers.agent.health import Health
+from workers.agent.place import FENCE_VARIABLE, OWNER_VARIABLE, Place
 from workers.agent.probes import Load, Report, Target
-from workers.agent.registry import EngineRecord, Registry
-from workers.agent.rows import Wanted
-from workers.engines.driver import EngineSpec, driver_for
+from workers.agent.registry import EngineRecord, ZygoteRecord
+from workers.agent.rows import Program, Wanted
+from workers.engines import zygote_client
+from workers.engines.driver import EngineCommand, EngineSpec, driver_for
+from workers.processes import ProcessIdentity
 
-#: Marks an engine's processes as this node's, so that one whose record was never written is found too.
-OWNER_VARIABLE = "HEARTH_ENGINE_OF"
-HOST = "127.0.0.1"
 LOG_BYTES = 32 * 1024 * 1024
+GPU = "GPU-"
 
 
 @dataclass(slots=True)
@@ -48,6 +48,11 @@ class Engine:
         """True while the process that was started lives; parts of it may outlive that."""
         return processes.is_running(self.record.process)
 
+    @property
+    def age_seconds(self) -> float:
+        """How long ago it was spawned or promoted."""
+        return processes.boot_seconds() - self.record.begun_at
+
     def take_report(self) -> Report | None:
         """Return the last look's report, once, and remember the load in it."""
         report, self.report = self.report, None
@@ -59,135 +64,145 @@ class Engine:
 
 
 class EngineRoom:
-    """Starts and adopts the engines of one node. Files: one record and one log per engine."""
+    """Spawns, promotes and ends the engines of one node. Files: one record and one log per replica."""
 
-    def __init__(self, node: str, data_dir: Path, *, shutdown_seconds: float) -> None:
-        self.registry = Registry(data_dir / "engines", node)
-        self._node = node
-        self._logs = data_dir / "logs"
-        self._logs.mkdir(parents=True, exist_ok=True)
-        self._boot_id = processes.boot_id()
+    def __init__(self, place: Place, *, shutdown_seconds: float) -> None:
+        self._place = place
         self._shutdown_seconds = shutdown_seconds
-
-    @property
-    def boot_id(self) -> str:
-        """This boot of the machine."""
-        return self._boot_id
 
     def start(self, row: Wanted, port: int, environment: Mapping[str, str] = os.environ) -> Engine:
         """Start the replica's process and keep its record. Raises EngineError or OSError when it cannot run."""
-        target = _target(row, port)
+        command = self._command(row, port)
         log_path = self.log_path(row)
-        driver = driver_for(row.engine)
-        command = driver.command(
-            EngineSpec(
-                replica_id=str(row.replica_id),
-                model_path=row.source,
-                served_name=row.served_name,
-                host=HOST,
-                port=port,
-                api_key=target.api_key,
-                log_path=log_path,
-                context_length_tokens=row.context_length_tokens,
-                shutdown_timeout_seconds=int(self._shutdown_seconds),
-                engine_args=row.engine_args,
-            )
-        )
         _rotate(log_path)
-        inherited = command.environment(environment) | {OWNER_VARIABLE: self._owner()}
-        process = processes.launch(command.argv, log_path=log_path, environment=inherited)
+        marks = {OWNER_VARIABLE: self._place.owner, FENCE_VARIABLE: str(row.fence)}
+        process = processes.launch(
+            command.argv, log_path=log_path, environment=command.environment(environment) | marks
+        )
+        return self._record(row, port, process, begun_at=process.start_ticks / processes.TICKS_PER_SECOND)
+
+    def promote(self, row: Wanted, port: int, zygote: ZygoteRecord, *, timeout_seconds: float) -> Engine:
+        """Let a zygote become the replica's engine; the record says so before the process hears of it.
+
+        So an agent that dies at any moment leaves a record of the process. Raises EngineError or OSError; then the
+        process may be either, and its record is the engine's.
+        """
+        command = self._command(row, port)
+        log_path = self.log_path(row)
+        _rotate(log_path)
+        engine = self._record(row, port, zygote.process, begun_at=processes.boot_seconds())
+        socket_path = self._place.zygote_socket(zygote.placeholder_id)
+        zygote_client.become(socket_path, command, log_path, timeout_seconds)
+        return engine
+
+    def adopt(self, row: Wanted) -> Engine | None:
+        """Return the engine that an earlier agent left for the replica, if it lives and is still its own.
+
+        It is when boot, pid, start time, fence and generation are those of its record and its replica has a process
+        in the state it is in. Without a record the row itself has to name the process.
+        """
+        if row.state in {"requested", "reserved", "backoff"}:
+            return None
+        record = next((each for each in self._place.registry.engines() if each.replica_id == row.replica_id), None)
+        if record is None:
+            return self._recognise(row)
+        same = (self._place.boot_id, row.fence, row.generation) == (record.boot_id, record.fence, record.generation)
+        if not same or not processes.is_running(record.process):
+            return None
+        return self._engine(record, row)
+
+    def end(self, record: EngineRecord, *, timeout_seconds: float = 2.0) -> bool:
+        """Kill what lives of an engine and forget it; False when something outlives the timeout."""
+        return self._place.end(record, timeout_seconds=timeout_seconds)
+
+    def forget(self, row: Wanted) -> None:
+        """Remove the record of an engine of which nothing lives."""
+        self._place.registry.forget(row.replica_id)
+
+    def log_path(self, row: Wanted) -> Path:
+        """Return where the replica's engines write, one after another."""
+        return self._place.engine_log(row.replica_id)
+
+    def last_words(self, row: Wanted) -> str:
+        """Return the last line in the replica's log, or an empty text."""
+        return last_line(self.log_path(row))
+
+    def _recognise(self, row: Wanted) -> Engine | None:
+        """Return the process that the row names, if it lives and carries no other fence; write its record anew."""
+        process = row.process
+        if process is None or row.port is None or row.boot_id != self._place.boot_id:
+            return None
+        fences = {None, str(row.fence), str(row.placeholder_fence)}
+        if not processes.is_running(process) or processes.variable(process, FENCE_VARIABLE) not in fences:
+            return None
+        begun_at = process.start_ticks / processes.TICKS_PER_SECOND
+        return self._record(row, row.port, process, begun_at=begun_at)
+
+    def _record(self, row: Wanted, port: int, process: ProcessIdentity, *, begun_at: float) -> Engine:
         record = EngineRecord(
             replica_id=row.replica_id,
-            node=self._node,
+            node=self._place.node,
             fence=row.fence,
             generation=row.generation,
             pid=process.pid,
             start_ticks=process.start_ticks,
-            boot_id=self._boot_id,
+            boot_id=self._place.boot_id,
             port=port,
-            argv0=command.argv[0],
+            devices=row.devices,
+            begun_at=begun_at,
         )
-        self.registry.write(record)
-        return Engine(record, target, driver.startup_budget_seconds)
+        self._place.registry.write(record)
+        return self._engine(record, row)
 
-    def adopt(self, rows: Mapping[object, Wanted]) -> list[Engine]:
-        """Return the engines that an earlier agent left and that are still theirs to be; end all others.
+    def _engine(self, record: EngineRecord, row: Wanted) -> Engine:
+        target = Target(
+            host=row.host or self._place.address,
+            port=record.port,
+            api_key=engine_keys.derive(row.replica_id),
+            replica_id=row.replica_id,
+            revision_id=row.revision_id,
+            model_name=row.program.served_name,
+        )
+        return Engine(record, target, driver_for(row.program.engine).startup_budget_seconds)
 
-        An engine is kept when boot, pid, start time, fence and generation are those of its record and its replica
-        has a process in the state it is in. Call it before anything is started.
-        """
-        kept = []
-        for record in list(self.registry.records()):
-            row = rows.get(record.replica_id)
-            if row is not None and self._is_of(record, row):
-                kept.append(Engine(record, _target(row, record.port), driver_for(row.engine).startup_budget_seconds))
-            else:
-                self.end(record)
-        self._end_unrecorded({process for engine in kept for process in _members(engine.record)})
-        return kept
-
-    def end(self, record: EngineRecord, *, timeout_seconds: float = 2.0) -> bool:
-        """Kill what lives of an engine and forget it; False when something outlives the timeout."""
-        if record.boot_id == self._boot_id and not processes.kill_session(
-            record.process, timeout_seconds=timeout_seconds
-        ):
-            return False
-        self.registry.forget(record.replica_id)
-        return True
-
-    def log_path(self, row: Wanted) -> Path:
-        """Return where the replica's engines write, one after another."""
-        return self._logs / f"engine-{str(row.replica_id)[-8:]}.log"
-
-    def last_words(self, row: Wanted) -> str:
-        """Return the last line in the replica's log, or an empty text."""
-        try:
-            with self.log_path(row).open("rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
-                lines = file.read().decode(errors="replace").split("\n")
-        except OSError:
-            return ""
-        return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
-
-    def _is_of(self, record: EngineRecord, row: Wanted) -> bool:
-        same = (record.boot_id, record.fence, record.generation) == (self._boot_id, row.fence, row.generation)
-        return same and row.state not in {"requested", "reserved", "backoff"} and processes.is_running(record.process)
-
-    def _end_unrecorded(self, kept: set[processes.ProcessIdentity]) -> None:
-        """Kill engine processes whose agent died before it could write their record.
-
-        vLLM's engine core overwrites its environment with its title, so it is found through the session's leader.
-        """
-        owned = processes.find_by_environment(OWNER_VARIABLE)
-        for process, owner in owned.items():
-            if owner == self._owner() and process not in kept:
-                processes.kill_session(process, timeout_seconds=2.0)
-                processes.send_signal(process, signal.SIGKILL)  # a child whose leader is gone
-
-    def _owner(self) -> str:
-        return f"{self._node} {self.registry.folder}"
+    def _command(self, row: Wanted, port: int) -> EngineCommand:
+        spec = spec_for(row.program, row.devices, self.log_path(row))
+        spec = dataclasses.replace(
+            spec,
+            replica_id=str(row.replica_id),
+            host=row.host or self._place.address,
+            port=port,
+            api_key=engine_keys.derive(row.replica_id),
+            shutdown_timeout_seconds=int(self._shutdown_seconds),
+        )
+        return driver_for(row.program.engine).command(spec)
 
 
-def free_port() -> int:
-    """Return a TCP port that was free a moment ago; an engine that finds it taken ends and is started on another."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
-
-
-def _target(row: Wanted, port: int) -> Target:
-    return Target(
-        host=HOST,
-        port=port,
-        api_key=engine_keys.derive(row.replica_id),
-        replica_id=row.replica_id,
-        revision_id=row.revision_id,
-        model_name=row.served_name,
+def spec_for(program: Program, devices: tuple[str, ...], log_path: Path) -> EngineSpec:
+    """Return what a zygote and the engine it becomes have in common; the rest is one replica's own."""
+    return EngineSpec(
+        replica_id="",
+        model_path=program.source,
+        served_name=program.served_name,
+        host="127.0.0.1",
+        port=0,
+        api_key="",
+        log_path=log_path,
+        context_length_tokens=program.context_length_tokens,
+        gpu_uuids=tuple(device for device in devices if device.startswith(GPU)),
+        engine_args=program.engine_args,
     )
 
 
-def _members(record: EngineRecord) -> list[processes.ProcessIdentity]:
-    return processes.session_members(record.process)
+def last_line(log_path: Path) -> str:
+    """Return the last line of a log that says something, or an empty text."""
+    try:
+        with log_path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
+            lines = file.read().decode(errors="replace").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
 
 
 def _rotate(log_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Move one replica one step: start it, look at it, restart it, drain and end it.
 
-    requested ─► starting ─► warming ─► ready ◄─► suspect        not wanted: any ─► draining ─► stopped
-                    ▲           │         │          │
-                    └─ backoff ◄┴─────────┴──────────┘           too many failed starts: ─► failed
+    reserved ─► starting ─► warming ─► ready ◄─► suspect        not wanted: any ─► draining ─► stopped
+                   ▲           │         │          │            its slots cannot be used: ─► stopped
+                   └─ backoff ◄┴─────────┴──────────┘            too many failed starts: ─► failed
 
 Each step looks at the row, the process and the last report, and makes at most one move. Nothing here waits on the
 network: looks run in threads of their own and ring the bell.
@@ -10,7 +10,6 @@ network: looks run in threads of their own and ring the bell.
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import logging
 import random
@@ -25,10 +24,12 @@ from django.db.models.functions import Now
 from tenants.ids import ReplicaId
 from workers import processes
 from workers.agent.bell import Bell
-from workers.agent.engine import HOST, Engine, EngineRoom, free_port
+from workers.agent.engine import Engine, EngineRoom
+from workers.agent.gate import fault_of
 from workers.agent.health import Watched
 from workers.agent.probes import Prober, Report
 from workers.agent.rows import NodeRows, State, Wanted
+from workers.agent.starting import Starter
 from workers.agent.timing import Timing, backoff_seconds
 from workers.engines.errors import EngineError
 
@@ -36,27 +37,33 @@ log = logging.getLogger(__name__)
 
 #: Failed starts within ``rows.FAILURE_WINDOW`` after which the replica is given up on this node.
 FAILED_STARTS = 5
+#: States in which a replica has not answered yet. An engine that does is left on a slot of which ill is heard.
+UNPROVEN = frozenset({"requested", "reserved", "backoff", "starting", "warming"})
 
 
 class Lifecycle:
     """The engines of one node and the steps of their replicas. One thread calls it."""
 
-    def __init__(self, rows: NodeRows, room: EngineRoom, prober: Prober, bell: Bell, timing: Timing) -> None:
+    def __init__(
+        self, rows: NodeRows, room: EngineRoom, starter: Starter, prober: Prober, bell: Bell, timing: Timing
+    ) -> None:
         self._rows = rows
         self._room = room
+        self._starter = starter
         self._prober = prober
         self._bell = bell
         self._timing = timing
         self._engines: dict[ReplicaId, Engine] = {}
 
-    def adopt(self) -> int:
-        """Take over the engines an earlier agent left and end what is nobody's; return how many were kept."""
-        rows = {row.replica_id: row for row in self._rows.wanted()}
-        kept = self._room.adopt(cast(dict[object, Wanted], rows))
-        for engine in kept:
-            self._engines[engine.record.replica_id] = engine
-            self._bell.watch(engine.record.process)
-        return len(kept)
+    @property
+    def engines(self) -> tuple[Engine, ...]:
+        """The engines in hand."""
+        return tuple(self._engines.values())
+
+    def keep(self, engine: Engine) -> None:
+        """Take an engine in, started or adopted."""
+        self._engines[engine.record.replica_id] = engine
+        self._bell.watch(engine.record.process)
 
     def step(self, row: Wanted) -> None:
         """Make the replica's next move, if there is one."""
@@ -66,6 +73,8 @@ class Lifecycle:
             return
         if not row.wanted:
             self._stop(row, engine)
+        elif row.state in UNPROVEN and (fault := fault_of(row.slots)):
+            self._give_up(row, engine, fault)
         elif row.state in {"requested", "reserved", "backoff"}:
             if row.due:
                 self._start(row, engine)
@@ -78,7 +87,7 @@ class Lifecycle:
 
     def pause_seconds(self, rows: Iterable[Wanted]) -> float:
         """Return how long to wait for the next round if no bell rings."""
-        passing = any(row.state in {"starting", "warming", "draining"} for row in rows)
+        passing = any(row.state in {"reserved", "starting", "warming", "draining"} for row in rows)
         return self._timing.eager_probe_seconds if passing else self._timing.round_seconds
 
     def bury_all_but(self, replicas: set[ReplicaId]) -> None:
@@ -87,26 +96,30 @@ class Lifecycle:
             self._bury(self._engines[replica_id])
 
     def _start(self, row: Wanted, leftover: Engine | None) -> None:
-        """Announce the new process in the database, then start it: a crash between leaves nothing unknown running."""
+        """Start the replica once nothing else is on its slots."""
         if leftover is not None and not self._bury(leftover):
             return
-        port = free_port()
-        fresh = dataclasses.replace(row, state="starting", generation=row.generation + 1)
-        changes = {"generation": fresh.generation, "host": HOST, "port": port, "pid": None, "startup_seconds": None}
-        if not self._rows.move(
-            row, "starting", f"start {row.attempts + 1} as generation {fresh.generation}", **changes
-        ):
+        closed = self._starter.closed(row)
+        if closed is not None:
+            if closed.for_good:
+                self._give_up(row, None, closed.reason)
+            return
+        announced = self._starter.announce(row)
+        if announced is None:
             return
         self._bell.ring()
         try:
-            engine = self._room.start(fresh, port)
+            self.keep(self._starter.start(announced))
         except (EngineError, OSError) as error:
-            self._back_off(fresh, f"cannot start: {error}")
+            self._back_off(announced, f"cannot start: {error}")
+
+    def _give_up(self, row: Wanted, engine: Engine | None, reason: str) -> None:
+        """End the replica and free its slots, all of them; reconcile makes another where there is room."""
+        if engine is not None and not self._bury(engine):
             return
-        self._engines[row.replica_id] = engine
-        self._bell.watch(engine.record.process)
-        record = engine.record
-        self._rows.note(fresh, pid=record.pid, pid_start_ticks=record.start_ticks, boot_id=record.boot_id)
+        if self._rows.give_up(row, reason):
+            log.warning("replica %s: %s → stopped: %s", row.replica_id, row.state, reason)
+            self._bell.ring()
 
     def _watch(self, row: Wanted, engine: Engine, state: Watched) -> None:
         report = engine.take_report()
@@ -129,8 +142,9 @@ class Lifecycle:
             self._back_off(row, reason)
             self._bury(engine)
         elif to == "ready" and not row.started_before:
-            age = processes.age_seconds(engine.record.process)
-            self._move(row, "ready", reason, startup_seconds=round(age, 3), last_error="")
+            if self._rows.ready(row, reason, process_seconds=engine.age_seconds):
+                log.info("replica %s: %s → ready: %s", row.replica_id, row.state, reason)
+                self._bell.ring()
         elif to == "suspect":
             self._move(row, "suspect", reason, last_error=reason)
         elif to == "warming":
@@ -142,7 +156,8 @@ class Lifecycle:
     def _died(self, row: Wanted, engine: Engine | None) -> None:
         """Take the replica out of routing first, then end what the process left behind."""
         if row.state == "lost":
-            return  # reconcile decides whether it starts again, and where
+            self._give_up(row, engine, "the node is back, and nothing of it lives")
+            return
         status = None if engine is None else processes.collect(engine.record.process)
         how = "its process is gone" if status is None else f"its process ended with status {status}"
         if row.state in {"starting", "warming"} and (words := self._room.last_words(row)):
@@ -153,7 +168,7 @@ class Lifecycle:
 
     def _back_off(self, row: Wanted, reason: str) -> None:
         attempts = row.attempts + 1
-        never_ready = row.state in {"requested", "reserved", "backoff", "starting", "warming"}
+        never_ready = row.state in UNPROVEN
         if never_ready and self._rows.failed_starts(row) + 1 >= FAILED_STARTS:
             self._move(row, "failed", f"{FAILED_STARTS} failed starts; the last: {reason}", last_error=reason)
             return

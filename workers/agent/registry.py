@@ -1,7 +1,7 @@
-"""One file per engine process on this node, so that the next agent finds what this one started.
+"""One file per process on this node that outlives its agent, so that the next agent finds what this one started.
 
-The folder outlives every agent. ``hearth down`` reads it to end what is left; an agent that starts adopts the
-engines in it or kills them.
+Engines and zygotes are in one folder. It outlives every agent: ``hearth down`` reads it to end what is left; an agent
+that starts adopts the processes in it or kills them; the KV relay follows the engines in it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 from uuid import UUID
 
 from tenants.ids import ReplicaId
@@ -20,7 +20,10 @@ from workers.processes import ProcessIdentity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRecord:
-    """Who an engine process is and whose. ``fence`` and ``generation`` are the replica's at its start."""
+    """Who an engine process is and whose. ``fence`` and ``generation`` are the replica's at its start.
+
+    ``devices`` are those it runs on. ``begun_at`` is when it was spawned or promoted, in seconds since boot.
+    """
 
     replica_id: ReplicaId
     node: str
@@ -30,51 +33,101 @@ class EngineRecord:
     start_ticks: int
     boot_id: str
     port: int
-    argv0: str
+    devices: tuple[str, ...]
+    begun_at: float
+    kind: Literal["engine"] = "engine"
 
     @property
     def process(self) -> ProcessIdentity:
         """The process; compare ``boot_id`` first."""
         return ProcessIdentity(pid=self.pid, start_ticks=self.start_ticks)
 
+    @property
+    def holder_id(self) -> UUID:
+        """Whose process it is."""
+        return self.replica_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZygoteRecord:
+    """Who a zygote is and of which placeholder. ``fence`` is the placeholder's at its start."""
+
+    placeholder_id: UUID
+    node: str
+    fence: int
+    pid: int
+    start_ticks: int
+    boot_id: str
+    devices: tuple[str, ...]
+    kind: Literal["placeholder"] = "placeholder"
+
+    @property
+    def process(self) -> ProcessIdentity:
+        """The process; compare ``boot_id`` first."""
+        return ProcessIdentity(pid=self.pid, start_ticks=self.start_ticks)
+
+    @property
+    def holder_id(self) -> UUID:
+        """Whose process it is."""
+        return self.placeholder_id
+
+
+Record = EngineRecord | ZygoteRecord
+KINDS = ("engine", "placeholder")
+
 
 class Registry:
-    """The records of one node's engines in one folder."""
+    """The records of one node's processes in one folder."""
 
     def __init__(self, folder: Path, node: str) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder = folder
-        self._node = node
+        self.node = node
 
-    def write(self, record: EngineRecord) -> None:
+    def write(self, record: Record) -> None:
         """Keep the record, atomically: a reader sees the old one or the new one, also after a crash."""
-        path = self._path(record.replica_id)
+        path = self._path(record.holder_id)
         temporary = path.with_suffix(f".{os.getpid()}")
-        document = asdict(record) | {"replica_id": str(record.replica_id)}
         with temporary.open("w") as file:
-            json.dump(document, file)
+            json.dump(asdict(record), file, default=str)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
 
-    def forget(self, replica_id: ReplicaId) -> None:
+    def forget(self, holder_id: UUID) -> None:
         """Remove the record; there may be none."""
-        self._path(replica_id).unlink(missing_ok=True)
+        self._path(holder_id).unlink(missing_ok=True)
 
-    def records(self) -> Iterator[EngineRecord]:
-        """Return this node's records, whether or not their processes live. An unreadable file is removed."""
+    def engines(self) -> Iterator[EngineRecord]:
+        """Return this node's engines, whether or not their processes live."""
+        return (record for record in self.records() if isinstance(record, EngineRecord))
+
+    def zygotes(self) -> Iterator[ZygoteRecord]:
+        """Return this node's zygotes, whether or not their processes live."""
+        return (record for record in self.records() if isinstance(record, ZygoteRecord))
+
+    def records(self) -> Iterator[Record]:
+        """Return this node's records. An unreadable file is removed: its process is found without it."""
+        return (record for record in self.all_nodes() if record.node == self.node)
+
+    def all_nodes(self) -> Iterator[Record]:
+        """Return the records of every node whose agent uses this folder."""
         for path in sorted(self.folder.glob("*.json")):
             try:
-                record = _parse(json.loads(path.read_text()))
-            except (ValueError, KeyError, TypeError):
-                path.unlink(missing_ok=True)
+                document = json.loads(path.read_text())
+                if document.get("kind") in KINDS:
+                    yield _parse(document)
+            except FileNotFoundError:
                 continue
-            if record.node == self._node:
-                yield record
+            except (ValueError, KeyError, TypeError, AttributeError):
+                path.unlink(missing_ok=True)
 
-    def _path(self, replica_id: ReplicaId) -> Path:
-        return self.folder / f"{replica_id}.json"
+    def _path(self, holder_id: UUID) -> Path:
+        return self.folder / f"{holder_id}.json"
 
 
-def _parse(document: dict[str, Any]) -> EngineRecord:
+def _parse(document: dict[str, Any]) -> Record:
+    document["devices"] = tuple(document["devices"])
+    if document["kind"] == "placeholder":
+        return ZygoteRecord(**(document | {"placeholder_id": UUID(document["placeholder_id"])}))
     return EngineRecord(**(document | {"replica_id": cast(ReplicaId, UUID(document["replica_id"]))}))

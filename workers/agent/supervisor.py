@@ -21,10 +21,10 @@ from django.db import InterfaceError, OperationalError, close_old_connections, c
 from workers import inventory
 from workers.agent.bell import Bell
 from workers.agent.canaries import CanarySink
-from workers.agent.engine import EngineRoom
-from workers.agent.lifecycle import Lifecycle
-from workers.agent.probes import Prober
+from workers.agent.counts import Counts
+from workers.agent.place import Folders
 from workers.agent.rows import NodeRows
+from workers.agent.tenure import Tenure
 from workers.agent.timing import Timing
 from workers.devices.provider import DeviceProvider
 from workers.errors import NotFound, Superseded
@@ -82,7 +82,10 @@ class View:
 
 
 class Supervisor:
-    """The agent of ``node``. ``open_sink`` is called once, in its thread, when it comes to own the node."""
+    """The agent of ``node``. ``open_sink`` is called once, in its thread, when it comes to own the node.
+
+    ``sockets`` is a folder of its own with a short path: a socket's path ends at 107 bytes.
+    """
 
     def __init__(
         self,
@@ -90,14 +93,18 @@ class Supervisor:
         data_dir: Path,
         open_sink: Callable[[], CanarySink],
         devices: DeviceProvider,
+        *,
+        sockets: Path,
         timing: Timing | None = None,
     ) -> None:
         self.node = node
+        self.counts = Counts()
         self.view: View | None = None
         #: time.monotonic() of the loop's last pass, and of the last round in which nothing failed.
         self.passed_at: float | None = None
         self.round_at: float | None = None
         self._data_dir = data_dir
+        self._sockets = sockets
         self._open_sink = open_sink
         self._devices = devices
         self._timing = timing or Timing()
@@ -156,17 +163,16 @@ class Supervisor:
 
     def _own(self, stack: contextlib.ExitStack) -> None:
         """Take the node over, then go round until told to stop. Raises Superseded."""
-        owned: tuple[NodeRows, Lifecycle] | None = None
+        tenure: Tenure | None = None
         beat_at, pause = 0.0, self._timing.round_seconds
         while not self._stopping.is_set():
             began = self.passed_at = time.monotonic()
             try:
                 close_old_connections()
-                owned = owned or self._take_over(stack)
-                rows, lifecycle = owned
-                pause = self._go_round(rows, lifecycle)
+                tenure = tenure or self._take_over(stack)
+                pause = tenure.round()
                 if began - beat_at >= self._timing.round_seconds:
-                    rows.beat()
+                    tenure.rows.beat()
                     self.view = View(lists=inventory.of_node(self.node), read_at=began)
                     beat_at = began
                 self._frozen = False
@@ -182,26 +188,16 @@ class Supervisor:
                 log.exception("node %s: this round failed", self.node)
             self._bell.wait(pause - (time.monotonic() - began))
 
-    def _take_over(self, stack: contextlib.ExitStack) -> tuple[NodeRows, Lifecycle]:
+    def _take_over(self, stack: contextlib.ExitStack) -> Tenure:
         rows = NodeRows.take(self.node)
-        room = EngineRoom(self.node, self._data_dir, shutdown_seconds=self._timing.engine_shutdown_seconds)
         if self._sink is None:
             self._sink = self._open_sink()
             stack.callback(self._sink.close)
-        prober = Prober(self._sink, timeout_seconds=self._timing.probe_timeout_seconds)
-        lifecycle = Lifecycle(rows, room, prober, self._bell, self._timing)
-        kept = lifecycle.adopt()
-        rows.register(self._devices.devices())
-        log.info("node %s: epoch %s, %s engines adopted", self.node, rows.epoch, kept)
-        return rows, lifecycle
-
-    def _go_round(self, rows: NodeRows, lifecycle: Lifecycle) -> float:
-        """Step every replica once; return how long to wait if nothing rings."""
-        wanted = rows.wanted()
-        for row in wanted:
-            lifecycle.step(row)
-        lifecycle.bury_all_but({row.replica_id for row in wanted})
-        return lifecycle.pause_seconds(wanted)
+        folders = Folders(data=self._data_dir, sockets=self._sockets)
+        tenure = Tenure(rows, folders, self._devices, self._sink, self._bell, self._timing, self.counts)
+        adopted = tenure.begin()
+        log.info("node %s: epoch %s, %s processes adopted", self.node, rows.epoch, adopted)
+        return tenure
 
     def _freeze(self, cause: object) -> None:
         if not self._frozen:

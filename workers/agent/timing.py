@@ -29,6 +29,15 @@ class Timing:
     backoff_cap_seconds: float = 60.0
     #: Gateways learn within this time that a replica drains; its counters mean nothing before.
     drain_least_seconds: float = 1.0
+    #: A slot that is not free for so long, once it was given to somebody, is quarantined.
+    slot_free_seconds: float = 30.0
+    #: A zygote says yes or no at once; it is stopped or gone if it does not.
+    promotion_timeout_seconds: float = 2.0
+    #: Between two questions to a zygote that waits; its end is seen at once.
+    zygote_look_seconds: float = 10.0
+    #: Between two looks for faults of devices, and for processes that nobody knows.
+    devices_seconds: float = 10.0
+    sweep_seconds: float = 60.0
     #: What an engine may take after SIGTERM to end its requests, and then to exit.
     engine_shutdown_seconds: float = 10.0
     kill_after_seconds: float = 15.0
