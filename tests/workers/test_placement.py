@@ -11,9 +11,7 @@ FAST, SLOW = UUID(int=1), UUID(int=2)
 CHAT = UUID(int=100)
 
 
-def node(
-    number: int, *, pool: UUID = FAST, replicas: int = 0, free: int = 4, held: int = 0, warm: int = 0
-) -> NodeView:
+def node(number: int, *, pool: UUID = FAST, replicas: int = 0, free: int = 4, held: int = 0, warm: int = 0) -> NodeView:
     return NodeView(
         id=UUID(int=10 + number),
         name=f"n{number}",
