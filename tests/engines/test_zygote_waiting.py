@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -165,6 +166,8 @@ def test_it_becomes_nothing_when_whoever_asked_is_gone(zygote: Waiting) -> None:
     plain = zygote.command
     request = {"verb": "become", "argv": plain.argv, "env": dict(plain.env), "log_path": str(zygote.spec.log_path)}
     os.kill(zygote.process.pid, signal.SIGSTOP)
+    while _state(zygote.process.pid) != "T":
+        time.sleep(0.01)
     with calling(zygote) as caller:
         caller.sendall(json.dumps(request).encode() + b"\n")
     os.kill(zygote.process.pid, signal.SIGCONT)
@@ -240,6 +243,10 @@ def test_it_imports_with_the_environment_of_a_plain_start_less_the_replicas_own(
     on_gpu = VllmDriver(EngineEnvironment(Path("/somewhere"), EngineKind.VLLM, "0.32.0", "digest"))
     sliced = on_gpu.zygote(spec_for(tmp_path, gpu_uuids=("GPU-a",)), tmp_path / "socket")
     assert sliced.env["CUDA_VISIBLE_DEVICES"] == "GPU-a"
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 @contextlib.contextmanager
