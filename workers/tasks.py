@@ -6,9 +6,11 @@ import logging
 import time
 from collections.abc import Iterable
 
-from celery import shared_task
+from celery import current_app, shared_task
 from django.db import transaction
+from kombu import Producer
 from kombu.exceptions import KombuError
+from redis.exceptions import RedisError
 
 from workers import reconcile, telemetry
 
@@ -16,6 +18,8 @@ log = logging.getLogger(__name__)
 
 #: Agents look by themselves every second: a lost hint costs that second and nothing else.
 POKE_EXPIRES_SECONDS = 5
+#: Seconds that whoever waits for a verb waits for the broker.
+HINT_PATIENCE = {"socket_timeout": 1, "socket_connect_timeout": 1}
 
 
 @shared_task(name="workers.tasks.reconcile")
@@ -47,11 +51,15 @@ def hint(nodes: Iterable[str]) -> None:
 
 
 def _send_hints(nodes: tuple[str, ...]) -> None:
+    """Send them over a connection of their own: the pool's would wait for a broker that is away, retry by retry."""
     try:
-        reconcile_fleet.apply_async(queue="control", expires=POKE_EXPIRES_SECONDS, retry=False)
-        for node in nodes:
-            poke.apply_async(queue=node_queue(node), expires=POKE_EXPIRES_SECONDS, retry=False)
-    except (KombuError, OSError) as error:
+        with current_app.connection_for_write(transport_options=HINT_PATIENCE) as link:
+            link.ensure_connection(max_retries=0)
+            producer = Producer(link, auto_declare=False)
+            reconcile_fleet.apply_async(queue="control", expires=POKE_EXPIRES_SECONDS, producer=producer, retry=False)
+            for node in nodes:
+                poke.apply_async(queue=node_queue(node), expires=POKE_EXPIRES_SECONDS, producer=producer, retry=False)
+    except (KombuError, OSError, RedisError) as error:
         log.warning("no hint was sent, the next tick does the same: %s", error)
 
 

@@ -6,7 +6,9 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from hearth import env
+from hearth.embedded.postgres import PostgresServer
 from hearth.embedded.redis import SOCKET_NAME
+from hearth.secrets import DatabasePasswords
 
 #: How long libpq believes in a server that says nothing (by itself, for hours): a gateway that waits on a dead
 #: connection hears of no revoked key. Seconds, but for tcp_user_timeout, milliseconds; a URL may say otherwise.
@@ -43,6 +45,21 @@ def django_database(url: str) -> dict[str, Any]:
         "CONN_MAX_AGE": 60,
         "CONN_HEALTH_CHECKS": True,
     }
+
+
+def database_url(passwords: DatabasePasswords) -> str:
+    """Return DATABASE_URL, else where `hearth up` has this data directory's PostgreSQL, for role hearth_app."""
+    given = env.text("DATABASE_URL")
+    if given:
+        return given
+    data_dir = env.data_dir()
+    server = PostgresServer(
+        data_dir=data_dir / "postgres",
+        sockets_dir=env.sockets_dir(data_dir),
+        log_path=data_dir / "logs" / "postgres.log",
+        passwords=passwords,
+    )
+    return server.urls.app
 
 
 def redis_url(name: str) -> str:

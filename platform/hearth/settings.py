@@ -64,7 +64,9 @@ TEMPLATES: list[dict[str, Any]] = [
     }
 ]
 
-DATABASES: dict[str, dict[str, Any]] = {"default": addresses.django_database(env.text("DATABASE_URL"))}
+DATABASES: dict[str, dict[str, Any]] = {
+    "default": addresses.django_database(addresses.database_url(SECRETS.database_passwords))
+}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 AUTH_USER_MODEL = "tenants.User"
 LOGIN_URL = "/portal/login/"
