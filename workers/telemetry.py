@@ -6,16 +6,17 @@ The control worker tells what the database says of the whole fleet; an agent wha
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from prometheus_client import Counter, Histogram
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
     # Agents count before Django is set up.
+    from workers.agent.counts import Counts
     from workers.census import Census
 
 #: Seconds; a promoted zygote on a CPU takes 3 s, a large model on a GPU minutes.
@@ -28,35 +29,26 @@ RECONCILE_SECONDS = Histogram(
 LEASE_EXPIRATIONS = Counter(
     "hearth_lease_expirations", "Replicas given up because their node's lease expired.", registry=None
 )
-ADOPTIONS = Counter(
-    "hearth_adoptions",
-    "Processes that an agent found when it took its node over: adopted or ended.",
-    ("outcome",),
-    registry=None,
-)
-ORPHANS_KILLED = Counter(
-    "hearth_orphans_killed", "Engine processes killed because nothing in the database has them.", registry=None
-)
 STALE_FENCE_REJECTS = Counter(
     "hearth_stale_fence_rejects",
-    "Writes that changed nothing, because their agent or their fence is of the past.",
+    "Writes of the agent that changed nothing, because it, or what it had read, is of the past.",
     registry=None,
 )
 EVICT_SECONDS = Histogram(
     "hearth_placeholder_evict_seconds",
-    "From the decision to evict a placeholder until its process was gone.",
+    "From an agent's first look at an evicted placeholder until nothing of it lived.",
     buckets=_SHORT,
     registry=None,
 )
 DRAIN_SECONDS = Histogram(
     "hearth_replica_drain_seconds",
-    "From the wish to stop a replica until its process was gone.",
+    "From the begin of a replica's drain until nothing of it lived.",
     buckets=_LONG,
     registry=None,
 )
 
 #: What an agent shows, and what the control worker does.
-AGENT = (ADOPTIONS, ORPHANS_KILLED, STALE_FENCE_REJECTS, EVICT_SECONDS, DRAIN_SECONDS)
+AGENT = (STALE_FENCE_REJECTS, EVICT_SECONDS, DRAIN_SECONDS)
 CONTROL = (RECONCILE_SECONDS, LEASE_EXPIRATIONS)
 
 
@@ -93,6 +85,34 @@ class Age(Collector):
         age = self._age_seconds()
         if age is not None:
             yield GaugeMetricFamily(self._name, self._text, age)
+
+
+class Done(Collector):
+    """What the agents of this process have done."""
+
+    def __init__(self, counts: Callable[[], Sequence[Counts]]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the counters, summed over the agents."""
+        done = self._counts()
+        adopted, killed = sum(each.adopted for each in done), sum(each.orphans_killed for each in done)
+        adoptions = CounterMetricFamily(
+            "hearth_adoptions", "Processes that an agent found when it took its node over.", labels=("outcome",)
+        )
+        adoptions.add_metric(("adopted",), adopted)
+        yield adoptions
+        promoted, failed = sum(each.promoted for each in done), sum(each.promotions_failed for each in done)
+        promotions = CounterMetricFamily(
+            "hearth_promotions", "Placeholders that were to become replicas.", labels=("outcome",)
+        )
+        promotions.add_metric(("promoted",), promoted)
+        promotions.add_metric(("failed",), failed)
+        yield promotions
+        yield CounterMetricFamily("hearth_orphans_killed", "Processes killed because no row has them.", killed)
+        yield CounterMetricFamily(
+            "hearth_slots_quarantined", "Slots taken out of use.", sum(each.slots_quarantined for each in done)
+        )
 
 
 class Fleet(Collector):

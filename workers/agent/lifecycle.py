@@ -22,7 +22,7 @@ from typing import cast
 from django.db.models.functions import Now
 
 from tenants.ids import ReplicaId
-from workers import processes
+from workers import processes, telemetry
 from workers.agent.bell import Bell
 from workers.agent.engine import Engine, EngineRoom
 from workers.agent.gate import fault_of
@@ -190,7 +190,8 @@ class Lifecycle:
         if engine is None or not engine.running:
             if engine is None or self._bury(engine):
                 gone = {"pid": None, "port": None, "running_requests": 0, "waiting_requests": 0, "kv_usage": 0.0}
-                self._move(row, "stopped", "nothing of it is left", **gone)
+                if self._move(row, "stopped", "nothing of it is left", **gone) and row.state == "draining":
+                    telemetry.DRAIN_SECONDS.observe(row.state_seconds)
         elif row.state != "draining":
             engine.drained = row.state in {"starting", "warming"}
             self._move(row, "draining", "no longer wanted")

@@ -20,7 +20,7 @@ from django.db.models.functions import Now
 
 from catalogue.models import ModelRevision
 from tenants.ids import ReplicaId, RevisionId
-from workers import endpoints, leases, processes, reconcile
+from workers import endpoints, leases, processes, reconcile, telemetry
 from workers.agent.probes import Load
 from workers.devices.provider import Device
 from workers.errors import NotFound, Superseded
@@ -185,6 +185,8 @@ class NodeRows:
                     leases.release(replica_id=row.replica_id)
                 if Replica.State.READY in (row.state, to):
                     endpoints.announce()
+        if not changed:
+            telemetry.STALE_FENCE_REJECTS.inc()
         return bool(changed)
 
     def ready(self, row: Wanted, reason: str, *, process_seconds: float) -> bool:
@@ -270,6 +272,7 @@ class NodeRows:
                 "SELECT 1 FROM workers_node WHERE id = %s AND epoch = %s FOR SHARE", [self.node_id, self.epoch]
             )
             if cursor.fetchone() is None:
+                telemetry.STALE_FENCE_REJECTS.inc()
                 raise Superseded(self.name, self.epoch)
             yield
 

@@ -54,6 +54,7 @@ def standings() -> tuple[Standing, ...]:
             node=supervisor.node,
             loop_age_seconds=None if supervisor.passed_at is None else now - supervisor.passed_at,
             round_age_seconds=None if supervisor.round_at is None else now - supervisor.round_at,
+            counts=supervisor.counts,
         )
         for supervisor in tuple(_running)
     )
@@ -66,6 +67,7 @@ class Standing:
     node: str
     loop_age_seconds: float | None
     round_age_seconds: float | None
+    counts: Counts
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

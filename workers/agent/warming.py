@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
-from workers import processes
+from workers import processes, telemetry
 from workers.agent.bell import Bell
 from workers.agent.counts import Counts
 from workers.agent.gate import Gate, fault_of
@@ -196,6 +196,7 @@ class Warming:
         if (zygote is None or self.end(zygote)) and self._move(row, "evicted", row.reason, pid=None):
             self._counts.placeholders_evicted += 1
             self._counts.eviction_seconds = time.monotonic() - since
+            telemetry.EVICT_SECONDS.observe(self._counts.eviction_seconds)
 
     def _give_up(self, row: Held, zygote: Zygote | None, reason: str) -> None:
         """End the placeholder with its lease: its slot cannot be used."""

@@ -105,7 +105,12 @@ def _agent() -> Health:
         role="agent",
         loops=(_worker_loop(), Loop("agent", AGENT_LIMIT_SECONDS, loop_age)),
         checks=lambda: (recent("node", round_age(), limit_seconds=READY_SECONDS, what="round"), _broker("degraded")),
-        registry=registry(*telemetry.AGENT, *billing.telemetry.WRITER, age),
+        registry=registry(
+            *telemetry.AGENT,
+            *billing.telemetry.WRITER,
+            telemetry.Done(lambda: [each.counts for each in standings()]),
+            age,
+        ),
     )
 
 
