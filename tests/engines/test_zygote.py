@@ -88,6 +88,11 @@ async def test_the_key_is_asked_for_and_no_process_shows_it(replica: Replica, cl
     assert not [process for process in members(replica) if API_KEY in command_line(process)]
 
 
+async def test_the_environment_of_the_promotion_counts(client: Client) -> None:
+    """The zygote was started for an engine without the development routes."""
+    assert (await client.get("/is_paused")).status == 200
+
+
 def test_it_is_the_process_that_waited(zygote: Waiting, replica: Replica) -> None:
     assert zygote.leader.pid == replica.process.pid
     assert not zygote.socket_path.exists()

@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,9 @@ def waiting(kind: str, **changes: Any) -> Iterator[Waiting]:
     folder = Path(tempfile.mkdtemp(prefix="zygote-"))
     try:
         spec = spec_for(folder, **changes)
-        command = driver_for(kind).zygote(spec, folder / "zygote.sock")
+        # Nobody knows yet which replica it will be.
+        expected = replace(spec, replica_id="nobody", served_name="another", port=9, development_routes=False)
+        command = driver_for(kind).zygote(expected, folder / "zygote.sock")
         assert command is not None
         with (folder / "zygote.log").open("wb") as log:
             process = subprocess.Popen(
