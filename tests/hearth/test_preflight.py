@@ -14,6 +14,7 @@ import pytest
 
 from hearth import preflight
 from hearth.instance import Instance
+from tests.ports import free_ports
 
 
 @pytest.fixture
@@ -86,6 +87,25 @@ def test_connections_that_a_former_server_closed_do_not_hold_its_port(instance: 
 def test_an_address_of_another_machine_is_named(instance: Instance) -> None:
     with pytest.raises(preflight.PreflightError, match=r"HEARTH_HOST=192\.0\.2\.1"):
         preflight.check_ports(replace(instance, host="192.0.2.1"))
+
+
+def test_a_port_of_the_vitals_is_named_with_its_role_and_setting(instance: Instance, listener: socket.socket) -> None:
+    taken = listener.getsockname()[1]
+    with pytest.raises(preflight.PreflightError, match=f"taken by process {os.getpid()} ") as caught:
+        preflight.check_ports(replace(instance, port=free_ports(2), metrics_port=taken - 2))
+    assert f"Port {taken}, which the metrics listener of role drain needs" in caught.value.problem
+    assert "HEARTH_METRICS_PORT=" in caught.value.remedy
+
+
+@pytest.mark.parametrize(("port", "metrics_port"), [(18731, 65530), (18731, 18732), (18731, 18725)])
+def test_vitals_that_do_not_fit_are_named(instance: Instance, port: int, metrics_port: int) -> None:
+    with pytest.raises(preflight.PreflightError, match=f"HEARTH_METRICS_PORT={metrics_port} "):
+        preflight.check_ports(replace(instance, port=port, metrics_port=metrics_port))
+
+
+def test_the_vitals_address_of_another_machine_is_named(instance: Instance) -> None:
+    with pytest.raises(preflight.PreflightError, match=r"HEARTH_METRICS_HOST=192\.0\.2\.1"):
+        preflight.check_ports(replace(instance, port=free_ports(2), metrics_host="192.0.2.1"))
 
 
 def test_the_last_port_leaves_none_for_the_portal(instance: Instance) -> None:
