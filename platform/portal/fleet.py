@@ -1,66 +1,47 @@
-"""What runs where, as pages and API show it: pools in priority order, their nodes, their replicas; and deployments.
+"""What runs where, how warm, and what comes next: pools in priority order, their nodes' slots, deployments, decisions.
 
-Five queries, whatever the size of the fleet.
+Ten queries, whatever the size of the fleet.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
-from django.db.models import F, Window
+from django.db.models import F, Prefetch, Sum, Window
 from django.db.models.functions import Now, RowNumber
 
-from workers.models import Deployment, Node, Pool, Replica, ReplicaEvent
+from portal import capacity
+from portal.capacity import EventStatus, Place, PlaceholderStatus, ReplicaStatus
+from workers import start_times
+from workers.models import (
+    Deployment,
+    DeploymentPool,
+    GatewayLoad,
+    Node,
+    Placeholder,
+    Pool,
+    Replica,
+    ReplicaEvent,
+    ScaleDecision,
+    SlotLease,
+)
+from workers.start_times import StartSummary, Summaries
 
 #: Events shown of each replica.
 LAST_EVENTS = 6
+#: Decisions shown.
+LAST_DECISIONS = 12
+#: A gateway reports its load each second; what it said longer ago it no longer has.
+LOAD_LASTS = timedelta(seconds=10)
 #: States in which nothing runs any more; such a replica is shown only while it is still wanted.
 ENDED = (Replica.State.STOPPED, Replica.State.FAILED, Replica.State.LOST)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventStatus:
-    """One transition."""
-
-    at: datetime
-    from_state: str
-    to_state: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaStatus:
-    """One engine."""
-
-    id: UUID
-    deployment: str
-    model: str
-    node: str | None
-    state: str
-    since: datetime
-    running_requests: int
-    waiting_requests: int
-    #: 0 to 1.
-    kv_usage: float
-    startup_seconds: float | None
-    generation: int
-    port: int | None
-    attempts: int
-    next_attempt_at: datetime | None
-    last_error: str
-    events: tuple[EventStatus, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotStatus:
-    """A place for one engine."""
-
-    index: int
-    healthy: bool
+#: States in which a placeholder has nothing any more.
+OVER = (Placeholder.State.PROMOTED, Placeholder.State.EVICTED, Placeholder.State.LOST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,26 +50,94 @@ class NodeStatus:
 
     id: UUID
     name: str
+    address: str
     alive: bool
     cordoned: bool
-    slots: tuple[SlotStatus, ...]
-    replicas: tuple[ReplicaStatus, ...]
+    places: tuple[Place, ...]
+    #: Placeholders whose slot is somebody else's already, and whose processes are being killed.
+    evicting: tuple[PlaceholderStatus, ...]
 
     @property
     def slot_count(self) -> int:
-        """How many engines it has room for."""
-        return len(self.slots)
+        """How many engine ranks it has room for."""
+        return sum(len(place.slots) for place in self.places)
+
+    @property
+    def free_count(self) -> int:
+        """Slots that nothing has."""
+        return sum(place.kind == "free" for place in self.places)
+
+    @property
+    def replicas(self) -> tuple[ReplicaStatus, ...]:
+        """Its replicas, in the order of their slots."""
+        return tuple(place.replica for place in self.places if place.replica is not None)
+
+    @property
+    def placeholders(self) -> tuple[PlaceholderStatus, ...]:
+        """Its placeholders, in the order of their slots."""
+        return tuple(place.placeholder for place in self.places if place.placeholder is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolStatus:
-    """Nodes of one kind."""
+    """Nodes of one kind; the pool with the lowest priority is filled first."""
 
     name: str
     kind: str
     region: str
     priority: int
+    #: Placeholders that each node keeps, and how warm.
+    placeholders_per_node: int
+    placeholder_level: str
+    #: Shares of a deployment's capacity here at which its next pool is prepared, and given up again.
+    high_water: float
+    low_water: float
     nodes: tuple[NodeStatus, ...]
+
+    @property
+    def placeholders_wanted(self) -> int:
+        """Placeholders that its nodes keep together while they have slots for them."""
+        return self.placeholders_per_node * sum(node.alive and not node.cordoned for node in self.nodes)
+
+    @property
+    def placeholders_warm(self) -> int:
+        """Placeholders that are ready to give way or to become a replica."""
+        return sum(each.state == Placeholder.State.WARM for node in self.nodes for each in node.placeholders)
+
+    @property
+    def free_count(self) -> int:
+        """Slots that nothing has."""
+        return sum(node.free_count for node in self.nodes)
+
+    @property
+    def slot_count(self) -> int:
+        """How many engine ranks it has room for."""
+        return sum(node.slot_count for node in self.nodes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionStatus:
+    """One change of what is desired. ``pool`` is the one that is prepared or released."""
+
+    id: UUID
+    at: datetime
+    deployment: str
+    pool: str | None
+    action: str
+    from_replicas: int
+    to_replicas: int
+    reason: str
+    inputs: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadStatus:
+    """What all gateways together have of a deployment now; held requests wait for a first replica."""
+
+    in_flight_requests: int = 0
+    in_flight_tokens: int = 0
+    held_requests: int = 0
+    held_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +148,14 @@ class DeploymentStatus:
     model: str
     engine: str
     desired: int
+    minimum: int
+    maximum: int
+    slots_per_replica: int
+    target_tokens_per_replica: int
+    pools: tuple[str, ...]
     replicas: tuple[ReplicaStatus, ...]
+    load: LoadStatus
+    starts: tuple[StartSummary, ...]
 
     @property
     def ready(self) -> int:
@@ -111,49 +167,87 @@ class DeploymentStatus:
         """True while fewer answer than should."""
         return self.ready < self.desired
 
+    @property
+    def load_share(self) -> float | None:
+        """Tokens in flight and held, as a share of what the ready replicas are meant to have; None without any."""
+        if not self.ready:
+            return None
+        return (self.load.in_flight_tokens + self.load.held_tokens) / (self.ready * self.target_tokens_per_replica)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """Everything, read at one moment. ``homeless`` are replicas that have no node yet."""
+    """Everything, read at one moment. ``homeless`` are replicas that have no node yet; ``decisions`` newest first."""
 
     deployments: tuple[DeploymentStatus, ...]
     pools: tuple[PoolStatus, ...]
     homeless: tuple[ReplicaStatus, ...]
+    decisions: tuple[DecisionStatus, ...]
+
+    @property
+    def placeholders_warm(self) -> int:
+        """Warm placeholders of all pools."""
+        return sum(pool.placeholders_warm for pool in self.pools)
+
+    @property
+    def placeholders_wanted(self) -> int:
+        """Placeholders that all pools want."""
+        return sum(pool.placeholders_wanted for pool in self.pools)
+
+    @property
+    def faulty_slots(self) -> int:
+        """Slots that are quarantined or gone."""
+        places = (place for pool in self.pools for node in pool.nodes for place in node.places)
+        return sum(len(place.faults) for place in places)
 
 
 def read() -> Fleet:
     """Read the fleet as the database knows it."""
-    replicas = _replicas()
-    nodes = Node.objects.annotate(now=Now()).prefetch_related("slots").order_by("name")
-    by_pool: dict[UUID, list[NodeStatus]] = defaultdict(list)
-    for node in nodes:
-        by_pool[node.pool_id].append(_node(node, [each for each in replicas if each.node == node.name]))
-    pools = Pool.objects.order_by("priority", "name")
-    deployments = Deployment.objects.filter(archived_at=None).select_related("revision__model").order_by("name")
-    return Fleet(
-        deployments=tuple(_deployment(deployment, replicas) for deployment in deployments),
-        pools=tuple(
-            PoolStatus(
-                name=pool.name,
-                kind=pool.kind,
-                region=pool.region,
-                priority=pool.priority,
-                nodes=tuple(by_pool[pool.id]),
-            )
-            for pool in pools
-        ),
-        homeless=tuple(replica for replica in replicas if replica.node is None),
+    sequence = DeploymentPool.objects.select_related("pool").order_by("sequence")
+    deployments = list(
+        Deployment.objects.filter(archived_at=None)
+        .select_related("revision__model")
+        .prefetch_related(Prefetch("deploymentpool_set", queryset=sequence))
+        .order_by("name")
     )
+    measured = start_times.summaries({row.revision_id for row in deployments})
+    replicas = _replicas()
+    return Fleet(
+        deployments=tuple(_deployments(deployments, replicas, measured)),
+        pools=_pools(replicas, _placeholders(measured)),
+        homeless=tuple(replica for replica in replicas if replica.node is None),
+        decisions=tuple(_decisions()),
+    )
+
+
+def decision_of(row: ScaleDecision) -> DecisionStatus:
+    """Return the decision as it is shown; its deployment and pool are read with it."""
+    return DecisionStatus(
+        id=row.id,
+        at=row.created_at,
+        deployment=row.deployment.name,
+        pool=row.pool.name if row.pool else None,
+        action=row.action,
+        from_replicas=row.from_replicas,
+        to_replicas=row.to_replicas,
+        reason=row.reason,
+        inputs=row.inputs,
+    )
+
+
+def _decisions() -> list[DecisionStatus]:
+    rows = ScaleDecision.objects.select_related("deployment", "pool").order_by("-id")
+    return [decision_of(row) for row in rows[:LAST_DECISIONS]]
 
 
 def _replicas() -> list[ReplicaStatus]:
     rows = list(
         Replica.objects.exclude(desired_state=Replica.Desired.STOPPED, state__in=ENDED)
-        .select_related("deployment__revision__model", "node")
+        .select_related("deployment", "revision__model", "node")
         .order_by("id")
     )
     events = _events(rows)
-    return [_replica(row, events[row.id]) for row in rows]
+    return [capacity.replica_of(row, events[row.id]) for row in rows]
 
 
 def _events(replicas: Iterable[Replica]) -> dict[UUID, list[EventStatus]]:
@@ -161,53 +255,95 @@ def _events(replicas: Iterable[Replica]) -> dict[UUID, list[EventStatus]]:
     found: dict[UUID, list[EventStatus]] = defaultdict(list)
     rows = ReplicaEvent.objects.filter(replica__in=list(replicas)).annotate(rank=newest).filter(rank__lte=LAST_EVENTS)
     for row in rows.order_by("replica_id", "-id"):
-        found[row.replica_id].append(
-            EventStatus(at=row.created_at, from_state=row.from_state, to_state=row.to_state, reason=row.reason)
-        )
+        found[row.replica_id].append(capacity.event_of(row))
     return found
 
 
-def _replica(row: Replica, events: Sequence[EventStatus]) -> ReplicaStatus:
-    return ReplicaStatus(
-        id=row.id,
-        deployment=row.deployment.name,
-        model=row.deployment.revision.model.name,
-        node=row.node.name if row.node else None,
-        state=row.state,
-        since=row.state_since,
-        running_requests=row.running_requests,
-        waiting_requests=row.waiting_requests,
-        kv_usage=row.kv_usage,
-        startup_seconds=row.startup_seconds,
-        generation=row.generation,
-        port=row.port,
-        attempts=row.attempts,
-        next_attempt_at=row.next_attempt_at,
-        last_error=row.last_error,
-        events=tuple(events),
+def _placeholders(measured: Summaries) -> list[PlaceholderStatus]:
+    rows = Placeholder.objects.exclude(state__in=OVER).select_related("node", "deployment").order_by("id")
+    return [capacity.placeholder_of(row, measured) for row in rows]
+
+
+def _pools(replicas: Sequence[ReplicaStatus], placeholders: Sequence[PlaceholderStatus]) -> tuple[PoolStatus, ...]:
+    leases = SlotLease.objects.filter(released_at=None).values_list("slot_id", "replica_id", "placeholder_id")
+    holders = {slot: replica or placeholder for slot, replica, placeholder in leases if replica or placeholder}
+    nodes = Node.objects.annotate(now=Now()).prefetch_related("slots").order_by("name")
+    by_pool: dict[UUID, list[NodeStatus]] = defaultdict(list)
+    for row in nodes:
+        there = [each for each in replicas if each.node == row.name]
+        held = [each for each in placeholders if each.node == row.name]
+        by_pool[row.pool_id].append(_node(row, there, held, holders))
+    return tuple(
+        PoolStatus(
+            name=pool.name,
+            kind=pool.kind,
+            region=pool.region,
+            priority=pool.priority,
+            placeholders_per_node=pool.placeholders_per_node,
+            placeholder_level=pool.placeholder_level,
+            high_water=pool.high_water,
+            low_water=pool.low_water,
+            nodes=tuple(by_pool[pool.id]),
+        )
+        for pool in Pool.objects.order_by("priority", "name")
     )
 
 
-def _node(node: Node, replicas: Sequence[ReplicaStatus]) -> NodeStatus:
-    now: datetime = getattr(node, "now")  # noqa: B009 - an annotation, unknown to the model's type
+def _node(
+    row: Node,
+    replicas: Sequence[ReplicaStatus],
+    placeholders: Sequence[PlaceholderStatus],
+    holders: Mapping[UUID, UUID],
+) -> NodeStatus:
+    now: datetime = getattr(row, "now")  # noqa: B009 - an annotation, unknown to the model's type
     return NodeStatus(
-        id=node.id,
-        name=node.name,
-        alive=node.lease_expires_at is not None and node.lease_expires_at > now,
-        cordoned=node.cordoned,
-        slots=tuple(
-            SlotStatus(index=slot.index, healthy=slot.health == "ok")
-            for slot in sorted(node.slots.all(), key=lambda slot: slot.index)
-        ),
-        replicas=tuple(replicas),
-    )
-
-
-def _deployment(row: Deployment, replicas: Sequence[ReplicaStatus]) -> DeploymentStatus:
-    return DeploymentStatus(
+        id=row.id,
         name=row.name,
-        model=row.revision.model.name,
-        engine=row.revision.engine,
-        desired=row.desired_replicas,
-        replicas=tuple(replica for replica in replicas if replica.deployment == row.name),
+        address=row.address,
+        alive=row.lease_expires_at is not None and row.lease_expires_at > now,
+        cordoned=row.cordoned,
+        places=capacity.places(
+            [capacity.slot_of(slot) for slot in row.slots.all()],
+            holders,
+            {each.id: each for each in replicas},
+            {each.id: each for each in placeholders},
+        ),
+        evicting=tuple(each for each in placeholders if each.state == Placeholder.State.EVICTING),
     )
+
+
+def _deployments(
+    rows: Sequence[Deployment], replicas: Sequence[ReplicaStatus], measured: Summaries
+) -> Iterable[DeploymentStatus]:
+    loads = _loads()
+    by_name: dict[str, list[ReplicaStatus]] = defaultdict(list)
+    for replica in replicas:
+        by_name[replica.deployment].append(replica)
+    for row in rows:
+        yield DeploymentStatus(
+            name=row.name,
+            model=row.revision.model.name,
+            engine=row.revision.engine,
+            desired=row.desired_replicas,
+            minimum=row.min_replicas,
+            maximum=row.max_replicas,
+            slots_per_replica=row.slots_per_replica,
+            target_tokens_per_replica=row.target_tokens_per_replica,
+            pools=tuple(link.pool.name for link in row.deploymentpool_set.all()),
+            replicas=tuple(by_name[row.name]),
+            load=loads.get(row.id, LoadStatus()),
+            starts=tuple(measured.get(row.revision_id, ())),
+        )
+
+
+def _loads() -> dict[UUID, LoadStatus]:
+    fresh = GatewayLoad.objects.filter(reported_at__gt=Now() - LOAD_LASTS).order_by().values("deployment_id")
+    names = ("in_flight_requests", "in_flight_tokens", "held_requests", "held_tokens")
+    sums = fresh.annotate(**{f"all_{name}": Sum(name) for name in names})
+    rows = sums.values_list("deployment_id", *(f"all_{name}" for name in names))
+    return {
+        deployment_id: LoadStatus(
+            in_flight_requests=requests, in_flight_tokens=tokens, held_requests=held, held_tokens=held_tokens
+        )
+        for deployment_id, requests, tokens, held, held_tokens in rows
+    }

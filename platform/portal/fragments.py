@@ -7,12 +7,9 @@ from django.template.loader import render_to_string
 from portal import fleet
 from portal.fleet import Fleet
 
-#: The whole of the fleet, for when a node or a deployment has come or gone.
-WHOLE = "fleet"
-
 
 def fleet_fragments(snapshot: Fleet) -> dict[str, str]:
-    """Return the HTML of each deployment and each node by element id."""
+    """Return the HTML of each deployment, pool and node, and of the decisions, by element id."""
     parts: dict[str, str] = {
         f"deployment-{deployment.name}": render_to_string(
             "portal/parts/deployment.html", {"deployment": deployment, "swap": True}
@@ -20,7 +17,10 @@ def fleet_fragments(snapshot: Fleet) -> dict[str, str]:
         for deployment in snapshot.deployments
     }
     parts["homeless"] = render_to_string("portal/parts/homeless.html", {"fleet": snapshot, "swap": True})
+    if snapshot.deployments:
+        parts["decisions"] = render_to_string("portal/parts/decisions.html", {"fleet": snapshot, "swap": True})
     for pool in snapshot.pools:
+        parts[f"pool-{pool.name}"] = render_to_string("portal/parts/pool.html", {"pool": pool, "swap": True})
         for node in pool.nodes:
             context = {"node": node, "pool": pool, "swap": True}
             parts[f"node-{node.id}"] = render_to_string("portal/parts/node.html", context)

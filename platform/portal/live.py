@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class FleetConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no types
-    """One page that watches. Each asks the database for itself: a handful of operators, four queries a second each."""
+    """One page that watches. Each asks the database for itself: a handful of operators, ten queries a second each."""
 
     async def connect(self) -> None:
         """Accept operators; anybody else is refused before the handshake ends (HTTP 403)."""

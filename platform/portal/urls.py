@@ -16,7 +16,7 @@ urlpatterns: list[URLPattern] = [
     path("logout/", LogoutView.as_view(next_page="portal:login"), name="logout"),
     path("fleet/", fleet.index, name="fleet"),
     path("fleet/live/", fleet.live, name="fleet-live"),
-    path("fleet/scale/", fleet.scale, name="fleet-scale"),
+    path("fleet/<slug:name>/<str:target>/", fleet.verb, name="fleet-verb"),
     path("requests/", requests.index, name="requests"),
     path("prices/", prices.index, name="prices"),
     path("audit/", audit.index, name="audit"),

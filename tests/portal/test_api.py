@@ -210,22 +210,7 @@ def test_a_private_model_exists_for_its_owner_alone(world: World, as_acme: APICl
     assert [model["name"] for model in as_globex.get("/api/v1/models").json()["data"]] == [worlds.MODEL]
 
 
-# -------------------------------------------------------------------------------------------- fleet and prices
-
-
-def test_an_operator_scales_a_deployment(world: World, as_operator: APIClient) -> None:
-    worlds.fleet(world)
-    answer = as_operator.post(f"/api/v1/fleet/deployments/{worlds.MODEL}/scale", {"replicas": 5}, format="json")
-    assert answer.status_code == 200
-    assert (answer.json()["desired_replicas"], answer.json()["ready_replicas"]) == (5, 2)
-    assert AuditEntry.objects.get(action="deployment.scaled").actor == "ada"
-    for replicas in (-1, 1001, "many", None):
-        bad = as_operator.post(f"/api/v1/fleet/deployments/{worlds.MODEL}/scale", {"replicas": replicas}, format="json")
-        assert bad.status_code == 400
-        assert error_of(bad)["param"] == "replicas"
-    missing = as_operator.post("/api/v1/fleet/deployments/none/scale", {"replicas": 1}, format="json")
-    assert missing.status_code == 404
-    assert as_operator.get("/api/v1/fleet").json()["pools"][0]["nodes"][0]["alive"] is True
+# -------------------------------------------------------------------------------------------- prices
 
 
 def test_prices_are_set_seen_by_all_and_a_jump_wants_confirmation(
@@ -311,7 +296,7 @@ def test_every_refusal_has_the_envelope(world: World, as_operator: APIClient) ->
     assert error_of(nested)["param"] == "policy.cache_mode"
 
 
-@pytest.mark.parametrize("path", ["tenants", "tenants/acme/keys", "models", "audit", "fleet", "prices"])
+@pytest.mark.parametrize("path", ["tenants", "tenants/acme/keys", "models", "audit", "prices"])
 def test_a_list_costs_the_same_queries_whatever_its_length(
     world: World, as_operator: APIClient, django_assert_max_num_queries: DjangoAssertNumQueries, path: str
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from django.utils import timezone
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tenants.models import PolicyEpoch
+from tests.portal import warmth
 from tests.portal import world as worlds
 from tests.portal.served import other_connection, portal_process
 from tests.portal.world import PASSWORD, World
@@ -32,7 +34,7 @@ def portal(transactional_db: None, app_database_url: str, tmp_path: Path) -> Ite
     """A portal with a fleet and a few requests: two answers and a hit for acme, one answer for globex."""
     PolicyEpoch.objects.get_or_create(id=1)
     world: World = worlds.build()
-    worlds.fleet(world)
+    warmth.build(world)
     now = timezone.now() - timedelta(minutes=40)
     worlds.store(
         [
@@ -106,8 +108,9 @@ def test_an_operator_sees_usage_money_savings_and_the_fleet(page: Page, complain
     assert complaints == []
 
 
-def test_the_fleet_page_follows_what_happens(page: Page, portal: str, complaints: list[str]) -> None:
+def test_the_fleet_page_follows_what_happens(page: Page, complaints: list[str]) -> None:
     sign_in(page, "ada")
+    expect(page.get_by_test_id("strip-placeholders")).to_contain_text("2 of 3")
     page.get_by_test_id("rail-fleet").click()
     expect(page.get_by_test_id("live")).to_have_attribute("data-state", "live")
     expect(page.get_by_test_id("ready-count")).to_contain_text("as desired")
@@ -115,11 +118,45 @@ def test_the_fleet_page_follows_what_happens(page: Page, portal: str, complaints
     page.get_by_test_id("replica").last.locator("summary").click()
     with other_connection() as other:
         other.execute("UPDATE workers_replica SET state = 'ready', startup_seconds = 31 WHERE state = 'starting'")
-    expect(page.get_by_test_id("replica").last).to_contain_text("up in 31 s")
+    expect(page.get_by_test_id("replica").last).to_contain_text("cold start in 31 s")
     expect(page.get_by_test_id("replica").last.locator("details")).to_have_attribute("open", "")
-    page.get_by_test_id("scale-replicas").fill("5")
-    page.get_by_test_id("scale").click()
-    expect(page.get_by_test_id("deployment-tiny-chat")).to_contain_text("3 of 5 ready")
+    with other_connection() as other:
+        other.execute("UPDATE workers_gatewayload SET held_requests = 7 WHERE held_requests > 0")
+    expect(page.get_by_test_id("deployment-tiny-chat")).to_contain_text("7 requests")
+    assert complaints == []
+
+
+def test_an_operator_changes_the_fleet_after_a_question(page: Page, complaints: list[str]) -> None:
+    page.set_viewport_size({"width": 1440, "height": 1200})
+    sign_in(page, "ada")
+    page.get_by_test_id("rail-fleet").click()
+    expect(page.get_by_test_id("live")).to_have_attribute("data-state", "live")
+    keep_pictures(page, "fleet")
+    page.get_by_test_id("ask-scale").click()
+    question = page.get_by_test_id("question")
+    expect(question).to_contain_text("celery -A hearth control scale tiny-chat 2-6")
+    question.get_by_label("At least").fill("5")
+    expect(question).to_contain_text("celery -A hearth control scale tiny-chat 5-6")
+    keep_pictures(page, "scale")
+    question.get_by_text("Cancel").click()
+    expect(question).not_to_be_visible()
+    page.get_by_test_id("ask-scale").click()
+    question.get_by_label("At least").fill("5")
+    question.get_by_test_id("confirm").click()
+    expect(page.get_by_role("status").filter(has_text="5 to 6 replicas")).to_be_visible()
+    expect(page.get_by_test_id("deployment-tiny-chat")).to_contain_text("2 of 5 ready")
+    page.get_by_test_id("ask-promote").click()
+    question.get_by_test_id("confirm").click()
+    expect(page.get_by_test_id("node-n2").get_by_test_id("replica")).to_contain_text("is being promoted")
+    page.get_by_test_id("ask-evict").click()
+    question.get_by_test_id("confirm").click()
+    expect(page.get_by_test_id("placeholder")).to_have_count(0)
+    page.get_by_test_id("ask-restore").click()
+    question.get_by_test_id("confirm").click()
+    expect(page.get_by_test_id("slot-quarantined")).to_have_count(0)
+    page.get_by_test_id("node-n1").get_by_test_id("ask-drain").first.click()
+    question.get_by_test_id("confirm").click()
+    expect(page.get_by_test_id("node-n1").get_by_test_id("replica").first).to_contain_text("leaving")
     assert complaints == []
 
 
@@ -154,3 +191,17 @@ def test_pages_fit_a_phone(page: Page, complaints: list[str]) -> None:
         wider = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert wider == 0, path
     assert complaints == []
+
+
+def keep_pictures(page: Page, name: str) -> None:
+    """Keep screenshots, light, dark and as on a phone, where HEARTH_TEST_PICTURES names a folder."""
+    folder = os.environ.get("HEARTH_TEST_PICTURES")
+    if not folder:
+        return
+    page.screenshot(path=str(Path(folder) / f"{name}.png"), full_page=True)
+    page.emulate_media(color_scheme="dark")
+    page.screenshot(path=str(Path(folder) / f"{name}-dark.png"), full_page=True)
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.screenshot(path=str(Path(folder) / f"{name}-phone.png"), full_page=True)
+    page.emulate_media(color_scheme="light")
+    page.set_viewport_size({"width": 1440, "height": 1200})

@@ -39,11 +39,24 @@ def test_it_covers_the_management_and_the_inference_api(document: Any) -> None:
         "/api/v1/tenants/{tenant}/keys",
         "/api/v1/tenants/{tenant}/statements/{month}",
         "/api/v1/usage",
+        "/api/v1/fleet",
+        "/api/v1/fleet/slots",
+        "/api/v1/fleet/placeholders",
+        "/api/v1/fleet/decisions",
+        "/api/v1/fleet/start-times",
         "/api/v1/fleet/deployments/{deployment}/scale",
+        "/api/v1/fleet/replicas/{replica}/drain",
+        "/api/v1/fleet/nodes/{node}/drain",
+        "/api/v1/fleet/nodes/{node}/cordon",
+        "/api/v1/fleet/nodes/{node}/uncordon",
+        "/api/v1/fleet/placeholders/{placeholder}/evict",
+        "/api/v1/fleet/placeholders/{placeholder}/promote",
+        "/api/v1/fleet/slots/{slot}/restore",
+        "/api/v1/fleet/pools/{pool}/warm",
         "/api/v1/prices",
         "/api/v1/audit",
     } <= paths
-    assert not any("rest" in path for path in paths if path.startswith("/api"))
+    assert not any("{rest}" in path for path in paths if path.startswith("/api"))
 
 
 def test_every_operation_says_how_to_get_in_and_what_a_refusal_looks_like(document: Any) -> None:

@@ -25,7 +25,7 @@ from tenants.audit import SYSTEM, Actor
 from tenants.ids import first_id_at
 from tenants.models import ApiKey, Membership, Project, Tenant, User
 from workers import deployments
-from workers.models import Deployment, Node, Replica, ReplicaEvent, Slot
+from workers.models import Deployment, Node, Replica, ReplicaEvent, Slot, SlotLease
 
 PASSWORD = "correct horse battery"
 MODEL = "tiny-chat"
@@ -170,10 +170,10 @@ def fleet(world: World, *, desired: int = 2) -> Deployment:
     pool = deployments.ensure_pool(SYSTEM, name="local", kind="simulated")
     node = deployments.ensure_node(SYSTEM, pool=pool, name="n1")
     Node.objects.filter(id=node.id).update(lease_expires_at=Now() + timedelta(hours=12))
-    for index in range(4):
-        Slot.objects.create(node=node, device_uuid=f"cpu-{index}", index=index)
+    slots = [Slot.objects.create(node=node, device_uuid=f"cpu-{index}", index=index) for index in range(4)]
     deployment = deployments.create(SYSTEM, name=MODEL, revision=world.revision, pools=[pool], replicas=desired)
-    for state, startup, load in (("ready", 26.4, 3), ("ready", 25.1, 1), ("starting", None, 0)):
+    states = (("ready", 26.4, 3), ("ready", 25.1, 1), ("starting", None, 0))
+    for slot, (state, startup, load) in zip(slots, states, strict=False):
         replica = Replica.objects.create(
             deployment=deployment,
             revision=deployment.revision,
@@ -184,6 +184,7 @@ def fleet(world: World, *, desired: int = 2) -> Deployment:
             kv_usage=load * 0.21,
             generation=1,
         )
+        SlotLease.objects.create(slot=slot, kind=SlotLease.Kind.REPLICA, replica=replica, fence=1)
         for before, after in (("requested", "starting"), ("starting", "warming"), ("warming", "ready")):
             ReplicaEvent.objects.create(replica=replica, from_state=before, to_state=after, reason="as planned")
             if after == state:

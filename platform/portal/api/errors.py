@@ -18,6 +18,7 @@ from billing import errors as billing
 from portal.errors import BadQuery, TooManyGuesses
 from tenants import errors as tenants
 from workers import errors as workers
+from workers import refusals
 
 _KINDS = {
     status.HTTP_401_UNAUTHORIZED: "authentication_error",
@@ -80,11 +81,17 @@ def _of_tenants(error: tenants.TenantError) -> Response | None:
 
 
 def _of_workers(error: workers.WorkerError) -> Response | None:
+    said = refusals.words(error)
+    message = f"{said[:1].upper()}{said[1:]}."
     match error:
-        case workers.NotFound(kind, name):
-            return envelope(f"There is no {kind} {name!r}.", 404, f"{kind}_not_found")
-        case workers.BadCount(asked, allowed):
-            return envelope(f"{asked} replicas are not allowed: use {allowed}.", 400, "invalid_value", "replicas")
+        case workers.NotFound(kind):
+            return envelope(message, 404, f"{kind}_not_found")
+        case workers.BadCount(_, _, what):
+            return envelope(message, 400, "invalid_value", "replicas" if what == "replicas" else None)
+        case workers.BadValue() | workers.Ambiguous():
+            return envelope(message, 400, "invalid_value")
+        case workers.Refused():
+            return envelope(message, 409, "refused")
         case _:
             return None
 

@@ -1,8 +1,14 @@
-"""``/api/v1/fleet``: what runs where, and how much of it should. For operators."""
+"""``/api/v1/fleet``: what runs where, how warm, and the verbs that change it. For operators.
+
+A verb says how things shall be; sent twice it changes nothing more. Each is ``workers.operations``', as is what
+``celery -A hearth control`` does.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
+from uuid import UUID
 
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
@@ -10,86 +16,39 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from portal import fleet
+from portal import fleet, questions
 from portal.api.authentication import OperatorOnly, viewer_of
 from portal.api.documents import refusals
-from workers import deployments
+from portal.api.fleet_documents import (
+    DeploymentSerializer,
+    EffectSerializer,
+    FleetSerializer,
+    PromoteSerializer,
+    ScaleSerializer,
+    WarmSerializer,
+)
+from workers import operations
 from workers.errors import NotFound
+from workers.operations import Effect
+
+_Post = TypeVar("_Post", bound=Callable[..., Response])
 
 
-class EventSerializer(serializers.Serializer[fleet.EventStatus]):
-    """One transition of a replica."""
-
-    at = serializers.DateTimeField(read_only=True)
-    from_state = serializers.CharField(read_only=True)
-    to_state = serializers.CharField(read_only=True)
-    reason = serializers.CharField(read_only=True)
+def _verb(operation: str, asked: type[serializers.Serializer[Any]] | None = None) -> Callable[[_Post], _Post]:
+    """Describe a verb to OpenAPI."""
+    answers = {200: EffectSerializer, **refusals(400, 403, 404, 409)}
+    described: Callable[[_Post], _Post] = extend_schema(operation_id=operation, request=asked, responses=answers)
+    return described
 
 
-class ReplicaSerializer(serializers.Serializer[fleet.ReplicaStatus]):
-    """One engine, with its last events, newest first."""
-
-    id = serializers.UUIDField(read_only=True)
-    deployment = serializers.CharField(read_only=True)
-    model = serializers.CharField(read_only=True)
-    node = serializers.CharField(read_only=True, allow_null=True)
-    state = serializers.CharField(read_only=True)
-    since = serializers.DateTimeField(read_only=True)
-    running_requests = serializers.IntegerField(read_only=True)
-    waiting_requests = serializers.IntegerField(read_only=True)
-    kv_usage = serializers.FloatField(read_only=True, help_text="0 to 1.")
-    startup_seconds = serializers.FloatField(
-        read_only=True, allow_null=True, help_text="From spawn to the first token of the canary."
-    )
-    generation = serializers.IntegerField(read_only=True, help_text="Engine processes so far.")
-    attempts = serializers.IntegerField(read_only=True)
-    next_attempt_at = serializers.DateTimeField(read_only=True, allow_null=True)
-    last_error = serializers.CharField(read_only=True)
-    events = EventSerializer(many=True, read_only=True)
+def _read(asked: serializers.Serializer[Any]) -> dict[str, Any]:
+    asked.is_valid(raise_exception=True)
+    values: dict[str, Any] = asked.validated_data
+    return values
 
 
-class DeploymentSerializer(serializers.Serializer[fleet.DeploymentStatus]):
-    """What should run, and what does."""
-
-    name = serializers.CharField(read_only=True)
-    model = serializers.CharField(read_only=True)
-    engine = serializers.CharField(read_only=True)
-    desired_replicas = serializers.IntegerField(source="desired", read_only=True)
-    ready_replicas = serializers.IntegerField(source="ready", read_only=True)
-    replicas = ReplicaSerializer(many=True, read_only=True)
-
-
-class NodeSerializer(serializers.Serializer[fleet.NodeStatus]):
-    """A machine with an agent."""
-
-    id = serializers.UUIDField(read_only=True)
-    name = serializers.CharField(read_only=True)
-    alive = serializers.BooleanField(read_only=True, help_text="The agent renews its lease.")
-    cordoned = serializers.BooleanField(read_only=True)
-    slots = serializers.IntegerField(source="slot_count", read_only=True)
-
-
-class PoolSerializer(serializers.Serializer[fleet.PoolStatus]):
-    """Nodes of one kind; the pool with the lowest priority is filled first."""
-
-    name = serializers.CharField(read_only=True)
-    kind = serializers.CharField(read_only=True)
-    region = serializers.CharField(read_only=True)
-    priority = serializers.IntegerField(read_only=True)
-    nodes = NodeSerializer(many=True, read_only=True)
-
-
-class FleetSerializer(serializers.Serializer[fleet.Fleet]):
-    """Everything, read at one moment."""
-
-    deployments = DeploymentSerializer(many=True, read_only=True)
-    pools = PoolSerializer(many=True, read_only=True)
-
-
-class ScaleSerializer(serializers.Serializer[Any]):
-    """How many replicas a deployment shall have."""
-
-    replicas = serializers.IntegerField(min_value=0, max_value=deployments.MAX_REPLICAS)
+def _answer(effect: Effect) -> Response:
+    return Response(EffectSerializer(effect).data)
 
 
 class FleetView(APIView):
@@ -99,7 +58,7 @@ class FleetView(APIView):
 
     @extend_schema(operation_id="get_fleet", responses={200: FleetSerializer, **refusals(403)})
     def get(self, request: Request) -> Response:
-        """Return deployments with their replicas, and pools with their nodes."""
+        """Return deployments with their replicas, pools with their nodes and slots, and the newest decisions."""
         return Response(FleetSerializer(fleet.read()).data)
 
 
@@ -114,11 +73,101 @@ class ScaleView(APIView):
         responses={200: DeploymentSerializer, **refusals(400, 403, 404)},
     )
     def post(self, request: Request, deployment: str) -> Response:
-        """Set the number of replicas; reconcile makes it so. The same number twice changes nothing."""
-        asked = ScaleSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
-        deployments.scale(viewer_of(request).actor, deployment, asked.validated_data["replicas"])
+        """Set the number of replicas, or the bounds between which scaling moves; reconcile makes it so."""
+        asked = _read(ScaleSerializer(data=request.data))
+        operations.scale(viewer_of(request).actor, deployment, asked["min_replicas"], asked["max_replicas"])
         found = next((each for each in fleet.read().deployments if each.name == deployment), None)
         if found is None:
             raise NotFound("deployment", deployment)
         return Response(DeploymentSerializer(found).data)
+
+
+class DrainReplicaView(APIView):
+    """A replica's end."""
+
+    permission_classes = (OperatorOnly,)
+
+    @_verb("drain_replica")
+    def post(self, request: Request, replica: UUID) -> Response:
+        """Have the replica replaced: it serves until another does, then ends its requests and stops."""
+        return _answer(operations.drain(viewer_of(request).actor, str(replica)))
+
+
+class DrainNodeView(APIView):
+    """A node's end."""
+
+    permission_classes = (OperatorOnly,)
+
+    @_verb("drain_node")
+    def post(self, request: Request, node: str) -> Response:
+        """Cordon the node, evict its placeholders, and have each of its replicas replaced elsewhere."""
+        return _answer(questions.drain_node(viewer_of(request).actor, node))
+
+
+class CordonView(APIView):
+    """A node that gets nothing new."""
+
+    permission_classes = (OperatorOnly,)
+
+    @_verb("cordon_node")
+    def post(self, request: Request, node: str) -> Response:
+        """Place nothing new on the node; what runs there goes on."""
+        return _answer(operations.cordon(viewer_of(request).actor, node))
+
+
+class UncordonView(APIView):
+    """A node that is offered again."""
+
+    permission_classes = (OperatorOnly,)
+
+    @_verb("uncordon_node")
+    def post(self, request: Request, node: str) -> Response:
+        """Offer the node again, and keep those of its replicas whose drain has not begun to stop them."""
+        return _answer(operations.uncordon(viewer_of(request).actor, node))
+
+
+class EvictView(APIView):
+    """A placeholder's end."""
+
+    permission_classes = (OperatorOnly,)
+
+    @_verb("evict_placeholder")
+    def post(self, request: Request, placeholder: UUID) -> Response:
+        """Free the placeholder's slot and have its process killed; its pool makes a new one while it wants more."""
+        return _answer(operations.evict(viewer_of(request).actor, str(placeholder)))
+
+
+class PromoteView(APIView):
+    """A placeholder's use."""
+
+    permission_classes = (OperatorOnly,)
+
+    @_verb("promote_placeholder", PromoteSerializer)
+    def post(self, request: Request, placeholder: UUID) -> Response:
+        """Make the placeholder a replica of a deployment now, within the deployment's maximum."""
+        asked = _read(PromoteSerializer(data=request.data))
+        return _answer(operations.promote(viewer_of(request).actor, str(placeholder), asked["deployment"]))
+
+
+class RestoreView(APIView):
+    """A slot that was quarantined."""
+
+    permission_classes = (OperatorOnly,)
+
+    @_verb("restore_slot")
+    def post(self, request: Request, slot: UUID) -> Response:
+        """Use a quarantined slot again; its agent may quarantine it anew."""
+        return _answer(questions.restore(viewer_of(request).actor, str(slot)))
+
+
+class WarmView(APIView):
+    """A pool's placeholders."""
+
+    permission_classes = (OperatorOnly,)
+
+    @_verb("warm_pool", WarmSerializer)
+    def post(self, request: Request, pool: str) -> Response:
+        """Set how many placeholders each node of the pool keeps, and how warm."""
+        asked = _read(WarmSerializer(data=request.data))
+        actor = viewer_of(request).actor
+        return _answer(operations.warm(actor, pool, asked["placeholders_per_node"], asked.get("level")))

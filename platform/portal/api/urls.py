@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path, re_path
 
-from portal.api import audit, fallback, fleet, models, prices, projects, schema, statements, tenants, tokens, usage
+from portal.api import (
+    audit,
+    fallback,
+    fleet,
+    fleet_lists,
+    models,
+    prices,
+    projects,
+    schema,
+    statements,
+    tenants,
+    tokens,
+    usage,
+)
 
 urlpatterns: list[URLPattern] = [
     path("openapi.json", schema.DocumentView.as_view(), name="openapi"),
@@ -26,7 +39,19 @@ urlpatterns: list[URLPattern] = [
     path("models", models.ModelsView.as_view()),
     path("models/<path:name>", models.ModelView.as_view()),
     path("fleet", fleet.FleetView.as_view()),
+    path("fleet/slots", fleet_lists.SlotsView.as_view()),
+    path("fleet/placeholders", fleet_lists.PlaceholdersView.as_view()),
+    path("fleet/decisions", fleet_lists.DecisionsView.as_view()),
+    path("fleet/start-times", fleet_lists.StartTimesView.as_view()),
     path("fleet/deployments/<slug:deployment>/scale", fleet.ScaleView.as_view()),
+    path("fleet/replicas/<uuid:replica>/drain", fleet.DrainReplicaView.as_view()),
+    path("fleet/nodes/<str:node>/drain", fleet.DrainNodeView.as_view()),
+    path("fleet/nodes/<str:node>/cordon", fleet.CordonView.as_view()),
+    path("fleet/nodes/<str:node>/uncordon", fleet.UncordonView.as_view()),
+    path("fleet/placeholders/<uuid:placeholder>/evict", fleet.EvictView.as_view()),
+    path("fleet/placeholders/<uuid:placeholder>/promote", fleet.PromoteView.as_view()),
+    path("fleet/slots/<uuid:slot>/restore", fleet.RestoreView.as_view()),
+    path("fleet/pools/<slug:pool>/warm", fleet.WarmView.as_view()),
     path("prices", prices.PricesView.as_view()),
     path("audit", audit.AuditView.as_view()),
     re_path(r"^(?P<rest>.*)$", fallback.NothingHere.as_view()),

@@ -1,19 +1,22 @@
-"""What runs where, how warm, and how many should."""
+"""What runs where, how warm, what comes next; and changing it."""
 
 from __future__ import annotations
 
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.shortcuts import redirect
-from django.views.decorators.http import require_GET, require_POST
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_GET, require_http_methods
 
-from portal import fleet
+from portal import fleet, questions
 from portal.access import Viewer
+from portal.errors import BadQuery
 from portal.fragments import fleet_fragments
 from portal.pages.shell import operator_page, show
 from portal.queries import posted
-from workers import deployments
-from workers.errors import BadCount, NotFound
+from portal.questions import Question
+from tenants import errors as tenants
+from workers import refusals
+from workers.errors import NotFound, Refused, WorkerError
 
 
 @require_GET
@@ -30,17 +33,33 @@ def live(request: HttpRequest, viewer: Viewer) -> HttpResponse:
     return HttpResponse("\n".join(fleet_fragments(fleet.read()).values()))
 
 
-@require_POST
+@require_http_methods(["GET", "POST"])
 @operator_page
-def scale(request: HttpRequest, viewer: Viewer) -> HttpResponseRedirect:
-    """Set how many replicas a deployment shall have."""
-    name, text = posted(request, "deployment"), posted(request, "replicas")
+def verb(request: HttpRequest, viewer: Viewer, name: str, target: str) -> HttpResponse:
+    """Ask before a verb is done, as a page or as the content of a dialog; done, it leads back to the fleet."""
     try:
-        replicas = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else -1
-        deployments.scale(viewer.actor, name, replicas)
-        messages.success(request, f"{name} shall have {replicas} replica{'' if replicas == 1 else 's'}.")
-    except BadCount as error:
-        messages.error(request, f"{text!r} replicas are not possible: use {error.allowed}.")
-    except NotFound:
-        messages.error(request, f"There is no deployment {name!r}.")
+        question = questions.ask(name, target)
+        if request.method == "GET":
+            return _asked(request, viewer, question)
+        values = {field: posted(request, field) for field in request.POST}
+        effect = questions.perform(viewer.actor, name, target, values)
+    except NotFound as error:
+        raise tenants.NotFound(error.kind, error.name) from error
+    except BadQuery as error:
+        return _asked(request, viewer, question, f"{error.param} {error.value!r} is not possible: use {error.allowed}.")
+    except WorkerError as error:
+        status = 409 if isinstance(error, Refused) else 400
+        return _asked(request, viewer, question, f"Nothing was changed: {refusals.words(error)}.", status)
+    said = f"{effect.target} {effect.now}." if effect.changed else f"{effect.target} {effect.now}, as before."
+    messages.success(request, said[:1].upper() + said[1:])
     return redirect("portal:fleet")
+
+
+def _asked(
+    request: HttpRequest, viewer: Viewer, question: Question, problem: str = "", status: int = 400
+) -> HttpResponse:
+    context = {"question": question, "problem": problem}
+    if request.headers.get("HX-Request"):
+        return render(request, "portal/parts/question.html", context)
+    answered = status if problem else 200
+    return show(request, viewer, "portal/verb.html", context, active="fleet", status=answered)

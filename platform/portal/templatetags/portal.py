@@ -16,15 +16,18 @@ from portal import money as amounts
 
 register = template.Library()
 
-#: What each state of a replica looks like: shape and colour, never colour alone.
+#: What each state of a replica or placeholder looks like: shape and colour, never colour alone.
 SHAPES = {
     "ready": "ok",
+    "warm": "ok",
     "requested": "busy",
+    "reserved": "busy",
     "starting": "busy",
     "warming": "busy",
     "suspect": "warn",
     "draining": "warn",
     "backoff": "warn",
+    "evicting": "warn",
     "stopped": "off",
     "lost": "bad",
     "failed": "bad",
