@@ -13,7 +13,6 @@ from prometheus_client import Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 if TYPE_CHECKING:
     # Agents count before Django is set up.
@@ -137,9 +136,7 @@ class Fleet(Collector):
             labels=("level", "pool", "model"),
         )
         for start in census.starts:
-            counts = [
-                (floatToGoString(bound), count) for bound, count in zip(census.start_bounds, start.counts, strict=True)
-            ]
+            counts = [(str(bound), count) for bound, count in zip(census.start_bounds, start.counts, strict=True)]
             starts.add_metric(
                 (start.level, start.pool, start.model), [*counts, ("+Inf", start.count)], sum_value=start.seconds
             )
