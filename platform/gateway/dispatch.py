@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -14,7 +14,8 @@ import aiohttp
 import orjson
 
 from gateway import errors, telemetry
-from gateway.errors import EngineFailed
+from gateway.errors import EngineFailed, EngineGone
+from gateway.flights import Flights
 from gateway.messages import Trace
 from gateway.metering import Meter
 from gateway.schemas import Call
@@ -34,8 +35,16 @@ FAILURES = (aiohttp.ClientError, TimeoutError, OSError)
 ABOUT_THE_REQUEST = (400, 413, 422)
 
 
+#: The engine never had the request.
+UNREACHED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+
+
 class WrongStatus(aiohttp.ClientError):
     """A replica is there, but its answer is neither a reply nor a refusal of the request."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"status {status}")
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +71,8 @@ class Reply:
     #: Estimate of the whole prompt.
     prompt_tokens: int
     response: aiohttp.ClientResponse
-    router: Router
+    #: Counts the request out.
+    finish: Callable[[], None]
     closed: bool = False
 
     async def rest(self) -> AsyncIterator[bytes]:
@@ -75,25 +85,28 @@ class Reply:
         if not self.closed:
             self.closed = True
             self.response.close()
-            self.router.finish(self.choice)
+            self.finish()
 
 
 class Dispatcher:
     """Owns the router's use and the HTTP session to the engines."""
 
-    def __init__(self, session: aiohttp.ClientSession, router: Router, timeout: aiohttp.ClientTimeout) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, router: Router, flights: Flights, timeout: aiohttp.ClientTimeout
+    ) -> None:
         self._session = session
         self._router = router
+        self._flights = flights
         self._timeout = timeout
         self._avoid: dict[UUID, float] = {}
 
     async def send(
         self, call: Call, ask: Ask, salt: str, endpoints: Sequence[Endpoint], meter: Meter, trace: Trace
     ) -> Reply:
-        """Return the first reply that began. Raises EngineRefused, EngineFailed or Unavailable."""
+        """Return the first reply that began. Raises EngineRefused, EngineFailed, EngineGone, NotReady, Unavailable."""
         left: dict[UUID, Endpoint] = {endpoint.replica_id: endpoint for endpoint in endpoints}
         errand = _Errand(call=call, ask=ask, salt=salt, payload=engine_body(call, salt), meter=meter, trace=trace)
-        failure = "nothing was tried"
+        failures: list[Exception] = []
         doubted: list[UUID] = []
         for attempt in range(MAX_ATTEMPTS):
             try:
@@ -105,22 +118,19 @@ class Dispatcher:
                 telemetry.retried(trace.model)
             try:
                 reply = await self._try(endpoint, choice, errand)
-            except WrongStatus as error:
-                failure = str(error)
-                telemetry.engine_failed(trace.model, error)
-                doubted.append(choice.replica_id)
             except FAILURES as error:
-                failure = type(error).__name__
+                failures.append(error)
                 telemetry.engine_failed(trace.model, error)
-                self._pass_over(choice.replica_id)
+                if isinstance(error, WrongStatus):
+                    doubted.append(choice.replica_id)
+                else:
+                    self._pass_over(choice.replica_id)
+                log.warning("replica %s failed before its first byte: %s", choice.replica_id, _told(error))
             else:
                 # Another replica could answer: so it was not the request, which may not shut anybody else out.
                 self._pass_over(*doubted)
                 return reply
-            log.warning("replica %s failed before its first byte: %s", choice.replica_id, failure)
-        if not endpoints:
-            raise errors.no_replica_ready(str(call.body["model"]))
-        raise EngineFailed(f"No replica answered ({failure}). Nothing was charged; try again.", "engine_failed")
+        raise _failed(failures) if failures else errors.no_replica_ready(str(call.body["model"]))
 
     def _pass_over(self, *replicas: UUID) -> None:
         until = time.monotonic() + AVOID_SECONDS
@@ -137,6 +147,12 @@ class Dispatcher:
         Raises one of FAILURES, Unavailable or EngineRefused, with the request counted out.
         """
         response: aiohttp.ClientResponse | None = None
+        self._flights.take_off(endpoint.deployment, choice.tokens)
+
+        def finish() -> None:
+            self._router.finish(choice)
+            self._flights.land(endpoint.deployment, choice.tokens)
+
         try:
             errand.meter.start(
                 prompt_tokens_estimate=errand.ask.chain.tokens,
@@ -149,7 +165,7 @@ class Dispatcher:
             if response.status in ABOUT_THE_REQUEST:
                 raise errors.engine_refused(response.status, first.replace(errand.salt.encode(), b"..."))
             if response.status != 200:
-                raise WrongStatus(f"status {response.status}")
+                raise WrongStatus(response.status)
             if not first:
                 raise aiohttp.ServerDisconnectedError("the answer ended before its first byte")
             return Reply(
@@ -157,12 +173,12 @@ class Dispatcher:
                 first=first,
                 prompt_tokens=errand.ask.chain.tokens,
                 response=response,
-                router=self._router,
+                finish=finish,
             )
         except BaseException:
             if response is not None:
                 response.close()
-            self._router.finish(choice)
+            finish()
             raise
 
     async def _post(self, endpoint: Endpoint, errand: _Errand) -> aiohttp.ClientResponse:
@@ -178,6 +194,26 @@ class Dispatcher:
             timeout=self._timeout,
             allow_redirects=False,
         )
+
+
+def _failed(failures: Sequence[Exception]) -> EngineFailed:
+    """Return the answer to a request on which every replica failed."""
+    message = f"No replica answered ({_told(failures[-1])}). Nothing was charged; try again."
+    if all(_is_gone(failure) for failure in failures):
+        reached = sum(not isinstance(failure, UNREACHED) for failure in failures)
+        return EngineGone(message, "engine_failed", reached=reached)
+    return EngineFailed(message, "engine_failed")
+
+
+def _is_gone(failure: Exception) -> bool:
+    """Say whether an engine that failed so may have ended or be about to: it broke off, or said that it is closing."""
+    if isinstance(failure, WrongStatus):
+        return failure.status == 503
+    return not isinstance(failure, aiohttp.SocketTimeoutError)
+
+
+def _told(failure: Exception) -> str:
+    return str(failure) if isinstance(failure, WrongStatus) else type(failure).__name__
 
 
 def engine_body(call: Call, salt: str) -> bytes:

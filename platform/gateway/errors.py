@@ -11,7 +11,11 @@ GatewayError            500  itself: what nobody foresaw
 ├── RateLimited         429  carries seconds until the next request fits
 ├── EngineRefused       4xx  the engine's own verdict on the request, in one envelope
 ├── EngineFailed        502  every replica that was tried failed before the first byte
-└── Unavailable         503  no replica is ready, usage log full, database away for an unknown key
+│   └── EngineGone      502  each of them broke the connection: it may be gone, and another coming
+└── Unavailable         503  usage log full, database away for an unknown key, too many held
+    └── NotReady        503  no replica is ready
+
+NOT_NOW = NotReady, EngineGone: worth another try when the replicas have changed.
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
+
+from tenants.errors import KeyRefused
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -105,26 +111,72 @@ class EngineFailed(GatewayError):
 
 
 @dataclass(eq=False)
+class EngineGone(EngineFailed):
+    #: How many times the request reached an engine, which it may itself have broken.
+    reached: int = 0
+
+
+@dataclass(eq=False)
 class Unavailable(GatewayError):
     status: int = 503
 
 
+@dataclass(eq=False)
+class NotReady(Unavailable):
+    pass
+
+
+NOT_NOW = (NotReady, EngineGone)
+
+_REFUSALS = {
+    "malformed": ("invalid_api_key", "The API key is not one of Hearth's: it looks like hk_… and is shown once."),
+    "unknown": ("invalid_api_key", "The API key is not known."),
+    "revoked": ("key_revoked", "The API key was revoked."),
+    "expired": ("key_expired", "The API key has expired."),
+    "tenant_suspended": ("tenant_suspended", "The tenant of this key is suspended."),
+    "project_archived": ("project_archived", "The project of this key is archived."),
+}
+
+
+def unauthorized(refusal: KeyRefused) -> Unauthorized:
+    """Return the answer to a key that opens nothing."""
+    code, message = _REFUSALS[refusal.reason]
+    return Unauthorized(message, code)
+
+
 def rate_limited(limit: int, retry_after_seconds: float) -> RateLimited:
     """Return the refusal of a tenant that has used its requests."""
-    seconds = max(1, math.ceil(retry_after_seconds))
+    seconds = _whole_seconds(retry_after_seconds)
     return RateLimited(
         f"The tenant's limit of {limit} requests a minute is used up. Try again in {seconds} s.",
         "rate_limit_exceeded",
-        headers=[(b"retry-after", str(seconds).encode())],
+        headers=[_retry_after(retry_after_seconds)],
     )
 
 
-def no_replica_ready(model: str) -> Unavailable:
+def no_replica_ready(model: str, retry_after_seconds: float = 5.0) -> NotReady:
     """Return the answer for a model that nothing serves at the moment."""
-    return Unavailable(
+    return NotReady(
         f"No replica of {model!r} is ready. It may be starting; try again shortly.",
         "no_replica_ready",
-        headers=[(b"retry-after", b"5")],
+        headers=[_retry_after(retry_after_seconds)],
+    )
+
+
+def too_many_held(model: str, retry_after_seconds: float) -> Unavailable:
+    """Return the answer for a tenant that has as many requests waiting for a replica as it may."""
+    return Unavailable(
+        f"No replica of {model!r} is ready, and as many requests of the tenant wait for one as may.",
+        "too_many_held",
+        headers=[_retry_after(retry_after_seconds)],
+    )
+
+
+def internal_error() -> GatewayError:
+    """Return the answer for what nobody foresaw."""
+    return GatewayError(
+        "Hearth failed to answer. Nothing was charged; the operator finds the cause by the request id.",
+        "internal_error",
     )
 
 
@@ -145,3 +197,11 @@ def engine_refused(status: int, payload: bytes) -> EngineRefused:
         param=error["param"] if isinstance(error.get("param"), str) else None,
         status=status,
     )
+
+
+def _retry_after(seconds: float) -> tuple[bytes, bytes]:
+    return b"retry-after", str(_whole_seconds(seconds)).encode()
+
+
+def _whole_seconds(seconds: float) -> int:
+    return max(1, math.ceil(seconds))

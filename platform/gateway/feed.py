@@ -14,19 +14,21 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import psycopg
 from django.db import connection
 from django.db.utils import Error as DjangoError
 
 from catalogue import registry
-from catalogue.registry import Catalogue
+from catalogue.registry import Catalogue, ServedModel
 from gateway.errors import Unavailable
 from tenants import epoch, snapshot
 from tenants.errors import KeyRefused
 from tenants.snapshot import Caller, Snapshot
-from workers import endpoints
+from workers import endpoints, promises
 from workers.endpoints import Endpoint
+from workers.promises import Deployed
 
 log = logging.getLogger(__name__)
 
@@ -34,23 +36,41 @@ log = logging.getLogger(__name__)
 DATABASE_ERRORS = (DjangoError, psycopg.Error, OSError)
 #: With notices this is only a safety net; without them a revoked key still dies within a second.
 POLL_SECONDS = 0.5
+#: Medians of many starts change slowly.
+ETA_SECONDS = 5.0
 CHANNELS = (epoch.CHANNEL, endpoints.CHANNEL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Everything as of one moment. ``endpoints`` is by model name."""
+    """Everything as of one moment. ``endpoints`` is by model name, ``etas`` by deployment, seconds."""
 
     callers: Snapshot
     catalogue: Catalogue
     endpoints: Mapping[str, tuple[Endpoint, ...]]
+    deployments: tuple[Deployed, ...]
+    etas: Mapping[UUID, float]
+
+    def waking(self, model: ServedModel) -> Deployed | None:
+        """Return the deployment that may bring up a replica of the model, the active revision's first."""
+        able = [each for each in self.deployments if each.model_name == model.name and each.may_wake]
+        return min(able, key=lambda each: each.revision_id != model.revision_id, default=None)
 
 
 class Feed:
-    """Holds the current view. ``on_change(old, new)`` is called from the feed's own thread."""
+    """Holds the current view. Both callbacks run in the feed's own thread: ``on_change(old, new)`` when the view is
+    replaced, ``on_look(view)`` after each look, a few times a second.
+    """
 
-    def __init__(self, on_change: Callable[[View | None, View], None] = lambda old, new: None) -> None:
+    def __init__(
+        self,
+        on_change: Callable[[View | None, View], None] = lambda old, new: None,
+        on_look: Callable[[View], None] = lambda view: None,
+    ) -> None:
         self._on_change = on_change
+        self._on_look = on_look
+        self._etas: Mapping[UUID, float] = {}
+        self._etas_until = 0.0
         self._view: View | None = None
         self._stop = threading.Event()
         self._lock = threading.Lock()
@@ -147,17 +167,28 @@ class Feed:
 
     def _look(self) -> None:
         old = self._view
+        new = self._read(old)
+        if new != old:
+            self._view = new
+            self._on_change(old, new)
+        self._on_look(new)
+
+    def _read(self, old: View | None) -> View:
+        """Return what the database says now; callers and catalogue are read again only when their epoch moved."""
+        same = old is not None and old.callers.epoch == epoch.current()
+        if time.monotonic() >= self._etas_until:
+            self._etas = promises.etas()
+            self._etas_until = time.monotonic() + ETA_SECONDS
         ready: dict[str, tuple[Endpoint, ...]] = {}
         for endpoint in endpoints.ready():
             ready[endpoint.model_name] = (*ready.get(endpoint.model_name, ()), endpoint)
-        if old is not None and old.callers.epoch == epoch.current():
-            if old.endpoints == ready:
-                return
-            new = View(callers=old.callers, catalogue=old.catalogue, endpoints=ready)
-        else:
-            new = View(callers=snapshot.load(), catalogue=registry.load(), endpoints=ready)
-        self._view = new
-        self._on_change(old, new)
+        return View(
+            callers=old.callers if old is not None and same else snapshot.load(),
+            catalogue=old.catalogue if old is not None and same else registry.load(),
+            endpoints=ready,
+            deployments=promises.deployed(),
+            etas=self._etas,
+        )
 
     def _looked(self, *, healthy: bool) -> None:
         with self._lock:

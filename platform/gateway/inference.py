@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass
 
 import orjson
@@ -14,14 +14,18 @@ from caching import fingerprint, replay
 from caching.entry import MAX_ENTRY_BYTES, Entry, decode, encode
 from caching.errors import NotReplayable
 from catalogue.registry import ServedModel
-from gateway import prompts, streaming, telemetry
+from gateway import errors, prompts, streaming, telemetry
 from gateway.dispatch import FAILURES, Reply
-from gateway.errors import EngineFailed, EngineRefused, GatewayError, Unavailable
+from gateway.errors import NOT_NOW, EngineFailed, EngineGone, EngineRefused, GatewayError, NotReady, Unavailable
+from gateway.hold import Guest
+from gateway.late import LateStream, within
 from gateway.messages import JSON, SSE, Incoming, Outgoing, Trace
 from gateway.metering import NOTHING, Meter, Usage, usage_of
 from gateway.parts import Parts
 from gateway.schemas import Call
+from routing.router import Ask
 from tenants import keyspace
+from tenants.errors import KeyRefused
 from tenants.snapshot import Caller
 from workers.endpoints import Endpoint
 
@@ -44,6 +48,14 @@ class Answer:
         return self.name is not None and self.bypass is None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """A reply that has begun, and where the answer may be kept."""
+
+    reply: Reply
+    answer: Answer
+
+
 class Inference:
     """Runs one checked call for one caller."""
 
@@ -63,20 +75,65 @@ class Inference:
         if stored is not None:
             return self._replay(stored)
         self._tell_cache("bypass" if answer.bypass else "miss", answer.bypass or "")
-        endpoints, current = self._ready()
-        if not current:
-            answer = Answer(name=None, bypass=answer.bypass)
+        ask = prompts.ask(self._call, self._caller, self._model, incoming.headers)
         try:
-            reply = await self._parts.dispatcher.send(
-                self._call,
-                prompts.ask(self._call, self._caller, self._model, incoming.headers),
-                keyspace.cache_salt(self._caller, self._model.name),
-                endpoints,
-                self._meter,
-                self._trace,
-            )
-            self._trace.headers.append((b"x-route", reply.choice.reason.encode()))
-            return self._stream(reply, answer) if self._call.stream else await self._whole(reply, answer)
+            try:
+                begun = await self._begin(ask, answer)
+            except NOT_NOW as failure:
+                return await self._hold(failure, ask, answer, len(incoming.body))
+            return self._stream(begun) if self._call.stream else await self._whole(begun)
+        except BaseException as error:
+            self._close_failed(error)
+            raise
+
+    async def _begin(self, ask: Ask, answer: Answer) -> Begun:
+        """Return the first reply of the replicas that are ready now. Raises GatewayError, of it NOT_NOW."""
+        endpoints, current = self._ready()
+        reply = await self._parts.dispatcher.send(
+            self._call,
+            ask,
+            keyspace.cache_salt(self._caller, self._model.name),
+            endpoints,
+            self._meter,
+            self._trace,
+        )
+        return Begun(reply=reply, answer=answer if current else Answer(name=None, bypass=answer.bypass))
+
+    async def _hold(self, failure: NotReady | EngineGone, ask: Ask, answer: Answer, size_bytes: int) -> Outgoing:
+        """Answer once a replica can. A stream that waits for longer than a heartbeat begins without its reply."""
+        hold = self._parts.hold
+        guest = Guest(
+            tenant_id=self._caller.tenant_id,
+            model=self._model,
+            size_bytes=size_bytes,
+            tokens=ask.chain.tokens + ask.max_new_tokens,
+        )
+        waiting = hold.until(guest, failure, lambda: self._begin_again(ask, answer))
+        if not self._call.stream:
+            return await self._whole(await waiting)
+        begun = asyncio.ensure_future(self._closing(waiting))
+        if await within(begun, hold.limits.heartbeat_seconds):
+            return self._stream(begun.result())
+        late = LateStream(
+            begun,
+            self._stream,
+            comment=lambda: f"waiting for a replica, which usually takes {hold.eta_seconds(self._model):.0f} s",
+            every_seconds=hold.limits.heartbeat_seconds,
+        )
+        return Outgoing(status=200, headers=[*SSE, *self._trace.headers], stream=late.pieces(), on_close=late.close)
+
+    async def _begin_again(self, ask: Ask, answer: Answer) -> Begun:
+        """Do as :meth:`_begin`, for a caller who may have been locked out meanwhile. Raises Unauthorized too."""
+        try:
+            self._parts.feed.view.callers.caller(self._caller.key_public_id)
+        except KeyRefused as refusal:
+            raise errors.unauthorized(refusal) from None
+        return await self._begin(ask, answer)
+
+    async def _closing(self, work: Awaitable[Begun]) -> Begun:
+        """Write the END if the work fails: once heartbeats are sent nobody else does."""
+        try:
+            return await work
         except BaseException as error:
             self._close_failed(error)
             raise
@@ -123,6 +180,9 @@ class Inference:
         if reason:
             self._trace.headers.append((b"x-cache-reason", reason.encode()))
 
+    def _tell_route(self, reply: Reply) -> None:
+        self._trace.headers.append((b"x-route", reply.choice.reason.encode()))
+
     def _replay(self, entry: Entry) -> Outgoing:
         self._meter.hit(entry)
         headers = [(b"x-cache", b"hit"), (b"age", str(entry.age_seconds()).encode()), *self._trace.headers]
@@ -131,8 +191,10 @@ class Inference:
         events = replay.stream(orjson.loads(entry.body), include_usage=self._call.include_usage)
         return Outgoing(status=200, headers=[*SSE, *headers], stream=_at_once(b"".join(events)))
 
-    async def _whole(self, reply: Reply, answer: Answer) -> Outgoing:
+    async def _whole(self, begun: Begun) -> Outgoing:
+        reply = begun.reply
         reply.close()
+        self._tell_route(reply)
         try:
             document = orjson.loads(reply.first)
             usage, whole = usage_of(document.get("usage") or {}), replay.is_whole(document)
@@ -140,11 +202,13 @@ class Inference:
             raise EngineFailed("The engine's answer cannot be read. Nothing was charged.", "engine_failed") from None
         self._meter.end("complete", 200, usage)
         if whole:
-            self._keep(answer, reply.first, usage)
+            self._keep(begun.answer, reply.first, usage)
         await self._meter.synced()
         return Outgoing(status=200, headers=[*JSON, *self._trace.headers], body=reply.first)
 
-    def _stream(self, reply: Reply, answer: Answer) -> Outgoing:
+    def _stream(self, begun: Begun) -> Outgoing:
+        reply, answer = begun.reply, begun.answer
+        self._tell_route(reply)
         tally = streaming.Tally(keep=answer.name is not None)
         return Outgoing(
             status=200,

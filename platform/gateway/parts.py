@@ -9,6 +9,7 @@ from billing.wal import WalWriter
 from gateway.admission import Admission
 from gateway.dispatch import Dispatcher
 from gateway.feed import Feed
+from gateway.hold import Hold
 from gateway.messages import Incoming, Outgoing, Trace
 from gateway.schemas import Endpoint
 from tenants.snapshot import Caller
@@ -22,6 +23,7 @@ class Parts:
     """The parts of the journey. ``poll_deferred`` answers GET /v1/requests/{id}."""
 
     feed: Feed
+    hold: Hold
     admission: Admission
     dispatcher: Dispatcher
     wal: WalWriter

@@ -12,7 +12,16 @@ import orjson
 from catalogue.registry import ServedModel
 from gateway import schemas, telemetry
 from gateway.deferred import POLL_PATH
-from gateway.errors import BadRequest, Forbidden, GatewayError, NotFound, Unauthorized, WrongMethod
+from gateway.errors import (
+    BadRequest,
+    Forbidden,
+    GatewayError,
+    NotFound,
+    Unauthorized,
+    WrongMethod,
+    internal_error,
+    unauthorized,
+)
 from gateway.inference import Inference
 from gateway.messages import JSON, Incoming, Outgoing, Trace
 from gateway.parts import Parts
@@ -31,15 +40,6 @@ MODELS = "/v1/models"
 INFERENCE_SCOPE = "inference"
 #: How a request is counted whose client left before its answer began.
 CLIENT_GONE = 499
-
-_REFUSALS = {
-    "malformed": ("invalid_api_key", "The API key is not one of Hearth's: it looks like hk_… and is shown once."),
-    "unknown": ("invalid_api_key", "The API key is not known."),
-    "revoked": ("key_revoked", "The API key was revoked."),
-    "expired": ("key_expired", "The API key has expired."),
-    "tenant_suspended": ("tenant_suspended", "The tenant of this key is suspended."),
-    "project_archived": ("project_archived", "The project of this key is archived."),
-}
 
 
 class Pipeline:
@@ -64,7 +64,7 @@ class Pipeline:
         try:
             caller = self._parts.feed.view.callers.caller(public_id)
         except KeyRefused as refusal:
-            raise _unauthorized(refusal) from None
+            raise unauthorized(refusal) from None
         call = schemas.parse(endpoint, incoming.body)
         model = self._model(caller, call)
         trace.model = model.name
@@ -112,7 +112,7 @@ class Pipeline:
         try:
             return await self._parts.feed.authenticate(text)
         except KeyRefused as refusal:
-            raise _unauthorized(refusal) from None
+            raise unauthorized(refusal) from None
 
     def _model(self, caller: Caller, call: Call) -> ServedModel:
         model = self._parts.feed.view.catalogue.find(caller.tenant_id, call.model)
@@ -162,8 +162,7 @@ async def _told(work: Awaitable[Outgoing], trace: Trace) -> Outgoing:
         return refused(error, trace)
     except Exception:
         log.exception("request %s failed", trace.request_id)
-        message = "Hearth failed to answer. Nothing was charged; the operator finds the cause by the request id."
-        return refused(GatewayError(message, "internal_error"), trace)
+        return refused(internal_error(), trace)
 
 
 def _trace(request_id: UUID, incoming: Incoming) -> Trace:
@@ -186,11 +185,6 @@ def _kind(path: str) -> str:
     if path in ENDPOINTS:
         return path
     return next((known for known in (MODELS, POLL_PATH) if path.startswith(known)), "other").rstrip("/")
-
-
-def _unauthorized(refusal: KeyRefused) -> GatewayError:
-    code, message = _REFUSALS[refusal.reason]
-    return Unauthorized(message, code)
 
 
 def _require(incoming: Incoming, method: str) -> None:

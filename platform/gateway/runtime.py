@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from dataclasses import dataclass
 
 import aiohttp
@@ -14,8 +15,11 @@ from gateway import deferred
 from gateway.admission import Admission
 from gateway.dispatch import Dispatcher
 from gateway.feed import Feed, View
+from gateway.flights import Flights
+from gateway.hold import Hold, Limits
 from gateway.parts import Parts
 from gateway.pipeline import Pipeline
+from gateway.reports import Reporter
 from gateway.turns import Turns
 from routing.router import Router
 
@@ -44,11 +48,15 @@ def start(role: str) -> Runtime:
     loop = asyncio.get_running_loop()
     wal = WalWriter(settings.WAL_DIR, role, settings.WAL_SYNC)  # first: of all this, only it can fail
     router = Router()
+    flights = Flights()
+    reporter = Reporter(f"{role}/{os.getpid()}@{settings.NODE_NAME}"[:200], flights)
 
     def changed(old: View | None, new: View) -> None:
         loop.call_soon_threadsafe(_forget_restarted, router, old, new)
+        loop.call_soon_threadsafe(hold.wake)
 
-    feed = Feed(on_change=changed)
+    feed = Feed(on_change=changed, on_look=reporter.look)
+    hold = Hold(feed, flights, _hold_limits())
     session = aiohttp.ClientSession(
         # vLLM closes an idle connection after 5 s (VLLM_HTTP_TIMEOUT_KEEP_ALIVE): a request sent at that moment fails
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4),
@@ -66,8 +74,9 @@ def start(role: str) -> Runtime:
     )
     parts = Parts(
         feed=feed,
+        hold=hold,
         admission=Admission(limits, cache),
-        dispatcher=Dispatcher(session, router, timeout),
+        dispatcher=Dispatcher(session, router, flights, timeout),
         wal=wal,
         defer=deferred.accept,
         poll_deferred=deferred.poll,
@@ -75,6 +84,15 @@ def start(role: str) -> Runtime:
     feed.start()
     redis = (limits,) if same else (limits, cache)
     return Runtime(pipeline=Pipeline(parts), feed=feed, session=session, redis=redis, wal=wal)
+
+
+def _hold_limits() -> Limits:
+    return Limits(
+        seconds=settings.HOLD_SECONDS,
+        heartbeat_seconds=settings.HOLD_HEARTBEAT_SECONDS,
+        requests_per_tenant=settings.HOLD_REQUESTS_PER_TENANT,
+        bytes_per_tenant=settings.HOLD_BYTES_PER_TENANT,
+    )
 
 
 def _turns(url: str) -> Turns:

@@ -193,6 +193,28 @@ SETTINGS: tuple[Setting, ...] = (
         doc="Longest silence of an engine between two bytes, seconds; covers a long prefill.",
     ),
     Setting(
+        name="HEARTH_HOLD_SECONDS",
+        default="60",
+        doc="Longest wait of a request for a replica that is coming, seconds; 0 holds none. A minute, since most "
+        "clients and balancers wait that long for a first byte, and a warm start takes a few seconds.",
+    ),
+    Setting(
+        name="HEARTH_HOLD_HEARTBEAT_SECONDS",
+        default="15",
+        doc="How often a held stream is told that it still waits, seconds. Balancers cut a silent connection after "
+        "30 s or more, and before the first one an error still has its own status.",
+    ),
+    Setting(
+        name="HEARTH_HOLD_REQUESTS_PER_TENANT",
+        default="256",
+        doc="Requests of one tenant that each process holds; more are answered 503. More than a burst from zero has.",
+    ),
+    Setting(
+        name="HEARTH_HOLD_BYTES_PER_TENANT",
+        default="67108864",
+        doc="Bodies of those requests together, bytes (64 MiB: six of the largest), because they wait in memory.",
+    ),
+    Setting(
         name="HEARTH_WAL_SYNC",
         default="group",
         choices=("group", "always"),

@@ -59,6 +59,7 @@ async def gateway(
     settings.REDIS_TIMEOUT_SECONDS = 5.0
     settings.ENGINE_CONNECT_TIMEOUT_SECONDS = 1.0
     settings.ENGINE_TIMEOUT_SECONDS = 5.0
+    settings.HOLD_SECONDS = 30.0
     await asyncio.to_thread(world.place, two_tenants, [engine.port for engine in engines])
     async with Redis.from_url(os.environ["REDIS_URL"]) as redis:
         await redis.flushdb()

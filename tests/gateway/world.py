@@ -134,9 +134,10 @@ def place(world: World, ports: Sequence[int]) -> None:
     connections.close_all()
 
 
-def stop_replicas() -> None:
-    """Say that no replica runs any more."""
+def stop_replicas(maximum: int = 2) -> None:
+    """Say that no replica runs any more, and how many ever may."""
     Replica.objects.update(state=Replica.State.STOPPED)
+    Deployment.objects.update(desired_replicas=min(1, maximum), min_replicas=0, max_replicas=maximum)
     endpoints.announce()
 
 

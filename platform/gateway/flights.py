@@ -1,0 +1,52 @@
+"""Count what this process has at engines and what it holds, by deployment."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from workers.loads import Load
+
+
+class Flights:
+    """Requests and tokens of each deployment, by its name. Counted on an event loop, read from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        #: In the order of Load: requests and tokens in flight, requests and tokens held.
+        self._counts: dict[str, list[int]] = {}
+
+    def take_off(self, deployment: str, tokens: int) -> None:
+        """Count a request in that goes to an engine."""
+        self._add(deployment, 0, 1, tokens)
+
+    def land(self, deployment: str, tokens: int) -> None:
+        """Count it out; exactly once for each :meth:`take_off`."""
+        self._add(deployment, 0, -1, -tokens)
+
+    @contextmanager
+    def held(self, deployment: str, tokens: int) -> Iterator[None]:
+        """Count a request as held for as long as the block lasts."""
+        self._add(deployment, 2, 1, tokens)
+        try:
+            yield
+        finally:
+            self._add(deployment, 2, -1, -tokens)
+
+    def loads(self) -> dict[str, Load]:
+        """Return what there is now; a deployment that never had anything is absent."""
+        with self._lock:
+            counts = {deployment: tuple(each) for deployment, each in self._counts.items()}
+        return {
+            deployment: Load(
+                in_flight_requests=each[0], in_flight_tokens=each[1], held_requests=each[2], held_tokens=each[3]
+            )
+            for deployment, each in counts.items()
+        }
+
+    def _add(self, deployment: str, at: int, requests: int, tokens: int) -> None:
+        with self._lock:
+            each = self._counts.setdefault(deployment, [0, 0, 0, 0])
+            each[at] += requests
+            each[at + 1] += tokens

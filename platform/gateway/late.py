@@ -1,0 +1,79 @@
+"""A stream whose reply is still to come: comments keep its connection alive, and errors come as events."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Generic, TypeVar
+
+from gateway.errors import GatewayError, internal_error
+from gateway.messages import Outgoing
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+async def within(work: asyncio.Task[T], seconds: float) -> bool:
+    """Say whether the work is done within so many seconds; stop it when whoever waits is stopped."""
+    try:
+        done, _ = await asyncio.wait({work}, timeout=seconds)
+    except asyncio.CancelledError:
+        work.cancel()
+        await asyncio.wait({work})
+        raise
+    return bool(done)
+
+
+class LateStream(Generic[T]):
+    """Tells its client to wait until ``work`` is done, then passes on what ``begin`` makes of the result.
+
+    Whoever sends it calls :meth:`close` at the end, which stops the work or lets go of what it brought.
+    """
+
+    def __init__(
+        self, work: asyncio.Task[T], begin: Callable[[T], Outgoing], *, comment: Callable[[], str], every_seconds: float
+    ) -> None:
+        self._work = work
+        self._begin = begin
+        self._comment = comment
+        self._every_seconds = every_seconds
+        self._begun: Outgoing | None = None
+        work.add_done_callback(_seen)
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Yield a comment at once and each ``every_seconds``, then the stream that began or the error."""
+        try:
+            yield self._heartbeat()
+            while not await within(self._work, self._every_seconds):
+                yield self._heartbeat()
+            self._begun = self._begin(self._work.result())
+        except GatewayError as error:
+            yield error.event()
+            return
+        except Exception:
+            log.exception("a held stream failed before it began")
+            yield internal_error().event()
+            return
+        assert self._begun.stream is not None
+        async for piece in self._begun.stream:
+            yield piece
+
+    def close(self) -> None:
+        """End it for good, however far it came; the second call does nothing."""
+        if self._begun is None and self._work.done() and not self._work.cancelled() and not self._work.exception():
+            self._begun = self._begin(self._work.result())
+        if self._begun is not None:
+            self._begun.on_close()
+        else:
+            self._work.cancel()
+
+    def _heartbeat(self) -> bytes:
+        return f": {self._comment()}\n\n".encode()
+
+
+def _seen(work: asyncio.Task[T]) -> None:
+    """Take note of an error that nobody is left to be told."""
+    if not work.cancelled():
+        work.exception()

@@ -1,0 +1,69 @@
+"""Tell the fleet what this process has in flight and what it holds, and wake it when a first request waits."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from uuid import UUID
+
+import psycopg
+from django.db.utils import Error as DjangoError
+from kombu.exceptions import KombuError
+
+from gateway.feed import View
+from gateway.flights import Flights
+from workers import loads, tasks
+from workers.loads import KEEP_ALIVE_SECONDS, Load
+
+log = logging.getLogger(__name__)
+
+REPORT_SECONDS = 1.0
+
+
+def poke_control() -> None:
+    """Ask for a tick of reconcile now, from a thread of its own: a broker that is away may take its time to say so."""
+    threading.Thread(target=_send_poke, name="poke", daemon=True).start()
+
+
+def _send_poke() -> None:
+    try:
+        tasks.reconcile_fleet.apply_async(queue="control", expires=tasks.POKE_EXPIRES_SECONDS, retry=False)
+    except (KombuError, OSError) as error:
+        log.warning("control was not woken, its next tick does the same: %s", error)
+
+
+class Reporter:
+    """Writes reports in the feed's thread, each second that has news and every KEEP_ALIVE_SECONDS.
+
+    A report that fails is lost; the next one says everything again.
+    """
+
+    def __init__(self, process: str, flights: Flights, poke: Callable[[], None] = poke_control) -> None:
+        self._process = process
+        self._flights = flights
+        self._poke = poke
+        self._told: dict[UUID, Load] = {}
+        self._told_at = 0.0
+
+    def look(self, view: View) -> None:
+        """Report if it is time, at once when the first request of a deployment is held."""
+        counted = self._flights.loads()
+        current = {each.id: counted.get(each.name, Load()) for each in view.deployments}
+        waits = any(load.held_requests and not self._held(deployment) for deployment, load in current.items())
+        age = time.monotonic() - self._told_at
+        if not waits and (age < REPORT_SECONDS or (current == self._told and age < KEEP_ALIVE_SECONDS)):
+            return
+        self._told_at = time.monotonic()
+        try:
+            loads.report(self._process, current)
+        except (DjangoError, psycopg.Error) as error:
+            log.warning("what is in flight could not be reported: %s", error)
+            return
+        self._told = current
+        if waits:
+            self._poke()
+
+    def _held(self, deployment: UUID) -> bool:
+        return self._told.get(deployment, Load()).held_requests > 0
