@@ -21,13 +21,13 @@ from catalogue import registry as catalogue
 from catalogue.models import ModelRevision
 from catalogue.registry import Description
 from hearth import cluster, env
-from tenants import audit, keys, registry
+from tenants import keys, registry
 from tenants.audit import SYSTEM
 from tenants.errors import KeyRefused, NotFound
 from tenants.ids import PLATFORM_SLUG
 from tenants.models import Project, Tenant, User
 from tenants.registry import Policy
-from workers import deployments
+from workers import deployments, operations
 from workers.engines.driver import TINY_MODEL
 from workers.models import Deployment, Pool
 
@@ -149,14 +149,7 @@ def _deployment(revision: ModelRevision, replicas: int, node: str) -> None:
 def _pool(node: str) -> Pool:
     """Return the node's pool, keeping as many placeholders, and as warm, as the environment says."""
     pool = cluster.local_pool(node)
-    before = {"placeholders_per_node": pool.placeholders_per_node, "placeholder_level": pool.placeholder_level}
-    after = {
-        "placeholders_per_node": settings.PLACEHOLDERS,
-        "placeholder_level": env.text("HEARTH_PLACEHOLDER_LEVEL"),
-    }
-    if before != after:
-        Pool.objects.filter(id=pool.id).update(**after)
-        audit.record(SYSTEM, "pool.changed", ("pool", pool.id), before=before, after=after)
+    operations.warm(SYSTEM, pool.name, settings.PLACEHOLDERS, env.text("HEARTH_PLACEHOLDER_LEVEL"))
     return pool
 
 

@@ -21,7 +21,7 @@ from hearth.preflight import PreflightError
 from tenants import audit
 from tenants.audit import SYSTEM
 from tenants.models import AuditEntry
-from workers import deployments, endpoints, leases, processes, reconcile
+from workers import deployments, endpoints, leases, operations, processes, reconcile
 from workers.errors import Conflict
 from workers.models import Node, Placeholder, Pool, Replica
 
@@ -139,11 +139,8 @@ def leave(node: str) -> int:
 
     Waits for a tick that is running. :func:`rejoin` undoes it.
     """
-    asked = withdraw(node)
-    for row in Node.objects.filter(name=node, cordoned=False):
-        Node.objects.filter(id=row.id).update(cordoned=True)
-        audit.record(SYSTEM, "node.left", ("node", row.id), after={"cordoned": True, "replicas": asked})
-    return asked
+    operations.cordon(SYSTEM, node)
+    return withdraw(node)
 
 
 @transaction.atomic
@@ -166,9 +163,7 @@ def is_cordoned(node: str) -> bool:
 
 def rejoin(node: str) -> None:
     """Give the node replicas again."""
-    for row in Node.objects.filter(name=node, cordoned=True):
-        Node.objects.filter(id=row.id).update(cordoned=False)
-        audit.record(SYSTEM, "node.rejoined", ("node", row.id), after={"cordoned": False})
+    operations.uncordon(SYSTEM, node)
 
 
 def _declared() -> dict[str, str] | None:

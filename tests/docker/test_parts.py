@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,13 +26,12 @@ from hearth.embedded.redis import RedisServer
 from hearth.env import ROOT, sockets_dir
 from tests.docker.files import COMPOSE, environment, stages
 from tests.journey.instance import Reply, request, wait_for
+from tests.ports import INSTANCE_PORTS, free_ports
 from workers.processes import ProcessIdentity, find_by_environment, kill_session
 
 STAGES = stages()
 #: Image by compose service; the agent is the last to start, so that nothing routes before the others are there.
 SERVICES = ("gateway", "portal", "drain", "control", "inference", "beat", "agent-cpu")
-#: Eight listeners of Hearth follow each other: gateway, portal and one of vitals per role.
-PORTS = 9
 PASSWORDS = {
     "POSTGRES_PASSWORD": "p",
     "HEARTH_OWNER_PASSWORD": "owner's",
@@ -114,7 +112,7 @@ def parts() -> Iterator[Parts]:
     folder.chmod(0o711)
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        found = Parts(folder / "data", _free_ports(), _servers(folder / "servers", stack))
+        found = Parts(folder / "data", free_ports(INSTANCE_PORTS), _servers(folder / "servers", stack))
         found.folder.mkdir(mode=0o700)
         stack.callback(_end, found)
         for _ in range(2):
@@ -216,21 +214,6 @@ def _servers(folder: Path, stack: ExitStack) -> dict[str, str]:
 def _found(command: list[str]) -> list[str]:
     """Return the command with the program of this environment, as PATH in the image finds it."""
     return [str(Path(sys.executable).with_name(command[0])), *command[1:]]
-
-
-def _free_ports() -> int:
-    """Return the first of ``PORTS`` that are free together."""
-    while True:
-        with ExitStack() as stack:
-            first = stack.enter_context(socket.socket())
-            first.bind(("127.0.0.1", 0))
-            port: int = first.getsockname()[1]
-            try:
-                for follower in range(port + 1, port + PORTS):
-                    stack.enter_context(socket.socket()).bind(("127.0.0.1", follower))
-            except OSError:
-                continue
-            return port
 
 
 def _end(parts: Parts) -> None:
