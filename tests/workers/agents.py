@@ -18,14 +18,14 @@ from urllib.parse import quote
 from django.db import connection
 
 from hearth import env
-from workers import processes
+from workers import processes, reconcile
 from workers.agent.canaries import Canary, CanaryResult
 from workers.agent.registry import EngineRecord, Registry
 from workers.agent.supervisor import Supervisor
 from workers.agent.timing import Timing
 from workers.devices.cpu import CpuShares
 from workers.devices.provider import DeviceProvider
-from workers.models import Replica
+from workers.models import Placeholder, Replica
 from workers.processes import ProcessIdentity
 
 T = TypeVar("T")
@@ -42,6 +42,11 @@ QUICK = Timing(
     observe_seconds=0.2,
     backoff_first_seconds=0.1,
     drain_least_seconds=0.2,
+    slot_free_seconds=1.0,
+    promotion_timeout_seconds=1.0,
+    zygote_look_seconds=0.5,
+    devices_seconds=0.2,
+    sweep_seconds=0.5,
     engine_shutdown_seconds=1.0,
     kill_after_seconds=3.0,
 )
@@ -136,14 +141,37 @@ def database_refusing_connections() -> Iterator[None]:
             cursor.execute(f"ALTER DATABASE {name} CONNECTION LIMIT -1")
 
 
-def until(what: Callable[[], T], *, seconds: float = 20.0) -> T:
+def until(what: Callable[[], T], *, seconds: float = 60.0) -> T:
     """Return the first true value of ``what``; fail after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not (value := what()):
         if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds} s; replicas: {list(Replica.objects.values())}")
+            raise AssertionError(
+                f"not within {seconds} s; replicas: {list(Replica.objects.values())}, "
+                f"placeholders: {list(Placeholder.objects.values())}"
+            )
         time.sleep(0.02)
     return value
+
+
+def settled(what: Callable[[], T], *, seconds: float = 60.0) -> T:
+    """Reconcile again and again, as beat does, until the first true value of ``what``."""
+
+    def ask() -> T:
+        reconcile.tick()
+        return what()
+
+    return until(ask, seconds=seconds)
+
+
+def warm(level: str, count: int = 1, node: str = NODE) -> Callable[[], list[Placeholder]]:
+    """Return a question for :func:`until`: the node's placeholders that are warm, once there are ``count`` of them."""
+
+    def ask() -> list[Placeholder]:
+        rows = list(Placeholder.objects.filter(state="warm", level=level, node__name=node).order_by("id"))
+        return rows if len(rows) == count else []
+
+    return ask
 
 
 def in_state(state: str, count: int = 1) -> Callable[[], list[Replica]]:
@@ -161,7 +189,7 @@ def records(data_dir: Path) -> list[EngineRecord]:
     return list(Registry(data_dir / "engines", NODE).engines())
 
 
-def identity_of(row: Replica) -> ProcessIdentity:
+def identity_of(row: Replica | Placeholder) -> ProcessIdentity:
     """Return the process the row names."""
     assert row.pid is not None and row.pid_start_ticks is not None
     return ProcessIdentity(pid=row.pid, start_ticks=row.pid_start_ticks)

@@ -141,6 +141,11 @@ class NodeRows:
                 if device.fault and slot.health == Slot.Health.OK:
                     Slot.objects.filter(id=slot.id).update(health=Slot.Health.QUARANTINED, fault=device.fault)
 
+    def check(self) -> None:
+        """Raise Superseded when another agent has taken the node."""
+        if not Node.objects.filter(id=self.node_id, epoch=self.epoch).exists():
+            raise Superseded(self.name, self.epoch)
+
     def beat(self) -> None:
         """Renew the node's lease. Raises Superseded."""
         renewed = Node.objects.filter(id=self.node_id, epoch=self.epoch).update(

@@ -18,6 +18,7 @@ from workers.agent.timing import Timing
 from workers.agent.warming import Warming
 from workers.agent.zygotes import Zygote
 from workers.engines.errors import EngineError
+from workers.errors import Superseded
 from workers.models import Level
 
 log = logging.getLogger(__name__)
@@ -114,7 +115,11 @@ class Starter:
         engine = self._room.start(row, row.port)
         self._bell.watch(engine.record.process)
         record = engine.record
-        self._rows.note(row, pid=record.pid, pid_start_ticks=record.start_ticks, boot_id=record.boot_id)
+        try:
+            self._rows.note(row, pid=record.pid, pid_start_ticks=record.start_ticks, boot_id=record.boot_id)
+        except Superseded:
+            self._room.end(record)  # the node's new agent has never heard of it
+            raise
         return engine
 
     def _zygote(self, row: Wanted) -> Zygote | None:

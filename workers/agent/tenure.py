@@ -80,6 +80,7 @@ class Tenure:
 
         Placeholders are read first: one that a replica read afterwards is promoted from is still known then.
         """
+        self.rows.check()  # signals go to processes without asking the database
         held = self._held.held()
         rows = self.rows.wanted()
         for placeholder in held:

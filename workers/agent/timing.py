@@ -32,7 +32,7 @@ class Timing:
     #: A slot that is not free for so long, once it was given to somebody, is quarantined.
     slot_free_seconds: float = 30.0
     #: A zygote says yes or no at once; it is stopped or gone if it does not.
-    promotion_timeout_seconds: float = 2.0
+    promotion_timeout_seconds: float = 5.0
     #: Between two questions to a zygote that waits; its end is seen at once.
     zygote_look_seconds: float = 10.0
     #: Between two looks for faults of devices, and for processes that nobody knows.

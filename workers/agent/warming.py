@@ -26,6 +26,7 @@ from workers.agent.placeholder_rows import Held, PlaceholderRows, PlaceholderSta
 from workers.agent.timing import Timing, backoff_seconds
 from workers.agent.zygotes import Zygote, ZygoteRoom
 from workers.engines.errors import EngineError
+from workers.errors import Superseded
 from workers.models import Level
 
 log = logging.getLogger(__name__)
@@ -133,7 +134,11 @@ class Warming:
             return
         self.keep(zygote)
         record = zygote.record
-        self._rows.note(row, pid=record.pid, pid_start_ticks=record.start_ticks, boot_id=record.boot_id)
+        try:
+            self._rows.note(row, pid=record.pid, pid_start_ticks=record.start_ticks, boot_id=record.boot_id)
+        except Superseded:
+            self._room.end(zygote)  # the node's new agent has never heard of it
+            raise
 
     def _warm(self, row: Held, zygote: Zygote | None) -> None:
         trouble = self._troubles.get(row.placeholder_id)
