@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import stat
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from django.utils import timezone
 from pytest_django.fixtures import Settings
 
-from hearth import bootstrap
+from hearth import bootstrap, cluster, secrets, secrets_transfer
 from tenants import keys
-from tenants.models import ApiKey, Tenant, User
-from workers.models import Deployment, Node
+from tenants.models import ApiKey, AuditEntry, Tenant, User
+from workers.models import Deployment, Node, Pool
 
 pytestmark = pytest.mark.django_db
 
@@ -60,3 +63,55 @@ def test_a_lost_key_file_makes_new_keys_that_work(data_dir: Path) -> None:
     second = bootstrap.run(engine="simulated", model="", replicas=2, node="here")
     assert first.tenants[0].api_key != second.tenants[0].api_key
     assert keys.authenticate(second.tenants[0].api_key).tenant.slug == "acme"
+
+
+def test_the_local_pool_keeps_the_placeholders_that_the_environment_asks_for(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.PLACEHOLDERS = 3
+    monkeypatch.setenv("HEARTH_PLACEHOLDER_LEVEL", "h0")
+    bootstrap.run(engine="simulated", model="", replicas=2, node="here")
+    pool = Pool.objects.get()
+    assert (pool.placeholders_per_node, pool.placeholder_level) == (3, "h0")
+
+
+def test_a_new_node_joins_the_pool_that_is_asked_for_and_an_old_one_stays_where_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HEARTH_POOL", "lab")
+    monkeypatch.setenv("HEARTH_POOL_KIND", "gpu")
+    bootstrap.run(engine="simulated", model="", replicas=2, node="here")
+    assert [(pool.name, pool.kind) for pool in Pool.objects.all()] == [("lab", "gpu")]
+    monkeypatch.setenv("HEARTH_POOL", "")
+    bootstrap.run(engine="simulated", model="", replicas=2, node="here")
+    assert Node.objects.get().pool.name == "lab"
+    monkeypatch.setenv("HEARTH_POOL", "elsewhere")
+    with pytest.raises(cluster.JoinRefused, match="its pool is lab, not elsewhere"):
+        bootstrap.run(engine="simulated", model="", replicas=2, node="here")
+
+
+def test_the_clusters_secrets_are_declared_once_and_others_are_refused(settings: Settings, tmp_path: Path) -> None:
+    bootstrap.run(engine="simulated", model="", replicas=2, node="here")
+    bootstrap.run(engine="simulated", model="", replicas=2, node="here")
+    [declared] = AuditEntry.objects.filter(action=cluster.DECLARED)
+    assert declared.after == secrets_transfer.fingerprints(settings.SECRETS)
+    cluster.check_secrets(secrets_transfer.OF_THE_CLUSTER)
+
+    others = secrets.load_or_create(tmp_path)
+    settings.SECRETS = replace(others, engine_key=settings.SECRETS.engine_key)
+    cluster.check_secrets(secrets_transfer.OF_A_NODE)
+    with pytest.raises(cluster.JoinRefused, match="django_secret_key, key_pepper, cache_salt, cache_mac would be"):
+        cluster.check_secrets(secrets_transfer.OF_THE_CLUSTER)
+
+
+def test_a_machine_that_other_machines_cannot_reach_is_refused(settings: Settings) -> None:
+    bootstrap.run(engine="simulated", model="", replicas=2, node="here")
+    elsewhere = {"boot_id": "another machine", "lease_expires_at": timezone.now() + timedelta(minutes=1)}
+    Node.objects.filter(name="here").update(**elsewhere)
+    settings.NODE_ADDRESS = "127.0.0.1"
+    with pytest.raises(cluster.JoinRefused, match="gateways of other machines cannot reach"):
+        cluster.join("there")
+    settings.NODE_ADDRESS = "10.0.0.7"
+    assert cluster.join("there").name == "local-cpu"
+    with pytest.raises(cluster.JoinRefused, match="Another machine is the node here"):
+        cluster.join("here")
