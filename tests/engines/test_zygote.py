@@ -29,7 +29,8 @@ def _zygote(request: pytest.FixtureRequest) -> Iterator[Waiting]:
     if kind == "vllm" and environment.status() is None:
         pytest.skip("the engine environment is not installed: python -m workers.engines.environment")
     extra = SIMULATED_ARGUMENTS if kind == "simulated" else ()
-    with waiting(kind, engine_args=BLOCKS + extra, hash_seed="7") as zygote:
+    # More than one thread for the engine, and still one for the zygote.
+    with waiting(kind, engine_args=BLOCKS + extra, hash_seed="7", cpu_threads=2) as zygote:
         yield zygote
 
 

@@ -234,9 +234,9 @@ def test_it_imports_with_the_environment_of_a_plain_start_less_the_replicas_own(
     driver = VllmDriver(EngineEnvironment(Path("/somewhere"), EngineKind.VLLM_CPU, "0.32.0", "digest"))
     spec = replace(spec_for(tmp_path), hash_seed="3", cpu_threads=2)
     plain, command = driver.command(spec), driver.zygote(spec, tmp_path / "socket")
-    assert dict(command.env) == {
-        name: value for name, value in plain.env.items() if name not in {"VLLM_API_KEY", "HEARTH_REPLICA_ID"}
-    }
+    own = {"VLLM_API_KEY", "HEARTH_REPLICA_ID"}
+    inherited = {name: value for name, value in plain.env.items() if name not in own}
+    assert dict(command.env) == inherited | {"OPENBLAS_NUM_THREADS": "1"}
     assert (command.env["OMP_NUM_THREADS"], command.env["PYTHONHASHSEED"]) == ("2", "3")
     assert command.argv[0] == plain.argv[0]
     assert command.argv[command.argv.index("--") + 1 :] == plain.argv[2:]

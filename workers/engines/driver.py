@@ -108,6 +108,8 @@ def zygote_command(engine: str, plain: EngineCommand, socket_path: Path) -> Engi
     """
     python, _, *module_and_arguments = plain.argv
     env = {name: value for name, value in plain.env.items() if name not in OF_ONE_REPLICA}
+    # numpy's and scipy's OpenBLAS start a pool when they are imported, and a zygote must stay one thread.
+    env["OPENBLAS_NUM_THREADS"] = "1"
     program = Path(zygote.__file__).resolve()
     options = ["--engine", engine, "--socket", str(socket_path), "--set", *env]
     return EngineCommand((python, str(program), *options, "--", *module_and_arguments), env)
