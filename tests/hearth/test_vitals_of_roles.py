@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import urllib.error
 import urllib.request
@@ -15,6 +16,7 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from hearth.env import ROOT
 from hearth.roles import ROLES
 from hearth.vitals.ports import ORDER
 from tests.hearth.instances import Instance, instance_of_its_own, wait_for
@@ -65,7 +67,19 @@ def test_every_role_shows_what_it_counts_with_names_and_units_as_prometheus_want
         assert family.documentation
         if name.startswith("hearth_"):
             assert not name.endswith(("_ms", "_milliseconds", "_kib", "_total_total")), name
-            assert family.type == "histogram" or not name.endswith("_bucket")
+            assert family.type in {"counter", "gauge", "histogram"}, name
+
+
+def test_every_metric_is_documented_and_every_documented_one_is_there(instance: Instance) -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    documented = set(re.findall(r"^\| `(hearth_\w+)`", page, re.MULTILINE))
+    shown = {
+        f"{family.name}_total" if family.type == "counter" else family.name
+        for role in NAMES
+        for family in _metrics(instance, role).values()
+        if family.name.startswith("hearth_")
+    }
+    assert shown == documented
 
 
 def test_no_role_names_a_tenant_after_both_have_called(instance: Instance) -> None:
