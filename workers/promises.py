@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 from uuid import UUID
 
-from django.db.models import F, Window
-from django.db.models.functions import RowNumber
-
 from tenants.ids import RevisionId
-from workers.models import Deployment, DeploymentPool, Level, Placeholder, Replica, StartTime
+from workers import start_times
+from workers.models import Deployment, DeploymentPool, Level, Placeholder, Replica
+from workers.start_times import StartSummary
 
-#: Starts that count, of each revision and level: the newest ones.
-NEWEST = 20
 #: What is promised of a start that was never measured, seconds.
 UNMEASURED_SECONDS = 30.0
 #: From the warmest: a level that was not measured is taken for the next colder one, which promises no less.
@@ -61,13 +57,13 @@ def etas() -> dict[UUID, float]:
 
     The median of what was measured of its revision, from as warm as its next start is.
     """
-    rows = Deployment.objects.filter(archived_at=None).select_related("revision")
+    rows = list(Deployment.objects.filter(archived_at=None).select_related("revision"))
     coming = _coming()
     warm = _warm()
-    measured = _medians()
+    measured = start_times.summaries({row.revision_id for row in rows})
     return {
         row.id: expected(
-            measured.get(row.revision_id, {}),
+            measured.get(row.revision_id, ()),
             coming.get(row.id) or (Level.H2 if (row.id, row.revision.engine) in warm else Level.COLD),
         )
         for row in rows
@@ -79,10 +75,10 @@ def eta_seconds(deployment: Deployment) -> float:
     return etas().get(deployment.id, UNMEASURED_SECONDS)
 
 
-def expected(medians: Mapping[str, float], level: str) -> float:
-    """Return how long a start from ``level`` takes, given the median seconds of the levels that were measured."""
-    coldest_first = _COLDER[_COLDER.index(Level(level)) :]
-    return next((medians[each] for each in coldest_first if each in medians), UNMEASURED_SECONDS)
+def expected(measured: Sequence[StartSummary], level: str) -> float:
+    """Return how long a start from ``level`` takes, given what was measured of its revision."""
+    colder = (start_times.expected_seconds(measured, each) for each in _COLDER[_COLDER.index(Level(level)) :])
+    return next((seconds for seconds in colder if seconds is not None), UNMEASURED_SECONDS)
 
 
 def _coming() -> dict[UUID, str]:
@@ -99,15 +95,3 @@ def _warm() -> set[tuple[UUID, str]]:
     warm = Placeholder.objects.filter(state=Placeholder.State.WARM, level=Level.H2, node__cordoned=False)
     found = warm.values_list("node__pool_id", "engine").distinct()
     return {(deployment_id, engine) for pool_id, engine in found for deployment_id in pools[pool_id]}
-
-
-def _medians() -> dict[UUID, dict[str, float]]:
-    rank = Window(RowNumber(), partition_by=(F("revision_id"), F("level")), order_by=F("id").desc())
-    newest = StartTime.objects.annotate(rank=rank).filter(rank__lte=NEWEST)
-    seconds: dict[UUID, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for revision_id, level, measured in newest.values_list("revision_id", "level", "seconds"):
-        seconds[revision_id][level].append(measured)
-    return {
-        revision_id: {level: statistics.median(each) for level, each in levels.items()}
-        for revision_id, levels in seconds.items()
-    }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from django.utils import timezone
 
 from tests.workers.conftest import Fleet
-from workers import promises
+from workers import promises, start_times
 from workers.models import Deployment, DeploymentPool, Level, Placeholder, Replica, StartTime
 
 pytestmark = pytest.mark.django_db
@@ -31,7 +33,7 @@ def test_without_a_measurement_a_guess_is_promised(fleet: Fleet) -> None:
 def test_the_median_of_the_newest_starts_is_promised(fleet: Fleet) -> None:
     deployment = fleet.deploy(0)
     measure(deployment, Level.COLD, *[900.0] * 5)
-    measure(deployment, Level.COLD, *[20.0, 30.0] * 10)
+    measure(deployment, Level.COLD, *[20.0, 30.0] * (start_times.NEWEST // 2))
     assert promises.eta_seconds(deployment) == 25.0
 
 
@@ -58,12 +60,12 @@ def test_a_replica_that_is_coming_promises_what_its_own_start_takes(fleet: Fleet
     assert promises.eta_seconds(deployment) == 3.5
 
 
-@pytest.mark.parametrize(
-    ("level", "seconds"), [("h2", 3.5), ("h0", 26.0), ("cold", 26.0)], ids=["measured", "colder", "coldest"]
-)
-def test_a_level_that_was_not_measured_is_taken_for_a_colder_one(level: str, seconds: float) -> None:
-    assert promises.expected({"h2": 3.5, "cold": 26.0}, level) == seconds
-    assert promises.expected({"h2": 3.5}, "cold") == promises.UNMEASURED_SECONDS
+def test_a_level_that_was_not_measured_is_taken_for_a_colder_one_never_for_a_warmer(fleet: Fleet) -> None:
+    measure(fleet.deploy(0), Level.COLD, 26.0)
+    (cold,) = start_times.summaries({fleet.revision.id})[fleet.revision.id]
+    assert [promises.expected([cold], level) for level in ("h2", "h0", "cold")] == [26.0] * 3
+    warm = replace(cold, level="h2", median_seconds=3.5)
+    assert [promises.expected([warm], level) for level in ("h2", "cold")] == [3.5, promises.UNMEASURED_SECONDS]
 
 
 def test_a_deployment_of_none_wakes_for_nobody_and_an_archived_one_is_not_told(fleet: Fleet) -> None:
