@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -21,8 +22,10 @@ from workers.verbs import VERBS, Verb
 
 log = logging.getLogger(__name__)
 
-#: How long a verb may take before the worker answers without it. Operators wait one second for answers by default.
-PATIENCE_SECONDS = 0.7
+#: How long a verb may take; what is not ready to commit by then is rolled back.
+VERB_SECONDS = 0.6
+#: When the worker answers without it. Operators wait one second for answers by default.
+ANSWER_SECONDS = 0.7
 NO_AGENT = "no agent runs in this worker: ask agent@NODE, or `celery -A hearth fleet {}`"
 
 _one_verb = threading.Lock()
@@ -68,26 +71,39 @@ def _listed(what: str) -> dict[str, Any]:
 
 def _register(verb: Verb) -> None:
     def handle(state: Any, **given: Any) -> dict[str, Any]:
-        return _bounded(lambda: _do(verb, given))
+        deadline = time.monotonic() + VERB_SECONDS
+        return _bounded(lambda: _do(verb, given, deadline))
 
     arguments = [(name, str) for name in verb.arguments]
     control_command(name=verb.name, args=arguments, signature=verb.signature, help=verb.help)(handle)
 
 
-def _do(verb: Verb, given: dict[str, Any]) -> dict[str, Any]:
-    """Do the verb in one transaction none of whose statements outlasts the worker's patience."""
+class _TooLate(Exception):
+    """The worker has given up waiting, or is about to."""
+
+
+def _do(verb: Verb, given: dict[str, Any], deadline: float) -> dict[str, Any]:
+    """Do the verb in one transaction that ends before ``deadline`` (time.monotonic()) or is rolled back."""
     from django.db import DatabaseError, InterfaceError, connection, transaction
 
     from tenants.audit import Actor
     from workers.errors import WorkerError
     from workers.refusals import words
 
+    def left_ms() -> int:
+        if (left := deadline - time.monotonic()) <= 0:
+            raise _TooLate
+        return max(1, round(left * 1000))
+
     try:
         with transaction.atomic():
             with connection.cursor() as cursor:
-                cursor.execute("SELECT set_config('statement_timeout', %s, true)", [f"{PATIENCE_SECONDS * 1000:.0f}ms"])
+                cursor.execute("SELECT set_config('statement_timeout', %s, true)", [f"{left_ms()}ms"])
             effect = verb(Actor(kind="system", name="celery control"), given)
+            left_ms()
         return {"ok": f"{effect.target} {effect.now}", "changed": effect.changed}
+    except _TooLate:
+        return {"error": "the database was too slow; nothing was done"}
     except WorkerError as error:
         return {"error": words(error)}
     except (DatabaseError, InterfaceError) as error:
@@ -113,10 +129,10 @@ def _bounded(act: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
     thread = threading.Thread(target=work, name="verb", daemon=True)
     thread.start()
-    thread.join(PATIENCE_SECONDS)
+    thread.join(ANSWER_SECONDS)
     if answers:
         return answers[0]
-    return {"error": "the database is slow or away: it may still be done; saying it again does no harm"}
+    return {"error": "the database is slow or away; saying it again does no harm"}
 
 
 for _verb in VERBS:

@@ -64,8 +64,9 @@ class PlaceholderRows:
             .select_related("deployment__revision__model")
             .order_by("id")
         )
+        found = list(rows)  # before the leases: those are made with the rows, and end later
         slots = leased_slots(self._node.node_id)
-        return [_held(row, row.age, slots.get(row.id, ())) for row in rows]
+        return [_held(row, row.age, slots.get(row.id, ())) for row in found]
 
     def move(self, row: Held, to: PlaceholderState, reason: str, **changes: Any) -> bool:
         """Take the placeholder from the state in ``row`` to another; its lease ends when it is evicted.

@@ -169,10 +169,11 @@ class NodeRows:
             .select_related("deployment", "revision__model", "placeholder")
             .order_by("id")
         )
+        found = list(rows)  # before the leases: those are made with the rows, and end later
         slots = leased_slots(self.node_id)
         return [
             _wanted(row, age=row.age, due=row.due, drain_over=row.drain_over, slots=slots.get(row.id, ()))
-            for row in rows
+            for row in found
         ]
 
     def move(self, row: Wanted, to: State, reason: str, **changes: Any) -> bool:
