@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from uuid import UUID
 
 
@@ -22,6 +24,11 @@ class Shelf:
     held: tuple[UUID, ...]
     calm: bool = True
 
+    @property
+    def room(self) -> int:
+        """Placeholders that the node can hold."""
+        return self.free + len(self.held)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refill:
@@ -32,24 +39,41 @@ class Refill:
 
 
 def refill(shelves: Sequence[Shelf], next_pools: Mapping[UUID, UUID]) -> Refill:
-    """Return the steps to what the pools want. ``shelves`` come in the order of their pools' priority.
+    """Return the steps to what the pools want. ``shelves`` come pool by pool, in the order of their priority.
 
-    What a full node cannot hold is held in the next pool (``next_pools``, by pool) instead, spread over its nodes, so
-    that warm capacity exists somewhere. One new placeholder per node and round: they share its processors.
+    What a full node cannot hold is held by the other nodes of its pool instead, and by those of the next pool
+    (``next_pools``, by pool) when that is full too, so that warm capacity exists somewhere. One new placeholder per
+    node and round: they share its processors.
     """
-    carried: dict[UUID, int] = {}
+    goals = _goals(shelves, next_pools)
     make: list[UUID] = []
     evict: list[UUID] = []
     for shelf in shelves:
-        room = shelf.free + len(shelf.held)
-        extra = min(carried.get(shelf.pool_id, 0), max(0, room - shelf.wanted))
-        carried[shelf.pool_id] = carried.get(shelf.pool_id, 0) - extra
-        wanted = shelf.wanted + extra
-        rest = wanted - room
-        if rest > 0 and (following := next_pools.get(shelf.pool_id)) is not None:
-            carried[following] = carried.get(following, 0) + rest
-        if len(shelf.held) > wanted:
-            evict += shelf.held[wanted:]
-        elif len(shelf.held) < min(wanted, room) and shelf.calm:
+        goal = goals[shelf.node_id]
+        evict += shelf.held[goal:]
+        if len(shelf.held) < goal and shelf.calm:
             make.append(shelf.node_id)
     return Refill(make=tuple(make), evict=tuple(evict))
+
+
+def _goals(shelves: Sequence[Shelf], next_pools: Mapping[UUID, UUID]) -> dict[UUID, int]:
+    """Return how many placeholders each node shall have, of what fits there."""
+    goals: dict[UUID, int] = {}
+    carried: Counter[UUID] = Counter()
+    for pool_id, group in groupby(shelves, key=lambda shelf: shelf.pool_id):
+        pool = list(group)
+        missing = carried[pool_id]
+        for shelf in pool:
+            goals[shelf.node_id] = min(shelf.wanted, shelf.room)
+            missing += shelf.wanted - goals[shelf.node_id]
+        while missing and (open_shelves := [shelf for shelf in pool if goals[shelf.node_id] < shelf.room]):
+            goals[min(open_shelves, key=lambda shelf: _cost(shelf, goals[shelf.node_id])).node_id] += 1
+            missing -= 1
+        if (following := next_pools.get(pool_id)) is not None:
+            carried[following] += missing
+    return goals
+
+
+def _cost(shelf: Shelf, goal: int) -> tuple[bool, int, str]:
+    """Order nodes for one more: those that hold it already, then those with the fewest."""
+    return (goal >= len(shelf.held), goal, shelf.name)
