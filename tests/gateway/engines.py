@@ -25,10 +25,11 @@ class ScriptedEngine:
         #: Requests whose client went before the answer was complete.
         self.abandoned = 0
         self.port = 0
-        self._runner = web.AppRunner(self._app(), handler_cancellation=True, shutdown_timeout=0)
+        self._runner = self._new_runner()
 
     async def start(self) -> None:
-        """Begin to listen."""
+        """Begin to listen; a stopped engine does so on another port."""
+        self._runner = self._new_runner()
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
         await site.start()
@@ -37,6 +38,9 @@ class ScriptedEngine:
     async def stop(self) -> None:
         """Close every connection and the port."""
         await self._runner.cleanup()
+
+    def _new_runner(self) -> web.AppRunner:
+        return web.AppRunner(self._app(), handler_cancellation=True, shutdown_timeout=0)
 
     def _app(self) -> web.Application:
         app = web.Application(client_max_size=64 << 20)

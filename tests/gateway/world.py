@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ from catalogue.models import ModelRevision
 from catalogue.registry import Description
 from gateway import runtime, views
 from gateway.app import GatewayApp
+from gateway.hold import Hold
 from gateway.pipeline import Pipeline
 from gateway.runtime import Runtime
 from tenants import registry
@@ -105,6 +106,18 @@ class Gateway:
         """Return what the engines were asked."""
         return [body for engine in self.engines for body in engine.bodies]
 
+    def limit_hold(self, **changes: Any) -> None:
+        """Change how long, how often told and how many requests are held."""
+        self._hold.limits = replace(self._hold.limits, **changes)
+
+    def held(self) -> int:
+        """Return how many requests wait for a replica."""
+        return sum(room.requests for room in self._hold._rooms.values())
+
+    @property
+    def _hold(self) -> Hold:
+        return self.runtime.pipeline._parts.hold
+
     def loads(self) -> list[int]:
         """Return the tokens in flight on each replica, as routing counts them."""
         router = self.runtime.pipeline._parts.dispatcher._router
@@ -174,7 +187,7 @@ async def _runtime_of_the_view() -> Runtime:
     return views.background._runtime
 
 
-async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
     """Wait for the condition. Raises TimeoutError."""
     for _ in range(int(seconds / 0.01)):
         if condition():
