@@ -79,11 +79,13 @@ class _Room:
     def __init__(self, nodes: Sequence[NodeView]) -> None:
         self.nodes = nodes
         self.replicas = Counter({node.id: node.replicas for node in nodes})
+        self.free = Counter({node.id: node.free for node in nodes})
         self.slots = Counter({node.id: node.free + node.held for node in nodes})
         self.warm = Counter({(node.id, engine): count for node in nodes for engine, count in node.warm.items()})
 
     def choose(self, deployment: DeploymentView, pool_id: UUID) -> NodeView | None:
-        """Return the node of the pool to place a replica on: with a warm placeholder, then with fewest replicas."""
+        """Return the node of the pool to place a replica on: with a warm placeholder for it, then where none of
+        another engine must go, then with the fewest replicas."""
         refused = {replica.node_id for replica in deployment.replicas if replica.failed_recently}
         offered = [
             node
@@ -92,21 +94,25 @@ class _Room:
             and node.id not in refused
             and self.slots[node.id] >= deployment.slots_per_replica
         ]
-        return min(offered, key=lambda node: self._cost(node, deployment.engine), default=None)
+        return min(offered, key=lambda node: self._cost(node, deployment), default=None)
 
     def take(self, node: NodeView, deployment: DeploymentView) -> None:
         """Count a replica in."""
         self.replicas[node.id] += 1
         self.slots[node.id] -= deployment.slots_per_replica
+        from_free = deployment.slots_per_replica
         if self.warm[node.id, deployment.engine]:
             self.warm[node.id, deployment.engine] -= 1
+            from_free -= 1
+        self.free[node.id] -= min(from_free, self.free[node.id])
 
     def is_warm(self, node: NodeView, deployment: DeploymentView) -> bool:
         """Say whether a placeholder there can become a replica of the deployment at once."""
         return self.warm[node.id, deployment.engine] > 0
 
-    def _cost(self, node: NodeView, engine: str) -> tuple[bool, int, str]:
-        return (not self.warm[node.id, engine], self.replicas[node.id], node.name)
+    def _cost(self, node: NodeView, deployment: DeploymentView) -> tuple[bool, bool, int, str]:
+        evicts = self.free[node.id] < deployment.slots_per_replica
+        return (not self.is_warm(node, deployment), evicts, self.replicas[node.id], node.name)
 
 
 def plan(deployments: Iterable[DeploymentView], nodes: Sequence[NodeView]) -> Plan:
@@ -174,7 +180,10 @@ def _fill(deployment: DeploymentView, working: Sequence[ReplicaView], missing: i
 
 
 def _surplus(deployment: DeploymentView, working: Sequence[ReplicaView], count: int) -> list[ReplicaView]:
-    """Return the replicas to give up: serving nobody, last pool, least busy, newest; not below what is prepared."""
+    """Return the replicas to give up: serving nobody, last pool, least busy, newest.
+
+    What is prepared in a pool goes only when the rest is not enough.
+    """
     sequence: dict[UUID | None, int] = {pool_id: index for index, pool_id in enumerate(deployment.pool_ids)}
     there = Counter(replica.pool_id for replica in working)
     ranked = sorted(
@@ -187,12 +196,15 @@ def _surplus(deployment: DeploymentView, working: Sequence[ReplicaView], count: 
         ),
     )
     given_up: list[ReplicaView] = []
+    prepared: list[ReplicaView] = []
     for replica in ranked:
         floor = deployment.prepared.get(replica.pool_id, 0) if replica.pool_id else 0
-        if len(given_up) < count and there[replica.pool_id] > floor:
+        if there[replica.pool_id] > floor:
             there[replica.pool_id] -= 1
             given_up.append(replica)
-    return given_up
+        else:
+            prepared.append(replica)
+    return [*given_up, *prepared][: max(0, count)]
 
 
 def _drained(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from uuid import UUID
 
 from workers.placement import DeploymentView, NodeView, ReplicaView, plan
@@ -107,6 +108,32 @@ def test_surplus_replicas_go_idle_ones_first_then_from_the_last_pool_then_the_le
     stopped = [set(plan([chat(n, *everything)], [node(1)]).stop) for n in (4, 3, 2, 1, 0)]
     order = [starting.id, busy_slow.id, newest.id, idle.id, busy.id]
     assert stopped == [set(order[:count]) for count in (1, 2, 3, 4, 5)]
+
+
+def test_a_prepared_replica_is_placed_whatever_room_the_first_pool_has() -> None:
+    ask = replace(chat(3, replica(1), replica(2)), prepared={SLOW: 1})
+    assert plan([ask], [node(1), node(3, pool=SLOW)]).place == ((CHAT, node(3).id),)
+    full = plan([ask], [node(1), node(3, pool=SLOW, free=0)])
+    assert full.place == ((CHAT, node(1).id),)
+
+
+def test_prepared_replicas_are_given_up_last_but_not_kept_beyond_what_is_desired() -> None:
+    serving, prepared = replica(1, requests=9), replica(2, pool=SLOW)
+    stopped = [set(plan([replace(chat(n, serving, prepared), prepared={SLOW: 1})], [node(1)]).stop) for n in (2, 1, 0)]
+    assert stopped == [set(), {serving.id}, {serving.id, prepared.id}]
+
+
+def test_a_warm_placeholder_decides_then_free_slots_before_those_of_placeholders() -> None:
+    warm = node(1, replicas=9, free=0, held=1, warm=1)
+    crowded = node(2, replicas=5, free=1, held=3)
+    evicting = node(3, free=0, held=4)
+    steps = plan([chat(4)], [evicting, crowded, warm])
+    assert [node_id for _, node_id in steps.place] == [warm.id, crowded.id, evicting.id, evicting.id]
+
+
+def test_a_gang_is_placed_only_where_all_its_slots_are() -> None:
+    gang = replace(chat(2), slots_per_replica=3)
+    assert plan([gang], [node(1, free=2), node(2, free=1, held=4)]).place == ((CHAT, node(2).id),)
 
 
 def test_a_fleet_that_is_as_desired_is_left_alone() -> None:
