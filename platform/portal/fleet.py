@@ -8,20 +8,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import F, Prefetch, Sum, Window
+from django.db.models import F, Prefetch, Window
 from django.db.models.functions import Now, RowNumber
 
 from portal import capacity
 from portal.capacity import EventStatus, Place, PlaceholderStatus, ReplicaStatus
-from workers import start_times
+from workers import loads, start_times
+from workers.loads import Load
 from workers.models import (
     Deployment,
     DeploymentPool,
-    GatewayLoad,
     Node,
     Placeholder,
     Pool,
@@ -36,8 +36,6 @@ from workers.start_times import StartSummary, Summaries
 LAST_EVENTS = 6
 #: Decisions shown.
 LAST_DECISIONS = 12
-#: A gateway reports its load each second; what it said longer ago it no longer has.
-LOAD_LASTS = timedelta(seconds=10)
 #: States in which nothing runs any more; such a replica is shown only while it is still wanted.
 ENDED = (Replica.State.STOPPED, Replica.State.FAILED, Replica.State.LOST)
 #: States in which a placeholder has nothing any more.
@@ -52,6 +50,8 @@ class NodeStatus:
     name: str
     address: str
     alive: bool
+    #: When its agent's lease ends, or ended; None before the first.
+    lease_expires_at: datetime | None
     cordoned: bool
     places: tuple[Place, ...]
     #: Placeholders whose slot is somebody else's already, and whose processes are being killed.
@@ -131,16 +131,6 @@ class DecisionStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadStatus:
-    """What all gateways together have of a deployment now; held requests wait for a first replica."""
-
-    in_flight_requests: int = 0
-    in_flight_tokens: int = 0
-    held_requests: int = 0
-    held_tokens: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentStatus:
     """What should run, and how much of it does."""
 
@@ -152,9 +142,12 @@ class DeploymentStatus:
     maximum: int
     slots_per_replica: int
     target_tokens_per_replica: int
+    scale_up_delay_seconds: float
+    scale_down_delay_seconds: float
     pools: tuple[str, ...]
     replicas: tuple[ReplicaStatus, ...]
-    load: LoadStatus
+    #: What all gateways together have of it now.
+    load: Load
     starts: tuple[StartSummary, ...]
 
     @property
@@ -301,6 +294,7 @@ def _node(
         name=row.name,
         address=row.address,
         alive=row.lease_expires_at is not None and row.lease_expires_at > now,
+        lease_expires_at=row.lease_expires_at,
         cordoned=row.cordoned,
         places=capacity.places(
             [capacity.slot_of(slot) for slot in row.slots.all()],
@@ -315,7 +309,7 @@ def _node(
 def _deployments(
     rows: Sequence[Deployment], replicas: Sequence[ReplicaStatus], measured: Summaries
 ) -> Iterable[DeploymentStatus]:
-    loads = _loads()
+    demand = loads.demand()
     by_name: dict[str, list[ReplicaStatus]] = defaultdict(list)
     for replica in replicas:
         by_name[replica.deployment].append(replica)
@@ -329,21 +323,10 @@ def _deployments(
             maximum=row.max_replicas,
             slots_per_replica=row.slots_per_replica,
             target_tokens_per_replica=row.target_tokens_per_replica,
+            scale_up_delay_seconds=row.scale_up_delay_seconds,
+            scale_down_delay_seconds=row.scale_down_delay_seconds,
             pools=tuple(link.pool.name for link in row.deploymentpool_set.all()),
             replicas=tuple(by_name[row.name]),
-            load=loads.get(row.id, LoadStatus()),
+            load=demand.get(row.id, Load()),
             starts=tuple(measured.get(row.revision_id, ())),
         )
-
-
-def _loads() -> dict[UUID, LoadStatus]:
-    fresh = GatewayLoad.objects.filter(reported_at__gt=Now() - LOAD_LASTS).order_by().values("deployment_id")
-    names = ("in_flight_requests", "in_flight_tokens", "held_requests", "held_tokens")
-    sums = fresh.annotate(**{f"all_{name}": Sum(name) for name in names})
-    rows = sums.values_list("deployment_id", *(f"all_{name}" for name in names))
-    return {
-        deployment_id: LoadStatus(
-            in_flight_requests=requests, in_flight_tokens=tokens, held_requests=held, held_tokens=held_tokens
-        )
-        for deployment_id, requests, tokens, held, held_tokens in rows
-    }

@@ -15,9 +15,12 @@ from workers import operations, selection
 from workers.deployments import MAX_REPLICAS
 from workers.errors import NotFound
 from workers.models import Deployment, DeploymentPool, Node, Placeholder, Pool, Replica, Slot
-from workers.operations import Effect
+from workers.operations import Effect, ScalingTarget
 
 CONTROL = "celery -A hearth control"
+#: Bounds of what the page's forms take.
+MOST_TOKENS = 99_999_999
+A_DAY = 86_400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +88,7 @@ def _slot(identity: str) -> Slot:
 
 
 def _scale(target: str) -> Question:
-    row = Deployment.objects.filter(name=target, archived_at=None).first()
-    if row is None:
-        raise NotFound("deployment", target)
+    row = _deployment(target)
     return Question(
         verb="scale",
         target=target,
@@ -99,6 +100,30 @@ def _scale(target: str) -> Question:
         fields=(
             Field(name="minimum", label="At least", value=str(row.min_replicas), maximum=MAX_REPLICAS),
             Field(name="maximum", label="At most", value=str(row.max_replicas), maximum=MAX_REPLICAS),
+        ),
+    )
+
+
+def _target(target: str) -> Question:
+    row = _deployment(target)
+    return Question(
+        verb="target",
+        target=target,
+        title=f"Load of {row.name}",
+        effect="Scaling keeps so many replicas that each has about so many tokens in flight, prompt and answer, and "
+        "acts when that has asked for more, or for less, for so long.",
+        button="Set",
+        command=f"{CONTROL} target {row.name} {{tokens}} {{up_after}} {{down_after}}",
+        fields=(
+            Field(
+                name="tokens",
+                label="Tokens a replica",
+                value=str(row.target_tokens_per_replica),
+                minimum=1,
+                maximum=MOST_TOKENS,
+            ),
+            Field(name="up_after", label="Up after, s", value=f"{row.scale_up_delay_seconds:.0f}", maximum=A_DAY),
+            Field(name="down_after", label="Down after, s", value=f"{row.scale_down_delay_seconds:.0f}", maximum=A_DAY),
         ),
     )
 
@@ -218,6 +243,7 @@ def _restore(target: str) -> Question:
 
 _QUESTIONS: dict[str, Callable[[str], Question]] = {
     "scale": _scale,
+    "target": _target,
     "warm": _warm,
     "drain": _drain,
     "cordon": _cordon,
@@ -233,6 +259,7 @@ _ACTS: dict[str, _Act] = {
     "scale": lambda actor, target, values: operations.scale(
         actor, target, _number(values, "minimum"), _number(values, "maximum")
     ),
+    "target": lambda actor, target, values: operations.set_target(actor, target, _scaling_target(values)),
     "warm": lambda actor, target, values: operations.warm(
         actor, target, _number(values, "placeholders"), values.get("level")
     ),
@@ -243,6 +270,21 @@ _ACTS: dict[str, _Act] = {
     "promote": lambda actor, target, values: operations.promote(actor, target, values.get("deployment", "")),
     "restore": lambda actor, target, values: restore(actor, target),
 }
+
+
+def _scaling_target(values: Mapping[str, str]) -> ScalingTarget:
+    return ScalingTarget(
+        target_tokens_per_replica=_number(values, "tokens"),
+        scale_up_delay_seconds=_number(values, "up_after"),
+        scale_down_delay_seconds=_number(values, "down_after"),
+    )
+
+
+def _deployment(name: str) -> Deployment:
+    found = Deployment.objects.filter(name=name, archived_at=None).first()
+    if found is None:
+        raise NotFound("deployment", name)
+    return found
 
 
 def _node(name: str) -> Node:

@@ -157,6 +157,22 @@ def test_an_operator_scales_to_a_number_or_between_two(warmth: Warmth, as_operat
     assert Deployment.objects.get().max_replicas == 3
 
 
+def test_what_scaling_aims_at_is_set(warmth: Warmth, as_operator: APIClient) -> None:
+    path = f"deployments/{worlds.MODEL}/target"
+    target = {"target_tokens_per_replica": 9000, "scale_up_delay_seconds": 0.5, "scale_down_delay_seconds": 60}
+    assert post(as_operator, path, **target).json()["changed"] is True
+    assert post(as_operator, path, **target).json()["changed"] is False
+    (deployment,) = as_operator.get(FLEET).json()["deployments"]
+    assert {name: deployment[name] for name in target} == target
+    for name, wrong in (
+        ("target_tokens_per_replica", 0),
+        ("scale_up_delay_seconds", -1),
+        ("scale_up_delay_seconds", "x"),
+    ):
+        refused = post(as_operator, path, **(target | {name: wrong}))
+        assert (refused.status_code, error_of(refused)["param"]) == (400, name), wrong
+
+
 def test_a_replica_is_drained_once(warmth: Warmth, as_operator: APIClient) -> None:
     path = f"replicas/{warmth.ready.id}/drain"
     assert post(as_operator, path).json()["changed"] is True
@@ -228,6 +244,7 @@ def test_nobody_else_sees_or_changes_anything(world: World, warmth: Warmth, as_a
     reads = ("", "/slots", "/placeholders", "/decisions", "/start-times")
     changes: tuple[tuple[str, dict[str, object]], ...] = (
         (f"deployments/{worlds.MODEL}/scale", {"replicas": 0}),
+        (f"deployments/{worlds.MODEL}/target", {"target_tokens_per_replica": 1}),
         (f"replicas/{warmth.ready.id}/drain", {}),
         ("nodes/n2/drain", {}),
         ("nodes/n2/cordon", {}),

@@ -12,7 +12,7 @@ from tests.portal import warmth as warmths
 from tests.portal import world as worlds
 from tests.portal.warmth import Warmth
 from tests.portal.world import World
-from workers.models import Node, Placeholder, Pool, Replica, Slot
+from workers.models import Deployment, Node, Placeholder, Pool, Replica, Slot
 
 SignIn = Callable[[User], Client]
 
@@ -28,6 +28,7 @@ def questions(warmth: Warmth) -> dict[str, str]:
     placeholder, replica = str(warmth.promotable.id), str(warmth.ready.id)
     return {
         f"scale/{worlds.MODEL}/": "scale tiny-chat 2-6",
+        f"target/{worlds.MODEL}/": "target tiny-chat 16384 5 300",
         "warm/spare/": "warm spare 2 h2",
         "drain/n2/": "drain n2",
         f"drain/{replica}/": f"drain tiny-chat/{replica[-6:]}",
@@ -90,6 +91,8 @@ def test_a_verb_is_done_and_said(world: World, warmth: Warmth, signed_in: SignIn
     assert Node.objects.get(name="n2").cordoned
     assert "as before" in browser.post("/portal/fleet/cordon/n2/", follow=True).content.decode()
     assert "takes replicas" in browser.post("/portal/fleet/uncordon/n2/", follow=True).content.decode()
+    browser.post(f"/portal/fleet/target/{worlds.MODEL}/", {"tokens": "9000", "up_after": "2", "down_after": "60"})
+    assert Deployment.objects.get().target_tokens_per_replica == 9000
     browser.post("/portal/fleet/warm/spare/", {"placeholders": "3", "level": "h2"})
     assert Pool.objects.get(name="spare").placeholders_per_node == 3
     browser.post(f"/portal/fleet/promote/{warmth.promotable.id}/", {"deployment": worlds.MODEL})

@@ -25,11 +25,12 @@ from portal.api.fleet_documents import (
     FleetSerializer,
     PromoteSerializer,
     ScaleSerializer,
+    TargetSerializer,
     WarmSerializer,
 )
 from workers import operations
 from workers.errors import NotFound
-from workers.operations import Effect
+from workers.operations import Effect, ScalingTarget
 
 _Post = TypeVar("_Post", bound=Callable[..., Response])
 
@@ -80,6 +81,18 @@ class ScaleView(APIView):
         if found is None:
             raise NotFound("deployment", deployment)
         return Response(DeploymentSerializer(found).data)
+
+
+class TargetView(APIView):
+    """What scaling aims at."""
+
+    permission_classes = (OperatorOnly,)
+
+    @_verb("set_deployment_target", TargetSerializer)
+    def post(self, request: Request, deployment: str) -> Response:
+        """Set the tokens in flight that one replica is meant to have, and the delays of scaling."""
+        asked = _read(TargetSerializer(data=request.data))
+        return _answer(operations.set_target(viewer_of(request).actor, deployment, ScalingTarget(**asked)))
 
 
 class DrainReplicaView(APIView):

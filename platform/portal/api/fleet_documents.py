@@ -8,9 +8,13 @@ from rest_framework import serializers
 
 from portal import capacity, fleet
 from workers.deployments import MAX_REPLICAS
+from workers.loads import Load
 from workers.models import Level, Slot, StartTime
 from workers.operations import LEVELS, MAX_PLACEHOLDERS, Effect
 from workers.start_times import StartSummary
+
+#: Largest number that the database's column holds.
+LARGEST = 2**31 - 1
 
 
 class EventSerializer(serializers.Serializer[capacity.EventStatus]):
@@ -64,7 +68,7 @@ class StartSummarySerializer(serializers.Serializer[StartSummary]):
     count = serializers.IntegerField(read_only=True)
 
 
-class LoadSerializer(serializers.Serializer[fleet.LoadStatus]):
+class LoadSerializer(serializers.Serializer[Load]):
     """What all gateways together have of a deployment now. Held requests wait for a first replica."""
 
     in_flight_requests = serializers.IntegerField(read_only=True)
@@ -85,6 +89,8 @@ class DeploymentSerializer(serializers.Serializer[fleet.DeploymentStatus]):
     ready_replicas = serializers.IntegerField(source="ready", read_only=True)
     slots_per_replica = serializers.IntegerField(read_only=True)
     target_tokens_per_replica = serializers.IntegerField(read_only=True)
+    scale_up_delay_seconds = serializers.FloatField(read_only=True)
+    scale_down_delay_seconds = serializers.FloatField(read_only=True)
     pools = serializers.ListField(child=serializers.CharField(), read_only=True, help_text="In the order of filling.")
     load = LoadSerializer(read_only=True)
     starts = StartSummarySerializer(many=True, read_only=True, help_text="Coldest first.")
@@ -240,6 +246,14 @@ class ScaleSerializer(serializers.Serializer[Any]):
         if attrs["max_replicas"] < attrs["min_replicas"]:
             raise serializers.ValidationError({"max_replicas": f"Use {attrs['min_replicas']} or more."})
         return attrs
+
+
+class TargetSerializer(serializers.Serializer[Any]):
+    """What one replica is meant to carry, and how long scaling hesitates."""
+
+    target_tokens_per_replica = serializers.IntegerField(min_value=1, max_value=LARGEST)
+    scale_up_delay_seconds = serializers.FloatField(min_value=0, max_value=LARGEST)
+    scale_down_delay_seconds = serializers.FloatField(min_value=0, max_value=LARGEST)
 
 
 class PromoteSerializer(serializers.Serializer[Any]):

@@ -44,6 +44,7 @@ urlpatterns: list[URLPattern] = [
     path("fleet/decisions", fleet_lists.DecisionsView.as_view()),
     path("fleet/start-times", fleet_lists.StartTimesView.as_view()),
     path("fleet/deployments/<slug:deployment>/scale", fleet.ScaleView.as_view()),
+    path("fleet/deployments/<slug:deployment>/target", fleet.TargetView.as_view()),
     path("fleet/replicas/<uuid:replica>/drain", fleet.DrainReplicaView.as_view()),
     path("fleet/nodes/<str:node>/drain", fleet.DrainNodeView.as_view()),
     path("fleet/nodes/<str:node>/cordon", fleet.CordonView.as_view()),
