@@ -118,9 +118,9 @@ def uncordon(actor: Actor, node: str) -> Effect:
     row = selection.node(node)
     changed = _set_cordoned(actor, row, False)
     drained = row.replicas.filter(leaving=True, desired_state=Replica.Desired.RUNNING)
-    kept = drained.update(leaving=False) if changed else 0
-    stay = f"; {kept} replicas that were to be drained stay" if kept else ""
-    return Effect(target=f"node {row.name}", changed=changed, now=f"takes replicas and placeholders{stay}")
+    if changed:
+        drained.update(leaving=False)
+    return Effect(target=f"node {row.name}", changed=changed, now="takes replicas and placeholders")
 
 
 @transaction.atomic
@@ -147,7 +147,7 @@ def evict(actor: Actor, placeholder: str) -> Effect:
         _look_again(row.node)
     state = "evicting" if changed else row.state
     wanted = row.node.pool.placeholders_per_node
-    refill = f"; {row.node.pool.name} keeps {wanted} on each node and makes a new one" if changed and wanted else ""
+    refill = f"; {row.node.pool.name} keeps {wanted} on each node and makes a new one" if wanted else ""
     return Effect(target=name, changed=changed, now=f"is {state}{refill}")
 
 
@@ -207,7 +207,7 @@ def promote(actor: Actor, placeholder: str, deployment: str) -> Effect:
     after = {"desired_replicas": desired, "replica": str(replica.id), "deployment": target.name}
     audit.record(actor, "placeholder.promoted", ("placeholder", row.id), before=before, after=after)
     _look_again(row.node)
-    return Effect(target=name, changed=True, now=f"becomes replica {target.name}/{selection.short(replica.id)}")
+    return Effect(target=name, changed=True, now=f"is replica {target.name}/{selection.short(replica.id)}")
 
 
 @transaction.atomic
