@@ -15,6 +15,7 @@ from redis.asyncio import Redis
 import hearth.celery  # noqa: F401 - whoever sends a task needs the app configured first
 from gateway import tasks
 from tenants import keys, registry
+from tests.gateway import world
 from tests.gateway.asgi import Exchange
 from tests.gateway.engines import answer, saying
 from tests.gateway.world import HELLO, Gateway, in_database, until
@@ -136,6 +137,20 @@ async def test_a_worker_that_cannot_begin_says_so_and_keeps_nobody_waiting(gatew
         await work(ticket["id"])
     done = await poll(gateway, ticket["id"])
     assert (done.status, done.error["code"]) == (500, "deferred_failed")
+
+
+async def test_a_deferred_request_waits_for_a_replica_as_any_other(gateway: Gateway) -> None:
+    await in_database(world.stop_replicas)
+    ticket = (await gateway.ask(headers=LATER)).json
+    working = asyncio.ensure_future(work(ticket["id"]))
+    await until(lambda: tasks.background._runtime)
+    runtime = tasks.background._runtime
+    assert runtime is not None
+    rooms = runtime.pipeline._parts.hold._rooms
+    await until(lambda: rooms)
+    await in_database(lambda: world.place(gateway.world, [engine.port for engine in gateway.engines]))
+    await working
+    assert (await poll(gateway, ticket["id"])).json == answer()
 
 
 def _limit(gateway: Gateway) -> int | None:
