@@ -65,11 +65,13 @@ async def test_the_first_held_request_is_reported_and_wakes_control(gateway: Gat
     sent = [asyncio.ensure_future(gateway.ask()) for _ in range(3)]
     async with asyncio.timeout(30):
         load = await demanded(gateway, lambda load: load.held_requests == 3)
-        _, message = await queue.brpop([QUEUE])
+        popped = await queue.brpop([QUEUE])
     assert load.held_tokens > 0
     assert (load.in_flight_requests, load.in_flight_tokens) == (0, 0)
-    assert orjson.loads(message)["headers"]["task"] == "workers.tasks.reconcile"
-    assert orjson.loads(message)["headers"]["expires"]
+    assert popped is not None
+    headers = orjson.loads(popped[1])["headers"]
+    assert headers["task"] == "workers.tasks.reconcile"
+    assert headers["expires"]
     await in_database(lambda: world.place(gateway.world, [engine.port for engine in gateway.engines]))
     assert {(await one).status for one in sent} == {200}
 
