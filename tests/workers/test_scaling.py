@@ -409,3 +409,24 @@ def test_what_was_prepared_goes_when_the_load_went_and_the_fleet_shrinks_to_its_
     moments = fleet.run(load, 1600)
     assert (actions(moments).count("prepare"), actions(moments).count("release")) == (1, 1)
     assert (moments[-1].desired, moments[-1].there) == (1, {FIRST: 1, NEXT: 0})
+
+
+def test_the_example_of_the_documentation_is_what_happens() -> None:
+    pools = (
+        SimulatedPool(id=FIRST, slots=4, start_seconds=2.0),
+        SimulatedPool(id=NEXT, slots=8, start_seconds=2.0),
+    )
+    fleet = SimulatedFleet(pools=pools, minimum=1, maximum=8, desired=1, tick_seconds=1.0)
+    loads = {0: 600, 10: 2431, 40: 2800, 60: 4500, 100: 1700}
+    moments = fleet.run(lambda now, ready: tokens(loads[max(since for since in loads if since <= now)]), 720)
+    decided = [(moment.seconds, step.action, step.before, step.after) for moment in moments for step in moment.steps]
+    assert decided == [
+        (15, "up", 1, 3),
+        (40, "prepare", 3, 4),
+        (65, "up", 4, 5),
+        (400, "release", 5, 4),
+        (400, "down", 4, 3),
+        (701, "down", 3, 2),
+    ]
+    there = {moment.seconds: (moment.there[FIRST], moment.there[NEXT]) for moment in moments}
+    assert [there[at] for at in (39, 41, 66, 401, 702)] == [(3, 0), (3, 1), (4, 1), (3, 0), (2, 0)]
