@@ -100,7 +100,11 @@ def celery_worker(data_dir: Path, name: str, *options: str) -> Iterator[subproce
     """Run a real ``celery worker`` against the test database and Redis; leaving the block ends it with SIGTERM."""
     command = [sys.executable, "-m", "celery", "-A", "hearth", "worker", "-n", f"{name}@{NODE}", "-l", "INFO"]
     command += ["-P", "threads", "-c", "2", "--without-gossip", "--without-mingle", *options]
-    environment = os.environ | {"DATABASE_URL": database_url(), "HEARTH_DATA_DIR": str(data_dir)}
+    environment = os.environ | {
+        "DATABASE_URL": database_url(),
+        "HEARTH_DATA_DIR": str(data_dir),
+        "HEARTH_SLOTS": str(SLOTS),
+    }
     with (data_dir / f"{name}.out").open("ab") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
     try:

@@ -34,7 +34,7 @@ from tests.workers.agents import (
 from tests.workers.conftest import Fleet
 from workers import deployments, endpoints, engine_keys, processes, reconcile
 from workers.engines.simulated import SimulatedDriver
-from workers.models import Node, Replica, ReplicaEvent
+from workers.models import Deployment, Node, Replica, ReplicaEvent
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
 
@@ -202,6 +202,23 @@ def test_a_replica_no_longer_wanted_finishes_its_requests_and_leaves_no_process(
     assert path_of(stopped)[-2:] == ["draining", "stopped"]
     assert processes.session_members(leader) == []
     assert records(data_dir) == []
+
+
+def test_a_drain_ends_at_its_deadline_whatever_still_runs(fleet: Fleet, data_dir: Path) -> None:
+    want(fleet, 1, "--decode-tokens-per-second", "1")
+    Deployment.objects.update(drain_seconds=1)
+    with agent_thread(data_dir):
+        (row,) = until(in_state("ready"))
+        link = http.client.HTTPConnection(row.host, row.port or 0, timeout=60)
+        body = {"model": "tiny-chat", "prompt": "Tell me", "max_tokens": 500, "ignore_eos": True, "stream": True}
+        link.request("POST", "/v1/completions", json.dumps(body), headers_for(row))
+        response = link.getresponse()
+        assert response.readline().startswith(b"data: ")
+        deployments.scale(SYSTEM, "chat", 0)
+        reconcile.tick()
+        until(in_state("stopped"))
+        link.close()
+    assert processes.session_members(identity_of(row)) == []
 
 
 def test_an_engine_that_hangs_is_taken_out_of_routing_and_restarted(fleet: Fleet, data_dir: Path) -> None:

@@ -18,6 +18,7 @@ from workers.agent.rows import Program, Wanted
 from workers.engines import zygote_client
 from workers.engines.driver import EngineCommand, EngineSpec, driver_for
 from workers.processes import ProcessIdentity
+from workers.relay.addresses import engine_address
 
 LOG_BYTES = 32 * 1024 * 1024
 GPU = "GPU-"
@@ -37,6 +38,8 @@ class Engine:
     looked_at: float = 0.0
     canary_at: float = field(default_factory=time.monotonic)
     load: Load | None = None
+    #: As the KV relay counts them; None until it has.
+    cached_blocks: int | None = None
     progress_at: float = field(default_factory=time.monotonic)
     observed_at: float = 0.0
     #: Requests have ended, or it never had any.
@@ -166,6 +169,8 @@ class EngineRoom:
         return Engine(record, target, driver_for(row.program.engine).startup_budget_seconds)
 
     def _command(self, row: Wanted, port: int) -> EngineCommand:
+        self._place.make_sockets()
+        published = engine_address(self._place.sockets, row.replica_id, row.generation)
         spec = spec_for(row.program, row.devices, self.log_path(row))
         spec = dataclasses.replace(
             spec,
@@ -173,6 +178,8 @@ class EngineRoom:
             host=row.host or self._place.address,
             port=port,
             api_key=engine_keys.derive(row.replica_id),
+            kv_events_endpoint=published.events,
+            kv_replay_endpoint=published.replay,
             shutdown_timeout_seconds=int(self._shutdown_seconds),
         )
         return driver_for(row.program.engine).command(spec)

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterable
 from typing import cast
+from uuid import UUID
 
 from django.db.models.functions import Now
 
@@ -64,6 +65,12 @@ class Lifecycle:
         """Take an engine in, started or adopted."""
         self._engines[engine.record.replica_id] = engine
         self._bell.watch(engine.record.process)
+
+    def count_blocks(self, replica_id: UUID, blocks: int) -> None:
+        """Take note of how many blocks an engine has cached; written with what else is observed of it."""
+        engine = self._engines.get(cast(ReplicaId, replica_id))
+        if engine is not None:
+            engine.cached_blocks = blocks
 
     def step(self, row: Wanted) -> None:
         """Make the replica's next move, if there is one."""
@@ -183,6 +190,7 @@ class Lifecycle:
             running_requests=0,
             waiting_requests=0,
             kv_usage=0.0,
+            cached_blocks=None,
         )
 
     def _stop(self, row: Wanted, engine: Engine | None) -> None:
@@ -190,7 +198,10 @@ class Lifecycle:
         if engine is None or not engine.running:
             if engine is None or self._bury(engine):
                 gone = {"pid": None, "port": None, "running_requests": 0, "waiting_requests": 0, "kv_usage": 0.0}
-                if self._move(row, "stopped", "nothing of it is left", **gone) and row.state == "draining":
+                gone |= {"cached_blocks": None}
+                asked = engine is not None and engine.terminated_at is not None
+                how = "its engine ended by itself" if asked else "nothing of it is left"
+                if self._move(row, "stopped", how, **gone) and row.state == "draining":
                     telemetry.DRAIN_SECONDS.observe(row.state_seconds)
         elif row.state != "draining":
             engine.drained = row.state in {"starting", "warming"}
@@ -224,7 +235,7 @@ class Lifecycle:
         now = time.monotonic()
         if engine.load is not None and now - engine.observed_at >= self._timing.observe_seconds:
             engine.observed_at = now
-            self._rows.observe(row, engine.load)
+            self._rows.observe(row, engine.load, engine.cached_blocks)
 
     def _move(self, row: Wanted, to: State, reason: str, **changes: object) -> bool:
         """Move the replica and look again at once; False when it has changed in the database."""

@@ -38,7 +38,9 @@ class Place:
         self.logs = folders.data / "logs"
         self.logs.mkdir(parents=True, exist_ok=True)
         self.boot_id = processes.boot_id()
-        self._sockets = folders.sockets
+        self.sockets = folders.sockets
+        #: Held locked by the agent that runs.
+        self.agent_lock = agent_lock(folders.data, node)
 
     @property
     def owner(self) -> str:
@@ -53,16 +55,21 @@ class Place:
         """Return the log of a placeholder's zygotes."""
         return self.logs / f"zygote-{str(placeholder_id)[-8:]}.log"
 
+    @property
+    def relay_log(self) -> Path:
+        """The log of the node's KV relay."""
+        return self.logs / f"relay-{self.node}.log"
+
     def zygote_socket(self, placeholder_id: UUID) -> Path:
         """Return where a placeholder's zygote listens. The folder may not exist yet; see :meth:`make_sockets`."""
-        return self._sockets / f"z-{placeholder_id.hex[-12:]}"
+        return self.sockets / f"z-{placeholder_id.hex[-12:]}"
 
     def make_sockets(self) -> None:
-        """Make the folder of the zygotes' sockets, closed to others. Raises OSError when somebody else has it."""
-        self._sockets.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = self._sockets.lstat()
+        """Make the folder of sockets, closed to others. Raises OSError when somebody else has it."""
+        self.sockets.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = self.sockets.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-            raise PermissionError(f"{self._sockets} is not a folder of our own that is closed to others")
+            raise PermissionError(f"{self.sockets} is not a folder of our own that is closed to others")
 
     def end(self, record: Record, *, timeout_seconds: float) -> bool:
         """Kill what lives of a recorded process and forget it; False when something outlives the timeout."""
@@ -72,6 +79,11 @@ class Place:
             return False
         self.registry.forget(record.holder_id)
         return True
+
+
+def agent_lock(data: Path, node: str) -> Path:
+    """Return the file that a node's agent holds locked while it runs."""
+    return data / f"agent-{node}.lock"
 
 
 def free_port(address: str) -> int:

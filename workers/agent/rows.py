@@ -41,6 +41,8 @@ State = Literal[
     "failed",
 ]
 FAILURE_WINDOW = dt.timedelta(minutes=10)
+#: Longest pause between two statements of a transaction that holds the node.
+LONGEST_PAUSE_MS = 5000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,13 +240,14 @@ class NodeRows:
         with self.owning():
             return bool(self._same(row).update(**changes))
 
-    def observe(self, row: Wanted, load: Load) -> bool:
+    def observe(self, row: Wanted, load: Load, cached_blocks: int | None) -> bool:
         """Write what the engine is doing. False when the replica has changed. Raises Superseded."""
         return self.note(
             row,
             running_requests=load.running,
             waiting_requests=load.waiting,
             kv_usage=load.kv_usage,
+            cached_blocks=cached_blocks,
             observed_at=Now(),
         )
 
@@ -272,13 +275,17 @@ class NodeRows:
 
     @contextlib.contextmanager
     def owning(self) -> Iterator[None]:
-        """Run one transaction with the node row locked against the next agent's :meth:`take`. Raises Superseded."""
+        """Run one transaction with the node row locked against the next agent's :meth:`take`. Raises Superseded.
+
+        The database ends the transaction of an agent that is suspended in it, so the next one need not wait for ever.
+        """
         with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute(
-                "SELECT 1 FROM workers_node WHERE id = %s AND epoch = %s FOR SHARE", [self.node_id, self.epoch]
+                "SELECT set_config('idle_in_transaction_session_timeout', %s, true)"
+                " FROM workers_node WHERE id = %s AND epoch = %s FOR SHARE",
+                [str(LONGEST_PAUSE_MS), self.node_id, self.epoch],
             )
             if cursor.fetchone() is None:
-                telemetry.STALE_FENCE_REJECTS.inc()
                 raise Superseded(self.name, self.epoch)
             yield
 

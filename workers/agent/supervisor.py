@@ -22,7 +22,7 @@ from workers import inventory
 from workers.agent.bell import Bell
 from workers.agent.canaries import CanarySink
 from workers.agent.counts import Counts
-from workers.agent.place import Folders
+from workers.agent.place import Folders, agent_lock
 from workers.agent.rows import NodeRows
 from workers.agent.tenure import Tenure
 from workers.agent.timing import Timing
@@ -149,7 +149,8 @@ class Supervisor:
 
         The kernel drops the lock with the process, however it ends.
         """
-        descriptor = os.open(self._data_dir / f"agent-{self.node}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = agent_lock(self._data_dir, self.node)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         stack.callback(os.close, descriptor)
         waiting = False
         while not self._stopping.is_set():

@@ -15,6 +15,7 @@ from workers.agent.lifecycle import Lifecycle
 from workers.agent.place import Folders, Place
 from workers.agent.placeholder_rows import Held, PlaceholderRows
 from workers.agent.probes import Prober
+from workers.agent.relaying import RelayKeeper
 from workers.agent.rows import NodeRows, Wanted
 from workers.agent.starting import Starter
 from workers.agent.timing import Timing
@@ -53,8 +54,10 @@ class Tenure:
         self._warming = Warming(self._held, self._zygotes, self._gate, bell, timing, counts)
         self._starter = Starter(rows, self._engines, self._warming, self._gate, bell, timing, counts)
         prober = Prober(sink, timeout_seconds=timing.probe_timeout_seconds)
+        self._relay = RelayKeeper(self._place)
         self._lifecycle = Lifecycle(rows, self._engines, self._starter, prober, bell, timing)
         self._swept_at = self._looked_at = time.monotonic()
+        self._counted_at = 0.0
 
     def begin(self) -> int:
         """Take over what an earlier agent left, end what is nobody's, and register the devices.
@@ -91,6 +94,9 @@ class Tenure:
         self._lifecycle.bury_all_but({row.replica_id for row in rows})
         self._gate.forget_all_but({*(row.replica_id for row in rows), *(row.placeholder_id for row in held)})
         now = time.monotonic()
+        if now - self._counted_at >= self._timing.observe_seconds:
+            self._counted_at = now
+            self._see_to_relay()
         if now - self._looked_at >= self._timing.devices_seconds:
             self._looked_at = now
             self._look_at_devices()
@@ -123,6 +129,14 @@ class Tenure:
                     self._lifecycle.keep(promoted)
             else:
                 self._starter.abandon(row, zygote, f"the replica was {row.state} when the agent came back")
+
+    def _see_to_relay(self) -> None:
+        try:
+            self._relay.keep()
+        except OSError as error:
+            log.error("node %s: its KV relay cannot be started: %s", self._place.node, error)
+        for replica_id, blocks in self._relay.counts().items():
+            self._lifecycle.count_blocks(replica_id, blocks)
 
     def _look_at_devices(self) -> None:
         try:
