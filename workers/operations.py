@@ -20,6 +20,7 @@ from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder,
 #: Placeholders that a pool may keep on each node.
 MAX_PLACEHOLDERS = 64
 LEVELS = (Level.H0.value, Level.H2.value)
+LEAVES = "stops once its replacement serves, or at once where there is no room for one"
 
 _Held = Placeholder.State
 
@@ -99,7 +100,7 @@ def drain(actor: Actor, target: str) -> Effect:
     if changed:
         audit.record(actor, "replica.drained", ("replica", row.id), before={"leaving": False}, after={"leaving": True})
         _look_again(row.node)
-    return Effect(target=name, changed=changed, now="stops once its replacement serves")
+    return Effect(target=name, changed=changed, now=LEAVES)
 
 
 @transaction.atomic
@@ -238,7 +239,7 @@ def _drain_node(actor: Actor, node: Node) -> Effect:
         after = {"cordoned": True, "replicas": running.count(), "placeholders_evicted": evicted}
         audit.record(actor, "node.drained", ("node", node.id), before={"cordoned": not cordoned}, after=after)
         _look_again(node)
-    now = f"is cordoned; {running.count()} replicas stop once their replacements serve"
+    now = f"is cordoned; of {running.count()} replicas each {LEAVES}"
     return Effect(target=f"node {node.name}", changed=changed, now=now)
 
 
@@ -246,7 +247,7 @@ def _leave(actor: Actor, replicas: list[Replica]) -> bool:
     """Mark the replicas for replacement; False when all of them were."""
     fresh = [row for row in replicas if not row.leaving]
     Replica.objects.filter(id__in=[row.id for row in fresh]).update(leaving=True)
-    reason = f"drained by {actor.name}: it stops once its replacement serves"
+    reason = f"drained by {actor.name}: it {LEAVES}"
     ReplicaEvent.objects.bulk_create(
         ReplicaEvent(replica=row, from_state=row.state, to_state=row.state, reason=reason) for row in fresh
     )

@@ -52,6 +52,8 @@ def hint(nodes: Iterable[str]) -> None:
 
 def _send_hints(nodes: tuple[str, ...]) -> None:
     """Send them over a connection of their own: the pool's would wait for a broker that is away, retry by retry."""
+    if not current_app.conf.broker_write_url:
+        return  # a process without Hearth's Celery app, as the supervisor that fills a new database
     try:
         with current_app.connection_for_write(transport_options=HINT_PATIENCE) as link:
             link.ensure_connection(max_retries=0)

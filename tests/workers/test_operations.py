@@ -94,7 +94,7 @@ def test_a_drained_replica_serves_until_its_replacement_does(fleet: Fleet) -> No
     reconcile.tick()
     (old,) = serve(1)
     first, _ = twice(lambda: operations.drain(ADA, str(old.id)[-6:]))
-    assert first.now == "stops once its replacement serves"
+    assert first.now == operations.LEAVES
     audited("replica.drained")
     reconcile.tick()
     reconcile.tick()
@@ -106,7 +106,7 @@ def test_a_drained_replica_serves_until_its_replacement_does(fleet: Fleet) -> No
     old.refresh_from_db()
     assert old.desired_state == "stopped" and old.drain_deadline is not None
     reasons = list(ReplicaEvent.objects.filter(replica=old).order_by("-id").values_list("reason", flat=True))[:2]
-    assert reasons == ["an operator drained it", "drained by ada: it stops once its replacement serves"]
+    assert reasons == ["an operator drained it", f"drained by ada: it {operations.LEAVES}"]
     again = operations.drain(ADA, f"chat/{str(old.id)[-6:]}")
     assert not again.changed and again.now == "is ready and no longer wanted"
 
@@ -117,7 +117,7 @@ def test_a_drained_node_empties_onto_another_and_uncordon_takes_back_what_has_no
     serve(2)
     keep_warm(fleet)
     effect, _ = twice(lambda: operations.drain(ADA, "n1"))
-    assert effect.now == "is cordoned; 2 replicas stop once their replacements serve"
+    assert effect.now == f"is cordoned; of 2 replicas each {operations.LEAVES}"
     assert audited("node.drained")[1] == {"cordoned": True, "replicas": 2, "placeholders_evicted": 1}
     assert Placeholder.objects.get().state == "evicting"
     twice(lambda: operations.uncordon(ADA, "n1"))

@@ -27,7 +27,7 @@ from tests.workers.agents import (
     until,
 )
 from tests.workers.conftest import Fleet, add_node
-from workers import leases, reconcile
+from workers import leases, operations, reconcile
 from workers.models import Deployment, Level, Node, Placeholder, Pool, Replica, Slot, StartTime
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
@@ -100,7 +100,7 @@ def test_each_verb_is_done_by_two_workers_and_audited_once(fleet: Fleet) -> None
     said = say("promote", placeholder=short, deployment="chat")
     promoted = Replica.objects.get(placeholder=kept)
     assert said == f"placeholder {short} is replica chat/{str(promoted.id)[-6:]}"
-    assert say("drain", target=str(promoted.id)[-6:]).endswith("stops once its replacement serves")
+    assert say("drain", target=str(promoted.id)[-6:]).endswith(operations.LEAVES)
     assert say("cordon", node="n2").startswith("node n2 is cordoned")
     assert say("uncordon", node="n2").startswith("node n2 takes replicas")
     assert say("warm", pool="local", per_node=1, level="h2") == "pool local keeps 1 placeholders at h2 on each node"
