@@ -18,11 +18,13 @@ from django.db.models.functions import Now
 from workers import autoscaler, endpoints, leases, shelves
 from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Replica, ReplicaEvent, Slot
 from workers.placement import DeploymentView, NodeView, Plan, ReplicaView, StopReason, plan
+from workers.presence import Presence
 
 LOCK_KEY = 0x48_65_61_72_74_68_01  # "Hearth", tick
 #: An agent renews its node's lease every second; a node silent for this long has lost its replicas.
 LEASE = dt.timedelta(seconds=15)
-#: How long the database must have been up before a lease counts as expired: while it was down no agent could renew.
+#: How long the database must have been up, and have answered this process without a pause, before a lease counts as
+#: expired: while it was down, or frozen, no agent could renew.
 DATABASE_GRACE = LEASE
 #: How long a node where a deployment failed to start is not offered to it again.
 FAILED_REST = dt.timedelta(minutes=10)
@@ -37,6 +39,8 @@ _REASONS: dict[StopReason, str] = {
     "drained": "an operator drained it",
     "crashed": "it crashed, and a warm placeholder takes over",
 }
+
+_presence = Presence()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +57,11 @@ class Outcome:
 @transaction.atomic
 def tick() -> Outcome | None:
     """Do one round; None when another process is doing one. Idempotent."""
-    if not lock(wait=False):
+    locked = lock(wait=False)
+    present = _presence.note()
+    if not locked:
         return None
-    lost = _mark_lost()
+    lost = _mark_lost() if present >= DATABASE_GRACE else 0
     autoscaler.decide_all()
     steps = plan(_deployments(), _nodes())
     placed = _place(steps)

@@ -1,0 +1,28 @@
+"""For how long the database has been there, as this process sees it: while it was away nobody could renew a lease."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Callable
+
+#: Ticks come every two seconds. A longer pause between two means that the database, or this process, was away; a
+#: shorter one ends before any lease.
+LONGEST_PAUSE_SECONDS = 8.0
+
+
+class Presence:
+    """How long the database has answered without a pause. ``clock`` returns seconds that never go back."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since: float | None = None
+        self._last = 0.0
+
+    def note(self) -> dt.timedelta:
+        """Take note that it answers now, and return for how long it has."""
+        now = self._clock()
+        if self._since is None or now - self._last > LONGEST_PAUSE_SECONDS:
+            self._since = now
+        self._last = now
+        return dt.timedelta(seconds=now - self._since)
