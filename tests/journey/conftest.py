@@ -1,4 +1,4 @@
-"""A running instance of its own: `hearth up` in a temporary folder, on free ports, with two real vLLM replicas."""
+"""Running instances of their own: `hearth up` in a temporary folder, on free ports."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,19 +22,14 @@ from tests.ports import INSTANCE_PORTS, free_ports
 UP_TIMEOUT_SECONDS = 600
 
 
-@pytest.fixture(scope="session")
-def instance() -> Iterator[Instance]:
-    """Start an instance once for all journey tests; its logs are shown when it does not come up."""
+@contextmanager
+def running(**settings: str) -> Iterator[Instance]:
+    """Run an instance for as long as the block lasts; its logs are shown when it does not come up."""
     folder = Path(tempfile.mkdtemp(prefix="hearth-journey-"))
     folder.chmod(0o711)
     names = ("DATABASE_URL", "DATABASE_OWNER_URL", "REDIS_URL", "HEARTH_ROLE", "DJANGO_SETTINGS_MODULE")
     environment = {name: value for name, value in os.environ.items() if name not in names}
-    environment |= {
-        "HEARTH_DATA_DIR": str(folder),
-        "HEARTH_PORT": str(free_ports(INSTANCE_PORTS)),
-        "HEARTH_ENGINE": "vllm",
-        "HEARTH_REPLICAS": "2",
-    }
+    environment |= {"HEARTH_DATA_DIR": str(folder), "HEARTH_PORT": str(free_ports(INSTANCE_PORTS)), **settings}
     command = [str(Path(sys.executable).with_name("hearth"))]
     try:
         up = subprocess.run(
@@ -49,6 +45,20 @@ def instance() -> Iterator[Instance]:
     finally:
         subprocess.run([*command, "down"], env=environment, timeout=120, check=False)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def instance() -> Iterator[Instance]:
+    """Start an instance with two real vLLM replicas, once for all journey tests."""
+    with running(HEARTH_ENGINE="vllm", HEARTH_REPLICAS="2") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def simulated() -> Iterator[Instance]:
+    """Start an instance with two simulated engines, which holds requests for longer than a busy machine starts one."""
+    with running(HEARTH_ENGINE="simulated", HEARTH_REPLICAS="2", HEARTH_HOLD_SECONDS="180") as found:
+        yield found
 
 
 @pytest.fixture(scope="session", params=["gateway", "view"])
