@@ -42,6 +42,22 @@ class ReplicaStatus:
         return self.state == "ready" and self.desired_state == "running"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceholderStatus:
+    """One placeholder that has a slot. ``level`` is how warm it is now, ``warm_seconds`` what that took."""
+
+    id: str
+    node: str
+    state: str
+    level: str
+    warm_seconds: float | None
+    reason: str
+
+    def __str__(self) -> str:
+        took = "" if self.warm_seconds is None else f" after {self.warm_seconds:.1f} s"
+        return f"{self.id[-6:]} {self.state} at {self.level}{took} on {self.node}"
+
+
 def migrate(instance: Instance) -> None:
     """Bring the database to this version as its owner, in a process of its own. Raises MigrationFailed.
 
@@ -67,11 +83,14 @@ def _manage(instance: Instance, *arguments: str) -> None:
 
 
 def connect(instance: Instance) -> None:
-    """Set Django up in this process as role hearth_app. Idempotent."""
+    """Set Django up in this process as role hearth_app, and Celery for the hints that verbs send. Idempotent."""
     os.environ.update(instance.environment())
     import django
 
     django.setup()
+    from hearth.celery import app
+
+    app.set_current()
 
 
 def bootstrap(instance: Instance, engine: Engine) -> Bootstrapped:
@@ -98,6 +117,30 @@ def replicas() -> list[ReplicaStatus]:
             last_error=row.last_error,
         )
         for row in rows.select_related("deployment", "node").order_by("created_at", "id")
+    ]
+
+
+def placeholders() -> list[PlaceholderStatus] | None:
+    """Return the placeholders, oldest first; None while the database cannot be asked. Needs :func:`connect`."""
+    from django.db import Error
+
+    from workers import shelves
+    from workers.models import Placeholder
+
+    try:
+        rows = list(Placeholder.objects.filter(state__in=shelves.HELD).select_related("node").order_by("id"))
+    except Error:
+        return None
+    return [
+        PlaceholderStatus(
+            id=str(row.id),
+            node=row.node.name,
+            state=row.state,
+            level=row.level,
+            warm_seconds=row.warm_seconds,
+            reason=row.reason,
+        )
+        for row in rows
     ]
 
 

@@ -72,6 +72,11 @@ class Instance:
         return self.data_dir / "up.json"
 
     @property
+    def node_path(self) -> Path:
+        """What `hearth node` is part of; there only while it runs."""
+        return self.data_dir / "node.json"
+
+    @property
     def lock_path(self) -> Path:
         return self.data_dir / "lock"
 

@@ -23,6 +23,7 @@ def clear(instance: Instance) -> list[str]:
     """
     ended = clear_roles(instance) + _end_recorded(instance.engines_dir, grace_seconds=GRACE_SECONDS)
     instance.up_path.unlink(missing_ok=True)
+    instance.node_path.unlink(missing_ok=True)
     return ended
 
 

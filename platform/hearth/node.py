@@ -6,7 +6,9 @@ and the next start adopts them; stopped in order, it lets them finish, and other
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 from hearth import fleet, leftovers, lock, preflight, secrets
 from hearth.engine_choice import choose
@@ -24,10 +26,11 @@ FRONT_ROLES = frozenset({"gateway", "portal", "inference"})
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
-    """What the node is now part of."""
+class Member:
+    """The content of ``node.json``: the pool that the node is in, and the roles that it runs."""
 
     pool: str
+    roles: list[str]
 
 
 class NodeHost:
@@ -57,6 +60,7 @@ class NodeHost:
                 self._end()
 
     def _start(self) -> None:
+        self._instance.node_path.unlink(missing_ok=True)
         ended = leftovers.clear_roles(self._instance)
         if ended:
             self._progress.say(f"Ended what a killed node left: {', '.join(ended)}; its engines go on")
@@ -64,18 +68,20 @@ class NodeHost:
         fleet.connect(self._instance)
         check_membership(OF_A_NODE)
         engine = self._choose_engine()
-        joined = self._join()
+        pool = self._join()
         self._joined = True
         fleet.disconnect()
         self._keeper.start(self._roles, engine)
-        self._progress.say(f"Ready: node {self._instance.node} of pool {joined.pool}")
+        member = Member(pool, [role.name for role in self._roles])
+        self._instance.node_path.write_text(json.dumps(asdict(member)))
+        self._progress.say(f"Ready: node {self._instance.node} of pool {pool}")
 
     def _choose_engine(self) -> fleet.Engine:
         """Install vLLM where it is missing; a node without it would fail every replica placed on it."""
         wanted = self._instance if self._instance.engine == "simulated" else replace(self._instance, engine="vllm")
         return choose(wanted, self._progress, stopping=self._keeper.stop.asked)
 
-    def _join(self) -> Joined:
+    def _join(self) -> str:
         from hearth import cluster
 
         mark = self._instance.data_dir / LEFT_MARK
@@ -83,7 +89,7 @@ class NodeHost:
         if mark.exists():
             cluster.rejoin(self._instance.node)
             mark.unlink()
-        return Joined(pool.name)
+        return pool.name
 
     def _leave(self) -> int:
         from hearth import cluster
@@ -93,6 +99,7 @@ class NodeHost:
         return cluster.leave(self._instance.node)
 
     def _end(self) -> None:
+        self._instance.node_path.unlink(missing_ok=True)
         if self._joined:
             self._progress.say("Leaving")
         self._keeper.end(self._leave)
@@ -100,6 +107,14 @@ class NodeHost:
             fleet.disconnect()
             self._progress.say("Stopped")
         self._keeper.forget()
+
+
+def read(path: Path) -> Member | None:
+    """Return what a running node wrote; None while there is none."""
+    try:
+        return Member(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def check(instance: Instance) -> None:

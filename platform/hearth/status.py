@@ -1,4 +1,4 @@
-"""What `hearth status` says: every process of an instance, its replicas and its backlog, without a secret."""
+"""What `hearth status` says: the processes of an instance or a node, its replicas, its backlog, and no secret."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hearth import children, fleet, secrets, summary
-from hearth.fleet import ReplicaStatus
+from hearth import children, fleet, node, secrets, summary
+from hearth.fleet import PlaceholderStatus, ReplicaStatus
 from hearth.instance import Instance
 from hearth.keeper import keeper_process
 from hearth.roles import ROLES
@@ -41,13 +41,15 @@ class ServerStatus:
 class Status:
     """The instance now. ``state``: up, degraded (up, but a role or replica is not), starting or down.
 
-    ``wal_backlog_bytes`` is usage written but not yet in the database. It and ``replicas`` are None while the
-    database cannot be asked.
+    ``pool`` is that of a node that `hearth node` runs; ``replicas`` and ``placeholders`` are then that node's.
+    ``wal_backlog_bytes`` is usage written but not yet in the database. The three are None while the database cannot be
+    asked.
     """
 
     state: str
     pid: int | None
     data_dir: str
+    pool: str | None
     engine: str | None
     api_base: str
     portal_url: str
@@ -56,7 +58,17 @@ class Status:
     roles: tuple[RoleStatus, ...]
     servers: tuple[ServerStatus, ...]
     replicas: tuple[ReplicaStatus, ...] | None
+    placeholders: tuple[PlaceholderStatus, ...] | None
     wal_backlog_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What the database says; all None while it cannot be asked."""
+
+    replicas: tuple[ReplicaStatus, ...] | None = None
+    placeholders: tuple[PlaceholderStatus, ...] | None = None
+    wal_backlog_bytes: int | None = None
 
 
 def read(instance: Instance) -> Status:
@@ -64,12 +76,15 @@ def read(instance: Instance) -> Status:
     supervisor = keeper_process(instance)
     now = phase(instance)
     ready = summary.read(instance.up_path) if now == "up" else None
-    roles = tuple(_role(instance, role.name, supervised=supervisor is not None) for role in ROLES)
-    replicas, backlog = _ask_database(instance) if now != "down" else (None, None)
+    member = node.read(instance.node_path) if now == "up" else None
+    names = member.roles if member else [role.name for role in ROLES]
+    roles = tuple(_role(instance, name, supervised=supervisor is not None) for name in names)
+    asked = _ask_database(instance, only_here=member is not None) if now != "down" else _Asked()
     return Status(
-        state=_worst(instance, now, roles, replicas),
+        state=_worst(now, roles, asked, needed=0 if member else instance.replicas),
         pid=supervisor.pid if supervisor else None,
         data_dir=str(instance.data_dir),
+        pool=member.pool if member else None,
         engine=ready.engine if ready else None,
         api_base=instance.api_base,
         portal_url=instance.portal_url,
@@ -77,8 +92,9 @@ def read(instance: Instance) -> Status:
         tenants=tuple(tenant.slug for tenant in ready.tenants) if ready else (),
         roles=roles,
         servers=_servers(instance),
-        replicas=replicas,
-        wal_backlog_bytes=backlog,
+        replicas=asked.replicas,
+        placeholders=asked.placeholders,
+        wal_backlog_bytes=asked.wal_backlog_bytes,
     )
 
 
@@ -89,7 +105,8 @@ def as_json(found: Status) -> dict[str, Any]:
 
 def text(found: Status) -> str:
     """Return the status as a table for a person."""
-    lines = [f"{found.state:<10} {found.data_dir}", f"API {found.api_base}   portal {found.portal_url}", ""]
+    place = f"node of pool {found.pool}" if found.pool else f"API {found.api_base}   portal {found.portal_url}"
+    lines = [f"{found.state:<10} {found.data_dir}", place, ""]
     for role in found.roles:
         uptime = "" if role.uptime_seconds is None else f"{role.uptime_seconds:8.0f} s"
         lines.append(
@@ -101,6 +118,7 @@ def text(found: Status) -> str:
         lines.append(
             f"  replica {replica.deployment}/{replica.id[-6:]} {replica.state} on {replica.node}:{replica.port}"
         )
+    lines += [f"  placeholder {placeholder}" for placeholder in found.placeholders or ()]
     if found.wal_backlog_bytes is not None:
         lines.append(f"  usage not yet in the database: {found.wal_backlog_bytes} bytes")
     return "\n".join(lines)
@@ -136,22 +154,28 @@ def _server(name: str, process: ProcessIdentity | None, *, external: bool) -> Se
     return ServerStatus(name=name, state=state, pid=process.pid if process else None)
 
 
-def _ask_database(instance: Instance) -> tuple[tuple[ReplicaStatus, ...] | None, int | None]:
-    """Return replicas and backlog; None for each while the database is away or not migrated yet."""
+def _ask_database(instance: Instance, *, only_here: bool) -> _Asked:
+    """Return what the database says, of this node alone or of all; nothing while it is away or not migrated yet."""
     from django.db import Error
 
     fleet.connect(instance)
+
+    def concerns(each: ReplicaStatus | PlaceholderStatus) -> bool:
+        return not only_here or each.node == instance.node
+
     try:
-        return tuple(fleet.replicas()), fleet.wal_backlog_bytes()
+        return _Asked(
+            replicas=tuple(filter(concerns, fleet.replicas())),
+            placeholders=tuple(filter(concerns, fleet.placeholders() or ())),
+            wal_backlog_bytes=fleet.wal_backlog_bytes(),
+        )
     except Error:
-        return None, None
+        return _Asked()
 
 
-def _worst(
-    instance: Instance, now: str, roles: tuple[RoleStatus, ...], replicas: tuple[ReplicaStatus, ...] | None
-) -> str:
+def _worst(now: str, roles: tuple[RoleStatus, ...], asked: _Asked, *, needed: int) -> str:
     if now != "up":
         return now
-    ready = sum(replica.serves for replica in replicas or ())
-    well = all(role.state == "running" for role in roles) and ready >= instance.replicas
+    ready = sum(replica.serves for replica in asked.replicas or ())
+    well = all(role.state == "running" for role in roles) and ready >= needed
     return "up" if well else "degraded"

@@ -24,6 +24,9 @@ from hearth.summary import Summary
 
 SERVERS_CHECK_SECONDS = 1.0
 STILL_WAITING_SECONDS = 10.0
+#: How often, and for how long, a started instance looks whether its placeholders are warm, to say so.
+PLACEHOLDERS_CHECK_SECONDS = 2.0
+PLACEHOLDERS_PATIENCE_SECONDS = 300.0
 
 
 class Supervisor:
@@ -36,6 +39,8 @@ class Supervisor:
         self._postgres: PostgresServer | None = None
         self._redis: RedisServer | None = None
         self._servers_checked = 0.0
+        self._placeholders_checked = 0.0
+        self._placeholders_until = 0.0
         self._database_ready = False
 
     def run(self, *, show_summary: bool) -> None:
@@ -49,8 +54,10 @@ class Supervisor:
         with lock.hold(self._instance.lock_path):
             try:
                 self._start(show_summary=show_summary)
+                self._placeholders_until = time.monotonic() + PLACEHOLDERS_PATIENCE_SECONDS
                 while not self._keeper.stop.asked():
                     self._tick()
+                    self._tell_of_placeholders()
             finally:
                 self._end()
 
@@ -147,6 +154,18 @@ class Supervisor:
             except EmbeddedServerError as error:  # tried again in a second; what serves without it goes on
                 self._progress.say_if_new(name, str(error))
 
+    def _tell_of_placeholders(self) -> None:
+        """Say it once this node's placeholders are warm. Nothing waits for them: they are for the next replica."""
+        now = time.monotonic()
+        if now > self._placeholders_until or now - self._placeholders_checked < PLACEHOLDERS_CHECK_SECONDS:
+            return
+        self._placeholders_checked = now
+        found = [each for each in fleet.placeholders() or () if each.node == self._instance.node]
+        if found and all(each.state == "warm" for each in found):
+            self._progress.say(f"Warm placeholders: {', '.join(map(str, found))}")
+            self._placeholders_until = 0.0
+        fleet.disconnect()
+
     def _end(self) -> None:
         """Stop everything that was started, in order; a second signal kills what is left of each stage."""
         started = bool(self._keeper.has_children or self._postgres or self._redis)
@@ -177,7 +196,7 @@ def _answers(url: str) -> bool:
 
 
 def phase(instance: Instance) -> str:
-    """Return ``up``, ``starting`` (or stopping: no up.json, a supervisor lives) or ``down``."""
+    """Return ``up``, ``starting`` (or stopping: neither up.json nor node.json, a supervisor lives) or ``down``."""
     if not lock.is_held(instance.lock_path):
         return "down"
-    return "up" if instance.up_path.exists() else "starting"
+    return "up" if instance.up_path.exists() or instance.node_path.exists() else "starting"

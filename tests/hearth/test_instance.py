@@ -61,6 +61,14 @@ def test_a_second_up_says_that_it_runs_and_prints_the_same(instance: Instance) -
     assert instance.up_json == first
 
 
+def test_placeholders_get_warm_afterwards_and_are_shown(instance: Instance) -> None:
+    instance.up()
+    wait_for(lambda: [found["state"] for found in instance.status()["placeholders"]] == ["warm"])
+    log = instance.folder / "logs" / "supervisor.log"
+    wait_for(lambda: "Warm placeholders: " in log.read_text())
+    assert "placeholder" in instance.run("status").stdout
+
+
 def test_status_names_every_process_and_no_secret(instance: Instance) -> None:
     up = instance.up()
     found = instance.status()

@@ -153,6 +153,9 @@ def test_a_second_node_serves_and_is_replaced_when_its_machine_is_lost(first: In
     second.start_node()
     wait_for(lambda: _free_slots(first, "second") == 2, "the node", 60)
     assert "Ready: node second of pool local-cpu" in second.said()
+    status = json.loads(second.run("status", "--json").stdout)
+    assert (status["state"], status["pool"], status["replicas"]) == ("up", "local-cpu", [])
+    assert [(role["name"], role["state"]) for role in status["roles"]] == [("drain", "running"), ("agent", "running")]
 
     _scale(first, 2)
     [replica] = wait_for(lambda: _second_ones(first), "a replica on the second node", 60)
@@ -181,7 +184,7 @@ def test_a_killed_node_keeps_its_engines_and_a_stopped_one_hands_over(first: Ins
     assert second.engines() == [engine]
     assert session_members(engine)
 
-    again.terminate()
+    assert second.run("down").stdout == "Stopped.\n"
     assert again.wait(timeout=90) == 0
     assert session_members(engine) == []
     assert _is_cordoned(first, "second")
