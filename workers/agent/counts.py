@@ -15,5 +15,3 @@ class Counts:
     promoted: int = 0
     promotions_failed: int = 0
     slots_quarantined: int = 0
-    #: Of the last eviction: from the agent's first look at it until nothing of it lived.
-    eviction_seconds: float | None = None

@@ -286,6 +286,7 @@ class NodeRows:
                 [str(LONGEST_PAUSE_MS), self.node_id, self.epoch],
             )
             if cursor.fetchone() is None:
+                telemetry.STALE_FENCE_REJECTS.inc()
                 raise Superseded(self.name, self.epoch)
             yield
 

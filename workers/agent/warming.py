@@ -200,8 +200,7 @@ class Warming:
         since = self._evicting_since.setdefault(row.placeholder_id, time.monotonic())
         if (zygote is None or self.end(zygote)) and self._move(row, "evicted", row.reason, pid=None):
             self._counts.placeholders_evicted += 1
-            self._counts.eviction_seconds = time.monotonic() - since
-            telemetry.EVICT_SECONDS.observe(self._counts.eviction_seconds)
+            telemetry.EVICT_SECONDS.observe(time.monotonic() - since)
 
     def _give_up(self, row: Held, zygote: Zygote | None, reason: str) -> None:
         """End the placeholder with its lease: its slot cannot be used."""
