@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from django.db.models import Count, F, FilteredRelation, Q, Sum
 
@@ -45,12 +46,12 @@ class Census:
 
 def take() -> Census:
     """Count everything, in five short queries. Raises django.db.Error."""
-    desired = {
+    desired: dict[tuple[str, ...], int] = {
         (name,): wanted
         for name, wanted in Deployment.objects.filter(archived_at=None).values_list("name", "desired_replicas")
     }
     return Census(
-        replicas=_replicas([name for (name,) in desired]),
+        replicas=_replicas([name for name, *_ in desired]),
         desired=desired,
         slots=_slots(),
         placeholders=_placeholders(),
@@ -88,6 +89,7 @@ def _placeholders() -> dict[tuple[str, ...], int]:
 def _starts() -> tuple[Starts, ...]:
     within = {f"within_{place}": Count("id", filter=Q(seconds__lte=bound)) for place, bound in enumerate(START_BOUNDS)}
     rows = StartTime.objects.values("level", pool_name=F("pool__name"), model=F("revision__model__name"))
+    counted: Iterable[Any] = rows.annotate(count=Count("id"), total=Sum("seconds"), **within).order_by("level")
     return tuple(
         Starts(
             level=row["level"],
@@ -97,5 +99,5 @@ def _starts() -> tuple[Starts, ...]:
             count=row["count"],
             seconds=row["total"],
         )
-        for row in rows.annotate(count=Count("id"), total=Sum("seconds"), **within).order_by("level")
+        for row in counted
     )
