@@ -95,6 +95,7 @@ class ReplicaLine:
     startup_seconds: float | None
     running_requests: int
     waiting_requests: int
+    cached_blocks: int | None
     last_error: str
 
 
@@ -238,6 +239,7 @@ def replicas(node: str | None = None) -> tuple[ReplicaLine, ...]:
             startup_seconds=row.startup_seconds,
             running_requests=row.running_requests,
             waiting_requests=row.waiting_requests,
+            cached_blocks=row.cached_blocks,
             last_error=row.last_error,
         )
         for row in rows.order_by("id")

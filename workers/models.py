@@ -221,6 +221,8 @@ class Replica(models.Model):
     running_requests = models.PositiveIntegerField(default=0)
     waiting_requests = models.PositiveIntegerField(default=0)
     kv_usage = models.FloatField(default=0.0)
+    #: Blocks in its prefix cache, as the node's KV relay counts them.
+    cached_blocks = models.PositiveIntegerField(null=True, blank=True)
     observed_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -371,6 +373,8 @@ class GatewayLoad(models.Model):
     held_requests = models.PositiveIntegerField(default=0)
     held_tokens = models.PositiveBigIntegerField(default=0)
     reported_at = models.DateTimeField(db_default=Now())
+    #: When it last had a request: short ones begin and end between two reports.
+    busy_at = models.DateTimeField(null=True)
 
     class Meta:
         constraints = (models.UniqueConstraint(fields=("process", "deployment"), name="load_once_per_process"),)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 from uuid import UUID
 
+from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import BooleanField, ExpressionWrapper, F, Q
 from django.db.models.functions import Now
@@ -127,7 +128,8 @@ class NodeRows:
             node.epoch += 1
             node.boot_id = processes.boot_id()
             node.agent_pid = os.getpid()
-            node.save(update_fields=["epoch", "boot_id", "agent_pid"])
+            node.address = settings.NODE_ADDRESS
+            node.save(update_fields=["epoch", "boot_id", "agent_pid", "address"])
         return cls(node)
 
     def register(self, devices: Iterable[Device]) -> None:

@@ -16,6 +16,9 @@ log = logging.getLogger(__name__)
 
 #: The publisher answers between two looks at its queue, up to 100 ms apart.
 REPLAY_TIMEOUT_SECONDS = 5.0
+#: After so long without an event the engine is asked what comes next: what it published before our subscription
+#: reached it, or while its queue was full, leaves no gap to be seen.
+QUIET_SECONDS = 2.0
 _END = -1
 
 
@@ -40,6 +43,9 @@ class Source:
             # First what was published before anybody listened; a process that has just started repeats nothing.
             await self._repeat()
             while True:
+                if not await live.poll(int(QUIET_SECONDS * 1000)):
+                    await self._repeat()
+                    continue
                 frames = await live.recv_multipart()
                 if len(frames) == 3:
                     await self._take(int.from_bytes(frames[1], "big"), frames[2])
