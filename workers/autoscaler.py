@@ -53,6 +53,7 @@ class _Fleet:
     warm: frozenset[tuple[UUID, str]]
     measured: Summaries
     demand: Mapping[UUID, Load]
+    busy_at: Mapping[UUID, dt.datetime]
 
 
 def decide_all() -> int:
@@ -81,6 +82,7 @@ def decide_all() -> int:
     Deployment.objects.bulk_update(changed, ("desired_replicas", *_REMEMBERED))
     DeploymentPool.objects.bulk_update(links, ("prepared_replicas", "not_needed_since"))
     ScaleDecision.objects.bulk_create(decisions)
+    loads.forget_silent()
     return scaled
 
 
@@ -101,6 +103,7 @@ def _fleet(rows: Sequence[Deployment]) -> _Fleet:
         warm=frozenset(warm.values_list("node__pool_id", "engine").distinct()),
         measured=start_times.summaries({row.revision_id for row in rows}),
         demand=loads.demand(),
+        busy_at=loads.busy_at(),
     )
 
 
@@ -160,6 +163,7 @@ def _facts(row: Deployment, fleet: _Fleet) -> Facts:
         load=fleet.demand.get(row.id, Load()) if fleet.demand else None,
         pools=tuple(_pool_facts(row, link, fleet) for link in fleet.links[row.id]),
         memory=Memory(**{name: getattr(row, name) for name in _REMEMBERED}),
+        busy_at=fleet.busy_at.get(row.id),
     )
 
 

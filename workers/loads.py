@@ -7,11 +7,11 @@ the database's clock alone.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-from django.db.models import Sum
+from django.db.models import Max, Sum
 from django.db.models.functions import Now
 
 from workers.models import Deployment, GatewayLoad
@@ -21,6 +21,7 @@ KEEP_ALIVE_SECONDS = 3.0
 LASTS = dt.timedelta(seconds=10)
 #: A row of a process that has been silent for this long is removed: the process is gone.
 FORGOTTEN_AFTER = dt.timedelta(minutes=10)
+_WRITTEN = ("in_flight_requests", "in_flight_tokens", "held_requests", "held_tokens", "reported_at")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,30 +34,33 @@ class Load:
     held_tokens: int = 0
 
 
-def report(process: str, loads: Mapping[UUID, Load]) -> None:
+def report(process: str, loads: Mapping[UUID, Load], busy: Collection[UUID] = ()) -> None:
     """Write down what one process has, by deployment; a deployment it does not name keeps its row.
 
-    One statement beside the check that each deployment is still there.
+    ``busy`` had a request since the last report, even if it has none now. At most two statements beside the check that
+    each deployment is still there.
     """
     known = set(Deployment.objects.filter(id__in=loads).values_list("id", flat=True))
-    GatewayLoad.objects.bulk_create(
-        [
-            GatewayLoad(
-                process=process,
-                deployment_id=deployment_id,
-                in_flight_requests=load.in_flight_requests,
-                in_flight_tokens=load.in_flight_tokens,
-                held_requests=load.held_requests,
-                held_tokens=load.held_tokens,
-                reported_at=Now(),
-            )
-            for deployment_id, load in sorted(loads.items())
-            if deployment_id in known
-        ],
-        update_conflicts=True,
-        unique_fields=("process", "deployment"),
-        update_fields=("in_flight_requests", "in_flight_tokens", "held_requests", "held_tokens", "reported_at"),
-    )
+    idle = {each for each in known if each not in busy and loads[each] == Load()}
+    for ids, written in ((known - idle, (*_WRITTEN, "busy_at")), (idle, _WRITTEN)):
+        GatewayLoad.objects.bulk_create(
+            [
+                GatewayLoad(
+                    process=process,
+                    deployment_id=deployment_id,
+                    in_flight_requests=loads[deployment_id].in_flight_requests,
+                    in_flight_tokens=loads[deployment_id].in_flight_tokens,
+                    held_requests=loads[deployment_id].held_requests,
+                    held_tokens=loads[deployment_id].held_tokens,
+                    reported_at=Now(),
+                    busy_at=Now() if "busy_at" in written else None,
+                )
+                for deployment_id in sorted(ids)
+            ],
+            update_conflicts=True,
+            unique_fields=("process", "deployment"),
+            update_fields=written,
+        )
 
 
 def demand() -> dict[UUID, Load]:
@@ -77,6 +81,12 @@ def demand() -> dict[UUID, Load]:
         )
         for row in sums
     }
+
+
+def busy_at() -> dict[UUID, dt.datetime]:
+    """Return when each deployment last had a request, at any process that is not forgotten."""
+    rows = GatewayLoad.objects.exclude(busy_at=None).order_by().values("deployment").annotate(last=Max("busy_at"))
+    return {row["deployment"]: row["last"] for row in rows}
 
 
 def forget_silent() -> int:

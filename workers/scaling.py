@@ -68,7 +68,8 @@ class Memory:
 class Facts:
     """One deployment at one moment, by the database's clock. ``load`` is None when no gateway reports at all.
 
-    ``pools`` come in the order in which they are filled.
+    ``pools`` come in the order in which they are filled. ``busy_at`` is when there last was a request: short ones come
+    and go between two reports of load.
     """
 
     now: dt.datetime
@@ -81,6 +82,7 @@ class Facts:
     load: Load | None
     pools: tuple[PoolFacts, ...]
     memory: Memory
+    busy_at: dt.datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,7 +292,9 @@ def _shrink(facts: Facts, load: Load, desired: int, target: int, memory: Memory)
     since = since or facts.now
     if (facts.now - since).total_seconds() < facts.down_delay_seconds:
         return desired, replace(memory, less_wanted_since=since, less_wanted_peak=peak), None
-    fewer = min(peak, desired - 1)
+    fewer = max(min(peak, desired - 1), int(_busy_lately(facts)))
+    if fewer == desired:
+        return desired, replace(memory, less_wanted_since=since, less_wanted_peak=peak), None
     return fewer, memory, Step(action="down", before=desired, after=fewer, reason=_why_down(facts, load, fewer))
 
 
@@ -300,6 +304,11 @@ def _resampled(facts: Facts, load: Load) -> Memory:
     if sampled_at is None or (facts.now - sampled_at).total_seconds() >= SAMPLE_MOST:
         sampled_at, tokens = facts.now, load.in_flight_tokens + load.held_tokens
     return Memory(sampled_at=sampled_at, sampled_tokens=tokens)
+
+
+def _busy_lately(facts: Facts) -> bool:
+    """Say whether there was any request within the down delay, too short to be seen in flight or not."""
+    return facts.busy_at is not None and (facts.now - facts.busy_at).total_seconds() < facts.down_delay_seconds
 
 
 def _starting(facts: Facts) -> int:
@@ -335,10 +344,11 @@ def _decision(
 
 
 def _why_up(facts: Facts, load: Load, target: int) -> str:
-    ready = sum(pool.replicas - pool.starting for pool in facts.pools)
+    starting = sum(pool.starting for pool in facts.pools)
+    there = sum(pool.replicas for pool in facts.pools) - starting
     return (
         f"{_tokens(load)} want {_replicas(target)} of {facts.target_tokens:,}, for {facts.up_delay_seconds:g} s;"
-        f" {ready} exist, {sum(pool.starting for pool in facts.pools)} start"
+        f" {there} {'exists' if there == 1 else 'exist'}, {starting} {'starts' if starting == 1 else 'start'}"
     )
 
 

@@ -16,6 +16,7 @@ class Flights:
         self._lock = threading.Lock()
         #: In the order of Load: requests and tokens in flight, requests and tokens held.
         self._counts: dict[str, list[int]] = {}
+        self._moved: set[str] = set()
 
     def take_off(self, deployment: str, tokens: int) -> None:
         """Count a request in that goes to an engine."""
@@ -34,6 +35,12 @@ class Flights:
         finally:
             self._add(deployment, 2, -1, -tokens)
 
+    def moved(self) -> set[str]:
+        """Return the deployments of which a request came or went since this was asked last, however short it was."""
+        with self._lock:
+            moved, self._moved = self._moved, set()
+        return moved
+
     def loads(self) -> dict[str, Load]:
         """Return what there is now; a deployment that never had anything is absent."""
         with self._lock:
@@ -48,5 +55,6 @@ class Flights:
     def _add(self, deployment: str, at: int, requests: int, tokens: int) -> None:
         with self._lock:
             each = self._counts.setdefault(deployment, [0, 0, 0, 0])
+            self._moved.add(deployment)
             each[at] += requests
             each[at + 1] += tokens

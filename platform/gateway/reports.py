@@ -46,22 +46,26 @@ class Reporter:
         self._poke = poke
         self._told: dict[UUID, Load] = {}
         self._told_at = 0.0
+        self._busy: set[UUID] = set()
 
     def look(self, view: View) -> None:
         """Report if it is time, at once when the first request of a deployment is held."""
+        moved = self._flights.moved()
+        self._busy |= {each.id for each in view.deployments if each.name in moved}
         counted = self._flights.loads()
         current = {each.id: counted.get(each.name, Load()) for each in view.deployments}
         waits = any(load.held_requests and not self._held(deployment) for deployment, load in current.items())
         age = time.monotonic() - self._told_at
-        if not waits and (age < REPORT_SECONDS or (current == self._told and age < KEEP_ALIVE_SECONDS)):
+        no_news = current == self._told and not self._busy
+        if not waits and (age < REPORT_SECONDS or (no_news and age < KEEP_ALIVE_SECONDS)):
             return
         self._told_at = time.monotonic()
         try:
-            loads.report(self._process, current)
+            loads.report(self._process, current, self._busy)
         except (DjangoError, psycopg.Error) as error:
             log.warning("what is in flight could not be reported: %s", error)
             return
-        self._told = current
+        self._told, self._busy = current, set()
         if waits:
             self._poke()
 

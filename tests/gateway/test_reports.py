@@ -45,6 +45,17 @@ async def demanded(gateway: Gateway, wanted: Callable[[Load], bool]) -> Load:
         await asyncio.sleep(0.05)
 
 
+def deployed() -> View:
+    """Return what a gateway knows of deployments, and nothing else."""
+    return View(
+        callers=Snapshot(epoch=1, keys={}),
+        catalogue=Catalogue(models={}),
+        endpoints={},
+        deployments=promises.deployed(),
+        etas={},
+    )
+
+
 async def test_what_is_in_flight_is_reported_until_it_has_landed(gateway: Gateway) -> None:
     gateway.let_all_say(streaming(events(CHUNKS[:3], done=False), then_wait=True))
     exchanges = [gateway.exchange(STREAMED) for _ in range(3)]
@@ -101,13 +112,7 @@ def test_a_report_is_written_when_it_has_news_and_a_wake_is_asked_for_once(two_t
     flights = Flights()
     pokes: list[None] = []
     reporter = Reporter("gateway/1@here", flights, poke=lambda: pokes.append(None))
-    view = View(
-        callers=Snapshot(epoch=1, keys={}),
-        catalogue=Catalogue(models={}),
-        endpoints={},
-        deployments=promises.deployed(),
-        etas={},
-    )
+    view = deployed()
     reporter.look(view)
     assert loads.demand() == {two_tenants.deployment.id: Load()}
     with flights.held("demo", 40):
@@ -115,3 +120,15 @@ def test_a_report_is_written_when_it_has_news_and_a_wake_is_asked_for_once(two_t
         with flights.held("demo", 50):
             reporter.look(view)
         assert (len(pokes), loads.demand()) == (1, {two_tenants.deployment.id: Load(held_requests=1, held_tokens=40)})
+
+
+@pytest.mark.django_db
+def test_a_request_that_came_and_went_between_two_reports_is_known(two_tenants: World) -> None:
+    flights = Flights()
+    reporter = Reporter("gateway/1@here", flights, poke=lambda: None)
+    view = deployed()
+    flights.take_off("demo", 40)
+    flights.land("demo", 40)
+    reporter.look(view)
+    assert loads.demand() == {two_tenants.deployment.id: Load()}
+    assert set(loads.busy_at()) == {two_tenants.deployment.id}

@@ -93,7 +93,7 @@ def test_load_becomes_replicas_and_a_decision_that_can_be_made_again(fleet: Flee
     assert desired(row) == 3
     (decision,) = ScaleDecision.objects.all()
     assert (decision.action, decision.from_replicas, decision.to_replicas) == ("up", 1, 3)
-    assert decision.reason == "2,431 tokens in flight want 3 replicas of 1,000, for 0 s; 1 exist, 0 start"
+    assert decision.reason == "2,431 tokens in flight want 3 replicas of 1,000, for 0 s; 1 exists, 0 start"
     again = scaling.decide(scaling.facts_of(decision.inputs))
     assert [step.reason for step in again.steps] == [decision.reason]
     reconcile.tick()
@@ -143,11 +143,27 @@ def test_nothing_in_flight_for_the_down_delay_ends_the_last_replica(fleet: Fleet
     reconcile.tick()
     assert desired(row) == 1
     wait_for(row, 301)
+    GatewayLoad.objects.update(busy_at=Now() - dt.timedelta(seconds=301))
     outcome = reconcile.tick()
     assert outcome is not None and outcome.stopped == 1
     assert desired(row) == 0
     last = ScaleDecision.objects.latest("id")
     assert last.reason == "nothing was in flight for 300 s; 0 tokens in flight now, 1,000 to a replica"
+
+
+def test_requests_too_short_to_be_seen_in_flight_keep_the_last_replica(fleet: Fleet) -> None:
+    row = deploy(fleet, 0, 4)
+    in_flight(row, 0, held=100)
+    reconcile.tick()
+    make_ready()
+    loads.report("gateway-1", {row.id: Load()}, busy={row.id})
+    reconcile.tick()
+    wait_for(row, 301)
+    reconcile.tick()
+    assert desired(row) == 1
+    GatewayLoad.objects.update(busy_at=Now() - dt.timedelta(seconds=301))
+    reconcile.tick()
+    assert desired(row) == 0
 
 
 def test_gateways_that_are_silent_scale_nothing_down(fleet: Fleet) -> None:

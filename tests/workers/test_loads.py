@@ -41,6 +41,18 @@ def test_a_later_report_replaces_the_earlier_one(fleet: Fleet) -> None:
     assert GatewayLoad.objects.count() == 1
 
 
+def test_a_request_between_two_reports_is_remembered_and_no_report_forgets_it(fleet: Fleet) -> None:
+    quiet, busy, short = (fleet.deploy(1, name=name) for name in ("quiet", "busy", "short"))
+    loads.report("a", {quiet.id: Load(), busy.id: BUSY, short.id: Load()}, busy={short.id})
+    before = loads.busy_at()
+    assert set(before) == {busy.id, short.id}
+    loads.report("a", {quiet.id: Load(), busy.id: Load(), short.id: Load()})
+    loads.report("b", {short.id: BUSY})
+    after = loads.busy_at()
+    assert after[busy.id] == before[busy.id]
+    assert after[short.id] > before[short.id]
+
+
 def test_a_silent_process_counts_for_nothing_until_it_speaks_again(fleet: Fleet) -> None:
     deployment = fleet.deploy(1)
     loads.report("a", {deployment.id: BUSY})

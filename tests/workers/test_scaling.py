@@ -67,7 +67,7 @@ def test_more_are_desired_once_more_were_wanted_for_the_up_delay() -> None:
     decision = scaling.decide(later)
     (step,) = decision.steps
     assert (step.action, step.before, step.after, decision.desired) == ("up", 1, 3, 3)
-    assert step.reason == "2,431 tokens in flight want 3 replicas of 1,000, for 5 s; 1 exist, 0 start"
+    assert step.reason == "2,431 tokens in flight want 3 replicas of 1,000, for 5 s; 1 exists, 0 start"
     assert decision.memory.more_wanted_since is None
 
 
@@ -115,6 +115,10 @@ def test_to_zero_only_when_nothing_at_all_was_in_flight_for_the_down_delay() -> 
     assert scaling.decide(facts(IDLE, 1, memory=nothing)).desired == 0
     assert scaling.decide(facts(Load(in_flight_requests=1), 1, memory=nothing)).desired == 1
     assert scaling.decide(facts(IDLE, 1, min_replicas=1, memory=nothing)).desired == 1
+    lately = facts(IDLE, 1, memory=nothing, busy_at=ago(299))
+    assert (scaling.decide(lately).desired, scaling.decide(lately).memory.less_wanted_since) == (1, ago(300))
+    assert scaling.decide(replace(lately, desired=3, pools=(pool(replicas=3),))).desired == 1
+    assert scaling.decide(replace(lately, busy_at=ago(300))).desired == 0
     something = Memory(less_wanted_since=ago(300), less_wanted_peak=1)
     assert scaling.decide(facts(IDLE, 2, memory=something)).desired == 1
 
@@ -233,6 +237,7 @@ def any_facts(draw: st.DrawFn) -> Facts:
         min_replicas=minimum,
         max_replicas=maximum,
         memory=draw(memory),
+        busy_at=draw(moments),
     )
 
 
