@@ -30,6 +30,7 @@ from workers.processes import ProcessIdentity, find_by_environment, kill_session
 
 NOT_OURS = ("DATABASE_", "REDIS_", "HEARTH_", "DJANGO_")
 HEARTH = str(Path(sys.executable).with_name("hearth"))
+SECOND = {"HEARTH_NODE": "second", "HEARTH_NODE_ADDRESS": "127.0.0.2"}
 #: Each machine has room for both replicas. No placeholders: a warm one would draw the second replica to its node.
 SETTINGS = {"HEARTH_ENGINE": "simulated", "HEARTH_REPLICAS": "1", "HEARTH_SLOTS": "2", "HEARTH_PLACEHOLDERS": "0"}
 
@@ -103,7 +104,7 @@ def first() -> Iterator[Instance]:
 def second(first: Instance) -> Iterator[Machine]:
     """A second machine that knows the first one's servers and has no secrets yet."""
     with _folder() as folder:
-        machine = Machine(folder, _environment(folder) | _servers_of(first.data_dir) | {"HEARTH_NODE": "second"})
+        machine = Machine(folder, _environment(folder) | _servers_of(first.data_dir) | SECOND)
         try:
             yield machine
         finally:
@@ -154,6 +155,9 @@ def test_a_second_node_serves_and_is_replaced_when_its_machine_is_lost(first: In
     wait_for(lambda: _free_slots(first, "second") == 2, "the node", 60)
     assert "Ready: node second of pool local-cpu" in second.said()
     status = json.loads(second.run("status", "--json").stdout)
+    node = _node(first, "second")
+    assert node is not None
+    assert node["address"] == "127.0.0.2"
     assert (status["state"], status["pool"], status["replicas"]) == ("up", "local-cpu", [])
     assert [(role["name"], role["state"]) for role in status["roles"]] == [("drain", "running"), ("agent", "running")]
 
