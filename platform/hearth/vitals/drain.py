@@ -6,9 +6,11 @@ import time
 from typing import TYPE_CHECKING
 
 from billing import drain as role
+from billing import telemetry
 from hearth.instance import from_environment
 from hearth.vitals import listener
 from hearth.vitals.health import Check, Health, Loop, recent, registry
+from hearth.vitals.inquiry import Inquiry, database_answers
 from hearth.vitals.ports import port_of
 
 if TYPE_CHECKING:
@@ -23,9 +25,7 @@ DATABASE_PATIENCE_SECONDS = 2.0
 
 def watch(drain: Drain) -> None:
     """Listen for a drain that owns its folder and is about to begin."""
-    from billing import telemetry
-    from billing.backlog import backlog
-    from hearth.vitals.inquiry import Inquiry, database_answers
+    from billing.backlog import backlog  # its models need the settings, as the drain's do
 
     database = Inquiry(database_answers)
     measured = Inquiry(backlog)
