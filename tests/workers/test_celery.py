@@ -13,7 +13,8 @@ from hearth.celery import app
 from tenants.audit import SYSTEM
 from tests.workers.agents import NODE, celery_agent, celery_worker, end_everything, in_state, until
 from tests.workers.conftest import Fleet
-from workers import deployments
+from workers import deployments, operations
+from workers.models import ReplicaEvent
 
 
 def test_every_scheduled_task_exists_and_expires_before_it_piles_up() -> None:
@@ -48,3 +49,21 @@ def test_beat_reconciles_and_the_agent_acts_and_answers(fleet: Fleet, tmp_path: 
             until(in_state("stopped"), seconds=30)
     finally:
         end_everything(tmp_path)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.django_db(transaction=True)
+def test_a_drained_replica_stops_after_its_replacement_is_ready(fleet: Fleet, tmp_path: Path) -> None:
+    fleet.deploy(1)
+    beat = ("-B", "-s", str(tmp_path / "beat-schedule"))
+    try:
+        with celery_agent(tmp_path), celery_worker(tmp_path, "control", "-Q", "control", *beat):
+            (old,) = until(in_state("ready"), seconds=60)
+            operations.drain(SYSTEM, str(old.id))
+            (gone,) = until(in_state("stopped"), seconds=60)
+            (new,) = until(in_state("ready"), seconds=60)
+    finally:
+        end_everything(tmp_path)
+    assert gone.id == old.id != new.id
+    events = list(ReplicaEvent.objects.order_by("id").values_list("replica_id", "to_state"))
+    assert events.index((new.id, "ready")) < events.index((old.id, "draining"))

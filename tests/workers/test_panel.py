@@ -68,12 +68,18 @@ def say(verb: str, **arguments: object) -> str:
     return first
 
 
-def celery(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run a Celery command as an operator would, with patience for a busy machine."""
+def celery(said: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a Celery command, again while a busy machine makes workers too slow, until what it writes has ``said``."""
     command = [sys.executable, "-m", "celery", "-A", "hearth", *words, "-t", "20", "-d", f"{AGENT},{CONTROL}"]
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=100, env=os.environ | {"COLUMNS": "200"}, check=False
-    )
+    surroundings = os.environ | {"COLUMNS": "200"}
+
+    def done() -> subprocess.CompletedProcess[str] | None:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=100, env=surroundings, check=False)
+        return ran if said in ran.stdout + ran.stderr else None
+
+    found = until(done, seconds=60)
+    assert found is not None
+    return found
 
 
 def keep_warm(fleet: Fleet) -> Placeholder:
@@ -128,26 +134,20 @@ def test_each_verb_is_done_by_two_workers_and_audited_once(fleet: Fleet) -> None
 def test_operators_type_verbs_and_read_refusals(fleet: Fleet) -> None:
     fleet.deploy(0)
     row = keep_warm(fleet)
-    typed = celery("control", "scale", "chat", "0-3")
-    assert typed.returncode == 0 and "deployment chat has 0 to 3 replicas" in typed.stdout
+    assert celery("deployment chat has 0 to 3 replicas", "control", "scale", "chat", "0-3").returncode == 0
     assert Deployment.objects.get().max_replicas == 3
-    evicted = celery("control", "evict", str(row.id)[-6:])
-    assert evicted.returncode == 0 and "is evicting" in evicted.stdout
+    assert celery("is evicting", "control", "evict", str(row.id)[-6:]).returncode == 0
     row.refresh_from_db()
     assert row.state == "evicting"
-    unknown = celery("control", "scale", "chatt", "1")
-    assert "there is no deployment 'chatt'; there is chat" in unknown.stdout
-    incomplete = celery("control", "promote", "3fa9c1")
-    assert "use promote PLACEHOLDER DEPLOYMENT" in incomplete.stdout
-    too_many = celery("control", "cordon", "n1", "n2")
-    assert too_many.returncode == 2 and "takes arguments: NODE" in too_many.stderr
+    celery("there is no deployment 'chatt'; there is chat", "control", "scale", "chatt", "1")
+    celery("use promote PLACEHOLDER DEPLOYMENT", "control", "promote", "3fa9c1")
+    assert celery("takes arguments: NODE", "control", "cordon", "n1", "n2").returncode == 2
 
 
 @pytest.mark.usefixtures("workers")
 def test_an_agent_lists_its_node_from_memory_and_another_worker_says_whom_to_ask(fleet: Fleet) -> None:
     fleet.deploy(0)
-    listed = celery("inspect", "slots", "--json")
-    answers = json.loads(listed.stdout)
+    answers = json.loads(celery("seen_seconds_ago", "inspect", "slots", "--json").stdout)
     assert [(slot["device"], slot["holder"], slot["health"]) for slot in answers[AGENT]["slots"]] == [
         (f"cpu-{index}", "", "ok") for index in range(4)
     ]
