@@ -101,7 +101,9 @@ class Instance:
         found = []
         for file in sorted((self.data_dir / "engines").glob("*.json")):
             entry = json.loads(file.read_text())
-            found.append(Engine(replica_id=str(entry["replica_id"]), pid=int(entry["pid"]), port=int(entry["port"])))
+            if entry["kind"] == "engine":
+                engine = Engine(replica_id=str(entry["replica_id"]), pid=int(entry["pid"]), port=int(entry["port"]))
+                found.append(engine)
         return found
 
     def call(
