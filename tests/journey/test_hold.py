@@ -97,7 +97,7 @@ async def _load_over_a_death(instance: Instance) -> list[Answer]:
     async with crowd.steady_load(instance, clients=CLIENTS) as answers:
         await asyncio.to_thread(wait_for, lambda: len(answers) > CLIENTS, "answers", seconds=60)
         victim = {replica["id"]: replica["generation"] for replica in replicas(instance)}
-        (engine,) = instance.engines()
+        engine = next(engine for engine in instance.engines() if engine.replica_id in victim)
         os.killpg(engine.pid, signal.SIGKILL)
 
         def succeeded() -> bool:
