@@ -52,7 +52,7 @@ class Conflict(WorkerError):
 class BadCount(WorkerError):
     """``asked`` is no number of ``what`` that is ``allowed``."""
 
-    asked: int
+    asked: float
     allowed: str
     what: str = "replicas"
 

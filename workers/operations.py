@@ -19,6 +19,9 @@ from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder,
 
 #: Placeholders that a pool may keep on each node.
 MAX_PLACEHOLDERS = 64
+#: What the column takes, and a day.
+MAX_TARGET_TOKENS = 2**31 - 1
+MAX_DELAY_SECONDS = 86_400
 LEVELS = (Level.H0.value, Level.H2.value)
 LEAVES = "stops once its replacement serves, or at once where there is no room for one"
 
@@ -60,15 +63,15 @@ def scale(actor: Actor, deployment: str, minimum: int, maximum: int | None = Non
 
 @transaction.atomic
 def set_target(actor: Actor, deployment: str, target: ScalingTarget) -> Effect:
-    """Set what scaling aims at. Raises NotFound; BadCount for less than one token or a negative delay."""
+    """Set what scaling aims at. Raises NotFound; BadCount for tokens or delays out of their ranges."""
     reconcile.lock(wait=True)
     row = selection.deployment(deployment)
     after = asdict(target)
-    if target.target_tokens_per_replica < 1:
-        raise BadCount(target.target_tokens_per_replica, "1 and more", "tokens per replica")
-    for name in ("scale_up_delay_seconds", "scale_down_delay_seconds"):
-        if after[name] < 0:
-            raise BadCount(after[name], "0 and more", name.replace("_", " "))
+    if not 1 <= target.target_tokens_per_replica <= MAX_TARGET_TOKENS:
+        raise BadCount(target.target_tokens_per_replica, f"1 to {MAX_TARGET_TOKENS}", "tokens per replica")
+    for delay in (target.scale_up_delay_seconds, target.scale_down_delay_seconds):
+        if not 0 <= delay <= MAX_DELAY_SECONDS:  # refuses NaN too
+            raise BadCount(delay, f"0 to {MAX_DELAY_SECONDS}", "seconds of delay")
     before = {name: getattr(row, name) for name in after}
     if before != after:
         Deployment.objects.filter(id=row.id).update(**after)

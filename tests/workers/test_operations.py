@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -84,9 +85,14 @@ def test_the_target_of_scaling_is_set_and_checked(fleet: Fleet) -> None:
     target = ScalingTarget(target_tokens_per_replica=512, scale_up_delay_seconds=1.5, scale_down_delay_seconds=60.0)
     effect, _ = twice(lambda: operations.set_target(ADA, "chat", target))
     assert effect.now == "aims at 512 tokens per replica, up after 1.5 s, down after 60 s"
-    bad = ScalingTarget(target_tokens_per_replica=0, scale_up_delay_seconds=1.0, scale_down_delay_seconds=1.0)
-    with pytest.raises(BadCount, match="tokens per replica"):
-        operations.set_target(ADA, "chat", bad)
+    for bad, complaint in (
+        (dataclasses.replace(target, target_tokens_per_replica=0), "tokens per replica"),
+        (dataclasses.replace(target, target_tokens_per_replica=2**31), "tokens per replica"),
+        (dataclasses.replace(target, scale_up_delay_seconds=-1.0), "seconds of delay"),
+        (dataclasses.replace(target, scale_down_delay_seconds=float("nan")), "seconds of delay"),
+    ):
+        with pytest.raises(BadCount, match=complaint):
+            operations.set_target(ADA, "chat", bad)
 
 
 def test_a_drained_replica_serves_until_its_replacement_does(fleet: Fleet) -> None:
