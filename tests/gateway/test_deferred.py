@@ -20,7 +20,7 @@ from tests.gateway.asgi import Exchange
 from tests.gateway.engines import answer, saying
 from tests.gateway.world import HELLO, Gateway, in_database, until
 from tests.tenants.customers import OPERATOR
-from workers.models import DeferredRequest
+from workers.deferred_models import DeferredRequest
 
 LATER = {"prefer": "respond-async"}
 QUEUE = "hearth.celery.inference"

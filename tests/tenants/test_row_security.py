@@ -30,7 +30,7 @@ from tenants.ids import TenantId, new_id
 from tenants.models import ApiKey, AuditEntry, Membership, Project, Tenant, TenantPolicy, User
 from tenants.rls import TENANT_ROLE, as_tenant
 from tests.tenants.customers import Customer
-from workers.models import DeferredRequest
+from workers.deferred_models import DeferredRequest
 
 #: Who owns a row, where it is not the tenant in tenant_id.
 OWNERS = {

@@ -19,7 +19,7 @@ from tenants.ids import KeyId, ProjectId, TenantId, new_id
 from tenants.models import Project
 from workers import deferred
 from workers.deferred import Submission
-from workers.models import DeferredRequest
+from workers.deferred_models import DeferredRequest
 
 pytestmark = pytest.mark.django_db(transaction=True)
 BODY = b'{"model":"tiny-chat"}'

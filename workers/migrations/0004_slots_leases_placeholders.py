@@ -13,10 +13,7 @@ import tenants.ids
 class Migration(migrations.Migration):
     """Expand."""
 
-    dependencies: ClassVar = [
-        ("catalogue", "0002_guards"),
-        ("workers", "0003_deferred_attempts"),
-    ]
+    dependencies: ClassVar = [("catalogue", "0002_guards"), ("workers", "0003_deferred_attempts")]
 
     operations: ClassVar[list[Operation]] = [
         migrations.CreateModel(
@@ -125,94 +122,56 @@ class Migration(migrations.Migration):
             ],
         ),
         migrations.AddField(
-            model_name="deployment",
-            name="drain_seconds",
-            field=models.PositiveIntegerField(default=600),
+            model_name="deployment", name="drain_seconds", field=models.PositiveIntegerField(default=600)
         ),
         migrations.AddField(
-            model_name="deployment",
-            name="less_wanted_peak",
-            field=models.PositiveSmallIntegerField(default=0),
+            model_name="deployment", name="less_wanted_peak", field=models.PositiveSmallIntegerField(default=0)
         ),
         migrations.AddField(
-            model_name="deployment",
-            name="less_wanted_since",
-            field=models.DateTimeField(blank=True, null=True),
+            model_name="deployment", name="less_wanted_since", field=models.DateTimeField(blank=True, null=True)
         ),
         migrations.AddField(
-            model_name="deployment",
-            name="max_replicas",
-            field=models.PositiveSmallIntegerField(default=1),
+            model_name="deployment", name="max_replicas", field=models.PositiveSmallIntegerField(default=1)
         ),
         migrations.AddField(
-            model_name="deployment",
-            name="min_replicas",
-            field=models.PositiveSmallIntegerField(default=1),
+            model_name="deployment", name="min_replicas", field=models.PositiveSmallIntegerField(default=1)
         ),
         migrations.AddField(
-            model_name="deployment",
-            name="more_wanted_since",
-            field=models.DateTimeField(blank=True, null=True),
+            model_name="deployment", name="more_wanted_since", field=models.DateTimeField(blank=True, null=True)
         ),
         migrations.AddField(
-            model_name="deployment",
-            name="scale_down_delay_seconds",
-            field=models.FloatField(default=300.0),
+            model_name="deployment", name="scale_down_delay_seconds", field=models.FloatField(default=300.0)
         ),
         migrations.AddField(
-            model_name="deployment",
-            name="scale_up_delay_seconds",
-            field=models.FloatField(default=5.0),
+            model_name="deployment", name="scale_up_delay_seconds", field=models.FloatField(default=5.0)
         ),
         migrations.AddField(
-            model_name="deployment",
-            name="slots_per_replica",
-            field=models.PositiveSmallIntegerField(default=1),
+            model_name="deployment", name="slots_per_replica", field=models.PositiveSmallIntegerField(default=1)
         ),
         migrations.AddField(
-            model_name="deployment",
-            name="target_tokens_per_replica",
-            field=models.PositiveIntegerField(default=16384),
+            model_name="deployment", name="target_tokens_per_replica", field=models.PositiveIntegerField(default=16384)
         ),
         migrations.AddField(
-            model_name="deploymentpool",
-            name="prepared_replicas",
-            field=models.PositiveSmallIntegerField(default=0),
+            model_name="deploymentpool", name="prepared_replicas", field=models.PositiveSmallIntegerField(default=0)
         ),
         migrations.AddField(
-            model_name="node",
-            name="address",
-            field=models.CharField(default="127.0.0.1", max_length=200),
+            model_name="node", name="address", field=models.CharField(default="127.0.0.1", max_length=200)
         ),
-        migrations.AddField(
-            model_name="pool",
-            name="high_water",
-            field=models.FloatField(default=0.7),
-        ),
-        migrations.AddField(
-            model_name="pool",
-            name="low_water",
-            field=models.FloatField(default=0.45),
-        ),
+        migrations.AddField(model_name="pool", name="high_water", field=models.FloatField(default=0.7)),
+        migrations.AddField(model_name="pool", name="low_water", field=models.FloatField(default=0.45)),
         migrations.AddField(
             model_name="pool",
             name="placeholder_level",
             field=models.CharField(choices=[("h0", "H0"), ("h2", "H2")], default="h2", max_length=8),
         ),
         migrations.AddField(
-            model_name="pool",
-            name="placeholders_per_node",
-            field=models.PositiveSmallIntegerField(default=0),
+            model_name="pool", name="placeholders_per_node", field=models.PositiveSmallIntegerField(default=0)
         ),
         migrations.AddField(
-            model_name="replica",
-            name="drain_deadline",
-            field=models.DateTimeField(blank=True, null=True),
+            model_name="replica", name="drain_deadline", field=models.DateTimeField(blank=True, null=True)
         ),
         migrations.AddField(
-            model_name="replica",
-            name="reserved_at",
-            field=models.DateTimeField(blank=True, null=True),
+            model_name="replica", name="reserved_at", field=models.DateTimeField(blank=True, null=True)
         ),
         migrations.AddField(
             model_name="replica",
@@ -232,14 +191,10 @@ class Migration(migrations.Migration):
             ),
         ),
         migrations.AddField(
-            model_name="replica",
-            name="start_note",
-            field=models.CharField(blank=True, default="", max_length=500),
+            model_name="replica", name="start_note", field=models.CharField(blank=True, default="", max_length=500)
         ),
         migrations.AddField(
-            model_name="slot",
-            name="fault",
-            field=models.CharField(blank=True, default="", max_length=500),
+            model_name="slot", name="fault", field=models.CharField(blank=True, default="", max_length=500)
         ),
         migrations.AlterField(
             model_name="replica",
@@ -387,8 +342,7 @@ class Migration(migrations.Migration):
             constraint=models.UniqueConstraint(fields=("process", "deployment"), name="load_once_per_process"),
         ),
         migrations.AddIndex(
-            model_name="placeholder",
-            index=models.Index(fields=["node", "state"], name="placeholder_by_node"),
+            model_name="placeholder", index=models.Index(fields=["node", "state"], name="placeholder_by_node")
         ),
         migrations.AddIndex(
             model_name="scaledecision",
