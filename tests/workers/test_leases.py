@@ -16,6 +16,7 @@ from django.db.models import Q
 from tests.workers.conftest import Fleet, add_node
 from workers import leases, reconcile
 from workers.agent.rows import NodeRows
+from workers.devices.provider import Device
 from workers.errors import Superseded
 from workers.models import Deployment, Level, Node, Placeholder, Replica, Slot, SlotLease
 
@@ -87,6 +88,7 @@ def at_once(works: list[Callable[[], None]]) -> Iterator[list[BaseException]]:
     yield failures
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.django_db(transaction=True)
 def test_forty_claimers_never_book_a_slot_twice(fleet: Fleet) -> None:
     nodes = [fleet.node, *(add_node(fleet.pool, f"n{number}", slots=SLOTS_PER_NODE) for number in range(2, NODES + 1))]
@@ -154,6 +156,7 @@ def _clear() -> None:
     Placeholder.objects.all().delete()
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.django_db(transaction=True)
 def test_claims_evictions_and_agents_never_wait_for_each_other_for_ever(fleet: Fleet) -> None:
     other = add_node(fleet.pool, "n2")
@@ -190,6 +193,24 @@ def _loser(row: Placeholder) -> Callable[[], None]:
                 leases.release(placeholder_id=row.id)
 
     return lose
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.django_db(transaction=True)
+def test_claims_and_an_agent_that_looks_at_its_devices_take_slots_in_one_order(fleet: Fleet) -> None:
+    wide = deploy(fleet, "wide", 4)
+    agent = NodeRows.take(fleet.node.name)
+    slots = Slot.objects.filter(node=fleet.node).order_by("-index")
+    devices = [Device(uuid=slot.device_uuid, index=slot.index, memory_bytes=None) for slot in slots]
+    for _ in range(5):
+        works = [*(_claimer(wide, fleet.node, [], []) for _ in range(4)), *(_looker(agent, devices) for _ in range(4))]
+        with at_once(works) as failures:
+            assert failures == []
+        _clear()
+
+
+def _looker(agent: NodeRows, devices: list[Device]) -> Callable[[], None]:
+    return lambda: agent.register(devices)
 
 
 @pytest.mark.django_db

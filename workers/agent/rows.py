@@ -137,6 +137,7 @@ class NodeRows:
         with self.owning():
             found = {device.uuid: device for device in devices}
             known = Slot.objects.filter(node_id=self.node_id)
+            list(known.select_for_update().order_by("id").values_list("id"))  # as claims take them, see workers.leases
             known.exclude(device_uuid__in=found).update(health=Slot.Health.GONE)
             known.filter(device_uuid__in=found, health=Slot.Health.GONE).update(health=Slot.Health.OK)
             for device in found.values():
