@@ -82,8 +82,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="HEARTH_NODE_ADDRESS",
         default="127.0.0.1",
-        doc="Address under which the gateways reach the engines of this node, and on which those listen. Loopback, "
-        "because an engine has no TLS; a second node names its address in the private network.",
+        doc="IPv4 address, or name of one, under which the gateways reach the engines of this node, and on which those "
+        "listen. Loopback, because an engine has no TLS; a second node names its address in the private network.",
     ),
     Setting(
         name="HEARTH_POOL",

