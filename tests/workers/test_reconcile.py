@@ -15,7 +15,7 @@ from tenants.models import AuditEntry
 from tests.workers.conftest import Fleet, add_node, expire_lease, renew
 from workers import deployments, endpoints, reconcile
 from workers.errors import BadCount, Conflict, NotFound
-from workers.models import Replica, ReplicaEvent
+from workers.models import Deployment, Level, Placeholder, Pool, Replica, ReplicaEvent, SlotLease
 
 pytestmark = pytest.mark.django_db
 
@@ -115,6 +115,34 @@ def test_an_archived_deployment_stops(fleet: Fleet) -> None:
     deployment.save()
     reconcile.tick()
     assert states() == [("reserved", "stopped")]
+
+
+def test_a_tick_makes_room_for_a_gang_and_warm_capacity_appears_in_the_next_pool(fleet: Fleet) -> None:
+    """Scenario S1 by its rows: a node full of placeholders, and a deployment that takes two slots a replica."""
+    overflow = deployments.ensure_pool(SYSTEM, name="overflow", kind="simulated")
+    add_node(overflow, "n2")
+    Pool.objects.filter(id=fleet.pool.id).update(placeholders_per_node=4, placeholder_level=Level.H0)
+    Pool.objects.filter(id=overflow.id).update(placeholder_level=Level.H0)
+    deployment = fleet.deploy(0, pools=(fleet.pool, overflow))
+    Deployment.objects.filter(id=deployment.id).update(slots_per_replica=2)
+    for _ in range(4):
+        reconcile.tick()
+        Placeholder.objects.filter(state="requested").update(state="warm")
+    assert held() == ["n1"] * 4
+    deployments.scale(SYSTEM, "chat", 1)
+    outcome = reconcile.tick()
+    assert outcome is not None and (outcome.placed, outcome.nodes) == (1, ("n1", "n2"))
+    assert Placeholder.objects.filter(state="evicting").count() == 2
+    for _ in range(3):
+        reconcile.tick()
+        Placeholder.objects.filter(state="requested").update(state="warm")
+    assert held() == ["n1", "n1", "n2", "n2"]
+
+
+def held() -> list[str]:
+    """Return the nodes of the placeholders that have a slot."""
+    open_leases = SlotLease.objects.filter(kind="placeholder", released_at=None)
+    return list(open_leases.order_by("slot__node__name").values_list("slot__node__name", flat=True))
 
 
 @pytest.mark.django_db(transaction=True)
