@@ -145,11 +145,12 @@ def test_an_engine_whose_zygote_cannot_start_leaves_its_slot_warm_at_h0_with_the
     assert zygotes(data_dir) == []
 
 
-def test_a_pool_without_a_deployment_holds_slots_only(fleet: Fleet, data_dir: Path) -> None:
-    Pool.objects.update(placeholders_per_node=2, placeholder_level="h2")
+def test_a_placeholder_of_no_deployment_holds_its_slot_only(shelf: Deployment, data_dir: Path) -> None:
+    reconcile.tick()
+    assert Placeholder.objects.update(deployment=None) == 1
     with agent_thread(data_dir):
-        rows = settled(warm("h0", 2))
-    assert {row.reason for row in rows} == {"no deployment uses its pool: no engine to prepare"}
+        (row,) = until(warm("h0"))
+    assert row.reason == "no deployment uses its pool: no engine to prepare"
     assert zygotes(data_dir) == []
 
 
