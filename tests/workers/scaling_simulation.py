@@ -16,6 +16,11 @@ START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 DEPLOYMENT = UUID(int=100)
 
 
+def tokens(count: int, held: int = 0) -> Load:
+    """Return a load of requests of 100 tokens each."""
+    return Load(in_flight_requests=count // 100, in_flight_tokens=count, held_requests=held // 100, held_tokens=held)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedPool:
     """One node with ``slots``, on which a start takes ``start_seconds``."""
