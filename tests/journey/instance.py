@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -90,6 +91,17 @@ class Instance:
         """Run the ``hearth`` command of this instance."""
         return subprocess.run(
             [*self.command, *arguments], env=self.environment, capture_output=True, text=True, timeout=180, check=False
+        )
+
+    def celery(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a ``celery -A hearth`` command against this instance, as its operator would."""
+        return subprocess.run(
+            [sys.executable, "-m", "celery", "-A", "hearth", *arguments],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
         )
 
     def status(self) -> Any:
