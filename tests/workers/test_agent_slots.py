@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tenants.audit import SYSTEM
-from tests.workers.agents import NODE, agent_thread, end_everything, identity_of, in_state, settled, until, warm
+from tests.workers.agents import NODE, QUICK, agent_thread, end_everything, identity_of, in_state, settled, until, warm
 from tests.workers.conftest import Fleet, add_node
 from workers import deployments, processes
 from workers.devices.fake import FakeDevices
@@ -75,13 +76,17 @@ def test_a_gang_takes_two_of_eight_placeholders_and_the_next_pool_keeps_two_inst
 
 
 def test_a_replica_waits_until_its_device_has_released_what_it_held(fleet: Fleet, data_dir: Path) -> None:
+    patient = dataclasses.replace(QUICK, slot_free_seconds=100)
     gang(fleet, slots=1)
-    with agent_thread(data_dir, devices=devices(data_dir, 1, fake_0={"release_seconds": 0.5})):
-        (replica,) = settled(in_state("ready"))
+    with agent_thread(data_dir, timing=patient, devices=devices(data_dir, 1, fake_0={"wedged": "3 GiB in use"})):
+        until(lambda: Slot.objects.filter(device_uuid="fake-0").exists())
+        waiting = settled(lambda: Replica.objects.filter(state="reserved").exclude(start_note="").first())
+        assert waiting is not None and waiting.start_note == "waits for its slots: fake-0: 3 GiB in use"
+        spoil(data_dir, fake_0={"release_seconds": 0.5})
+        (replica,) = until(in_state("ready"))
+    assert (replica.id, replica.start_note, slots_of(replica)) == (waiting.id, "", ["fake-0"])
     measured = StartTime.objects.get()
     assert measured.seconds - measured.process_seconds >= 0.5
-    assert slots_of(replica) == ["fake-0"]
-    assert set(Slot.objects.filter(health="ok").values_list("device_uuid", flat=True)) == {"fake-0"}
 
 
 def test_a_device_that_is_never_free_is_quarantined_and_the_replica_starts_on_others(

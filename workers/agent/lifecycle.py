@@ -110,8 +110,14 @@ class Lifecycle:
         if closed is not None:
             if closed.for_good:
                 self._give_up(row, None, closed.reason)
+            elif row.start_note != (waits := f"waits for its slots: {closed.reason}"[:500]):
+                self._rows.note(row, start_note=waits)
             return
-        announced = self._starter.announce(row)
+        try:
+            announced = self._starter.announce(row)
+        except OSError as error:
+            self._back_off(row, f"cannot start: {error}")
+            return
         if announced is None:
             return
         self._bell.ring()

@@ -66,7 +66,8 @@ class Place:
 
     def make_sockets(self) -> None:
         """Make the folder of sockets, closed to others. Raises OSError when somebody else has it."""
-        self.sockets.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.sockets.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.sockets.mkdir(mode=0o700, exist_ok=True)
         found = self.sockets.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
             raise PermissionError(f"{self.sockets} is not a folder of our own that is closed to others")

@@ -93,6 +93,7 @@ class Wanted:
     boot_id: str
     placeholder_id: UUID | None
     placeholder_fence: int | None
+    start_note: str
     slots: tuple[SlotView, ...]
     revision_id: RevisionId
     program: Program
@@ -345,6 +346,7 @@ def _wanted(row: Replica, *, age: dt.timedelta, due: bool, drain_over: bool, slo
         boot_id=row.boot_id,
         placeholder_id=row.placeholder_id,
         placeholder_fence=row.placeholder.fence if row.placeholder else None,
+        start_note=row.start_note,
         slots=slots,
         revision_id=cast(RevisionId, row.revision_id),
         program=program_of(row.revision),

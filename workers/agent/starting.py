@@ -56,7 +56,8 @@ class Starter:
     def announce(self, row: Wanted) -> Wanted | None:
         """Move the replica to starting, as a new generation; None when it has changed meanwhile.
 
-        A start after a backoff is cold, and its time counts from here: the slots are still the replica's.
+        A start after a backoff is cold, and its time counts from here: the slots are still the replica's. Raises
+        OSError when the node has no port on its address; Superseded.
         """
         port = free_port(self._rows.address)
         fresh = dataclasses.replace(
