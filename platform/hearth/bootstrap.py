@@ -1,6 +1,6 @@
 """What a new instance has from its first minute: an operator, two demo tenants, a model, its price, a deployment.
 
-Running it again changes nothing: same data, same keys.
+Running it again changes nothing: same data, same keys, and what operators have changed since.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ import hashlib
 import json
 import os
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from django.conf import settings
 from django.db import transaction
@@ -35,6 +36,8 @@ ADMIN = "admin"
 TINY_NAME = "hearth-tiny"
 #: The demo keys are the one exception to "shown once": they stay in this file, mode 0600.
 DEMO_KEYS_FILE = "demo-keys.json"
+#: What the last start was asked for.
+WISH_FILE = "asked.json"
 #: (slug, name, policy). Generous, but finite: a runaway script is told so.
 DEMO_TENANTS = (
     ("acme", "Acme", Policy(cache_mode="all", requests_per_minute=6000)),
@@ -52,12 +55,13 @@ class DemoTenant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bootstrapped:
-    """How to sign in and what to call."""
+    """How to sign in and what to call. ``replicas`` is how many the model has at least."""
 
     admin_username: str
     admin_password: str
     tenants: tuple[DemoTenant, ...]
     model_name: str
+    replicas: int
 
 
 def run(*, engine: Literal["vllm", "simulated"], model: str, replicas: int, node: str) -> Bootstrapped:
@@ -70,13 +74,14 @@ def run(*, engine: Literal["vllm", "simulated"], model: str, replicas: int, node
     _admin()
     revision = _model(platform, engine, model)
     prices.ensure_demo_prices(SYSTEM, revision.model.name)
-    _deployment(revision, replicas, node)
+    least = _deployment(revision, replicas, node)
     demo = tuple(_demo_tenant(slug, name, policy) for slug, name, policy in DEMO_TENANTS)
     return Bootstrapped(
         admin_username=ADMIN,
         admin_password=settings.SECRETS.admin_password,
         tenants=demo,
         model_name=revision.model.name,
+        replicas=least,
     )
 
 
@@ -128,29 +133,47 @@ def _folder_digest(folder: Path) -> str:
     return digest.hexdigest()
 
 
-@transaction.atomic
-def _deployment(revision: ModelRevision, replicas: int, node: str) -> None:
-    """Deploy the revision on this node; a deployment of another revision under the same name is moved to it.
+def _deployment(revision: ModelRevision, replicas: int, node: str) -> int:
+    """Deploy the revision on this node as asked, and return how many replicas it has at least.
 
-    What the node's pool served under other names is scaled to nothing: an instance serves the model it was asked for.
+    What an operator changed meanwhile stands: of a wish that was there at the last start only what differs from it is
+    done. So the model of an earlier start is scaled to nothing when another is asked for, and nothing else is.
     """
     name = "".join(c if c.isalnum() else "-" for c in revision.model.name.lower()).strip("-")[:63]
-    pool = _pool(node or socket.gethostname())
-    for other in Deployment.objects.filter(pools=pool, archived_at=None).exclude(name=name).order_by("id"):
-        deployments.scale(SYSTEM, other.name, 0)
+    wish = {
+        "deployment": name,
+        "revision": str(revision.id),
+        "replicas": replicas,
+        "placeholders": settings.PLACEHOLDERS,
+        "placeholder_level": env.text("HEARTH_PLACEHOLDER_LEVEL"),
+    }
+    file = settings.DATA_DIR / WISH_FILE
+    before: dict[str, object] = json.loads(file.read_text()) if file.is_file() else {}
+    with transaction.atomic():
+        _fulfil(revision, wish, before, node)
+        least = Deployment.objects.get(name=name).min_replicas
+    _write_private(file, json.dumps(wish, indent=2))
+    return least
+
+
+def _fulfil(revision: ModelRevision, wish: Mapping[str, Any], before: Mapping[str, object], node: str) -> None:
+    new = {key for key, value in wish.items() if before.get(key) != value}
+    name, replicas = wish["deployment"], wish["replicas"]
+    pool = cluster.local_pool(node or socket.gethostname())
+    if new & {"placeholders", "placeholder_level"}:
+        operations.warm(SYSTEM, pool.name, wish["placeholders"], wish["placeholder_level"])
+    earlier = Deployment.objects.filter(name=before.get("deployment"), archived_at=None).exclude(name=name).first()
+    if earlier is not None:
+        deployments.scale(SYSTEM, earlier.name, 0)
     existing = Deployment.objects.filter(name=name).first()
     if existing is None:
         deployments.create(SYSTEM, name=name, revision=revision, pools=[pool], replicas=replicas)
         return
-    deployments.redeploy(SYSTEM, name, revision=revision, pools=[pool])
-    deployments.scale(SYSTEM, name, replicas)
-
-
-def _pool(node: str) -> Pool:
-    """Return the node's pool, keeping as many placeholders, and as warm, as the environment says."""
-    pool = cluster.local_pool(node)
-    operations.warm(SYSTEM, pool.name, settings.PLACEHOLDERS, env.text("HEARTH_PLACEHOLDER_LEVEL"))
-    return pool
+    if new & {"deployment", "revision"}:
+        pools = list(Pool.objects.filter(deploymentpool__deployment=existing).order_by("deploymentpool__sequence"))
+        deployments.redeploy(SYSTEM, name, revision=revision, pools=pools or [pool])
+    if new & {"deployment", "replicas"}:
+        deployments.scale(SYSTEM, name, replicas)
 
 
 def _demo_tenant(slug: str, name: str, policy: Policy) -> DemoTenant:

@@ -79,7 +79,7 @@ class Supervisor:
         self._database_ready = True
         self._keeper.start(ROLES, engine)
         self._wait_for_web()
-        self._wait_for_engines()
+        self._wait_for_engines(first.replicas)
         fleet.disconnect()
         ready = Summary(
             api_base=self._instance.api_base,
@@ -114,8 +114,8 @@ class Supervisor:
                 self._keeper.go_on()
             self._progress.say(f"{name} answers at {url}")
 
-    def _wait_for_engines(self) -> None:
-        """Wait until as many replicas are ready as were asked for. Raises StartFailed when one gave up."""
+    def _wait_for_engines(self, replicas: int) -> None:
+        """Wait until so many replicas are ready. Raises StartFailed when one gave up."""
         said = time.monotonic()
         while True:
             found = fleet.replicas()
@@ -125,7 +125,7 @@ class Supervisor:
                 self._progress.say(f"  still waiting; replicas: {states}")
             else:
                 self._progress.say_if_new("replicas", f"Replicas: {states}")
-            if sum(each.serves for each in found) >= self._instance.replicas:
+            if sum(each.serves for each in found) >= replicas:
                 return
             failed = next((each for each in found if each.state == "failed"), None)
             if failed is not None:

@@ -13,7 +13,9 @@ from pytest_django.fixtures import Settings
 
 from hearth import bootstrap, cluster, secrets, secrets_transfer
 from tenants import keys
+from tenants.audit import SYSTEM
 from tenants.models import ApiKey, AuditEntry, Tenant, User
+from workers import deployments, operations
 from workers.models import Deployment, Node, Pool
 
 pytestmark = pytest.mark.django_db
@@ -55,6 +57,30 @@ def test_an_instance_that_is_given_another_model_gives_up_the_first(tmp_path: Pa
     bootstrap.run(engine="simulated", model="", replicas=2, node="here")
     bootstrap.run(engine="simulated", model=str(folder), replicas=1, node="here")
     assert dict(Deployment.objects.values_list("name", "desired_replicas")) == {"hearth-tiny": 0, "other": 1}
+
+
+def test_what_operators_changed_stands_until_something_else_is_asked_for(settings: Settings) -> None:
+    bootstrap.run(engine="simulated", model="", replicas=2, node="here")
+    deployments.scale(SYSTEM, "hearth-tiny", 1, 4)
+    operations.warm(SYSTEM, "local-cpu", 3, "h0")
+    spare = deployments.ensure_pool(SYSTEM, name="spare", kind="cpu")
+    first = Deployment.objects.get()
+    deployments.redeploy(
+        SYSTEM, "hearth-tiny", revision=first.revision, pools=[Pool.objects.get(name="local-cpu"), spare]
+    )
+    deployments.create(SYSTEM, name="another", revision=first.revision, pools=[spare], replicas=1)
+
+    assert bootstrap.run(engine="simulated", model="", replicas=2, node="here").replicas == 1
+    bounds = Deployment.objects.values_list("name", "min_replicas", "max_replicas")
+    assert set(bounds) == {("hearth-tiny", 1, 4), ("another", 1, 1)}
+    assert first.pools.count() == 2
+    pool = Pool.objects.get(name="local-cpu")
+    assert (pool.placeholders_per_node, pool.placeholder_level) == (3, "h0")
+
+    settings.PLACEHOLDERS = 2
+    assert bootstrap.run(engine="simulated", model="", replicas=3, node="here").replicas == 3
+    assert set(bounds.all()) == {("hearth-tiny", 3, 3), ("another", 1, 1)}
+    assert Pool.objects.get(name="local-cpu").placeholders_per_node == 2
 
 
 def test_a_lost_key_file_makes_new_keys_that_work(data_dir: Path) -> None:
