@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import json
 import os
 import signal
 import socket
@@ -15,14 +14,18 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 from uuid import UUID, uuid4
 
 import aiohttp
 import msgspec
 import pytest
 
+from tenants.ids import ReplicaId
 from tests.engines.chain import chain
 from tests.engines.replica import BLOCK_TOKENS, Client, Replica, running
+from workers import processes
+from workers.agent.registry import EngineRecord, Registry
 from workers.relay.addresses import engine_address, relay_socket
 from workers.relay.blocks import BlockSet
 from workers.relay.relay import Place, is_serving
@@ -42,9 +45,22 @@ class World:
 
     def register(self, generation: int = 1) -> Path:
         """Write the engine's record as the agent does."""
-        path = self.place.registry / f"{self.replica_id}.json"
-        path.write_text(json.dumps({"node": NODE, "replica_id": str(self.replica_id), "generation": generation}))
-        return path
+        process = processes.identify(self.replica.process.pid)
+        assert process is not None
+        record = EngineRecord(
+            replica_id=cast(ReplicaId, self.replica_id),
+            node=NODE,
+            fence=1,
+            generation=generation,
+            pid=process.pid,
+            start_ticks=process.start_ticks,
+            boot_id=processes.boot_id(),
+            port=self.replica.spec.port,
+            devices=(),
+            begun_at=0.0,
+        )
+        Registry(self.place.registry, NODE).write(record)
+        return self.place.registry / f"{self.replica_id}.json"
 
     def start(self) -> subprocess.Popen[bytes]:
         """Start the node's relay."""
@@ -172,6 +188,15 @@ async def test_an_engine_that_is_gone_is_told_and_the_relay_ends_with_the_last(w
                 if isinstance(message, Gone):
                     assert message == Gone(str(world.replica_id), 1)
                     break
+        assert await asyncio.to_thread(process.wait, 30) == 0
+
+
+async def test_a_record_whose_engine_is_dead_keeps_no_relay(world: World) -> None:
+    world.register()
+    with relay(world) as process:
+        await until_known(told(world), await ask(world, "a"))
+        os.killpg(world.replica.group, signal.SIGKILL)
+        await asyncio.to_thread(world.replica.process.wait)
         assert await asyncio.to_thread(process.wait, 30) == 0
 
 

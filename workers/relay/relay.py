@@ -14,10 +14,12 @@ import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import zmq.asyncio
 
+from workers import processes
 from workers.relay.addresses import engine_address, relay_socket
 from workers.relay.blocks import Change
 from workers.relay.source import Source
@@ -165,11 +167,19 @@ def _is_locked(path: Path) -> bool:
 
 
 def _registered(folder: Path, node: str) -> list[_Process]:
-    """Return the engine processes in the agent's registry. A file that is being replaced is found in the next look."""
+    """Return the engines of the agent's registry whose processes live.
+
+    A file that is being replaced is found in the next look.
+    """
     found = []
     for path in folder.glob("*.json"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             record = json.loads(path.read_text())
-            if record["node"] == node and record.get("kind", "engine") == "engine":
+            if record["node"] == node and record["kind"] == "engine" and _lives(record):
                 found.append((UUID(record["replica_id"]), int(record["generation"])))
     return found
+
+
+def _lives(record: dict[str, Any]) -> bool:
+    process = processes.ProcessIdentity(pid=record["pid"], start_ticks=record["start_ticks"])
+    return bool(record["boot_id"] == processes.boot_id()) and processes.is_running(process)
