@@ -112,14 +112,18 @@ class Inference:
         if not self._call.stream:
             return await self._whole(await waiting)
         begun = asyncio.ensure_future(self._closing(waiting))
-        if await within(begun, hold.limits.heartbeat_seconds):
-            return self._stream(begun.result())
         late = LateStream(
             begun,
             self._stream,
             comment=lambda: f"waiting for a replica, which usually takes {hold.eta_seconds(self._model):.0f} s",
             every_seconds=hold.limits.heartbeat_seconds,
         )
+        try:
+            if await within(begun, hold.limits.heartbeat_seconds):
+                return self._stream(begun.result())
+        except asyncio.CancelledError:
+            late.close()  # the reply may have begun at the very moment at which its client left
+            raise
         return Outgoing(status=200, headers=[*SSE, *self._trace.headers], stream=late.pieces(), on_close=late.close)
 
     async def _begin_again(self, ask: Ask, answer: Answer) -> Begun:

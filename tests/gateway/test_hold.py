@@ -177,6 +177,18 @@ async def test_a_client_that_leaves_between_heartbeats_frees_its_place_at_once(g
     assert gateway.bodies() == []
 
 
+async def test_a_client_that_leaves_just_as_its_reply_begins_leaves_nothing_counted(gateway: Gateway) -> None:
+    await put_to_sleep(gateway)
+    (sent,) = await hold(gateway, STREAMED)
+    (waiting,) = [task for task in asyncio.all_tasks() if "_closing" in repr(task.get_coro())]
+    (answering,) = [task for task in asyncio.all_tasks() if "_answer" in repr(task.get_coro())]
+    waiting.add_done_callback(lambda _: answering.cancel())
+    await wake_up(gateway)
+    await asyncio.wait({sent})
+    assert [end.state for end in gateway.ends()] == ["client_gone"]
+    assert gateway.loads() == [0, 0]
+
+
 async def test_a_model_that_will_not_come_back_keeps_nobody_waiting(gateway: Gateway) -> None:
     await put_to_sleep(gateway)
     waiting = await hold(gateway, HELLO, STREAMED)
