@@ -33,6 +33,7 @@ from tests.workers.agents import (
 )
 from tests.workers.conftest import Fleet
 from workers import deployments, endpoints, engine_keys, processes, reconcile
+from workers.agent.engine import last_line
 from workers.engines.simulated import SimulatedDriver
 from workers.models import Deployment, Node, Replica, ReplicaEvent
 
@@ -262,6 +263,24 @@ def test_an_engine_that_cannot_start_is_given_up_after_five_tries(fleet: Fleet, 
     assert all(0.08 * 2**n - 0.05 <= delay <= 0.12 * 2**n + 0.05 for n, delay in enumerate(delays))  # to 0.1 s
     assert "5 failed starts" in _reasons(row, "failed")[0]
     assert records(data_dir) == []
+
+
+def test_a_replica_that_the_database_refuses_keeps_no_other_from_starting(fleet: Fleet, data_dir: Path) -> None:
+    want(fleet, 2)
+    spoiled, other = Replica.objects.order_by("id")
+    Replica.objects.filter(id=spoiled.id).update(generation=2**31 - 1)  # one more is out of the column's range
+    with agent_thread(data_dir):
+        assert [row.id for row in until(in_state("ready"))] == [other.id]
+        Node.objects.update(lease_expires_at=Now())
+        until(lambda: Node.objects.filter(lease_expires_at__gt=Now()).exists())
+    spoiled.refresh_from_db()
+    assert (spoiled.state, spoiled.pid) == ("reserved", None)
+
+
+def test_the_last_words_of_an_engine_fit_into_the_database(tmp_path: Path) -> None:
+    log_path = tmp_path / "engine.log"
+    log_path.write_bytes(b"started\nkilled at \xff\0\0address 0\n\0\n")
+    assert last_line(log_path) == "killed at \ufffdaddress 0"
 
 
 def test_a_replica_lost_with_its_node_goes_on_when_the_agent_returns(

@@ -206,7 +206,8 @@ def last_line(log_path: Path) -> str:
     try:
         with log_path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
-            lines = file.read().decode(errors="replace").split("\n")
+            # PostgreSQL, where it goes, takes no NUL.
+            lines = file.read().replace(b"\0", b"").decode(errors="replace").split("\n")
     except OSError:
         return ""
     return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")

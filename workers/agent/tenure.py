@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
+from collections.abc import Iterator
+
+from django.db import InterfaceError, OperationalError
 
 from workers.agent import adoption
 from workers.agent.bell import Bell
@@ -24,6 +28,7 @@ from workers.agent.zygotes import ZygoteRoom
 from workers.devices.errors import DeviceError
 from workers.devices.provider import Device, DeviceProvider
 from workers.engines.errors import EngineError
+from workers.errors import Superseded
 
 log = logging.getLogger(__name__)
 
@@ -87,9 +92,11 @@ class Tenure:
         held = self._held.held()
         rows = self.rows.wanted()
         for placeholder in held:
-            self._warming.step(placeholder)
+            with _alone(f"placeholder {placeholder.placeholder_id}"):
+                self._warming.step(placeholder)
         for row in rows:
-            self._lifecycle.step(row)
+            with _alone(f"replica {row.replica_id}"):
+                self._lifecycle.step(row)
         self._warming.end_all_but(held)
         self._lifecycle.bury_all_but({row.replica_id for row in rows})
         self._gate.forget_all_but({*(row.replica_id for row in rows), *(row.placeholder_id for row in held)})
@@ -150,3 +157,17 @@ class Tenure:
     def _register(self, found: tuple[Device, ...]) -> None:
         self.rows.register(found)
         self._registered = found
+
+
+@contextlib.contextmanager
+def _alone(holder: str) -> Iterator[None]:
+    """Log what nobody foresaw of one holder: it may not keep the others, and the node's lease, from their turn.
+
+    What concerns the whole node is raised: Superseded, and a database that is away.
+    """
+    try:
+        yield
+    except (Superseded, OperationalError, InterfaceError):
+        raise
+    except Exception:
+        log.exception("%s cannot take its next step", holder)
