@@ -20,6 +20,9 @@ from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder,
 from workers.placement import DeploymentView, NodeView, Plan, ReplicaView, StopReason, plan
 from workers.presence import Presence
 
+#: Longest pause between two statements of a transaction that reconciles. The database then ends it, so that a process
+#: that is suspended in one, or whose machine is gone, stops the fleet for no longer.
+LONGEST_PAUSE_MS = 30_000
 LOCK_KEY = 0x48_65_61_72_74_68_01  # "Hearth", tick
 #: An agent renews its node's lease every second; a node silent for this long has lost its replicas.
 LEASE = dt.timedelta(seconds=15)
@@ -76,6 +79,7 @@ def tick() -> Outcome | None:
 def lock(*, wait: bool) -> bool:
     """Take the right to reconcile until the transaction ends; False when it is taken and ``wait`` is not set."""
     with connection.cursor() as cursor:
+        cursor.execute("SELECT set_config('idle_in_transaction_session_timeout', %s, true)", [str(LONGEST_PAUSE_MS)])
         if wait:
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK_KEY])
             return True

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import threading
 
 import pytest
-from django.db import connection, transaction
+from django.db import Error, connection, transaction
 from django.db.models.functions import Now
 
 from catalogue.models import ModelRevision
 from tenants.audit import SYSTEM
 from tenants.models import AuditEntry
+from tests.workers.agents import until
 from tests.workers.conftest import Fleet, add_node, expire_lease, renew
 from workers import deployments, endpoints, reconcile
 from workers.errors import BadCount, Conflict, NotFound
@@ -160,6 +162,31 @@ def test_two_ticks_at_once_make_one(fleet: Fleet) -> None:
         thread.start()
         thread.join()
     assert seen == [None]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_process_suspended_in_a_tick_does_not_stop_the_fleet(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet.deploy(1)
+    locked, over = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with contextlib.suppress(Error), transaction.atomic():
+            reconcile.lock(wait=True)
+            locked.set()
+            over.wait(60)
+        connection.close()
+
+    thread = threading.Thread(target=other)
+    with monkeypatch.context() as impatient:
+        impatient.setattr(reconcile, "LONGEST_PAUSE_MS", 100)
+        thread.start()
+        assert locked.wait(60)
+    try:
+        outcome = until(reconcile.tick, seconds=30)
+        assert outcome is not None and outcome.placed == 1
+    finally:
+        over.set()
+        thread.join()
 
 
 def test_asking_twice_changes_nothing_and_a_contradiction_is_refused(fleet: Fleet) -> None:
