@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import cast
 from uuid import UUID
 
-from django.db.models import Count, DurationField, ExpressionWrapper, F, FilteredRelation, Model, Q
+from django.db.models import DurationField, ExpressionWrapper, F, FilteredRelation, Model, Q
 from django.db.models.functions import Now
 
 from workers import start_times
@@ -170,8 +170,9 @@ def nodes(node: str | None = None) -> tuple[NodeLine, ...]:
     """Return the nodes by name, with what they have."""
     alive = set(Node.objects.filter(lease_expires_at__gt=Now()).values_list("id", flat=True))
     rows = Node.objects.filter(Q() if node is None else Q(name=node)).select_related("pool").order_by("name")
-    held = Slot.objects.filter(_on(node)).annotate(open=Count("leases", filter=Q(leases__released_at=None)))
-    slots_of = Counter((slot.node_id, slot.health, bool(slot.open)) for slot in held)
+    lease = FilteredRelation("leases", condition=Q(leases__released_at=None))  # not those of years before
+    held = Slot.objects.filter(_on(node)).annotate(lease=lease).values_list("node_id", "health", "lease__id")
+    slots_of = Counter((node_id, health, lease_id is not None) for node_id, health, lease_id in held)
     running = Replica.objects.filter(_on(node)).exclude(state__in=ENDED)
     replicas_of = Counter(running.values_list("node_id", flat=True))
     warm = Placeholder.objects.filter(_on(node), state=Placeholder.State.WARM)
