@@ -145,3 +145,13 @@ def test_a_device_that_is_gone_leaves_with_its_slot(fleet: Fleet, data_dir: Path
     with agent_thread(data_dir, devices=devices(data_dir, 1)):
         until(lambda: Slot.objects.filter(device_uuid="fake-1", health="gone").exists())
     assert Slot.objects.filter(node__name=NODE, health="ok").get().device_uuid == "fake-0"
+
+
+def test_a_device_that_comes_back_is_as_it_was(fleet: Fleet, data_dir: Path) -> None:
+    with agent_thread(data_dir, devices=devices(data_dir, 3, fake_1={"fault": "Xid 79"})):
+        until(lambda: Slot.objects.filter(device_uuid="fake-1", health="quarantined").exists())
+    with agent_thread(data_dir, devices=devices(data_dir, 1)):
+        until(lambda: Slot.objects.filter(device_uuid__in=("fake-1", "fake-2"), health="gone").count() == 2)
+    with agent_thread(data_dir, devices=devices(data_dir, 3)):
+        until(lambda: Slot.objects.filter(device_uuid="fake-2", health="ok").exists())
+    assert Slot.objects.filter(health="quarantined").get().device_uuid == "fake-1"

@@ -140,7 +140,9 @@ class NodeRows:
             known = Slot.objects.filter(node_id=self.node_id)
             list(known.select_for_update().order_by("id").values_list("id"))  # as claims take them, see workers.leases
             known.exclude(device_uuid__in=found).update(health=Slot.Health.GONE)
-            known.filter(device_uuid__in=found, health=Slot.Health.GONE).update(health=Slot.Health.OK)
+            back = known.filter(device_uuid__in=found, health=Slot.Health.GONE)
+            back.filter(fault="").update(health=Slot.Health.OK)
+            back.update(health=Slot.Health.QUARANTINED)  # as it was: only an operator forgives
             for device in found.values():
                 facts = {"index": device.index, "memory_bytes": device.memory_bytes}
                 slot, _ = Slot.objects.update_or_create(node_id=self.node_id, device_uuid=device.uuid, defaults=facts)
