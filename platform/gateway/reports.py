@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +22,11 @@ from workers.loads import KEEP_ALIVE_SECONDS, Load
 log = logging.getLogger(__name__)
 
 REPORT_SECONDS = 1.0
+
+
+def process_name(role: str, node: str) -> str:
+    """Return a name for this process that no other has: in containers, pids and the names of nodes repeat."""
+    return f"{role}/{os.getpid()}-{secrets.token_hex(4)}@{node}"[:200]
 
 
 def poke_control() -> None:

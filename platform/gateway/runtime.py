@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from dataclasses import dataclass
 
 import aiohttp
@@ -19,7 +18,7 @@ from gateway.flights import Flights
 from gateway.hold import Hold, Limits
 from gateway.parts import Parts
 from gateway.pipeline import Pipeline
-from gateway.reports import Reporter
+from gateway.reports import Reporter, process_name
 from gateway.turns import Turns
 from routing.router import Router
 
@@ -49,7 +48,7 @@ def start(role: str) -> Runtime:
     wal = WalWriter(settings.WAL_DIR, role, settings.WAL_SYNC)  # first: of all this, only it can fail
     router = Router()
     flights = Flights()
-    reporter = Reporter(f"{role}/{os.getpid()}@{settings.NODE_NAME}"[:200], flights)
+    reporter = Reporter(process_name(role, settings.NODE_NAME), flights)
 
     def changed(old: View | None, new: View) -> None:
         loop.call_soon_threadsafe(_forget_restarted, router, old, new)

@@ -15,7 +15,7 @@ import hearth.celery  # noqa: F401 - whoever sends a task needs the app configur
 from catalogue.registry import Catalogue
 from gateway.feed import View
 from gateway.flights import Flights
-from gateway.reports import Reporter
+from gateway.reports import Reporter, process_name
 from tenants.snapshot import Snapshot
 from tests.gateway import world
 from tests.gateway.engines import CHUNKS, events, streaming
@@ -105,6 +105,11 @@ async def test_reports_that_cannot_be_written_disturb_nobody(gateway: Gateway) -
         assert not await in_database(GatewayLoad.objects.exists)
     finally:
         await in_database(lambda: refuse(False))
+
+
+def test_two_gateways_whose_containers_have_one_name_and_pid_are_two() -> None:
+    names = {process_name("gateway", "node-1") for _ in range(2)}
+    assert len(names) == 2 and all(name.startswith("gateway/") and name.endswith("@node-1") for name in names)
 
 
 @pytest.mark.django_db
