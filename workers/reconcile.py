@@ -31,6 +31,9 @@ LEASE = dt.timedelta(seconds=15)
 DATABASE_GRACE = LEASE
 #: How long a node where a deployment failed to start is not offered to it again.
 FAILED_REST = dt.timedelta(minutes=10)
+#: A deployment of which so many replicas younger than that have crashed and were replaced would only use up more
+#: placeholders: the next that crashes starts again where it is, with backoff.
+MOST_REVIVALS = 3
 
 _State = Replica.State
 #: States in which nothing runs and nothing will.
@@ -148,7 +151,9 @@ def _deployments() -> tuple[DeploymentView, ...]:
     replicas: dict[UUID, list[ReplicaView]] = defaultdict(list)
     recent = Q(state=_State.FAILED, state_since__gt=Now() - FAILED_REST)
     wanted = Replica.objects.filter(desired_state=Replica.Desired.RUNNING).exclude(state=_State.STOPPED)
+    crashes = _replaced_crashes()
     for row in wanted.select_related("node").annotate(recent=recent).order_by("id"):
+        crashed = row.state == _State.BACKOFF and row.startup_seconds is not None
         replicas[row.deployment_id].append(
             ReplicaView(
                 id=row.id,
@@ -158,7 +163,7 @@ def _deployments() -> tuple[DeploymentView, ...]:
                 requests=row.running_requests + row.waiting_requests,
                 failed_recently=row.recent,
                 leaving=row.leaving,
-                crashed=row.state == _State.BACKOFF and row.startup_seconds is not None,
+                crashed=crashed and crashes[row.deployment_id] < MOST_REVIVALS,
             )
         )
     return tuple(
@@ -173,6 +178,12 @@ def _deployments() -> tuple[DeploymentView, ...]:
         )
         for row in Deployment.objects.select_related("revision").order_by("id")
     )
+
+
+def _replaced_crashes() -> Counter[UUID]:
+    """Count each deployment's young replicas that are given up and had crashed; a healthy minute is no crash."""
+    given_up = Replica.objects.filter(desired_state=Replica.Desired.STOPPED, attempts__gt=0)
+    return Counter(given_up.filter(created_at__gt=Now() - FAILED_REST).values_list("deployment_id", flat=True))
 
 
 def _place(steps: Plan) -> set[UUID]:

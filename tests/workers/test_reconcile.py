@@ -15,7 +15,7 @@ from tenants.audit import SYSTEM
 from tenants.models import AuditEntry
 from tests.workers.agents import until
 from tests.workers.conftest import Fleet, add_node, expire_lease, renew
-from workers import deployments, endpoints, reconcile
+from workers import deployments, endpoints, leases, reconcile
 from workers.errors import BadCount, Conflict, NotFound
 from workers.models import Deployment, Level, Placeholder, Pool, Replica, ReplicaEvent, SlotLease
 
@@ -108,6 +108,20 @@ def test_a_failed_deployment_leaves_its_node_alone_until_an_operator_scales_it(f
     deployments.scale(SYSTEM, "chat", 1)
     reconcile.tick()
     assert states() == [("failed", "stopped"), ("reserved", "running")]
+
+
+def test_a_deployment_that_keeps_crashing_does_not_use_up_all_placeholders(fleet: Fleet) -> None:
+    Pool.objects.update(placeholders_per_node=1, placeholder_level=Level.H2)
+    fleet.deploy(1)
+    for _ in range(2 * reconcile.MOST_REVIVALS + 4):
+        reconcile.tick()
+        Placeholder.objects.filter(state="requested").update(state="warm", level=Level.H2)
+        Replica.objects.filter(desired_state="running").update(state="backoff", attempts=1, startup_seconds=1.0)
+        for row in Replica.objects.filter(desired_state="stopped"):
+            leases.release(replica_id=row.id)
+    assert Placeholder.objects.filter(state="promoted").count() == reconcile.MOST_REVIVALS
+    assert Placeholder.objects.filter(state="warm").count() == 1
+    assert Replica.objects.get(desired_state="running").state == "backoff"
 
 
 def test_an_archived_deployment_stops(fleet: Fleet) -> None:
