@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Iterable
 
@@ -48,6 +49,11 @@ def hint(nodes: Iterable[str]) -> None:
     """
     named = tuple(nodes)
     transaction.on_commit(lambda: _send_hints(named))
+
+
+def wake_control() -> None:
+    """Have the fleet looked at now, from a thread of its own: a broker that is away may take its time to say so."""
+    threading.Thread(target=_send_hints, args=((),), name="wake-control", daemon=True).start()
 
 
 def _send_hints(nodes: tuple[str, ...]) -> None:

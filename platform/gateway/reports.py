@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import threading
 import time
 from collections.abc import Callable
 from uuid import UUID
 
 import psycopg
 from django.db.utils import Error as DjangoError
-from kombu.exceptions import KombuError
 
 from gateway.feed import View
 from gateway.flights import Flights
@@ -29,25 +27,13 @@ def process_name(role: str, node: str) -> str:
     return f"{role}/{os.getpid()}-{secrets.token_hex(4)}@{node}"[:200]
 
 
-def poke_control() -> None:
-    """Ask for a tick of reconcile now, from a thread of its own: a broker that is away may take its time to say so."""
-    threading.Thread(target=_send_poke, name="poke", daemon=True).start()
-
-
-def _send_poke() -> None:
-    try:
-        tasks.reconcile_fleet.apply_async(queue="control", expires=tasks.POKE_EXPIRES_SECONDS, retry=False)
-    except (KombuError, OSError) as error:
-        log.warning("control was not woken, its next tick does the same: %s", error)
-
-
 class Reporter:
     """Writes reports in the feed's thread, each second that has news and every KEEP_ALIVE_SECONDS.
 
     A report that fails is lost; the next one says everything again.
     """
 
-    def __init__(self, process: str, flights: Flights, poke: Callable[[], None] = poke_control) -> None:
+    def __init__(self, process: str, flights: Flights, poke: Callable[[], None] = tasks.wake_control) -> None:
         self._process = process
         self._flights = flights
         self._poke = poke

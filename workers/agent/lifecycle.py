@@ -23,7 +23,7 @@ from uuid import UUID
 from django.db.models.functions import Now
 
 from tenants.ids import ReplicaId
-from workers import processes, telemetry
+from workers import processes, tasks, telemetry
 from workers.agent.bell import Bell
 from workers.agent.engine import Engine, EngineRoom
 from workers.agent.gate import fault_of
@@ -249,6 +249,8 @@ class Lifecycle:
         if moved:
             log.info("replica %s: %s → %s: %s", row.replica_id, row.state, to, reason)
             self._bell.ring()
+            if row.state in {"ready", "suspect"} and to in {"backoff", "failed"}:
+                tasks.wake_control()  # a placeholder may take over
         return moved
 
     def _look(self, state: str, engine: Engine) -> None:
