@@ -153,7 +153,7 @@ def _drain(target: str) -> Question:
     if node is not None:
         effect = (
             "It gets nothing new, its placeholders are evicted, and each of its replicas stops once a replacement "
-            "elsewhere serves. No stream is cut."
+            "elsewhere serves, or at once where there is no room for one. Requests that run may end first."
         )
         title, shown = f"Drain node {node.name}", node.name
     else:
@@ -161,8 +161,8 @@ def _drain(target: str) -> Question:
         if row is None:
             raise NotFound("replica", target)
         effect = (
-            "Another one is started. Once it serves, this one takes no new requests, ends those it has, within "
-            f"{row.deployment.drain_seconds} s, and stops."
+            "Another one is started. Once it serves, or at once where there is no room for one, this one takes no new "
+            f"requests, ends those it has, within {row.deployment.drain_seconds} s, and stops."
         )
         shown = f"{row.deployment.name}/{selection.short(row.id)}"
         title = f"Drain replica {shown}"
