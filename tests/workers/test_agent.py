@@ -277,6 +277,21 @@ def test_a_replica_that_the_database_refuses_keeps_no_other_from_starting(fleet:
     assert (spoiled.state, spoiled.pid) == ("reserved", None)
 
 
+def test_an_agent_removes_old_logs_but_none_that_a_process_writes_to(fleet: Fleet, data_dir: Path) -> None:
+    want(fleet, 1)
+    logs = data_dir / "logs"
+    with agent_thread(data_dir):
+        (row,) = until(in_state("ready"))
+        mine = logs / f"engine-{str(row.id)[-8:]}.log"
+        old, recent, other = logs / "engine-0123abcd.log", logs / "zygote-0123abcd.log", logs / "agent.log"
+        for path in (old, recent, other):
+            path.touch()
+        for path in (mine, old, other):
+            os.utime(path, (0, 0))
+        until(lambda: not old.exists())
+        assert mine.exists() and recent.exists() and other.exists()
+
+
 def test_the_last_words_of_an_engine_fit_into_the_database(tmp_path: Path) -> None:
     log_path = tmp_path / "engine.log"
     log_path.write_bytes(b"started\nkilled at \xff\0\0address 0\n\0\n")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import stat
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -18,6 +20,8 @@ OWNER_VARIABLE = "HEARTH_ENGINE_OF"
 FENCE_VARIABLE = "HEARTH_ENGINE_FENCE"
 #: How the logs of those processes begin: they find what has overwritten its environment.
 LOG_PREFIXES = ("engine-", "zygote-")
+#: How long the log of a process that has ended is kept.
+LOG_SECONDS = 14 * 86_400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +75,15 @@ class Place:
         found = self.sockets.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
             raise PermissionError(f"{self.sockets} is not a folder of our own that is closed to others")
+
+    def drop_old_logs(self) -> None:
+        """Remove the logs that nobody has written to for LOG_SECONDS; what a process has open stays, however quiet."""
+        used = {processes.output_of(process) for process in processes.find_by_output(self.logs, LOG_PREFIXES)}
+        oldest = time.time() - LOG_SECONDS
+        for path in self.logs.iterdir():
+            with contextlib.suppress(OSError):  # no log is worth an agent
+                if path.name.startswith(LOG_PREFIXES) and path not in used and path.stat().st_mtime < oldest:
+                    path.unlink()
 
     def end(self, record: Record, *, timeout_seconds: float) -> bool:
         """Kill what lives of a recorded process and forget it; False when something outlives the timeout."""

@@ -121,6 +121,7 @@ class Tenure:
         engines = (engine.record.process for engine in self._lifecycle.engines)
         zygotes = (zygote.record.process for zygote in self._warming.zygotes)
         self._counts.orphans_killed += adoption.sweep(self._place, (*engines, *zygotes))
+        self._place.drop_old_logs()
 
     def _finish_promotions(self, found: adoption.Adopted, rows: list[Wanted]) -> None:
         """Tell zygotes again what an agent that died may not have told them; end those whose replica has gone on."""
