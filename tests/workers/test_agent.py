@@ -280,7 +280,8 @@ def test_a_replica_that_the_database_refuses_keeps_no_other_from_starting(fleet:
 def test_an_agent_removes_old_logs_but_none_that_a_process_writes_to(fleet: Fleet, data_dir: Path) -> None:
     want(fleet, 1)
     logs = data_dir / "logs"
-    with agent_thread(data_dir):
+    (link := data_dir.with_name("link")).symlink_to(data_dir)
+    with agent_thread(link):
         (row,) = until(in_state("ready"))
         mine = logs / f"engine-{str(row.id)[-8:]}.log"
         old, recent, other = logs / "engine-0123abcd.log", logs / "zygote-0123abcd.log", logs / "agent.log"

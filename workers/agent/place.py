@@ -41,6 +41,7 @@ class Place:
         self.registry = Registry(folders.data / "engines", node)
         self.logs = folders.data / "logs"
         self.logs.mkdir(parents=True, exist_ok=True)
+        self.logs = self.logs.resolve()  # as the kernel names what a process has open
         self.boot_id = processes.boot_id()
         self.sockets = folders.sockets
         #: Held locked by the agent that runs.
