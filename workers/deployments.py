@@ -9,7 +9,7 @@ from django.db import transaction
 from catalogue.models import ModelRevision
 from tenants import audit
 from tenants.audit import Actor
-from workers import endpoints, leases, reconcile
+from workers import endpoints, leases, reconcile, shelves
 from workers.errors import BadCount, Conflict, NotFound
 from workers.models import Deployment, DeploymentPool, Node, Placeholder, Pool, Replica
 
@@ -115,7 +115,8 @@ def stop_all(actor: Actor) -> int:
     """
     reconcile.lock(wait=True)
     asked = reconcile.withdraw(Replica.objects.all(), drain_seconds=SHUTDOWN_DRAIN_SECONDS)
-    leases.evict(list(Placeholder.objects.values_list("id", flat=True)), "the fleet is stopped")
+    held = Placeholder.objects.filter(state__in=shelves.HELD).values_list("id", flat=True)
+    leases.evict(list(held), "the fleet is stopped")
     if asked:
         endpoints.announce()
         audit.record(actor, "fleet.stopped", ("fleet", "all"), after={"replicas": asked})

@@ -97,26 +97,29 @@ class Hold:
             telemetry.HOLD_SECONDS.labels(guest.model.name, outcome).observe(time.monotonic() - began)
 
     async def _until(self, guest: Guest, failure: NotReady | EngineGone, attempt: Callable[[], Awaitable[T]]) -> T:
-        left = self.limits.seconds
-        broken = 0
-        while True:
-            broken += failure.reached if isinstance(failure, EngineGone) else 0
-            deployed = self._feed.view.waking(guest.model)
-            if deployed is None or broken >= MAX_BROKEN:
-                raise failure
-            if left <= 0:
-                raise self._expired(guest, failure)
-            left -= await self._wait(guest, deployed, left)
-            try:
-                return await attempt()
-            except NOT_NOW as again:
-                failure = again
+        if self._feed.view.waking(guest.model) is None:
+            raise failure
+        with self._room(guest):  # until it is served: who waits longest does not lose its place to who came last
+            left = self.limits.seconds
+            broken = 0
+            while True:
+                broken += failure.reached if isinstance(failure, EngineGone) else 0
+                deployed = self._feed.view.waking(guest.model)
+                if deployed is None or broken >= MAX_BROKEN:
+                    raise failure
+                if left <= 0:
+                    raise self._expired(guest, failure)
+                left -= await self._wait(guest, deployed, left)
+                try:
+                    return await attempt()
+                except NOT_NOW as again:
+                    failure = again
 
     async def _wait(self, guest: Guest, deployed: Deployed, seconds: float) -> float:
         """Wait for news, at most RETRY_SECONDS; return how long it took."""
         began = time.monotonic()
         news = self._news
-        with self._room(guest), self._flights.held(deployed.name, guest.tokens):
+        with self._flights.held(deployed.name, guest.tokens):
             try:
                 async with asyncio.timeout(min(seconds, RETRY_SECONDS)):
                     await news.wait()

@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 
 #: Failed starts within ``rows.FAILURE_WINDOW`` after which the replica is given up on this node.
 FAILED_STARTS = 5
+#: Where counting ends; the wait between starts has long been the longest.
+MOST_ATTEMPTS = 1000
 #: States in which a replica has not answered yet. An engine that does is left on a slot of which ill is heard.
 UNPROVEN = frozenset({"requested", "reserved", "backoff", "starting", "warming"})
 
@@ -180,7 +182,7 @@ class Lifecycle:
             self._bury(engine)
 
     def _back_off(self, row: Wanted, reason: str) -> None:
-        attempts = row.attempts + 1
+        attempts = min(row.attempts + 1, MOST_ATTEMPTS)
         never_ready = row.state in UNPROVEN
         if never_ready and self._rows.failed_starts(row) + 1 >= FAILED_STARTS:
             self._move(row, "failed", f"{FAILED_STARTS} failed starts; the last: {reason}", last_error=reason)

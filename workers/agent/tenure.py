@@ -67,7 +67,7 @@ class Tenure:
     def begin(self) -> int:
         """Take over what an earlier agent left, end what is nobody's, and register the devices.
 
-        Return how many processes were adopted. Raises DeviceError.
+        Return how many processes were adopted. Devices that cannot be looked at now stay as they were registered.
         """
         held = self._held.held()
         rows = self.rows.wanted()
@@ -78,7 +78,7 @@ class Tenure:
             self._warming.keep(zygote)
         self._sweep()
         self._finish_promotions(found, rows)
-        self._register(self._devices.devices())
+        self._look_at_devices()
         adopted = len(found.engines) + len(found.zygotes) + len(found.halfway)
         self._counts.adopted += adopted
         return adopted
