@@ -42,7 +42,7 @@ def _open_canary_log() -> CanarySink:
     return open_log()
 
 
-bootstep.install(app, _open_canary_log, env.sockets_dir(env.data_dir()) / "agent")
+bootstep.install(app, _open_canary_log, env.agent_sockets_dir(env.data_dir()))
 celery_roles.install(app)
 
 RECONCILE_SECONDS = 2.0

@@ -279,6 +279,12 @@ def sockets_dir(data: Path) -> Path:
     return Path(tempfile.gettempdir()) / f"hearth-{digest}"
 
 
+def agent_sockets_dir(data: Path) -> Path:
+    """Return the folder of this instance's agent's own sockets. Not inside the other, which the servers' user has."""
+    found = sockets_dir(data)
+    return found.with_name(f"{found.name}-agent")
+
+
 def _number(name: str, kind: Callable[[str], Number], minimum: Number) -> Number:
     value = text(name)
     try:

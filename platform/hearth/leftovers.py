@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from hearth import processes
+from hearth import env, processes
 from hearth.instance import Instance
 from workers.processes import session_members
 
@@ -38,8 +38,9 @@ def end_engines(instance: Instance, *, grace_seconds: float) -> list[str]:
 
 
 def remove_sockets(instance: Instance) -> None:
-    """Remove the folder of the sockets and what killed engines left in it. Only once nothing listens there."""
-    shutil.rmtree(instance.sockets_dir, ignore_errors=True)
+    """Remove the folders of the sockets and what killed engines left in them. Only once nothing listens there."""
+    for folder in instance.sockets_dir, env.agent_sockets_dir(instance.data_dir):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _end_recorded(folder: Path, *, grace_seconds: float) -> list[str]:
