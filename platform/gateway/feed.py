@@ -117,12 +117,18 @@ class Feed:
         except KeyRefused as refusal:
             if refusal.reason != "unknown" or self.view.callers.knows(text):
                 raise
-        # Two looks: the one under way may have read the database before the key was written.
-        for _ in range(2):
-            await self._next_look()
+        await self.renewed()
         if not self._healthy:
             raise Unavailable("This key is not known and the database cannot be asked.", "key_unverifiable")
         return self.view.callers.authenticate(text)
+
+    async def renewed(self) -> None:
+        """Wait until the view has all that was in the database when this was called, or the database does not answer.
+
+        Two looks: the one under way may have begun before.
+        """
+        for _ in range(2):
+            await self._next_look()
 
     async def _next_look(self) -> None:
         loop = asyncio.get_running_loop()

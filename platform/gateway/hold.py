@@ -98,6 +98,8 @@ class Hold:
 
     async def _until(self, guest: Guest, failure: NotReady | EngineGone, attempt: Callable[[], Awaitable[T]]) -> T:
         if self._feed.view.waking(guest.model) is None:
+            await self._feed.renewed()  # an operator may have given it a deployment a moment ago
+        if self._feed.view.waking(guest.model) is None:
             raise failure
         with self._room(guest):  # until it is served: who waits longest does not lose its place to who came last
             left = self.limits.seconds
