@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
+import openai
 import pytest
 
 from tests.journey.instance import MODEL, Instance, wait_for
@@ -15,7 +16,7 @@ from tests.journey.test_placeholders import replicas
 pytestmark = [pytest.mark.journey, pytest.mark.real_engine]
 
 STREAMS = 20
-TOKENS = 300
+TOKENS = 1200
 
 
 @pytest.fixture
@@ -27,9 +28,9 @@ def two(instance: Instance) -> Iterator[set[str]]:
     wait_for(lambda: len(replicas(instance)) == 2, "two ready replicas again", seconds=180)
 
 
-def streamed(instance: Instance) -> tuple[str, int, str | None]:
+def streamed(sdk: openai.OpenAI) -> tuple[str, int, str | None]:
     """Return the request id of one long stream, its events with content, and how it finished."""
-    with instance.sdk("acme").chat.completions.create(
+    with sdk.chat.completions.create(
         model=MODEL,
         messages=[{"role": "user", "content": f"{uuid4()} Tell me a story."}],
         max_tokens=TOKENS,
@@ -44,7 +45,8 @@ def streamed(instance: Instance) -> tuple[str, int, str | None]:
 @pytest.mark.timeout(500)
 def test_scaling_down_cuts_no_stream_and_sends_no_new_one(instance: Instance, two: set[str]) -> None:
     with ThreadPoolExecutor(STREAMS) as clients:
-        open_streams = [clients.submit(streamed, instance) for _ in range(STREAMS)]
+        sdk = instance.sdk("acme")
+        open_streams = [clients.submit(streamed, sdk) for _ in range(STREAMS)]
 
         def all_run() -> bool:
             return sum(engine.counter("vllm:num_requests_running") for engine in instance.engines()) == STREAMS
@@ -54,7 +56,7 @@ def test_scaling_down_cuts_no_stream_and_sends_no_new_one(instance: Instance, tw
         wait_for(lambda: len(replicas(instance)) == 1, "one replica to drain")
         (left,) = (row["id"] for row in replicas(instance))
         later = instance.chat("acme", f"{uuid4()} And now?", headers={"cache-control": "no-store"})
-        ended = [stream.result(timeout=120) for stream in open_streams]
+        ended = [stream.result(timeout=240) for stream in open_streams]
 
     assert [reason for _, _, reason in ended] == ["length"] * STREAMS
     assert {instance.usage("acme", request_id)["replica_id"] for request_id, _, _ in ended} == two
