@@ -101,27 +101,27 @@ class Hold:
             await self._feed.renewed()  # an operator may have given it a deployment a moment ago
         if self._feed.view.waking(guest.model) is None:
             raise failure
-        with self._room(guest):  # until it is served: who waits longest does not lose its place to who came last
-            left = self.limits.seconds
-            broken = 0
-            while True:
-                broken += failure.reached if isinstance(failure, EngineGone) else 0
-                deployed = self._feed.view.waking(guest.model)
-                if deployed is None or broken >= MAX_BROKEN:
-                    raise failure
-                if left <= 0:
-                    raise self._expired(guest, failure)
-                left -= await self._wait(guest, deployed, left)
-                try:
-                    return await attempt()
-                except NOT_NOW as again:
-                    failure = again
+        self._require_room(guest)  # once: who waits again does not lose its place to who came meanwhile
+        left = self.limits.seconds
+        broken = 0
+        while True:
+            broken += failure.reached if isinstance(failure, EngineGone) else 0
+            deployed = self._feed.view.waking(guest.model)
+            if deployed is None or broken >= MAX_BROKEN:
+                raise failure
+            if left <= 0:
+                raise self._expired(guest, failure)
+            left -= await self._wait(guest, deployed, left)
+            try:
+                return await attempt()
+            except NOT_NOW as again:
+                failure = again
 
     async def _wait(self, guest: Guest, deployed: Deployed, seconds: float) -> float:
         """Wait for news, at most RETRY_SECONDS; return how long it took."""
         began = time.monotonic()
         news = self._news
-        with self._flights.held(deployed.name, guest.tokens):
+        with self._room(guest), self._flights.held(deployed.name, guest.tokens):
             try:
                 async with asyncio.timeout(min(seconds, RETRY_SECONDS)):
                     await news.wait()
@@ -129,15 +129,19 @@ class Hold:
                 pass
         return time.monotonic() - began
 
-    @contextmanager
-    def _room(self, guest: Guest) -> Iterator[None]:
-        """Take the request's place for as long as the block lasts. Raises Unavailable."""
-        room = self._rooms.setdefault(guest.tenant_id, _Room())
+    def _require_room(self, guest: Guest) -> None:
+        """Raise Unavailable when the tenant has too much waiting. Nothing may be awaited before the place is taken."""
+        room = self._rooms.get(guest.tenant_id, _Room())
         if (
             room.requests >= self.limits.requests_per_tenant
             or room.size_bytes + guest.size_bytes > self.limits.bytes_per_tenant
         ):
             raise errors.too_many_held(guest.model.name, self.eta_seconds(guest.model))
+
+    @contextmanager
+    def _room(self, guest: Guest) -> Iterator[None]:
+        """Take the request's place for as long as the block lasts: while it waits, not while it is tried."""
+        room = self._rooms.setdefault(guest.tenant_id, _Room())
         room.requests += 1
         room.size_bytes += guest.size_bytes
         held = telemetry.HELD_REQUESTS.labels(guest.model.name)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 from typing import Any
 
 import orjson
 import pytest
+from aiohttp import web
 
 from tenants import keys
 from tests.gateway import world
@@ -208,11 +210,13 @@ async def test_a_key_revoked_while_its_request_waits_opens_nothing(gateway: Gate
 @both_doors
 @either_way
 async def test_when_all_replicas_break_off_a_request_waits_for_the_next(gateway: Gateway, body: Any) -> None:
-    gateway.let_all_say(hang_up)
-    sent = asyncio.ensure_future(gateway.ask(body))
-    await until(lambda: len(gateway.bodies()) == 2)
-    gateway.let_all_say(hello)
-    got = await sent
+    asked = count()
+
+    async def say(request: web.Request, sent: dict[str, Any]) -> web.StreamResponse:
+        return await (hang_up if next(asked) < 2 else hello)(request, sent)
+
+    gateway.let_all_say(say)
+    got = await gateway.ask(body)
     assert got.status == 200
     assert [end.state for end in gateway.ends()] == ["complete"]
     assert len(gateway.starts()) == 3
