@@ -131,14 +131,102 @@ class ApiKey(models.Model):
     scopes = ArrayField(models.CharField(max_length=32), default=list, blank=True)
     #: Served model names it may call; empty allows all that its tenant sees.
     allowed_models = ArrayField(models.CharField(max_length=200), default=list, blank=True)
+    #: Networks (CIDR) it may be used from; empty allows every address.
+    allowed_networks = ArrayField(models.CharField(max_length=43), default=list, blank=True)
+    #: The key it was made to replace, which goes on working until its own ``expires_at``.
+    rotated_from = models.OneToOneField(
+        "self", null=True, blank=True, on_delete=models.PROTECT, related_name="rotated_to"
+    )
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
+    #: Written by the drain, at most once a minute.
     last_used_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     created_by = models.ForeignKey(User, null=True, blank=True, on_delete=models.SET_NULL)
 
     def __str__(self) -> str:
         return f"hk_{self.public_id}"
+
+
+class Limit(models.Model):
+    """How fast a tenant, one of its projects or one of its keys may ask, of one model or of all of them together.
+
+    Without project and key it is the tenant's. All limits that a request falls under hold at once.
+    """
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="limits")
+    project = models.ForeignKey(Project, null=True, blank=True, on_delete=models.PROTECT, related_name="limits")
+    key = models.ForeignKey(ApiKey, null=True, blank=True, on_delete=models.PROTECT, related_name="limits")
+    #: Served model name; empty is all models together.
+    model_name = models.CharField(max_length=200, blank=True, default="")
+    #: For each: None is unlimited, 0 admits nothing.
+    requests_per_minute = models.PositiveIntegerField(null=True, blank=True)
+    tokens_per_minute = models.PositiveBigIntegerField(null=True, blank=True)
+    concurrent_requests = models.PositiveIntegerField(null=True, blank=True)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=("tenant", "project", "key", "model_name"), nulls_distinct=False, name="limit_once"
+            ),
+            models.CheckConstraint(
+                name="limit_of_one_subject", condition=Q(project__isnull=True) | Q(key__isnull=True)
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.tenant_id} {self.model_name or 'all models'}"
+
+
+class Budget(models.Model):
+    """How much money a tenant, one of its projects or one of its keys may spend in a period.
+
+    Periods begin in the tenant's billing time zone. What was spent is in ``billing``.
+    """
+
+    class Period(TextChoices):
+        DAY = "day"
+        WEEK = "week"
+        MONTH = "month"
+        TOTAL = "total"
+
+    class Action(TextChoices):
+        #: Refuse what could exceed the limit.
+        BLOCK = "block"
+        ALERT = "alert"
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="budgets")
+    project = models.ForeignKey(Project, null=True, blank=True, on_delete=models.PROTECT, related_name="budgets")
+    key = models.ForeignKey(ApiKey, null=True, blank=True, on_delete=models.PROTECT, related_name="budgets")
+    #: Served model name; empty is all models together.
+    model_name = models.CharField(max_length=200, blank=True, default="")
+    period = models.CharField(max_length=8, choices=Period.choices, default=Period.MONTH)
+    limit_pico = models.PositiveBigIntegerField()
+    currency = models.CharField(max_length=3, default="USD")
+    action = models.CharField(max_length=8, choices=Action.choices, default=Action.BLOCK)
+    #: An alert is raised once per period when so many percent are spent.
+    alert_percents = ArrayField(models.PositiveSmallIntegerField(), default=list, blank=True)
+    archived_at = models.DateTimeField(null=True, blank=True)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=("tenant", "project", "key", "model_name", "period"),
+                condition=Q(archived_at=None),
+                nulls_distinct=False,
+                name="budget_once",
+            ),
+            models.CheckConstraint(
+                name="budget_of_one_subject", condition=Q(project__isnull=True) | Q(key__isnull=True)
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.tenant_id} {self.period}"
 
 
 class OperatorToken(models.Model):

@@ -6,14 +6,21 @@ A snapshot is immutable; a process replaces it whole when the policy epoch has m
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import cast
+from uuid import UUID
 
 from tenants import epoch, secret_format
 from tenants.errors import KeyRefusal, KeyRefused
 from tenants.ids import KeyId, ProjectId, TenantId
-from tenants.models import ApiKey, Tenant, TenantPolicy
+from tenants.models import ApiKey, Budget, Limit, Tenant, TenantPolicy
 from tenants.registry import POLICY_FIELDS, Policy
+from tenants.scopes import BudgetLine, LimitLine, Period, Scope
+
+#: Whom a limit or budget is for: (tenant, project, key), of which the latter two are None for the tenant's own.
+Subject = tuple[UUID, UUID | None, UUID | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +37,11 @@ class Caller:
     allowed_models: frozenset[str]
     trust_group: str
     policy: Policy
+    #: Of its tenant, its project and itself, for all models.
+    limits: tuple[LimitLine, ...] = ()
+    budgets: tuple[BudgetLine, ...] = ()
+    #: Where it may be used from; empty allows every address.
+    networks: tuple[IPv4Network | IPv6Network, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +97,28 @@ def load() -> Snapshot:
         row["tenant_id"]: Policy(**{field: row[field] for field in POLICY_FIELDS})
         for row in TenantPolicy.objects.order_by("version").values("tenant_id", *POLICY_FIELDS)
     }
-    stored = {key.public_id: _stored(key, policies[key.tenant_id]) for key in keys if key.tenant_id in policies}
+    bounds = _read_bounds()
+    stored = {key.public_id: _stored(key, policies[key.tenant_id], bounds) for key in keys if key.tenant_id in policies}
     return Snapshot(epoch=as_of, keys=stored)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """Every limit and budget, by whom it is for."""
+
+    limits: Mapping[Subject, list[Limit]]
+    budgets: Mapping[Subject, list[Budget]]
+
+
+def _read_bounds() -> _Bounds:
+    limits: dict[Subject, list[Limit]] = {}
+    for limit in Limit.objects.order_by("id"):
+        limits.setdefault((limit.tenant_id, limit.project_id, limit.key_id), []).append(limit)
+    budgets: dict[Subject, list[Budget]] = {}
+    hard = Budget.objects.filter(archived_at=None, action=Budget.Action.BLOCK)
+    for budget in hard.select_related("tenant").order_by("id"):
+        budgets.setdefault((budget.tenant_id, budget.project_id, budget.key_id), []).append(budget)
+    return _Bounds(limits=limits, budgets=budgets)
 
 
 def _admitted(stored: _StoredKey) -> Caller:
@@ -97,7 +129,36 @@ def _admitted(stored: _StoredKey) -> Caller:
     return stored.caller
 
 
-def _stored(key: ApiKey, policy: Policy) -> _StoredKey:
+def _subjects(key: ApiKey) -> Iterable[tuple[Scope, Subject]]:
+    yield "tenant", (key.tenant_id, None, None)
+    yield "project", (key.tenant_id, key.project_id, None)
+    yield "key", (key.tenant_id, None, key.id)
+
+
+def _limit(scope: Scope, limit: Limit) -> LimitLine:
+    return LimitLine(
+        id=limit.id,
+        scope=scope,
+        model_name=limit.model_name,
+        requests_per_minute=limit.requests_per_minute,
+        tokens_per_minute=limit.tokens_per_minute,
+        concurrent_requests=limit.concurrent_requests,
+    )
+
+
+def _budget(scope: Scope, budget: Budget) -> BudgetLine:
+    return BudgetLine(
+        id=budget.id,
+        scope=scope,
+        model_name=budget.model_name,
+        period=cast(Period, budget.period),
+        limit_pico=budget.limit_pico,
+        currency=budget.currency,
+        timezone=budget.tenant.billing_timezone,
+    )
+
+
+def _stored(key: ApiKey, policy: Policy, bounds: _Bounds) -> _StoredKey:
     caller = Caller(
         tenant_id=TenantId(key.tenant_id),
         tenant_slug=key.tenant.slug,
@@ -108,6 +169,9 @@ def _stored(key: ApiKey, policy: Policy) -> _StoredKey:
         allowed_models=frozenset(key.allowed_models),
         trust_group=key.tenant.trust_group,
         policy=policy,
+        limits=tuple(_limit(scope, each) for scope, of in _subjects(key) for each in bounds.limits.get(of, ())),
+        budgets=tuple(_budget(scope, each) for scope, of in _subjects(key) for each in bounds.budgets.get(of, ())),
+        networks=tuple(ip_network(text) for text in key.allowed_networks),
     )
     return _StoredKey(
         secret_hmac=bytes(key.secret_hmac),

@@ -43,6 +43,8 @@ class Start(msgspec.Struct, frozen=True, array_like=True, tag="S", kw_only=True)
     cache_result: CacheResult
     cache_reason: str
     route_reason: str
+    #: Held in budgets for it, pico-dollars: what a budget that must be rebuilt still owes to it.
+    held_pico: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True, tag="P", kw_only=True):

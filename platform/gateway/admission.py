@@ -10,12 +10,14 @@ import asyncio
 import hashlib
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from redis.exceptions import NoScriptError
 
 from caching.recent import Recent
 from gateway import errors, telemetry
 from gateway.limits import MINUTE_US, SCRIPT, LocalBuckets, Verdict
+from gateway.messages import Headers
 from gateway.turns import FAILURES, Turns
 from tenants import keyspace
 from tenants.snapshot import Caller
@@ -27,11 +29,37 @@ RECENT_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Admitted:
-    """What Redis said: the limit's verdict (None: unlimited) and the stored answer, if one was looked for."""
+class Demand:
+    """What one request needs. ``answer_key`` None: nothing is looked up. ``limited`` False: it was counted before."""
 
-    verdict: Verdict | None
-    stored: bytes | None
+    caller: Caller
+    model_name: str
+    request_id: UUID
+    #: Reserved by estimate, prompt and answer; settled by what was used.
+    tokens: int
+    #: The most that it can cost until :meth:`Ticket.extend`; 0 where no budget asks.
+    hold_pico: int
+    answer_key: str | None
+    limited: bool = True
+
+
+class Ticket:
+    """An admitted request's claim on its limits and budgets; :meth:`settle` ends it."""
+
+    def __init__(self, *, stored: bytes | None, verdict: Verdict | None) -> None:
+        #: The sealed answer, if one was looked for and found.
+        self.stored = stored
+        self._verdict = verdict
+
+    def headers(self) -> Headers:
+        """Return the ``x-ratelimit-*`` headers of the limit that is nearest to refusing."""
+        return self._verdict.headers() if self._verdict else []
+
+    def settle(self, *, tokens: int, amount_pico: int) -> None:
+        """Give back what was reserved beyond this. Nobody waits for it; the second call does nothing."""
+
+    async def extend(self, *, hold_pico: int) -> None:
+        """Hold so much more. Raises BudgetExceeded."""
 
 
 class Admission:
@@ -43,22 +71,19 @@ class Admission:
         self._local = LocalBuckets()
         self._recent = Recent(RECENT_BYTES)
 
-    async def admit(self, caller: Caller, answer_key: str | None) -> Admitted:
-        """Take one request from the tenant's limit and fetch ``answer_key``. Raises RateLimited."""
-        limit = caller.policy.requests_per_minute
+    async def admit(self, demand: Demand) -> Ticket:
+        """Take the request from every limit and fetch its answer, all or nothing. Raises RateLimited."""
+        limit = demand.caller.policy.requests_per_minute if demand.limited else None
         if limit == 0:
             raise _refusal(Verdict(admitted=False, limit=0, remaining=0, wait_us=MINUTE_US))
         # Sent before anything is awaited, so that it shares the limit's turn.
-        recent = self._recent.get(answer_key) if answer_key is not None else None
-        lookup = self._cache.send("GET", answer_key) if answer_key is not None and recent is None else None
-        verdict = await self._take(caller, limit) if limit is not None else None
+        key = demand.answer_key
+        recent = self._recent.get(key) if key is not None else None
+        lookup = self._cache.send("GET", key) if key is not None and recent is None else None
+        verdict = await self._take(demand.caller, limit) if limit is not None else None
         if verdict is not None and not verdict.admitted:
             raise _refusal(verdict)
-        return Admitted(verdict=verdict, stored=await _found(lookup) if lookup is not None else recent)
-
-    async def find(self, key: str) -> bytes | None:
-        """Fetch one stored answer; a Redis that cannot is a miss."""
-        return self._recent.get(key) or await _found(self._cache.send("GET", key))
+        return Ticket(stored=await _found(lookup) if lookup is not None else recent, verdict=verdict)
 
     def store(self, key: str, value: bytes, ttl_seconds: int) -> None:
         """Keep an answer. Nobody waits for it: this process has it at hand, whatever becomes of it in Redis."""

@@ -9,19 +9,19 @@ from dataclasses import dataclass
 
 import orjson
 
-from billing.records import State
 from caching import fingerprint, replay
-from caching.entry import MAX_ENTRY_BYTES, Entry, decode, encode
-from caching.errors import NotReplayable
+from caching.entry import Entry, decode, encode
 from catalogue.registry import ServedModel
-from gateway import errors, prompts, streaming, telemetry
-from gateway.dispatch import FAILURES, Reply
-from gateway.errors import NOT_NOW, EngineFailed, EngineGone, EngineRefused, GatewayError, NotReady, Unavailable
+from gateway import costs, errors, prompts
+from gateway.admission import Demand
+from gateway.dispatch import Reply
+from gateway.errors import NOT_NOW, EngineFailed, EngineGone, EngineRefused, GatewayError, NotReady
 from gateway.hold import Guest
 from gateway.late import LateStream, within
 from gateway.messages import JSON, SSE, Incoming, Outgoing, Trace
-from gateway.metering import NOTHING, Meter, Usage, usage_of
+from gateway.metering import Meter, Usage, usage_of
 from gateway.parts import Parts
+from gateway.relay import Relay
 from gateway.schemas import Call
 from routing.router import Ask
 from tenants import keyspace
@@ -30,9 +30,6 @@ from tenants.snapshot import Caller
 from workers.endpoints import Endpoint
 
 log = logging.getLogger(__name__)
-
-#: What a client of a cut stream is told; what it received was metered.
-STREAM_BROKEN = EngineFailed("The engine stopped in the middle of its answer.", "engine_failed_mid_stream")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +68,12 @@ class Inference:
     async def run(self, incoming: Incoming, *, limited: bool = True) -> Outgoing:
         """Answer the call. ``limited`` False: its request was already counted. Raises GatewayError."""
         answer = self._name(incoming.headers)
-        stored = await self._admit(answer, limited=limited)
-        if stored is not None:
-            return self._replay(stored)
-        self._tell_cache("bypass" if answer.bypass else "miss", answer.bypass or "")
-        ask = prompts.ask(self._call, self._caller, self._model, incoming.headers)
+        stored = await self._admit(answer, len(incoming.body), limited=limited)
         try:
+            if stored is not None:
+                return self._replay(stored)
+            self._tell_cache("bypass" if answer.bypass else "miss", answer.bypass or "")
+            ask = prompts.ask(self._call, self._caller, self._model, incoming.headers)
             try:
                 begun = await self._begin(ask, answer)
             except NOT_NOW as failure:
@@ -165,14 +162,20 @@ class Inference:
         )
         return Answer(name=name, bypass=bypass)
 
-    async def _admit(self, answer: Answer, *, limited: bool) -> Entry | None:
-        key = self._redis_key(answer) if answer.readable else None
-        if not limited:
-            return _unpack(answer, await self._parts.admission.find(key)) if key else None
-        admitted = await self._parts.admission.admit(self._caller, key)
-        if admitted.verdict is not None:
-            self._trace.headers.extend(admitted.verdict.headers())
-        return _unpack(answer, admitted.stored)
+    async def _admit(self, answer: Answer, body_bytes: int, *, limited: bool) -> Entry | None:
+        """Take what the request needs from every limit and budget; the meter gives back what it did not use."""
+        demand = Demand(
+            caller=self._caller,
+            model_name=self._model.name,
+            request_id=self._trace.request_id,
+            tokens=costs.reserved_tokens(self._call, self._model, body_bytes),
+            hold_pico=0,
+            answer_key=self._redis_key(answer) if answer.readable else None,
+            limited=limited,
+        )
+        ticket = self._meter.ticket = await self._parts.admission.admit(demand)
+        self._trace.headers.extend(ticket.headers())
+        return _unpack(answer, ticket.stored)
 
     def _redis_key(self, answer: Answer) -> str:
         assert answer.name is not None
@@ -213,69 +216,14 @@ class Inference:
     def _stream(self, begun: Begun) -> Outgoing:
         reply, answer = begun.reply, begun.answer
         self._tell_route(reply)
-        tally = streaming.Tally(keep=answer.name is not None)
-        return Outgoing(
-            status=200,
-            headers=[*SSE, *self._trace.headers],
-            stream=self._relay(reply, answer, tally),
-            on_close=lambda: self._leave(reply, tally),
+        relay = Relay(
+            reply,
+            self._meter,
+            self._trace,
+            include_usage=self._call.include_usage,
+            keep=None if answer.name is None else lambda body, usage: self._keep(answer, body, usage),
         )
-
-    async def _relay(self, reply: Reply, answer: Answer, tally: streaming.Tally) -> AsyncIterator[bytes]:
-        """Pass the events on. The END is written before the last byte; :meth:`_leave` writes it for a cut stream."""
-        splitter = streaming.EventSplitter()
-        try:
-            async for piece in streaming.pieces(reply.first, reply.rest()):
-                passed = self._pass(splitter, piece, tally)
-                if passed:
-                    yield passed
-                if tally.done or tally.failed:
-                    break
-            if tally.done:
-                await self._settle(tally, reply, answer)
-                yield replay.DONE
-                return
-        except FAILURES as error:
-            log.warning("replica %s broke a stream: %s", reply.choice.replica_id, error)
-            telemetry.engine_failed(self._model.name, error)
-        except Unavailable as error:  # the usage log is full: what cannot be metered is not sent
-            yield error.event()
-            return
-        except Exception:
-            log.exception("request %s failed in the middle of its stream", self._trace.request_id)
-        self._end_cut("engine_error", tally, reply)
-        yield STREAM_BROKEN.event()
-
-    def _leave(self, reply: Reply, tally: streaming.Tally) -> None:
-        """End a stream for good; if nothing ended it before, its client left."""
-        reply.close()
-        self._end_cut("client_gone", tally, reply)
-
-    def _pass(self, splitter: streaming.EventSplitter, piece: bytes, tally: streaming.Tally) -> bytes:
-        """Return the bytes of this piece that the client gets; its end and its errors are told by us."""
-        out = []
-        for event in splitter.feed(piece):
-            kind = streaming.read(event, tally, max_kept_bytes=MAX_ENTRY_BYTES)
-            if kind == "content":
-                self._meter.streamed(1)
-            if kind in {"head", "content"} or (kind == "usage" and self._call.include_usage):
-                out.append(event + streaming.SEPARATOR)
-        return b"".join(out)
-
-    async def _settle(self, tally: streaming.Tally, reply: Reply, answer: Answer) -> None:
-        if tally.usage is None:
-            self._end_cut("complete", tally, reply)
-            return
-        usage = usage_of(tally.usage)
-        self._meter.end("complete", 200, usage)
-        if tally.keep:
-            try:
-                whole = orjson.dumps(replay.fold(tally.events))
-            except NotReplayable as part:
-                log.warning("an answer is not kept: %s", part)
-            else:
-                self._keep(answer, whole, usage)
-        await self._meter.synced()
+        return Outgoing(status=200, headers=[*SSE, *self._trace.headers], stream=relay.pieces(), on_close=relay.leave)
 
     def _keep(self, answer: Answer, body: bytes, usage: Usage) -> None:
         if answer.name is None:
@@ -289,24 +237,6 @@ class Inference:
         if value is not None:
             ttl = self._caller.policy.cache_ttl_seconds
             self._parts.admission.store(self._redis_key(answer), value, ttl)
-
-    def _end_cut(self, state: State, tally: streaming.Tally, reply: Reply) -> None:
-        """Charge a stream whose usage the engine did not tell: the estimated prompt and what was passed on.
-
-        A stream that passed nothing on is free.
-        """
-        if tally.usage is not None:
-            self._meter.give_up(state, 200, usage_of(tally.usage))
-        elif not self._meter.streamed_tokens:
-            self._meter.give_up(state, 200, NOTHING, source="streamed")
-        else:
-            cached = min(reply.choice.warm_tokens, reply.prompt_tokens)
-            usage = Usage(
-                prompt_tokens=reply.prompt_tokens - cached,
-                cached_prompt_tokens=cached,
-                completion_tokens=self._meter.streamed_tokens,
-            )
-            self._meter.give_up(state, 200, usage, source="streamed")
 
     def _close_failed(self, error: BaseException) -> None:
         match error:

@@ -14,6 +14,7 @@ from billing.wal import WalWriter
 from caching.entry import Entry
 from catalogue.registry import ServedModel
 from gateway import telemetry
+from gateway.admission import Ticket
 from gateway.errors import Unavailable
 from gateway.messages import Trace
 from gateway.schemas import Call
@@ -64,6 +65,8 @@ class Meter:
         self._closed = False
         self._last_progress = 0.0
         self.cache: tuple[CacheResult, str] = ("miss", "")
+        #: What the request was admitted with; settled with its END.
+        self.ticket: Ticket | None = None
         self.streamed_tokens = 0
         self.first_token_at: float | None = None
 
@@ -90,11 +93,15 @@ class Meter:
 
     def end(self, state: State, status: int, usage: Usage = NOTHING, *, source: TokensSource = "engine") -> None:
         """Write the END. Raises Unavailable."""
-        if self._closed or self._start is None:
+        if self._closed:
+            return
+        if self._start is None:  # no engine was asked, so there is nothing to write down
+            self._settle(None)
             return
         end = self._new_end(state, status, usage, source)
         self._append(end)
         self._closed = True
+        self._settle(end)
         telemetry.ended(self._call.endpoint, self._model.name, end)
 
     def give_up(self, state: State, status: int, usage: Usage = NOTHING, *, source: TokensSource = "engine") -> None:
@@ -111,6 +118,7 @@ class Meter:
         end = self._new_end("complete", 200, NOTHING, "cache", avoided=(entry.prompt_tokens, entry.completion_tokens))
         self._append(start, end)
         self._closed = True
+        self._settle(end)
         telemetry.ended(self._call.endpoint, self._model.name, end)
 
     async def synced(self) -> None:
@@ -122,6 +130,13 @@ class Meter:
             await self._wal.synced()
         except WalError as error:
             raise _unavailable(error) from error
+
+    def _settle(self, end: End | None) -> None:
+        """Give back to limits and budgets what the request did not use; None: it used nothing."""
+        if self.ticket is None:
+            return
+        tokens = end.prompt_tokens + end.cached_prompt_tokens + end.completion_tokens if end is not None else 0
+        self.ticket.settle(tokens=tokens, amount_pico=0)
 
     def _new_start(self, prompt_tokens_estimate: int, replica_id: UUID | None, route_reason: str) -> Start:
         result, reason = self.cache

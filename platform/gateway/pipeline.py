@@ -11,6 +11,7 @@ import orjson
 
 from catalogue.registry import ServedModel
 from gateway import schemas, telemetry
+from gateway.admission import Demand
 from gateway.deferred import POLL_PATH
 from gateway.errors import (
     BadRequest,
@@ -95,8 +96,7 @@ class Pipeline:
         if "respond-async" in incoming.headers.get("prefer", "").lower():
             if call.stream:
                 raise BadRequest("A deferred answer cannot be streamed; leave 'stream' out.", "invalid_value", "stream")
-            admitted = await self._parts.admission.admit(caller, None)
-            trace.headers.extend(admitted.verdict.headers() if admitted.verdict else ())
+            trace.headers.extend((await self._parts.admission.admit(_deferral(caller, model, trace))).headers())
             return await self._parts.defer(caller, endpoint, incoming, trace)
         return await Inference(self._parts, caller, call, model, trace).run(incoming)
 
@@ -163,6 +163,13 @@ async def _told(work: Awaitable[Outgoing], trace: Trace) -> Outgoing:
     except Exception:
         log.exception("request %s failed", trace.request_id)
         return refused(internal_error(), trace)
+
+
+def _deferral(caller: Caller, model: ServedModel, trace: Trace) -> Demand:
+    """Return what accepting a deferred request takes: a request, and tokens only once it runs."""
+    return Demand(
+        caller=caller, model_name=model.name, request_id=trace.request_id, tokens=0, hold_pico=0, answer_key=None
+    )
 
 
 def _trace(request_id: UUID, incoming: Incoming) -> Trace:

@@ -8,14 +8,13 @@ from typing import Any
 import orjson
 
 from catalogue.registry import ServedModel
+from gateway.costs import DEFAULT_NEW_TOKENS
 from gateway.schemas import Call
 from routing.chunks import Message, chain
 from routing.router import Ask
 from tenants import keyspace
 from tenants.snapshot import Caller
 
-#: Tokens counted for an answer whose length the client left open.
-DEFAULT_NEW_TOKENS = 256
 SYSTEM_ROLES = frozenset({"system", "developer"})
 
 

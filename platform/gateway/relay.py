@@ -1,0 +1,116 @@
+"""Pass a stream on that has begun, meter it as it passes, and end it exactly once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+
+import orjson
+
+from billing.records import State
+from caching import replay
+from caching.entry import MAX_ENTRY_BYTES
+from caching.errors import NotReplayable
+from gateway import streaming, telemetry
+from gateway.dispatch import FAILURES, Reply
+from gateway.errors import EngineFailed, Unavailable
+from gateway.messages import Trace
+from gateway.metering import NOTHING, Meter, Usage, usage_of
+
+log = logging.getLogger(__name__)
+
+#: What a client of a cut stream is told; what it received was metered.
+STREAM_BROKEN = EngineFailed("The engine stopped in the middle of its answer.", "engine_failed_mid_stream")
+
+#: Keeps a whole answer that was streamed: (non-streamed JSON, its usage).
+Keep = Callable[[bytes, Usage], None]
+
+
+class Relay:
+    """One stream on its way from an engine to a client. Whoever sends it calls :meth:`leave` at the end."""
+
+    def __init__(self, reply: Reply, meter: Meter, trace: Trace, *, include_usage: bool, keep: Keep | None) -> None:
+        """``keep`` None: the answer may not be stored."""
+        self._reply = reply
+        self._meter = meter
+        self._trace = trace
+        self._include_usage = include_usage
+        self._keep = keep
+        self._tally = streaming.Tally(keep=keep is not None)
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Yield the events. The END is written before the last byte; :meth:`leave` writes it for a cut stream."""
+        splitter = streaming.EventSplitter()
+        tally = self._tally
+        try:
+            async for piece in streaming.pieces(self._reply.first, self._reply.rest()):
+                passed = self._pass(splitter, piece)
+                if passed:
+                    yield passed
+                if tally.done or tally.failed:
+                    break
+            if tally.done:
+                await self._settle()
+                yield replay.DONE
+                return
+        except FAILURES as error:
+            log.warning("replica %s broke a stream: %s", self._reply.choice.replica_id, error)
+            telemetry.engine_failed(self._trace.model, error)
+        except Unavailable as error:  # the usage log is full: what cannot be metered is not sent
+            yield error.event()
+            return
+        except Exception:
+            log.exception("request %s failed in the middle of its stream", self._trace.request_id)
+        self._end_cut("engine_error")
+        yield STREAM_BROKEN.event()
+
+    def leave(self) -> None:
+        """End the stream for good; if nothing ended it before, its client left. A second call does nothing."""
+        self._reply.close()
+        self._end_cut("client_gone")
+
+    def _pass(self, splitter: streaming.EventSplitter, piece: bytes) -> bytes:
+        """Return the bytes of this piece that the client gets; its end and its errors are told by us."""
+        out = []
+        for event in splitter.feed(piece):
+            kind = streaming.read(event, self._tally, max_kept_bytes=MAX_ENTRY_BYTES)
+            if kind == "content":
+                self._meter.streamed(1)
+            if kind in {"head", "content"} or (kind == "usage" and self._include_usage):
+                out.append(event + streaming.SEPARATOR)
+        return b"".join(out)
+
+    async def _settle(self) -> None:
+        tally = self._tally
+        if tally.usage is None:
+            self._end_cut("complete")
+            return
+        usage = usage_of(tally.usage)
+        self._meter.end("complete", 200, usage)
+        if tally.keep and self._keep is not None:
+            try:
+                whole = orjson.dumps(replay.fold(tally.events))
+            except NotReplayable as part:
+                log.warning("an answer is not kept: %s", part)
+            else:
+                self._keep(whole, usage)
+        await self._meter.synced()
+
+    def _end_cut(self, state: State) -> None:
+        """Charge a stream whose usage the engine did not tell: the estimated prompt and what was passed on.
+
+        A stream that passed nothing on is free.
+        """
+        if self._tally.usage is not None:
+            self._meter.give_up(state, 200, usage_of(self._tally.usage))
+        elif not self._meter.streamed_tokens:
+            self._meter.give_up(state, 200, NOTHING, source="streamed")
+        else:
+            reply = self._reply
+            cached = min(reply.choice.warm_tokens, reply.prompt_tokens)
+            usage = Usage(
+                prompt_tokens=reply.prompt_tokens - cached,
+                cached_prompt_tokens=cached,
+                completion_tokens=self._meter.streamed_tokens,
+            )
+            self._meter.give_up(state, 200, usage, source="streamed")
