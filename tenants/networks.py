@@ -1,0 +1,102 @@
+"""Where a request comes from, and which networks a key may be used from.
+
+Addresses are compared as IPv4 wherever they are IPv4 written as IPv6 (``::ffff:192.0.2.1``): which of the two a
+socket says depends on how it listens, not on who calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+
+from tenants.errors import BadName
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+#: More of them belong into a firewall; each is looked at for every request of the key.
+MOST_NETWORKS = 64
+_MAPPED = IPv6Network("::ffff:0:0/96")
+
+
+def parse(texts: Iterable[str]) -> tuple[Network, ...]:
+    """Return the networks, each once and in order. A single address is a network of one.
+
+    Raises BadName for a text that is none, for bits below the mask (``10.0.0.1/8`` is most likely a mistake), and
+    for more than MOST_NETWORKS.
+    """
+    found = tuple(dict.fromkeys(_network(text) for text in texts))
+    if len(found) > MOST_NETWORKS:
+        raise BadName("allowed_networks", f"{len(found)} networks", f"at most {MOST_NETWORKS}")
+    return found
+
+
+def allows(networks: Sequence[Network], address: str) -> bool:
+    """Say whether the address is in one of the networks, or there are none. An unknown address is in none."""
+    if not networks:
+        return True
+    known = _address(address)
+    return known is not None and _within(known, networks)
+
+
+def within(networks: Sequence[Network], wider: Sequence[Network]) -> bool:
+    """Say whether the networks allow nothing that the wider ones do not; empty ones allow everything."""
+    if not wider:
+        return True
+    return bool(networks) and all(any(_covers(outer, inner) for outer in wider) for inner in networks)
+
+
+def client_address(peer: str, forwarded_for: str, trusted: Sequence[Network]) -> str:
+    """Return who sent a request that came from ``peer``; empty when that cannot be known.
+
+    ``forwarded_for``, what the X-Forwarded-For headers say, joined by commas, counts only from a trusted peer: anybody
+    may send it. Each proxy appends whom it heard, so the right-most address that is not trusted is the client; if all
+    are, the left-most.
+    """
+    address = peer
+    for heard in reversed([one.strip() for one in forwarded_for.split(",")] if forwarded_for.strip() else []):
+        known = _address(address)
+        if known is None or not _within(known, trusted):
+            break
+        address = _without_port(heard)
+    known = _address(address)
+    return "" if known is None else str(known)
+
+
+def _covers(outer: Network, inner: Network) -> bool:
+    if isinstance(outer, IPv4Network):
+        return isinstance(inner, IPv4Network) and inner.subnet_of(outer)
+    return isinstance(inner, IPv6Network) and inner.subnet_of(outer)
+
+
+def _within(address: Address, networks: Sequence[Network]) -> bool:
+    return any(address in network for network in networks)
+
+
+def _network(text: str) -> Network:
+    try:
+        network = ip_network(text.strip())
+    except ValueError:
+        raise BadName(
+            "allowed_networks", text[:64], "networks such as 192.0.2.0/24, 2001:db8::/32 or 192.0.2.1"
+        ) from None
+    if isinstance(network, IPv6Network) and network.subnet_of(_MAPPED):
+        return IPv4Network((int(network.network_address) & 0xFFFF_FFFF, network.prefixlen - 96))
+    return network
+
+
+@lru_cache(maxsize=4096)
+def _address(text: str) -> Address | None:
+    try:
+        found = ip_address(text)
+    except ValueError:
+        return None
+    return found.ipv4_mapped or found if isinstance(found, IPv6Address) else found
+
+
+def _without_port(text: str) -> str:
+    """Return the address of ``192.0.2.1:443`` or ``[2001:db8::1]:443``, as some proxies write it."""
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0] if text.count(":") == 1 else text
