@@ -8,11 +8,14 @@ import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
+from django.conf import settings
+
 from billing.errors import WalError
 from gateway import telemetry
 from gateway.errors import BodyTooLarge, BodyTooSlow, GatewayError, Unavailable
 from gateway.messages import JSON, Incoming, Outgoing
 from gateway.pipeline import Pipeline
+from tenants import networks
 from tenants.ids import new_id
 
 log = logging.getLogger(__name__)
@@ -118,6 +121,7 @@ class GatewayApp:
 
     async def _read(self, scope: Scope, body: Body) -> Incoming:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        client = client_of(scope)
         too_large = BodyTooLarge(f"The body is larger than the {self._max_body_bytes} bytes allowed.", "body_too_large")
         announced = headers.get("content-length", "")
         if announced.isdecimal() and int(announced) > self._max_body_bytes:
@@ -133,13 +137,25 @@ class GatewayApp:
                     if size > self._max_body_bytes:
                         raise too_large
                     if size > STRANGERS_BYTES and not proved:
-                        await self._open().require_key(headers)
+                        await self._open().require_key(headers, client)
                         proved = True
         except TimeoutError:
             raise BodyTooSlow(
                 f"The body did not arrive within {self._body_timeout_seconds:g} s.", "body_too_slow"
             ) from None
-        return Incoming(method=scope["method"], path=scope["path"], headers=headers, body=b"".join(pieces))
+        return Incoming(
+            method=scope["method"], path=scope["path"], headers=headers, body=b"".join(pieces), client=client
+        )
+
+
+def client_of(scope: Scope) -> str:
+    """Return the address that an HTTP connection's request comes from; empty when it is not known."""
+    peer = (scope.get("client") or ("",))[0]
+    if not settings.TRUSTED_PROXIES:
+        return str(peer)
+    # A proxy may add a header line of its own to those that are there already.
+    heard = b",".join(value for name, value in scope["headers"] if name.lower() == b"x-forwarded-for")
+    return networks.client_address(peer, heard.decode("latin-1"), settings.TRUSTED_PROXIES)
 
 
 def _refused(error: GatewayError) -> Outgoing:

@@ -144,6 +144,11 @@ def unauthorized(refusal: KeyRefused) -> Unauthorized:
     return Unauthorized(message, code)
 
 
+def address_not_allowed() -> Forbidden:
+    """Return the answer to a key that is used from elsewhere than it may be; where that is, is not told."""
+    return Forbidden("The API key may not be used from this address.", "address_not_allowed")
+
+
 def rate_limited(limit: int, retry_after_seconds: float) -> RateLimited:
     """Return the refusal of a tenant that has used its requests."""
     seconds = _whole_seconds(retry_after_seconds)

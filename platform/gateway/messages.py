@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from gateway.errors import GatewayError
+
 Headers = list[tuple[bytes, bytes]]
 JSON: Headers = [(b"content-type", b"application/json")]
 SSE: Headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
@@ -19,13 +21,16 @@ class Incoming:
     path: str
     headers: Mapping[str, str]
     body: bytes
+    #: Address of whoever sent it; empty when it is not known.
+    client: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outgoing:
     """An answer: all of it in ``body``, or piece by piece from ``stream``.
 
-    Whoever sends it calls ``on_close`` at the end, however the end came; calling it twice is allowed.
+    Whoever sends it calls ``on_close`` at the end, however the end came; calling it twice is allowed. ``end_with``
+    makes a stream that runs tell this error and end.
     """
 
     status: int
@@ -33,6 +38,7 @@ class Outgoing:
     body: bytes = b""
     stream: AsyncIterator[bytes] | None = None
     on_close: Callable[[], None] = lambda: None
+    end_with: Callable[[GatewayError], None] = lambda error: None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from gateway.errors import (
     NotFound,
     Unauthorized,
     WrongMethod,
+    address_not_allowed,
     internal_error,
     unauthorized,
 )
@@ -27,6 +28,7 @@ from gateway.inference import Inference
 from gateway.messages import JSON, Incoming, Outgoing, Trace
 from gateway.parts import Parts
 from gateway.schemas import Call, Endpoint
+from tenants import networks
 from tenants.errors import KeyRefused
 from tenants.ids import new_id
 from tenants.snapshot import Caller
@@ -79,17 +81,17 @@ class Pipeline:
             return await self._infer(endpoint, incoming, trace)
         if path == MODELS or path.startswith(MODELS + "/"):
             _require(incoming, "GET")
-            caller = await self._authenticate(incoming.headers)
+            caller = await self._authenticate(incoming.headers, incoming.client)
             return self._models(caller, path.removeprefix(MODELS).removeprefix("/"), trace)
         if path.startswith(POLL_PATH):
             _require(incoming, "GET")
-            caller = _allowed(await self._authenticate(incoming.headers))
+            caller = _allowed(await self._authenticate(incoming.headers, incoming.client))
             return await self._parts.poll_deferred(caller, path.removeprefix(POLL_PATH))
         known = ", ".join([*ENDPOINTS, MODELS, POLL_PATH + "{id}"])
         raise NotFound(f"Nothing is served at {path}. Served are {known}.", "unknown_path")
 
     async def _infer(self, endpoint: Endpoint, incoming: Incoming, trace: Trace) -> Outgoing:
-        caller = _allowed(await self._authenticate(incoming.headers))
+        caller = _allowed(await self._authenticate(incoming.headers, incoming.client))
         call = schemas.parse(endpoint, incoming.body)
         model = self._model(caller, call)
         trace.model = model.name
@@ -100,19 +102,25 @@ class Pipeline:
             return await self._parts.defer(caller, endpoint, incoming, trace)
         return await Inference(self._parts, caller, call, model, trace).run(incoming)
 
-    async def require_key(self, headers: Mapping[str, str]) -> None:
-        """Return when the headers carry a live key. Raises Unauthorized, Unavailable."""
-        await self._authenticate(headers)
+    async def require_key(self, headers: Mapping[str, str], client: str) -> None:
+        """Return when the headers carry a live key that this client may use.
 
-    async def _authenticate(self, headers: Mapping[str, str]) -> Caller:
+        Raises Unauthorized, Forbidden, Unavailable.
+        """
+        await self._authenticate(headers, client)
+
+    async def _authenticate(self, headers: Mapping[str, str], client: str) -> Caller:
         scheme, _, token = headers.get("authorization", "").partition(" ")
         text = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
         if not text:
             raise Unauthorized("Send your API key as 'Authorization: Bearer hk_…'.", "missing_api_key")
         try:
-            return await self._parts.feed.authenticate(text)
+            caller = await self._parts.feed.authenticate(text)
         except KeyRefused as refusal:
             raise unauthorized(refusal) from None
+        if not networks.allows(caller.networks, client):
+            raise address_not_allowed()
+        return caller
 
     def _model(self, caller: Caller, call: Call) -> ServedModel:
         model = self._parts.feed.view.catalogue.find(caller.tenant_id, call.model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+from django.conf import settings
 from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
@@ -13,6 +14,7 @@ from django.views.decorators.csrf import csrf_exempt
 from gateway.background import Background
 from gateway.errors import BodyTooLarge
 from gateway.messages import JSON, Incoming, Outgoing
+from tenants import networks
 
 #: Under WSGI, and in tests, each request has a loop of its own: the journey must outlive it.
 background = Background("view")
@@ -31,6 +33,9 @@ async def journey(request: HttpRequest) -> HttpResponseBase:
         path=request.path,
         headers={name.lower(): value for name, value in request.headers.items()},
         body=body,
+        client=networks.client_address(
+            request.META.get("REMOTE_ADDR", ""), request.headers.get("x-forwarded-for", ""), settings.TRUSTED_PROXIES
+        ),
     )
     return _response(await asyncio.wrap_future(background.journey(lambda pipeline: pipeline.handle(incoming))))
 

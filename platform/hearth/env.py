@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from tenants.errors import BadName
+from tenants.networks import Network, parse
+
 ROOT = Path(__file__).resolve().parents[2]
 
 Number = TypeVar("Number", int, float)
@@ -222,6 +225,12 @@ SETTINGS: tuple[Setting, ...] = (
         "byte is sent. Either survives the death of the process; `always` survives the death of the host.",
     ),
     Setting(
+        name="HEARTH_TRUSTED_PROXIES",
+        default="",
+        doc="Networks (CIDR) of the proxies and balancers in front of gateway and portal, comma separated: only from "
+        "them X-Forwarded-For is believed. Empty, because anybody can send that header.",
+    ),
+    Setting(
         name="HEARTH_DEBUG",
         default="0",
         choices=("0", "1"),
@@ -259,6 +268,15 @@ def number(name: str, *, minimum: float = 0.0) -> float:
 def flag(name: str) -> bool:
     """Return True for 1, False for 0. Raises BadSetting for anything else."""
     return text(name) == "1"
+
+
+def networks(name: str) -> tuple[Network, ...]:
+    """Return the variable as networks, without empty entries. Raises BadSetting."""
+    value = text(name)
+    try:
+        return parse(each for each in value.split(",") if each.strip())
+    except BadName as error:
+        raise BadSetting(name, value, f"{error.allowed}, comma separated") from None
 
 
 def path(name: str) -> Path:

@@ -23,6 +23,7 @@ class Exchange:
     headers: dict[str, str] = field(default_factory=dict)
     #: What the client sends: pieces of the body; an empty tuple sends nothing and goes on waiting.
     pieces: Sequence[bytes] = (b"",)
+    client: tuple[str, int] | None = ("127.0.0.1", 50000)
     disconnect: asyncio.Event = field(default_factory=asyncio.Event)
     sent: list[Message] = field(default_factory=list)
     #: Pieces of the body that the application asked for.
@@ -49,6 +50,7 @@ class Exchange:
             "type": "http",
             "method": self.method,
             "path": self.path,
+            "client": self.client,
             "query_string": b"",
             "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in self.headers.items()],
         }
