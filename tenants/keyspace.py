@@ -12,6 +12,7 @@ from uuid import UUID
 
 from django.conf import settings
 
+from tenants.ids import TenantId
 from tenants.snapshot import Caller
 
 SALT_FORMAT = b"hearth-cache-salt-1"
@@ -87,7 +88,12 @@ def session_key(caller: Caller, model_name: str, session: str) -> bytes:
 
 def redis_key(caller: Caller, room: str, name: str = "") -> str:
     """Return a Redis key; the braces keep one tenant's keys on one cluster node."""
-    return f"hearth:{{{caller.tenant_id}}}:{room}:{name}"
+    return tenant_key(caller.tenant_id, room, name)
+
+
+def tenant_key(tenant_id: TenantId, room: str, name: str = "") -> str:
+    """Return the same where nobody calls: of a tenant alone."""
+    return f"hearth:{{{tenant_id}}}:{room}:{name}"
 
 
 def _mac(secret: bytes, *parts: bytes) -> bytes:
