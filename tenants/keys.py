@@ -1,21 +1,29 @@
-"""Issue, check and revoke tenant API keys (format: ``tenants.secret_format``)."""
+"""Issue, rotate, change, check and revoke tenant API keys (format: ``tenants.secret_format``)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
 
 from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
 
-from tenants import audit, epoch, secret_format
+from tenants import audit, epoch, networks, secret_format
 from tenants.audit import Actor
 from tenants.errors import BadName, KeyRefused, NotAllowed
-from tenants.models import ApiKey, Project, Tenant, User
+from tenants.models import ApiKey, Budget, Limit, Project, Tenant, User
 
 PREFIX = "hk"
 SCOPES = ("inference", "management:read", "management:write")
+#: What :func:`change` changes.
+FIELDS = ("name", "scopes", "allowed_models", "allowed_networks", "expires_at")
+LONGEST_OVERLAP = timedelta(days=30)
+#: How old ``last_used_at`` gets before it is written again.
+USED_EVERY = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,49 +42,101 @@ def issue(
     name: str,
     scopes: Sequence[str] = ("inference", "management:read"),
     allowed_models: Sequence[str] = (),
+    allowed_networks: Sequence[str] = (),
     expires_at: datetime | None = None,
     created_by: User | None = None,
 ) -> IssuedKey:
     """Create a key; its text is returned here and never again.
 
-    Raises NotAllowed for an archived project or tenant, BadName for a scope that is not one of SCOPES.
+    Raises NotAllowed for an archived project or tenant, BadName for a scope that is not one of SCOPES or a network
+    that is none.
     """
-    if project.archived_at is not None:
-        raise NotAllowed("project", project.slug, "archived")
-    if project.tenant.state == Tenant.State.ARCHIVED:
-        raise NotAllowed("tenant", project.tenant.slug, project.tenant.state)
-    unknown = set(scopes) - set(SCOPES)
-    if unknown:
-        raise BadName("scope", ", ".join(sorted(unknown)), ", ".join(SCOPES))
-    credential = secret_format.generate(PREFIX)
-    stored, pepper_version = secret_format.digest(credential.secret)
-    key = ApiKey.objects.create(
-        public_id=credential.public_id,
-        project=project,
-        tenant=project.tenant,
+    _require_open(project)
+    _check_scopes(scopes)
+    issued = _create(
+        project,
         name=name,
-        secret_hmac=stored,
-        pepper_version=pepper_version,
         scopes=list(scopes),
         allowed_models=list(allowed_models),
+        allowed_networks=[str(network) for network in networks.parse(allowed_networks)],
         expires_at=expires_at,
         created_by=created_by,
     )
-    audit.record(
-        actor,
-        "key.issued",
-        ("key", key.id),
-        tenant=project.tenant,
-        after={"public_id": key.public_id, "name": name, "project": project.slug, "scopes": list(scopes)},
-    )
+    after = {"public_id": issued.key.public_id, "project": project.slug, **_said(issued.key)}
+    audit.record(actor, "key.issued", ("key", issued.key.id), tenant=project.tenant, after=after)
     epoch.bump()
-    return IssuedKey(key=key, secret=credential.text())
+    return issued
+
+
+@transaction.atomic
+def rotate(actor: Actor, key: ApiKey, overlap: timedelta, *, created_by: User | None = None) -> IssuedKey:
+    """Issue a key that does what this one does, which itself expires after the overlap, or when it would anyway.
+
+    Limits and budgets of the key go over to its successor; the old one goes on counting against them. A key that
+    expires gets a successor that lives as long as it was meant to. Raises NotAllowed for a key that is revoked,
+    expired or rotated already, or whose project or tenant is archived; BadName for an overlap that is not between
+    none and LONGEST_OVERLAP.
+    """
+    if not timedelta(0) <= overlap <= LONGEST_OVERLAP:
+        raise BadName("overlap_seconds", f"{overlap.total_seconds():g}", f"0 to {LONGEST_OVERLAP.total_seconds():.0f}")
+    now = timezone.now()
+    old = _locked(key)
+    _require_rotatable(old, now)
+    issued = _create(
+        old.project,
+        name=old.name,
+        scopes=old.scopes,
+        allowed_models=old.allowed_models,
+        allowed_networks=old.allowed_networks,
+        expires_at=None if old.expires_at is None else now + (old.expires_at - old.created_at),
+        created_by=created_by,
+        rotated_from=old,
+    )
+    before, ends = _said(old), now + overlap
+    old.expires_at = ends if old.expires_at is None else min(ends, old.expires_at)
+    old.save(update_fields=["expires_at"])
+    Limit.objects.filter(key=old).update(key=issued.key)
+    Budget.objects.filter(key=old).update(key=issued.key)
+    after = _said(old) | {"rotated_to": issued.key.public_id}
+    audit.record(actor, "key.rotated", ("key", old.id), tenant=old.tenant, before=before, after=after)
+    after = {"public_id": issued.key.public_id, "project": old.project.slug, "rotated_from": old.public_id}
+    audit.record(actor, "key.issued", ("key", issued.key.id), tenant=old.tenant, after=after | _said(issued.key))
+    epoch.bump()
+    return issued
+
+
+@transaction.atomic
+def change(actor: Actor, key: ApiKey, **changes: Any) -> ApiKey:
+    """Change some of FIELDS; in force everywhere within a second. Changing nothing leaves no trace.
+
+    Raises BadName for another field or a value that it does not allow, NotAllowed for a revoked key.
+    """
+    unknown = set(changes) - set(FIELDS)
+    if unknown:
+        raise BadName("key field", ", ".join(sorted(unknown)), ", ".join(FIELDS))
+    if "scopes" in changes:
+        _check_scopes(changes["scopes"])
+    if "allowed_networks" in changes:
+        changes["allowed_networks"] = [str(network) for network in networks.parse(changes["allowed_networks"])]
+    locked = _locked(key)
+    if locked.revoked_at is not None:
+        raise NotAllowed("key", locked.public_id, "revoked")
+    before = _said(locked)
+    for field, value in changes.items():
+        setattr(locked, field, value)
+    after = _said(locked)
+    if after == before:
+        return locked
+    locked.save(update_fields=list(changes))
+    audit.record(actor, "key.changed", ("key", locked.id), tenant=locked.tenant, before=before, after=after)
+    epoch.bump()
+    return locked
 
 
 @transaction.atomic
 def revoke(actor: Actor, key: ApiKey) -> ApiKey:
     """Refuse the key everywhere within a second. Revoking it again changes nothing."""
-    locked = ApiKey.objects.select_for_update().get(id=key.id)
+    locked = _locked(key)
     if locked.revoked_at is not None:
         return locked
     locked.revoked_at = timezone.now()
@@ -113,3 +173,70 @@ def authenticate(text: str) -> ApiKey:
     if key.project.archived_at is not None:
         raise KeyRefused("project_archived")
     return key
+
+
+def note_used(moments: Mapping[UUID, datetime]) -> None:
+    """Write down when keys were last used, each at most once in USED_EVERY. No gateway reads its keys again for it.
+
+    Locks in primary-key order, so that any number of callers may do it at once.
+    """
+    if not moments:
+        return
+    due = Q(last_used_at=None) | Q(last_used_at__lt=max(moments.values()) - USED_EVERY)
+    with transaction.atomic():
+        stale = ApiKey.objects.select_for_update().filter(due, id__in=moments).order_by("id")
+        for key in stale:
+            if is_due(key, moments[key.id]):
+                ApiKey.objects.filter(id=key.id).update(last_used_at=moments[key.id])
+
+
+def is_due(key: ApiKey, moment: datetime) -> bool:
+    """Say whether a use at this moment is to be written down."""
+    return key.last_used_at is None or key.last_used_at < moment - USED_EVERY
+
+
+def _create(project: Project, **fields: Any) -> IssuedKey:
+    credential = secret_format.generate(PREFIX)
+    stored, pepper_version = secret_format.digest(credential.secret)
+    key = ApiKey.objects.create(
+        public_id=credential.public_id,
+        project=project,
+        tenant=project.tenant,
+        secret_hmac=stored,
+        pepper_version=pepper_version,
+        **fields,
+    )
+    return IssuedKey(key=key, secret=credential.text())
+
+
+def _locked(key: ApiKey) -> ApiKey:
+    return ApiKey.objects.select_for_update(of=("self",)).select_related("tenant", "project__tenant").get(id=key.id)
+
+
+def _require_open(project: Project) -> None:
+    if project.archived_at is not None:
+        raise NotAllowed("project", project.slug, "archived")
+    if project.tenant.state == Tenant.State.ARCHIVED:
+        raise NotAllowed("tenant", project.tenant.slug, project.tenant.state)
+
+
+def _require_rotatable(key: ApiKey, now: datetime) -> None:
+    _require_open(key.project)
+    if key.revoked_at is not None:
+        raise NotAllowed("key", key.public_id, "revoked")
+    if key.expires_at is not None and key.expires_at <= now:
+        raise NotAllowed("key", key.public_id, "expired")
+    if ApiKey.objects.filter(rotated_from=key).exists():
+        raise NotAllowed("key", key.public_id, "rotated already")
+
+
+def _check_scopes(scopes: Sequence[str]) -> None:
+    unknown = set(scopes) - set(SCOPES)
+    if unknown:
+        raise BadName("scope", ", ".join(sorted(unknown)), ", ".join(SCOPES))
+
+
+def _said(key: ApiKey) -> dict[str, Any]:
+    """Return what the audit log keeps of a key."""
+    said = {field: getattr(key, field) for field in FIELDS}
+    return said | {"expires_at": key.expires_at.isoformat() if key.expires_at else None}

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import cast
 from uuid import UUID
 
-from tenants import epoch, secret_format
-from tenants.errors import KeyRefusal, KeyRefused
+from tenants import epoch, networks, secret_format
+from tenants.errors import BadName, KeyRefusal, KeyRefused
 from tenants.ids import KeyId, ProjectId, TenantId
 from tenants.models import ApiKey, Budget, Limit, Tenant, TenantPolicy
+from tenants.networks import Network
 from tenants.registry import POLICY_FIELDS, Policy
 from tenants.scopes import BudgetLine, LimitLine, Period, Scope
 
@@ -41,7 +42,7 @@ class Caller:
     limits: tuple[LimitLine, ...] = ()
     budgets: tuple[BudgetLine, ...] = ()
     #: Where it may be used from; empty allows every address.
-    networks: tuple[IPv4Network | IPv6Network, ...] = ()
+    networks: tuple[Network, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,13 +93,18 @@ def load() -> Snapshot:
     as_of = epoch.current()
     # Keys before policies: a tenant has its policy before its first key, so no key is read without one. Where one is
     # missing all the same, that key opens nothing; it must not keep the others from being read.
-    keys = list(ApiKey.objects.select_related("tenant", "project"))
+    keys = list(ApiKey.objects.select_related("tenant", "project").order_by("-id"))
     policies = {
         row["tenant_id"]: Policy(**{field: row[field] for field in POLICY_FIELDS})
         for row in TenantPolicy.objects.order_by("version").values("tenant_id", *POLICY_FIELDS)
     }
-    bounds = _read_bounds()
-    stored = {key.public_id: _stored(key, policies[key.tenant_id], bounds) for key in keys if key.tenant_id in policies}
+    bounds = _read_bounds(_heirs(keys))
+    stored: dict[str, _StoredKey] = {}
+    for key in keys:
+        # The same for networks that cannot be read: somebody wrote them past ``tenants.keys``.
+        with suppress(BadName):
+            if key.tenant_id in policies:
+                stored[key.public_id] = _stored(key, policies[key.tenant_id], bounds)
     return Snapshot(epoch=as_of, keys=stored)
 
 
@@ -108,9 +114,22 @@ class _Bounds:
 
     limits: Mapping[Subject, list[Limit]]
     budgets: Mapping[Subject, list[Budget]]
+    heirs: Mapping[UUID, UUID]
 
 
-def _read_bounds() -> _Bounds:
+def _heirs(keys: Iterable[ApiKey]) -> Mapping[UUID, UUID]:
+    """Return the newest successor of each key that was rotated: it has the limits and budgets of all before it.
+
+    Takes keys newest first.
+    """
+    heirs: dict[UUID, UUID] = {}
+    for key in keys:
+        if key.rotated_from_id is not None:
+            heirs[key.rotated_from_id] = heirs.get(key.id, key.id)
+    return heirs
+
+
+def _read_bounds(heirs: Mapping[UUID, UUID]) -> _Bounds:
     limits: dict[Subject, list[Limit]] = {}
     for limit in Limit.objects.order_by("id"):
         limits.setdefault((limit.tenant_id, limit.project_id, limit.key_id), []).append(limit)
@@ -118,7 +137,7 @@ def _read_bounds() -> _Bounds:
     hard = Budget.objects.filter(archived_at=None, action=Budget.Action.BLOCK)
     for budget in hard.select_related("tenant").order_by("id"):
         budgets.setdefault((budget.tenant_id, budget.project_id, budget.key_id), []).append(budget)
-    return _Bounds(limits=limits, budgets=budgets)
+    return _Bounds(limits=limits, budgets=budgets, heirs=heirs)
 
 
 def _admitted(stored: _StoredKey) -> Caller:
@@ -129,10 +148,10 @@ def _admitted(stored: _StoredKey) -> Caller:
     return stored.caller
 
 
-def _subjects(key: ApiKey) -> Iterable[tuple[Scope, Subject]]:
+def _subjects(key: ApiKey, heirs: Mapping[UUID, UUID]) -> Iterable[tuple[Scope, Subject]]:
     yield "tenant", (key.tenant_id, None, None)
     yield "project", (key.tenant_id, key.project_id, None)
-    yield "key", (key.tenant_id, None, key.id)
+    yield "key", (key.tenant_id, None, heirs.get(key.id, key.id))
 
 
 def _limit(scope: Scope, limit: Limit) -> LimitLine:
@@ -159,6 +178,7 @@ def _budget(scope: Scope, budget: Budget) -> BudgetLine:
 
 
 def _stored(key: ApiKey, policy: Policy, bounds: _Bounds) -> _StoredKey:
+    subjects = list(_subjects(key, bounds.heirs))
     caller = Caller(
         tenant_id=TenantId(key.tenant_id),
         tenant_slug=key.tenant.slug,
@@ -169,9 +189,9 @@ def _stored(key: ApiKey, policy: Policy, bounds: _Bounds) -> _StoredKey:
         allowed_models=frozenset(key.allowed_models),
         trust_group=key.tenant.trust_group,
         policy=policy,
-        limits=tuple(_limit(scope, each) for scope, of in _subjects(key) for each in bounds.limits.get(of, ())),
-        budgets=tuple(_budget(scope, each) for scope, of in _subjects(key) for each in bounds.budgets.get(of, ())),
-        networks=tuple(ip_network(text) for text in key.allowed_networks),
+        limits=tuple(_limit(scope, each) for scope, of in subjects for each in bounds.limits.get(of, ())),
+        budgets=tuple(_budget(scope, each) for scope, of in subjects for each in bounds.budgets.get(of, ())),
+        networks=networks.parse(key.allowed_networks),
     )
     return _StoredKey(
         secret_hmac=bytes(key.secret_hmac),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from uuid import uuid4
 
 import pytest
@@ -21,6 +22,8 @@ CHANGES: dict[str, Callable[[Customer], object]] = {
     "tenant.suspended": lambda acme: registry.suspend(OPERATOR, acme.tenant),
     "tenant.archived": lambda acme: registry.archive(OPERATOR, acme.tenant),
     "key.issued": lambda acme: keys.issue(OPERATOR, acme.project, name="second"),
+    "key.rotated": lambda acme: keys.rotate(OPERATOR, acme.key, timedelta(days=1)),
+    "key.changed": lambda acme: keys.change(OPERATOR, acme.key, scopes=["inference"]),
     "key.revoked": lambda acme: keys.revoke(OPERATOR, acme.key),
 }
 
