@@ -19,6 +19,7 @@ from django.utils import timezone
 from billing import ledger, prices, rollups
 from billing.models import UsageRecord, WalOffset
 from billing.usage import COLUMNS, UsageRow, bucket_of, moment_of, rated
+from tenants import keys
 
 #: Rows of one transaction of :func:`rate_unrated`.
 PAGE_ROWS = 500
@@ -46,6 +47,7 @@ def store(rows: Sequence[UsageRow], positions: dict[UUID, Position], *, node: st
         _post(new)
         rollups.add(row for row in new if row.purpose == UsageRecord.Purpose.TENANT)
         _move(positions, node)
+        keys.note_used(_used(new))
     return len(new)
 
 
@@ -65,6 +67,15 @@ def rate_unrated() -> int:
         if len(page) < PAGE_ROWS:
             return total
         after = page[-1].id
+
+
+def _used(rows: Iterable[UsageRow]) -> dict[UUID, datetime]:
+    """Return when each key was last used."""
+    used: dict[UUID, datetime] = {}
+    for row in rows:
+        if row.purpose == UsageRecord.Purpose.TENANT:
+            used[row.key_id] = max(row.finished_at, used.get(row.key_id, row.finished_at))
+    return used
 
 
 def _insert(rows: Sequence[UsageRow]) -> list[UsageRow]:
