@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.gateway.errors import BenchError
+from benchmarks.errors import BenchError
 from workers import processes
 from workers.engines import zygote_client
 from workers.engines.driver import TINY_MODEL, EngineSpec, driver_for

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from benchmarks.coldstart import engines
-from benchmarks.gateway.errors import BenchError
+from benchmarks.errors import BenchError
 from workers.engines.driver import EngineSpec
 
 #: Of one answer; the next is asked for when it has ended.

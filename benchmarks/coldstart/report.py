@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from benchmarks.coldstart.rounds import Figures, Kind, Place
-from benchmarks.gateway.machine import Machine
+from benchmarks.machine import Machine
 
 PLACES: dict[Place, str] = {"idle": "an idle node", "beside": "beside a serving replica"}
 TARGET_RATIOS: dict[Place, float] = {"idle": 8.0, "beside": 5.0}

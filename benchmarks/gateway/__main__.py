@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from types import FrameType
 
-from benchmarks.gateway import contenders, machine, publication, report, rounds, upstream, workplace
+from benchmarks import command, machine
+from benchmarks.command import Finding
+from benchmarks.errors import NotRun
+from benchmarks.gateway import contenders, report, rounds, upstream, workplace
 from benchmarks.gateway.contenders import Contender, Up
-from benchmarks.gateway.errors import BenchError, NotRun
 from benchmarks.gateway.report import Run
 from benchmarks.gateway.site import Site
-from hearth import env
-
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,22 +31,13 @@ class Options:
 def main(arguments: Sequence[str]) -> int:
     """Run the benchmark; return the exit status."""
     options = _parse(arguments)
-    for number in STOP_SIGNALS:
-        signal.signal(number, _stop)
-    try:
-        run = _run(options, "python -m benchmarks.gateway " + " ".join(arguments))
-    except BenchError as error:
-        print(f"The benchmark stopped: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("\nStopped; everything it started has ended.", file=sys.stderr)
-        return 130
-    text = report.document(run)
-    print(f"\n{text}\n")
-    if options.publish:
-        for path in publication.write("gateway", run.date, text, report.as_json(run)):
-            print(f"Written: {path.relative_to(env.ROOT)}")
-    return 0
+    asked = "python -m benchmarks.gateway " + " ".join(arguments)
+
+    def measure() -> Finding:
+        run = _run(options, asked.strip())
+        return Finding(date=run.date, text=report.document(run), samples=report.as_json(run))
+
+    return command.conduct("gateway", measure, publish=options.publish)
 
 
 def _parse(arguments: Sequence[str]) -> Options:
@@ -66,7 +53,7 @@ def _parse(arguments: Sequence[str]) -> Options:
     return Options(rounds=given.rounds, seconds=given.seconds, only=tuple(given.only), publish=not given.no_publish)
 
 
-def _run(options: Options, command: str) -> Run:
+def _run(options: Options, asked: str) -> Run:
     cores = machine.split_cores()
     machine.require_tools()
     chosen = [contender for contender in contenders.everything() if contender.name in options.only]
@@ -86,11 +73,11 @@ def _run(options: Options, command: str) -> Run:
         figures, lost = rounds.measure(site, ready, rounds=options.rounds, seconds=options.seconds)
         usage_records = _settle(ready)
     return Run(
-        command=command.strip(),
+        command=asked,
         date=time.strftime("%Y-%m-%d"),
-        commit=_output("git", "rev-parse", "--short", "HEAD"),
+        commit=command.commit(),
         machine=found_machine,
-        load_generator=" ".join(_output("wrk", "-v").split()[:2]),
+        load_generator=" ".join(command.output("wrk", "-v").split()[:2]),
         rounds=options.rounds,
         seconds=options.seconds,
         figures=figures,
@@ -107,18 +94,6 @@ def _settle(ready: Sequence[tuple[Contender, Up]]) -> int | None:
             up.resume()
             return up.hearth.usage_records()
     return None
-
-
-def _output(*command: str) -> str:
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=env.ROOT)
-    return ran.stdout.strip() or "unknown"
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    """Unwind, once: whoever asks again must not interrupt the ending of what was started."""
-    for each in STOP_SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 
+from benchmarks.errors import NotRun
 from benchmarks.gateway import bare_proxy, hearth_under_test, peers
-from benchmarks.gateway.errors import NotRun
 from benchmarks.gateway.hearth_under_test import HearthUnderTest
 from benchmarks.gateway.load import Address, Workload, ask
 from benchmarks.gateway.peers import Peer

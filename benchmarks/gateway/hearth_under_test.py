@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psycopg
 
-from benchmarks.gateway.errors import NotRun
+from benchmarks.errors import NotRun
 from benchmarks.gateway.load import Address
 from benchmarks.gateway.site import Running, Site, free_port
 from benchmarks.gateway.upstream import MODEL

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.gateway.errors import NotRun
+from benchmarks.errors import NotRun
 
 SCRIPT = Path(__file__).parent / "request.lua"
 PATH = "/v1/chat/completions"

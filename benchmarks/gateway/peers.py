@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.gateway.errors import NotRun
+from benchmarks.errors import NotRun
 from benchmarks.gateway.load import Address
 from benchmarks.gateway.site import Running, Site, free_port
 from benchmarks.gateway.upstream import MODEL

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 
 from benchmarks.gateway.contenders import DIRECT, HEARTH
 from benchmarks.gateway.load import Workload
-from benchmarks.gateway.machine import Machine
 from benchmarks.gateway.rounds import STREAM_WINDOWS, Figures, Sample, Spread
+from benchmarks.machine import Machine
 
 BUSY_CONNECTIONS = 64
 STREAM_CONNECTIONS = 16

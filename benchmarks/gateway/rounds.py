@@ -7,9 +7,9 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from benchmarks.errors import NotRun
 from benchmarks.gateway import upstream
 from benchmarks.gateway.contenders import Contender, Up
-from benchmarks.gateway.errors import NotRun
 from benchmarks.gateway.load import Load, Outcome, Workload, generate
 from benchmarks.gateway.site import Site
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.gateway.errors import NotRun
-from benchmarks.gateway.machine import Cores
+from benchmarks.errors import NotRun
+from benchmarks.machine import Cores
 from hearth.processes import end_session, write_record
 from workers.processes import ProcessIdentity, collect, is_running, launch, session_members, signal_session
 

@@ -7,7 +7,7 @@ import urllib.request
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.gateway.errors import NotRun, Unfit
+from benchmarks.errors import NotRun, Unfit
 from benchmarks.gateway.site import Site, free_port
 
 SOURCE = Path(__file__).parents[1] / "mock_upstream" / "mock_upstream.c"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.gateway.errors import Unfit
+from benchmarks.errors import Unfit
 
 #: Program → Debian package.
 TOOLS = {"wrk": "wrk", "gcc": "gcc", "taskset": "util-linux"}

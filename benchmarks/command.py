@@ -1,0 +1,65 @@
+"""What the benchmarks' commands have in common: how they end, what they say, and where the result goes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import FrameType
+
+from benchmarks import publication
+from benchmarks.errors import BenchError
+from hearth import env
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What a benchmark found: ``text`` for docs/benchmarks.md, ``samples`` for benchmarks/results."""
+
+    date: str
+    text: str
+    samples: Mapping[str, object]
+
+
+def conduct(name: str, measure: Callable[[], Finding], *, publish: bool) -> int:
+    """Measure, print what was found and, if asked, write it down as ``name``; return the exit status.
+
+    A stop signal unwinds ``measure``, which must end what it started on the way out.
+    """
+    for number in STOP_SIGNALS:
+        signal.signal(number, _stop)
+    try:
+        found = measure()
+    except BenchError as error:
+        print(f"The benchmark stopped: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nStopped; everything it started has ended.", file=sys.stderr)
+        return 130
+    print(f"\n{found.text}\n")
+    if publish:
+        for path in publication.write(name, found.date, found.text, found.samples):
+            print(f"Written: {path.relative_to(env.ROOT)}")
+    return 0
+
+
+def commit() -> str:
+    """Return the short name of the commit that is measured, or "unknown"."""
+    return output("git", "rev-parse", "--short", "HEAD")
+
+
+def output(*command: str) -> str:
+    """Return what a program prints, or "unknown" when it prints nothing."""
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=env.ROOT)
+    return ran.stdout.strip() or "unknown"
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """Unwind, once: whoever asks again must not interrupt the ending of what was started."""
+    for each in STOP_SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    raise KeyboardInterrupt
