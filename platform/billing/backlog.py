@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import UUID
 
 from django.conf import settings
 
@@ -32,6 +34,11 @@ def backlog(directory: Path | None = None) -> WalBacklog:
         offset.writer_id: Position(offset.segment, offset.offset)
         for offset in WalOffset.objects.filter(writer_id__in={segment.writer_id for segment in found})
     }
+    return beyond(stored, found)
+
+
+def beyond(stored: Mapping[UUID, Position], found: Sequence[Segment]) -> WalBacklog:
+    """Measure what these segments hold beyond what is stored of each writer; of an unknown one nothing is."""
     behind = [
         (segment, begin, size - begin)
         for segment in found

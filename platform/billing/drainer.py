@@ -21,6 +21,7 @@ import msgspec
 from django.db import DataError, Error, IntegrityError, connection
 
 from billing import batch, telemetry
+from billing.backlog import WalBacklog, beyond
 from billing.batch import Position
 from billing.errors import WalDirectoryBusy
 from billing.models import WalOffset
@@ -67,6 +68,11 @@ class Drain:
             return os.path.samestat(os.fstat(self._lock), (self._directory / LOCK_FILE).stat())
         except OSError:
             return False
+
+    def behind(self) -> WalBacklog:
+        """Measure what this drain has not stored; the database is not asked. Any thread may."""
+        stored = {tail.writer_id: tail.stored for tail in list(self._tails.values())}
+        return beyond(stored, segments(self._directory))
 
     def close(self) -> None:
         """Give the directory back."""

@@ -3,6 +3,7 @@
 BillingError
 ├── WalError                  usage cannot be recorded, so nothing may be served
 │   ├── WalFull               no room on the disk; appending works again once there is
+│   ├── WalOverCap            the log takes all that it may; a START works again once the drain has caught up
 │   ├── WalBroken             the disk refused a write or a sync; this writer stays unusable
 │   ├── WalClosed             appended after close()
 │   └── RecordTooLarge        one record is over the largest frame
@@ -36,6 +37,10 @@ class WalError(BillingError):
 
 class WalFull(WalError):
     """No space or quota left. The next append tries again."""
+
+
+class WalOverCap(WalError):
+    """The directory holds as many bytes as it may. What belongs to a request that has begun is still taken."""
 
 
 class WalBroken(WalError):

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 if TYPE_CHECKING:
     # The log is written without Django, the backlog is measured with it.
     from billing.backlog import WalBacklog
+    from billing.wal_room import Occupancy
 
 APPENDED_BYTES = Counter("hearth_wal_appended_bytes", "Usage written to the log by this process.", registry=None)
 APPEND_ERRORS = Counter(
@@ -31,16 +32,15 @@ DRAIN = (DRAINED_RECORDS, REFUSED_RECORDS)
 
 
 class Backlog(Collector):
-    """How far a drain is behind. ``measure`` returns None while the database cannot be asked."""
+    """How far a drain is behind, and how much of the disk the log takes."""
 
-    def __init__(self, measure: Callable[[], WalBacklog | None]) -> None:
+    def __init__(self, measure: Callable[[], WalBacklog], occupancy: Callable[[], Occupancy]) -> None:
         self._measure = measure
+        self._occupancy = occupancy
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the gauges; none while the database cannot be asked."""
-        found = self._measure()
-        if found is None:
-            return
+        """Yield the gauges."""
+        found, taken = self._measure(), self._occupancy()
         yield GaugeMetricFamily("hearth_wal_backlog_bytes", "Usage written and not yet in the database.", found.bytes)
         yield GaugeMetricFamily(
             "hearth_wal_lag_seconds",
@@ -48,3 +48,7 @@ class Backlog(Collector):
             found.records_lag_seconds,
         )
         yield GaugeMetricFamily("hearth_wal_segments", "Files of the usage log on this host.", found.segments)
+        yield GaugeMetricFamily("hearth_wal_disk_bytes", "What these files take.", taken.bytes)
+        yield GaugeMetricFamily(
+            "hearth_wal_max_bytes", "What they may take; then nothing new is served.", taken.max_bytes
+        )

@@ -3,6 +3,10 @@
 After the write the record is in the kernel's page cache and survives the death of the process. The sync makes it
 survive the death of the host: in mode ``group`` a thread syncs at once when idle and at most 10 ms after a write; in
 mode ``always`` it syncs without pause and :meth:`WalWriter.synced` waits for it. No Django here.
+
+A new segment begins with what is known of every request that is open, so that a segment is needed only until it is
+drained, however long a stream that began in it lasts. With a cap on the directory the log refuses a START once the cap
+is reached, but never what belongs to a request that has begun.
 """
 
 from __future__ import annotations
@@ -20,10 +24,11 @@ from typing import Literal
 from zlib import crc32
 
 from billing import telemetry
-from billing.errors import RecordTooLarge, WalBroken, WalClosed, WalError, WalFull
-from billing.records import Record, encode
+from billing.errors import RecordTooLarge, WalBroken, WalClosed, WalError, WalFull, WalOverCap
+from billing.records import End, Record, Start, encode
 from billing.wal_format import FRAME, HEADER, MAX_PAYLOAD_BYTES, header, lock_path, segment_path
-from tenants.ids import new_id
+from billing.wal_room import SEGMENTS_IN_CAP, Room
+from tenants.ids import RequestId, new_id
 
 SyncMode = Literal["group", "always"]
 
@@ -38,9 +43,18 @@ class WalWriter:
     """The log of one process. Thread-safe. Make it after any fork: a forked child would keep its lock alive."""
 
     def __init__(
-        self, directory: Path, role: str, sync: SyncMode = "group", *, segment_bytes: int = SEGMENT_BYTES
+        self,
+        directory: Path,
+        role: str,
+        sync: SyncMode = "group",
+        *,
+        max_bytes: int | None = None,
+        segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
-        """Open the first segment. ``role`` is lower-case letters and digits. Raises WalError."""
+        """Open the first segment. ``role`` is lower-case letters and digits. Raises WalError.
+
+        ``max_bytes`` caps the directory, all writers' logs together; None: nothing is refused for its size.
+        """
         if not re.fullmatch("[a-z0-9]+", role):
             raise ValueError(f"role {role!r}: lower-case letters and digits only")
         self.writer_id = new_id()
@@ -48,7 +62,10 @@ class WalWriter:
         self._role = role
         self._waits = sync == "always"
         self._pause_seconds = 0.0 if self._waits else GROUP_SECONDS
-        self._segment_bytes = segment_bytes
+        self.room = None if max_bytes is None else Room(directory, max_bytes)
+        self._segment_bytes = segment_bytes if max_bytes is None else min(segment_bytes, max_bytes // SEGMENTS_IN_CAP)
+        #: What a new segment begins with: of each open request its START and its last PROGRESS, as frames.
+        self._open: dict[RequestId, tuple[bytes, bytes]] = {}
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._number = 0
@@ -83,11 +100,15 @@ class WalWriter:
     def append(self, *records: Record) -> None:
         """Write the records, in order, in one write(2). Returns when the kernel has them; all of them or none.
 
-        Raises WalFull (try again later), WalBroken, WalClosed or RecordTooLarge: the caller must then serve nothing.
+        Raises WalFull or WalOverCap (try again later), WalBroken, WalClosed or RecordTooLarge: the caller must then
+        serve nothing.
         """
-        data = b"".join([self._frame(encode(record)) for record in records])
+        frames = [self._frame(encode(record)) for record in records]
+        data = b"".join(frames)
         with self._lock:
             try:
+                if self.room is not None and isinstance(records[0], Start) and self.room.occupancy().is_full:
+                    self._refuse_start(self.room)
                 self._append(data)
             except WalError as error:
                 self._refusal = error
@@ -95,6 +116,8 @@ class WalWriter:
                 raise
             self._refusal = None
             self._appended += len(records)
+            for record, frame in zip(records, frames, strict=True):
+                self._remember(record, frame)
         telemetry.APPENDED_BYTES.inc(len(data))
         if not self._wake.is_set():
             self._wake.set()
@@ -130,9 +153,27 @@ class WalWriter:
     def _append(self, data: bytes) -> None:
         if self._failure is not None:
             raise self._failure
-        if self._size + len(data) > self._segment_bytes and self._size > HEADER.size:
+        own_bytes = self._size - self._carried
+        if own_bytes + len(data) > self._segment_bytes and own_bytes > HEADER.size:
             self._open_segment()
         self._write(data)
+
+    def _refuse_start(self, room: Room) -> None:
+        """Raise WalOverCap; and leave the segment, which the drain can only then remove, if much is in it."""
+        if self._failure is None and self._size - self._carried > self._segment_bytes // 4:
+            self._open_segment()
+            self._wake.set()
+        raise WalOverCap(self._path, f"the log takes {room.occupancy().told()}, until the drain has caught up")
+
+    def _remember(self, record: Record, frame: bytes) -> None:
+        """Keep what a new segment must begin with."""
+        match record:
+            case Start():
+                self._open[record.request_id] = (frame, b"")
+            case End():
+                self._open.pop(record.request_id, None)
+            case _ if record.request_id in self._open:
+                self._open[record.request_id] = (self._open[record.request_id][0], frame)
 
     def _give_lock_back(self) -> None:
         lock_path(self._directory, self._role, self.writer_id).unlink()
@@ -155,7 +196,8 @@ class WalWriter:
     def _open_segment(self) -> None:
         """Go on in a new file; the sync thread closes the old one. Nothing changes when it raises."""
         path = segment_path(self._directory, self._role, self.writer_id, self._number + 1)
-        start = header(self.writer_id, self._number + 1)
+        carried = [frame for frames in self._open.values() for frame in frames]
+        start = b"".join((header(self.writer_id, self._number + 1), *carried))
         descriptor = -1
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
@@ -169,6 +211,7 @@ class WalWriter:
         if self._number:
             self._retired.append(self._descriptor)
         self._descriptor, self._path, self._size = descriptor, path, len(start)
+        self._carried = len(start) - HEADER.size
         self._number += 1
         self._directory_dirty = True
 

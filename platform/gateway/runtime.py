@@ -45,7 +45,8 @@ class Runtime:
 def start(role: str) -> Runtime:
     """Open everything on the running loop. ``role`` names the WAL file. Raises WalError when it cannot be written."""
     loop = asyncio.get_running_loop()
-    wal = WalWriter(settings.WAL_DIR, role, settings.WAL_SYNC)  # first: of all this, only it can fail
+    # first: of all this, only it can fail
+    wal = WalWriter(settings.WAL_DIR, role, settings.WAL_SYNC, max_bytes=settings.WAL_MAX_BYTES)
     router = Router()
     flights = Flights()
     reporter = Reporter(process_name(role, settings.NODE_NAME), flights)

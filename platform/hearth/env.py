@@ -204,8 +204,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="HEARTH_HOLD_HEARTBEAT_SECONDS",
         default="15",
-        doc="How often a held stream is told that it still waits, seconds. Balancers cut a silent connection after "
-        "30 s or more, and before the first one an error still has its own status.",
+        doc="How often a stream that waits, for a replica or for an engine's next byte, is told so, seconds. Balancers "
+        "cut a silent connection after 30 s or more, and before the first one an error still has its own status.",
     ),
     Setting(
         name="HEARTH_HOLD_REQUESTS_PER_TENANT",
@@ -216,6 +216,18 @@ SETTINGS: tuple[Setting, ...] = (
         name="HEARTH_HOLD_BYTES_PER_TENANT",
         default="67108864",
         doc="Bodies of those requests together, bytes (64 MiB: six of the largest), because they wait in memory.",
+    ),
+    Setting(
+        name="HEARTH_SEND_TIMEOUT_SECONDS",
+        default="60",
+        doc="Longest wait for a client to take what is sent, seconds; then it counts as gone and its engine is "
+        "stopped. A minute, since a reader that only pauses comes back sooner.",
+    ),
+    Setting(
+        name="HEARTH_WAL_MAX_BYTES",
+        default="8589934592",
+        doc="Most that the usage log may take on a host's disk, bytes (8 GiB: about four hours of 1,000 requests a "
+        "second). At the cap nothing new is served until the drain has caught up; from a quarter on it is told.",
     ),
     Setting(
         name="HEARTH_WAL_SYNC",
@@ -229,6 +241,12 @@ SETTINGS: tuple[Setting, ...] = (
         default="",
         doc="Networks (CIDR) of the proxies and balancers in front of gateway and portal, comma separated: only from "
         "them X-Forwarded-For is believed. Empty, because anybody can send that header.",
+    ),
+    Setting(
+        name="HEARTH_MEDIA_DOMAINS",
+        default="",
+        doc="Hosts that engines may fetch images, audio and video from when a request names their address, comma "
+        "separated; data: URLs always pass. Empty, because an address can point into your own network.",
     ),
     Setting(
         name="HEARTH_DEBUG",
@@ -277,6 +295,11 @@ def networks(name: str) -> tuple[Network, ...]:
         return parse(each for each in value.split(",") if each.strip())
     except BadName as error:
         raise BadSetting(name, value, f"{error.allowed}, comma separated") from None
+
+
+def hosts(name: str) -> tuple[str, ...]:
+    """Return the variable as host names in lower case, comma separated."""
+    return tuple(part.strip().lower() for part in text(name).split(",") if part.strip())
 
 
 def path(name: str) -> Path:

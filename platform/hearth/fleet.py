@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 from hearth.instance import Instance
 
 if TYPE_CHECKING:
+    from billing.backlog import WalBacklog
     from hearth.bootstrap import Bootstrapped
 
 Engine = Literal["vllm", "simulated"]
@@ -144,11 +145,11 @@ def placeholders() -> list[PlaceholderStatus] | None:
     ]
 
 
-def wal_backlog_bytes() -> int:
+def wal_backlog() -> WalBacklog:
     """Return how much usage is written but not yet in the database. Needs :func:`connect`."""
     from billing.backlog import backlog
 
-    return backlog().bytes
+    return backlog()
 
 
 def request_stop() -> int:

@@ -152,7 +152,10 @@ HOLD_SECONDS = env.number("HEARTH_HOLD_SECONDS", minimum=0)
 HOLD_HEARTBEAT_SECONDS = env.number("HEARTH_HOLD_HEARTBEAT_SECONDS", minimum=0.1)
 HOLD_REQUESTS_PER_TENANT = env.integer("HEARTH_HOLD_REQUESTS_PER_TENANT")
 HOLD_BYTES_PER_TENANT = env.integer("HEARTH_HOLD_BYTES_PER_TENANT")
+MEDIA_DOMAINS = env.hosts("HEARTH_MEDIA_DOMAINS")
+SEND_TIMEOUT_SECONDS = env.number("HEARTH_SEND_TIMEOUT_SECONDS", minimum=0.1)
 WAL_DIR = DATA_DIR / "wal"
+WAL_MAX_BYTES = env.integer("HEARTH_WAL_MAX_BYTES", minimum=16 << 20)
 WAL_SYNC: Literal["group", "always"] = "always" if env.text("HEARTH_WAL_SYNC") == "always" else "group"
 NODE_NAME = env.text("HEARTH_NODE")
 NODE_ADDRESS = env.text("HEARTH_NODE_ADDRESS")

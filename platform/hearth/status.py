@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hearth import children, fleet, node, secrets, summary
+from billing.wal_room import Occupancy, bytes_in
+from hearth import children, env, fleet, node, secrets, summary
 from hearth.fleet import PlaceholderStatus, ReplicaStatus
 from hearth.instance import Instance
 from hearth.keeper import keeper_process
@@ -14,6 +15,9 @@ from hearth.roles import ROLES
 from hearth.supervisor import phase
 from hearth.vitals import ports
 from workers.processes import ProcessIdentity, is_running
+
+if TYPE_CHECKING:
+    from billing.backlog import WalBacklog  # its models need the settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +46,9 @@ class Status:
     """The instance now. ``state``: up, degraded (up, but a role or replica is not), starting or down.
 
     ``pool`` is that of a node that `hearth node` runs; ``replicas`` and ``placeholders`` are then that node's.
-    ``wal_backlog_bytes`` is usage written but not yet in the database. The three are None while the database cannot be
-    asked.
+    ``wal_backlog_bytes`` is usage written but not yet in the database, ``wal_lag_seconds`` the age of the oldest of it.
+    The four are None while the database cannot be asked. ``wal_disk_bytes`` is what the log takes on this host's disk,
+    stored or not, and ``wal_max_bytes`` what it may.
     """
 
     state: str
@@ -60,6 +65,9 @@ class Status:
     replicas: tuple[ReplicaStatus, ...] | None
     placeholders: tuple[PlaceholderStatus, ...] | None
     wal_backlog_bytes: int | None
+    wal_lag_seconds: float | None
+    wal_disk_bytes: int
+    wal_max_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +76,7 @@ class _Asked:
 
     replicas: tuple[ReplicaStatus, ...] | None = None
     placeholders: tuple[PlaceholderStatus, ...] | None = None
-    wal_backlog_bytes: int | None = None
+    wal: WalBacklog | None = None
 
 
 def read(instance: Instance) -> Status:
@@ -94,7 +102,10 @@ def read(instance: Instance) -> Status:
         servers=_servers(instance),
         replicas=asked.replicas,
         placeholders=asked.placeholders,
-        wal_backlog_bytes=asked.wal_backlog_bytes,
+        wal_backlog_bytes=asked.wal.bytes if asked.wal else None,
+        wal_lag_seconds=round(asked.wal.records_lag_seconds, 1) if asked.wal else None,
+        wal_disk_bytes=bytes_in(instance.data_dir / "wal"),
+        wal_max_bytes=env.integer("HEARTH_WAL_MAX_BYTES"),
     )
 
 
@@ -119,9 +130,20 @@ def text(found: Status) -> str:
             f"  replica {replica.deployment}/{replica.id[-6:]} {replica.state} on {replica.node}:{replica.port}"
         )
     lines += [f"  placeholder {placeholder}" for placeholder in found.placeholders or ()]
+    return "\n".join([*lines, *_usage_log(found)])
+
+
+def _usage_log(found: Status) -> list[str]:
+    taken = Occupancy(bytes=found.wal_disk_bytes, max_bytes=found.wal_max_bytes)
+    behind = "unknown, the database does not answer"
     if found.wal_backlog_bytes is not None:
-        lines.append(f"  usage not yet in the database: {found.wal_backlog_bytes} bytes")
-    return "\n".join(lines)
+        behind = f"{found.wal_backlog_bytes} bytes, {found.wal_lag_seconds:.0f} s behind"
+    lines = [f"  usage not yet in the database: {behind}", f"  the usage log takes {taken.told()}"]
+    if taken.is_full:
+        lines.append("  NOTHING IS SERVED until the drain has brought the usage log into the database")
+    elif taken.is_alarming:
+        lines.append("  over a quarter of the usage log is taken: look at the drain and the database")
+    return lines
 
 
 def _role(instance: Instance, name: str, *, supervised: bool) -> RoleStatus:
@@ -167,7 +189,7 @@ def _ask_database(instance: Instance, *, only_here: bool) -> _Asked:
         return _Asked(
             replicas=tuple(filter(concerns, fleet.replicas())),
             placeholders=tuple(filter(concerns, fleet.placeholders() or ())),
-            wal_backlog_bytes=fleet.wal_backlog_bytes(),
+            wal=fleet.wal_backlog(),
         )
     except Error:
         return _Asked()

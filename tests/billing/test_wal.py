@@ -8,7 +8,8 @@ import resource
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from zlib import crc32
 
@@ -16,11 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from billing.errors import RecordTooLarge, WalClosed, WalFull
-from billing.records import Record, Start
+from billing.errors import RecordTooLarge, WalClosed, WalFull, WalOverCap
+from billing.records import End, Progress, Record, Start
 from billing.wal import WalWriter
 from billing.wal_format import FRAME, HEADER, Segment, segments
 from billing.wal_reader import Damage, Found, is_alive, read
+from tenants.ids import RequestId, new_id
 from tests.billing.records_of import TENANT, end, start
 
 ROOT = Path(__file__).parents[2]
@@ -31,6 +33,14 @@ def writer(tmp_path: Path) -> Iterator[WalWriter]:
     opened = WalWriter(tmp_path, "gateway")
     yield opened
     opened.close()
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for what is looked at once a second."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def records_in(segment: Segment, offset: int = 0, *, final: bool = False) -> list[Record]:
@@ -64,13 +74,81 @@ def test_reading_goes_on_where_it_stopped(writer: WalWriter, tmp_path: Path) -> 
 
 def test_a_full_segment_is_followed_by_the_next_and_no_frame_is_split(tmp_path: Path) -> None:
     writer = WalWriter(tmp_path, "gateway", segment_bytes=1000)
-    written = [start() for _ in range(20)]
+    written = [end(RequestId(new_id())) for _ in range(20)]
     for record in written:
         writer.append(record)
     found = segments(tmp_path)
     assert [segment.number for segment in found] == list(range(1, len(found) + 1))
     assert all(segment.path.stat().st_size <= 1000 for segment in found)
     assert [record for segment in found for record in records_in(segment)] == written
+    writer.close()
+
+
+def test_a_new_segment_begins_with_the_open_requests_so_that_none_before_it_is_needed(tmp_path: Path) -> None:
+    writer = WalWriter(tmp_path, "gateway", segment_bytes=2000)
+    open_, told, done = start(), start(), start()
+    progress = [Progress(request_id=told.request_id, completion_tokens=n, at_ns=n) for n in (1, 2)]
+    writer.append(open_, told, done)
+    writer.append(*progress)
+    writer.append(end(done.request_id))
+    while len(segments(tmp_path)) == 1:
+        writer.append(other := start(), end(other.request_id))
+    writer.close()
+    second = records_in(segments(tmp_path)[1])
+    assert second[:3] == [open_, told, progress[-1]]
+    assert done.request_id not in {record.request_id for record in second}
+
+
+def test_at_its_cap_the_log_takes_no_start_but_all_that_belongs_to_what_has_begun(tmp_path: Path) -> None:
+    writer = WalWriter(tmp_path, "gateway", max_bytes=100_000)
+    room = writer.room
+    assert room is not None
+    (tmp_path / f"other-{new_id().hex}-00000001.wal").write_bytes(bytes(24_000))
+    writer.append(begun := start())
+    until(lambda: room.occupancy().bytes > 24_000)
+    assert not room.occupancy().is_alarming
+    filler = tmp_path / f"other-{new_id().hex}-00000001.wal"
+    filler.write_bytes(bytes(2_000))
+    until(lambda: room.occupancy().is_alarming)
+    writer.append(start())
+    filler.write_bytes(bytes(76_000))
+    until(lambda: room.occupancy().is_full)
+    for records in ([start()], [hit := start(), end(hit.request_id)]):
+        with pytest.raises(WalOverCap, match="of at most"):
+            writer.append(*records)
+    assert isinstance(writer.refusal, WalOverCap)
+    writer.append(Progress(request_id=begun.request_id, completion_tokens=1, at_ns=1))
+    writer.append(last := end(begun.request_id))
+    filler.unlink()
+    until(lambda: not room.occupancy().is_full)
+    writer.append(start())
+    writer.close()
+    own = [
+        record
+        for segment in segments(tmp_path)
+        if segment.writer_id == writer.writer_id
+        for record in records_in(segment)
+    ]
+    assert [record for record in own if isinstance(record, End)] == [last]
+    assert hit.request_id not in {record.request_id for record in own}
+
+
+def test_at_its_cap_the_log_leaves_a_segment_that_the_drain_can_only_then_remove(tmp_path: Path) -> None:
+    writer = WalWriter(tmp_path, "gateway", max_bytes=64_000, segment_bytes=1000)
+    room = writer.room
+    assert room is not None
+    writer.append(begun := start())
+    writer.append(start())
+    filler = tmp_path / f"other-{new_id().hex}-00000001.wal"
+    filler.write_bytes(bytes(64_000))
+    until(lambda: room.occupancy().is_full)
+    before = len([segment for segment in segments(tmp_path) if segment.writer_id == writer.writer_id])
+    for _ in range(3):
+        with pytest.raises(WalOverCap):
+            writer.append(start())
+    own = [segment for segment in segments(tmp_path) if segment.writer_id == writer.writer_id]
+    assert len(own) == before + 1
+    assert records_in(own[-1])[0] == begun
     writer.close()
 
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from billing import drain as role
 from billing import telemetry
+from billing.wal_room import Room
 from hearth.instance import from_environment
 from hearth.vitals import listener
-from hearth.vitals.health import Check, Health, Loop, recent, registry
+from hearth.vitals.health import Check, Health, Loop, recent, registry, usage_log
 from hearth.vitals.inquiry import Inquiry, database_answers
 from hearth.vitals.ports import port_of
 
@@ -25,10 +26,10 @@ DATABASE_PATIENCE_SECONDS = 2.0
 
 def watch(drain: Drain) -> None:
     """Listen for a drain that owns its folder and is about to begin."""
-    from billing.backlog import backlog  # its models need the settings, as the drain's do
+    from django.conf import settings  # set up by now, as the drain's models need it
 
     database = Inquiry(database_answers)
-    measured = Inquiry(backlog)
+    room = Room(settings.WAL_DIR, settings.WAL_MAX_BYTES)
 
     def age_seconds() -> float | None:
         return None if drain.passed_at is None else time.monotonic() - drain.passed_at
@@ -36,7 +37,7 @@ def watch(drain: Drain) -> None:
     def checks() -> tuple[Check, ...]:
         owned, answers = drain.owns_directory(), database.ask(DATABASE_PATIENCE_SECONDS)
         return (
-            Check("usage log", "ok") if owned else Check("usage log", "missing", "its folder is not this drain's"),
+            usage_log(room.occupancy()) if owned else Check("usage log", "missing", "its folder is not this drain's"),
             recent("loop", age_seconds(), limit_seconds=READY_SECONDS, what="round"),
             Check("database", "ok") if answers else Check("database", "degraded", "usage waits in the log"),
         )
@@ -46,7 +47,7 @@ def watch(drain: Drain) -> None:
         role="drain",
         loops=(Loop("drain", LOOP_LIMIT_SECONDS, age_seconds),),
         checks=checks,
-        registry=registry(*telemetry.DRAIN, telemetry.Backlog(lambda: measured.ask(DATABASE_PATIENCE_SECONDS))),
+        registry=registry(*telemetry.DRAIN, telemetry.Backlog(drain.behind, room.occupancy)),
     )
     listener.start(health, instance.metrics_host, port_of(instance, "drain"))
 

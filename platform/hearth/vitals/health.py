@@ -15,6 +15,8 @@ from typing import Literal
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.registry import Collector
 
+from billing.wal_room import Occupancy
+
 log = logging.getLogger(__name__)
 
 State = Literal["ok", "degraded", "missing"]
@@ -112,6 +114,15 @@ def registry(*collectors: Collector) -> CollectorRegistry:
     for collector in (ProcessCollector(registry=None), PlatformCollector(registry=None), *collectors):
         found.register(collector)
     return found
+
+
+def usage_log(taken: Occupancy) -> Check:
+    """Return a check of how much the usage log takes; at its cap nothing new is served, until it shrinks by itself."""
+    if taken.is_full:
+        return Check("usage log", "degraded", f"it takes {taken.told()}: nothing is served until the drain catches up")
+    if taken.is_alarming:
+        return Check("usage log", "degraded", f"it takes {taken.told()}: the drain is behind")
+    return Check("usage log", "ok")
 
 
 def recent(name: str, age_seconds: float | None, *, limit_seconds: float, what: str) -> Check:

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from prometheus_client.registry import Collector
 
 import billing.telemetry
-from billing.errors import WalError
+from billing.errors import WalError, WalOverCap
 from billing.wal import WalWriter
 from gateway import telemetry
 from gateway.app import GatewayApp
 from gateway.runtime import Runtime
 from hearth.instance import from_environment
 from hearth.vitals import listener
-from hearth.vitals.health import Check, Health, Loop, Pulse, registry
+from hearth.vitals.health import Check, Health, Loop, Pulse, registry, usage_log
 from hearth.vitals.inquiry import Inquiry, database_answers
 from hearth.vitals.ports import port_of
 
@@ -88,9 +88,9 @@ def _usage_log(wal: WalWriter) -> Check:
     """A full disk may have room again for the next request, which a gateway that is not ready would never get."""
     if wal.failure is not None:
         return Check("usage log", "missing", wal.failure.problem)
-    if wal.refusal is not None:
+    if wal.refusal is not None and not isinstance(wal.refusal, WalOverCap):
         return Check("usage log", "degraded", wal.refusal.problem)
-    return Check("usage log", "ok")
+    return usage_log(wal.room.occupancy()) if wal.room is not None else Check("usage log", "ok")
 
 
 def start_portal() -> asyncio.Task[None]:
