@@ -24,7 +24,7 @@ IGNORED = frozenset(
 FORMAT = b"hearth-prediction-1"
 
 CacheMode = Literal["off", "deterministic", "all"]
-Bypass = Literal["off", "sampled", "no-store", "no-cache", "stateful"]
+Bypass = Literal["off", "sampled", "no-store", "no-cache", "stateful", "endpoint"]
 BYPASSES: tuple[str, ...] = get_args(Bypass)
 
 #: Numbers inside lists and objects are rewritten in requests up to this size; it takes about 2 ms, and nobody else is
@@ -46,10 +46,13 @@ def canonical(body: dict[str, Any]) -> bytes:
     return orjson.dumps(_plain(kept), option=orjson.OPT_SORT_KEYS)
 
 
-def bypass_reason(body: dict[str, Any], mode: CacheMode, cache_control: str) -> Bypass | None:
+def bypass_reason(
+    body: dict[str, Any], mode: CacheMode, cache_control: str, *, always_deterministic: bool = False
+) -> Bypass | None:
     """Say why this request may not be answered from the cache, or None when it may.
 
-    ``mode`` is the tenant's policy: ``deterministic`` caches what is asked with temperature 0, top_k 1 or a seed.
+    ``mode`` is the tenant's policy: ``deterministic`` caches what is asked with temperature 0, top_k 1 or a seed, and
+    what can only be answered in one way (embeddings: ``always_deterministic``).
     ``cache_control`` is the request's header: no-store neither reads nor writes, no-cache writes only.
     """
     directives = {part.strip().lower() for part in cache_control.split(",")}
@@ -59,7 +62,7 @@ def bypass_reason(body: dict[str, Any], mode: CacheMode, cache_control: str) -> 
         return "no-store"
     if body.get("previous_response_id") is not None:
         return "stateful"
-    if mode == "deterministic" and not is_deterministic(body):
+    if mode == "deterministic" and not (always_deterministic or is_deterministic(body)):
         return "sampled"
     # last, because it is the only one that still writes
     return "no-cache" if "no-cache" in directives else None

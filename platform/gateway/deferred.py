@@ -13,7 +13,7 @@ from django.db import DatabaseError, InterfaceError, close_old_connections
 
 from gateway.errors import NotFound, Unavailable
 from gateway.messages import JSON, Headers, Incoming, Outgoing, Trace
-from gateway.schemas import Endpoint
+from gateway.wire.base import Wire
 from tenants.snapshot import Caller
 from workers import deferred
 
@@ -28,14 +28,14 @@ PATIENCE_SECONDS = 15.0
 T = TypeVar("T")
 
 
-async def accept(caller: Caller, endpoint: Endpoint, incoming: Incoming, trace: Trace) -> Outgoing:
+async def accept(caller: Caller, wire: Wire, incoming: Incoming, trace: Trace) -> Outgoing:
     """Keep the request, hand its id to Celery, and answer 202 with where to ask. Raises Unavailable."""
     headers = {name: incoming.headers[name] for name in KEPT_HEADERS if name in incoming.headers}
     submission = deferred.Submission(
         tenant_id=caller.tenant_id,
         project_id=caller.project_id,
         key_id=caller.key_id,
-        endpoint=endpoint,
+        endpoint=wire.path,
         headers=headers,
         body=incoming.body,
     )

@@ -7,11 +7,9 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
 import aiohttp
-import orjson
 
 from gateway import errors, telemetry
 from gateway.errors import EngineFailed, EngineGone
@@ -105,7 +103,14 @@ class Dispatcher:
     ) -> Reply:
         """Return the first reply that began. Raises EngineRefused, EngineFailed, EngineGone, NotReady, Unavailable."""
         left: dict[UUID, Endpoint] = {endpoint.replica_id: endpoint for endpoint in endpoints}
-        errand = _Errand(call=call, ask=ask, salt=salt, payload=engine_body(call, salt), meter=meter, trace=trace)
+        errand = _Errand(
+            call=call,
+            ask=ask,
+            salt=salt,
+            payload=call.wire.engine_body(call.body, stream=call.stream, salt=salt),
+            meter=meter,
+            trace=trace,
+        )
         failures: list[Exception] = []
         doubted: list[UUID] = []
         for attempt in range(MAX_ATTEMPTS):
@@ -183,7 +188,7 @@ class Dispatcher:
 
     async def _post(self, endpoint: Endpoint, errand: _Errand) -> aiohttp.ClientResponse:
         return await self._session.post(
-            endpoint.base_url + errand.call.endpoint,
+            endpoint.base_url + errand.call.wire.engine_path,
             # aiohttp writes a large body in pieces only when it is a file
             data=errand.payload if len(errand.payload) <= WHOLE_BYTES else io.BytesIO(errand.payload),
             headers={
@@ -214,11 +219,3 @@ def _is_gone(failure: Exception) -> bool:
 
 def _told(failure: Exception) -> str:
     return str(failure) if isinstance(failure, WrongStatus) else type(failure).__name__
-
-
-def engine_body(call: Call, salt: str) -> bytes:
-    """Return the body for the engine: the tenant's salt, and usage always asked for."""
-    body: dict[str, Any] = {**call.body, "cache_salt": salt}
-    if call.stream:
-        body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
-    return orjson.dumps(body)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from caching import fingerprint, replay
+from caching import fingerprint
 from caching.entry import Entry, decode, encode
 from catalogue.registry import ServedModel
 from gateway import costs, errors, prompts
@@ -19,10 +19,11 @@ from gateway.errors import NOT_NOW, EngineFailed, EngineGone, EngineRefused, Gat
 from gateway.hold import Guest
 from gateway.late import LateStream, within
 from gateway.messages import JSON, SSE, Incoming, Outgoing, Trace
-from gateway.metering import Meter, Usage, usage_of
+from gateway.metering import Meter
 from gateway.parts import Parts
 from gateway.relay import Relay
 from gateway.schemas import Call
+from gateway.wire.usage import NOTHING, Usage
 from routing.router import Ask
 from tenants import keyspace
 from tenants.errors import KeyRefused
@@ -64,6 +65,7 @@ class Inference:
         self._trace = trace
         self._meter = Meter(parts.wal, trace, caller, call, model)
         call.body["model"] = model.name
+        call.wire.clamp(call.body, model.context_length_tokens)
 
     async def run(self, incoming: Incoming, *, limited: bool = True) -> Outgoing:
         """Answer the call. ``limited`` False: its request was already counted. Raises GatewayError."""
@@ -113,6 +115,7 @@ class Inference:
             begun,
             self._stream,
             comment=lambda: f"waiting for a replica, which usually takes {hold.eta_seconds(self._model):.0f} s",
+            error_event=self._call.wire.error_event,
             every_seconds=hold.limits.heartbeat_seconds,
         )
         try:
@@ -149,8 +152,15 @@ class Inference:
         return (current, True) if current else (known, False)
 
     def _name(self, headers: Mapping[str, str]) -> Answer:
-        policy = self._caller.policy
-        bypass = fingerprint.bypass_reason(self._call.body, _mode(policy.cache_mode), headers.get("cache-control", ""))
+        call, policy = self._call, self._caller.policy
+        if call.wire.keeps == "never" or (call.wire.keeps == "whole" and call.stream):
+            return Answer(name=None, bypass="endpoint")
+        bypass = fingerprint.bypass_reason(
+            call.body,
+            _mode(policy.cache_mode),
+            headers.get("cache-control", ""),
+            always_deterministic=call.wire.deterministic,
+        )
         if bypass not in {None, "no-cache"}:
             return Answer(name=None, bypass=bypass)
         name = keyspace.prediction_mac(
@@ -195,7 +205,7 @@ class Inference:
         headers = [(b"x-cache", b"hit"), (b"age", str(entry.age_seconds()).encode()), *self._trace.headers]
         if not self._call.stream:
             return Outgoing(status=200, headers=[*JSON, *headers], body=entry.body)
-        events = replay.stream(orjson.loads(entry.body), include_usage=self._call.include_usage)
+        events = self._call.wire.replay(orjson.loads(entry.body), include_usage=self._call.include_usage)
         return Outgoing(status=200, headers=[*SSE, *headers], stream=_at_once(b"".join(events)))
 
     async def _whole(self, begun: Begun) -> Outgoing:
@@ -204,8 +214,8 @@ class Inference:
         self._tell_route(reply)
         try:
             document = orjson.loads(reply.first)
-            usage, whole = usage_of(document.get("usage") or {}), replay.is_whole(document)
-        except (orjson.JSONDecodeError, AttributeError):
+            usage, whole = self._call.wire.usage(document) or NOTHING, self._call.wire.is_whole(document)
+        except (orjson.JSONDecodeError, AttributeError, TypeError, ValueError):
             raise EngineFailed("The engine's answer cannot be read. Nothing was charged.", "engine_failed") from None
         self._meter.end("complete", 200, usage)
         if whole:
@@ -218,6 +228,7 @@ class Inference:
         self._tell_route(reply)
         relay = Relay(
             reply,
+            self._call.wire.reader(keep=answer.name is not None),
             self._meter,
             self._trace,
             include_usage=self._call.include_usage,

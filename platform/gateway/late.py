@@ -33,11 +33,18 @@ class LateStream(Generic[T]):
     """
 
     def __init__(
-        self, work: asyncio.Task[T], begin: Callable[[T], Outgoing], *, comment: Callable[[], str], every_seconds: float
+        self,
+        work: asyncio.Task[T],
+        begin: Callable[[T], Outgoing],
+        *,
+        comment: Callable[[], str],
+        error_event: Callable[[GatewayError], bytes],
+        every_seconds: float,
     ) -> None:
         self._work = work
         self._begin = begin
         self._comment = comment
+        self._error_event = error_event
         self._every_seconds = every_seconds
         self._begun: Outgoing | None = None
         work.add_done_callback(_seen)
@@ -50,11 +57,11 @@ class LateStream(Generic[T]):
                 yield self._heartbeat()
             self._begun = self._begin(self._work.result())
         except GatewayError as error:
-            yield error.event()
+            yield self._error_event(error)
             return
         except Exception:
             log.exception("a held stream failed before it began")
-            yield internal_error().event()
+            yield self._error_event(internal_error())
             return
         assert self._begun.stream is not None
         async for piece in self._begun.stream:

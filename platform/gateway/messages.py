@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from gateway.errors import GatewayError
+from gateway.wire.base import Wire
 
 Headers = list[tuple[bytes, bytes]]
 JSON: Headers = [(b"content-type", b"application/json")]
@@ -50,6 +51,8 @@ class Trace:
     #: time.time_ns() at arrival, and time.perf_counter() for durations.
     started_at_ns: int
     started: float
+    #: In whose words errors are told.
+    wire: Wire
     #: The name in the catalogue, once known.
     model: str = ""
     headers: Headers = field(default_factory=list)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
 from billing.errors import WalError
@@ -18,6 +16,7 @@ from gateway.admission import Ticket
 from gateway.errors import Unavailable
 from gateway.messages import Trace
 from gateway.schemas import Call
+from gateway.wire.usage import NOTHING, Usage
 from tenants.ids import ReplicaId, RequestId
 from tenants.snapshot import Caller
 
@@ -25,31 +24,6 @@ log = logging.getLogger(__name__)
 
 #: How often a running stream writes down how far it is, seconds: what a killed process can lose of its count.
 PROGRESS_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
-    """Tokens as the engine reported them, prompt split in disjoint classes."""
-
-    prompt_tokens: int
-    cached_prompt_tokens: int
-    completion_tokens: int
-
-
-#: A request that is not charged for any token.
-NOTHING = Usage(prompt_tokens=0, cached_prompt_tokens=0, completion_tokens=0)
-
-
-def usage_of(reported: dict[str, Any]) -> Usage:
-    """Return OpenAI's usage object as disjoint classes; the engine's ``prompt_tokens`` includes the cached ones."""
-    details = reported.get("prompt_tokens_details") or {}
-    prompt = int(reported.get("prompt_tokens") or 0)
-    cached = min(int(details.get("cached_tokens") or 0), prompt)
-    return Usage(
-        prompt_tokens=prompt - cached,
-        cached_prompt_tokens=cached,
-        completion_tokens=int(reported.get("completion_tokens") or 0),
-    )
 
 
 class Meter:
@@ -71,7 +45,12 @@ class Meter:
         self.first_token_at: float | None = None
 
     def start(self, *, prompt_tokens_estimate: int, replica_id: UUID | None, route_reason: str) -> None:
-        """Write the START; written again when another replica is tried, the last one counts. Raises Unavailable."""
+        """Write the START; written again when another replica is tried, the last one counts. Raises Unavailable.
+
+        What costs nothing leaves no record.
+        """
+        if not self._call.wire.metered:
+            return
         self._start = self._new_start(prompt_tokens_estimate, replica_id, route_reason)
         self._append(self._start)
 

@@ -11,11 +11,11 @@ from gateway.dispatch import Dispatcher
 from gateway.feed import Feed
 from gateway.hold import Hold
 from gateway.messages import Incoming, Outgoing, Trace
-from gateway.schemas import Endpoint
+from gateway.wire.base import Wire
 from tenants.snapshot import Caller
 
-#: Hands a deferred request over: (caller, endpoint, incoming, trace) → the 202 answer.
-Defer = Callable[[Caller, Endpoint, Incoming, Trace], Awaitable[Outgoing]]
+#: Hands a deferred request over: (caller, wire, incoming, trace) → the 202 answer.
+Defer = Callable[[Caller, Wire, Incoming, Trace], Awaitable[Outgoing]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,9 @@ from gateway.errors import (
 from gateway.inference import Inference
 from gateway.messages import JSON, Incoming, Outgoing, Trace
 from gateway.parts import Parts
-from gateway.schemas import Call, Endpoint
+from gateway.schemas import Call
+from gateway.wire.base import Wire
+from gateway.wire.table import ENDPOINTS, speaking
 from tenants import networks
 from tenants.errors import KeyRefused
 from tenants.ids import new_id
@@ -35,11 +37,9 @@ from tenants.snapshot import Caller
 
 log = logging.getLogger(__name__)
 
-ENDPOINTS: dict[str, Endpoint] = {
-    "/v1/chat/completions": "/v1/chat/completions",
-    "/v1/completions": "/v1/completions",
-}
 MODELS = "/v1/models"
+#: Where OpenAI keeps responses, which Hearth does not.
+STORED_RESPONSES = "/v1/responses/"
 INFERENCE_SCOPE = "inference"
 #: How a request is counted whose client left before its answer began.
 CLIENT_GONE = 499
@@ -52,33 +52,33 @@ class Pipeline:
         self._parts = parts
 
     async def handle(self, incoming: Incoming) -> Outgoing:
-        """Return the answer, an error included; every answer names its request id."""
+        """Return the answer, an error included, in the words of its path; every answer names its request id."""
         trace = _trace(new_id(), incoming)
         if trace.client_request_id:
             trace.headers.append((b"x-client-request-id", trace.client_request_id.encode("latin-1", "replace")))
         return await _answered(self._route(incoming, trace), trace, _kind(incoming.path))
 
-    async def run_deferred(self, request_id: UUID, public_id: str, endpoint: Endpoint, incoming: Incoming) -> Outgoing:
+    async def run_deferred(self, request_id: UUID, public_id: str, wire: Wire, incoming: Incoming) -> Outgoing:
         """Answer a request that was accepted earlier, under its own id; its limit is not taken a second time."""
         trace = _trace(request_id, incoming)
-        return await _answered(self._run_deferred(public_id, endpoint, incoming, trace), trace, endpoint)
+        return await _answered(self._run_deferred(public_id, wire, incoming, trace), trace, wire.path)
 
-    async def _run_deferred(self, public_id: str, endpoint: Endpoint, incoming: Incoming, trace: Trace) -> Outgoing:
+    async def _run_deferred(self, public_id: str, wire: Wire, incoming: Incoming, trace: Trace) -> Outgoing:
         try:
             caller = self._parts.feed.view.callers.caller(public_id)
         except KeyRefused as refusal:
             raise unauthorized(refusal) from None
-        call = schemas.parse(endpoint, incoming.body)
+        call = schemas.parse(wire, incoming.body)
         model = self._model(caller, call)
         trace.model = model.name
         return await Inference(self._parts, caller, call, model, trace).run(incoming, limited=False)
 
     async def _route(self, incoming: Incoming, trace: Trace) -> Outgoing:
         path = incoming.path
-        endpoint = ENDPOINTS.get(path)
-        if endpoint is not None:
+        wire = ENDPOINTS.get(path)
+        if wire is not None:
             _require(incoming, "POST")
-            return await self._infer(endpoint, incoming, trace)
+            return await self._infer(wire, incoming, trace)
         if path == MODELS or path.startswith(MODELS + "/"):
             _require(incoming, "GET")
             caller = await self._authenticate(incoming.headers, incoming.client)
@@ -87,19 +87,22 @@ class Pipeline:
             _require(incoming, "GET")
             caller = _allowed(await self._authenticate(incoming.headers, incoming.client))
             return await self._parts.poll_deferred(caller, path.removeprefix(POLL_PATH))
+        if path.startswith(STORED_RESPONSES):
+            await self._authenticate(incoming.headers, incoming.client)
+            raise NotFound("Responses are not stored: they are answered once and forgotten.", "response_not_stored")
         known = ", ".join([*ENDPOINTS, MODELS, POLL_PATH + "{id}"])
         raise NotFound(f"Nothing is served at {path}. Served are {known}.", "unknown_path")
 
-    async def _infer(self, endpoint: Endpoint, incoming: Incoming, trace: Trace) -> Outgoing:
+    async def _infer(self, wire: Wire, incoming: Incoming, trace: Trace) -> Outgoing:
         caller = _allowed(await self._authenticate(incoming.headers, incoming.client))
-        call = schemas.parse(endpoint, incoming.body)
+        call = schemas.parse(wire, incoming.body)
         model = self._model(caller, call)
         trace.model = model.name
         if "respond-async" in incoming.headers.get("prefer", "").lower():
             if call.stream:
                 raise BadRequest("A deferred answer cannot be streamed; leave 'stream' out.", "invalid_value", "stream")
             trace.headers.extend((await self._parts.admission.admit(_deferral(caller, model, trace))).headers())
-            return await self._parts.defer(caller, endpoint, incoming, trace)
+            return await self._parts.defer(caller, wire, incoming, trace)
         return await Inference(self._parts, caller, call, model, trace).run(incoming)
 
     async def require_key(self, headers: Mapping[str, str], client: str) -> None:
@@ -186,13 +189,16 @@ def _trace(request_id: UUID, incoming: Incoming) -> Trace:
         client_request_id=incoming.headers.get("x-request-id", "")[:200],
         started_at_ns=time.time_ns(),
         started=time.perf_counter(),
+        wire=speaking(incoming.path),
         headers=[(b"x-request-id", str(request_id).encode())],
     )
 
 
 def refused(error: GatewayError, trace: Trace) -> Outgoing:
     """Return an error as an answer."""
-    return Outgoing(status=error.status, headers=[*JSON, *trace.headers, *error.headers], body=error.body())
+    return Outgoing(
+        status=error.status, headers=[*JSON, *trace.headers, *error.headers], body=trace.wire.error_body(error)
+    )
 
 
 def _kind(path: str) -> str:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable
 
-import orjson
-
 from billing.records import State
-from caching import replay
-from caching.entry import MAX_ENTRY_BYTES
 from caching.errors import NotReplayable
 from gateway import streaming, telemetry
 from gateway.dispatch import FAILURES, Reply
 from gateway.errors import EngineFailed, Unavailable
 from gateway.messages import Trace
-from gateway.metering import NOTHING, Meter, Usage, usage_of
+from gateway.metering import Meter
+from gateway.wire.base import Reader
+from gateway.wire.usage import NOTHING, Usage
 
 log = logging.getLogger(__name__)
 
@@ -29,40 +27,42 @@ Keep = Callable[[bytes, Usage], None]
 class Relay:
     """One stream on its way from an engine to a client. Whoever sends it calls :meth:`leave` at the end."""
 
-    def __init__(self, reply: Reply, meter: Meter, trace: Trace, *, include_usage: bool, keep: Keep | None) -> None:
+    def __init__(
+        self, reply: Reply, reader: Reader, meter: Meter, trace: Trace, *, include_usage: bool, keep: Keep | None
+    ) -> None:
         """``keep`` None: the answer may not be stored."""
         self._reply = reply
         self._meter = meter
         self._trace = trace
         self._include_usage = include_usage
         self._keep = keep
-        self._tally = streaming.Tally(keep=keep is not None)
+        self._reader = reader
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Yield the events. The END is written before the last byte; :meth:`leave` writes it for a cut stream."""
         splitter = streaming.EventSplitter()
-        tally = self._tally
+        reader = self._reader
         try:
             async for piece in streaming.pieces(self._reply.first, self._reply.rest()):
                 passed = self._pass(splitter, piece)
                 if passed:
                     yield passed
-                if tally.done or tally.failed:
+                if reader.done or reader.failed:
                     break
-            if tally.done:
+            if reader.done:
                 await self._settle()
-                yield replay.DONE
+                yield reader.ending
                 return
         except FAILURES as error:
             log.warning("replica %s broke a stream: %s", self._reply.choice.replica_id, error)
             telemetry.engine_failed(self._trace.model, error)
         except Unavailable as error:  # the usage log is full: what cannot be metered is not sent
-            yield error.event()
+            yield reader.error_event(error)
             return
         except Exception:
             log.exception("request %s failed in the middle of its stream", self._trace.request_id)
         self._end_cut("engine_error")
-        yield STREAM_BROKEN.event()
+        yield reader.error_event(STREAM_BROKEN)
 
     def leave(self) -> None:
         """End the stream for good; if nothing ended it before, its client left. A second call does nothing."""
@@ -73,7 +73,7 @@ class Relay:
         """Return the bytes of this piece that the client gets; its end and its errors are told by us."""
         out = []
         for event in splitter.feed(piece):
-            kind = streaming.read(event, self._tally, max_kept_bytes=MAX_ENTRY_BYTES)
+            kind = self._reader.read(event)
             if kind == "content":
                 self._meter.streamed(1)
             if kind in {"head", "content"} or (kind == "usage" and self._include_usage):
@@ -81,19 +81,18 @@ class Relay:
         return b"".join(out)
 
     async def _settle(self) -> None:
-        tally = self._tally
-        if tally.usage is None:
+        reader = self._reader
+        if reader.usage is None:
             self._end_cut("complete")
             return
-        usage = usage_of(tally.usage)
-        self._meter.end("complete", 200, usage)
-        if tally.keep and self._keep is not None:
+        self._meter.end("complete", 200, reader.usage)
+        if reader.keep and self._keep is not None:
             try:
-                whole = orjson.dumps(replay.fold(tally.events))
+                whole = reader.whole()
             except NotReplayable as part:
                 log.warning("an answer is not kept: %s", part)
             else:
-                self._keep(whole, usage)
+                self._keep(whole, reader.usage)
         await self._meter.synced()
 
     def _end_cut(self, state: State) -> None:
@@ -101,8 +100,8 @@ class Relay:
 
         A stream that passed nothing on is free.
         """
-        if self._tally.usage is not None:
-            self._meter.give_up(state, 200, usage_of(self._tally.usage))
+        if self._reader.usage is not None:
+            self._meter.give_up(state, 200, self._reader.usage)
         elif not self._meter.streamed_tokens:
             self._meter.give_up(state, 200, NOTHING, source="streamed")
         else:

@@ -10,7 +10,8 @@ from celery import shared_task
 from gateway.background import Background
 from gateway.deferred import TASK, enqueue
 from gateway.messages import Incoming, Outgoing
-from gateway.pipeline import ENDPOINTS, Pipeline
+from gateway.pipeline import Pipeline
+from gateway.wire.table import ENDPOINTS
 from tenants.ids import new_id
 from workers import deferred
 

@@ -12,15 +12,18 @@ from hypothesis import strategies as st
 
 from catalogue.registry import ServedModel
 from gateway import prompts, schemas
-from gateway.dispatch import engine_body
+from gateway.costs import DEFAULT_NEW_TOKENS
 from gateway.errors import BadRequest
-from gateway.schemas import MAX_BRACKETS, MAX_CHOICES, MAX_DEPTH, MAX_MESSAGES, STRIPPED, Call, Endpoint
+from gateway.schemas import MAX_BRACKETS, MAX_CHOICES, MAX_DEPTH, STRIPPED, Call
+from gateway.wire.base import Wire
+from gateway.wire.fields import MAX_MESSAGES
+from gateway.wire.table import ENDPOINTS
 from tenants import keyspace
 from tenants.ids import RevisionId, TenantId, new_id
 from tests.gateway.test_limits import caller
 
-CHAT: Endpoint = "/v1/chat/completions"
-COMPLETIONS: Endpoint = "/v1/completions"
+CHAT = ENDPOINTS["/v1/chat/completions"]
+COMPLETIONS = ENDPOINTS["/v1/completions"]
 HELLO: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "Hello"}]}
 ONCE: dict[str, Any] = {"model": "demo", "prompt": "Once"}
 MODEL = ServedModel(
@@ -35,12 +38,17 @@ MODEL = ServedModel(
 )
 
 
-def parse(body: dict[str, Any], endpoint: Endpoint = CHAT) -> Call:
+def parse(body: dict[str, Any], endpoint: Wire = CHAT) -> Call:
     """Parse a body as it comes over the wire."""
     return schemas.parse(endpoint, orjson.dumps(body))
 
 
-def refused(raw: bytes, endpoint: Endpoint = CHAT) -> tuple[str, str | None]:
+def engine_body(call: Call, salt: str) -> bytes:
+    """Return what an engine is asked."""
+    return call.wire.engine_body(call.body, stream=call.stream, salt=salt)
+
+
+def refused(raw: bytes, endpoint: Wire = CHAT) -> tuple[str, str | None]:
     """Return the code and the field that a body is refused with."""
     with pytest.raises(BadRequest) as error:
         schemas.parse(endpoint, raw)
@@ -77,7 +85,7 @@ WRONG: list[tuple[str, Any, str]] = [
 
 @pytest.mark.parametrize(("field", "value", "code"), WRONG)
 @pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS])
-def test_a_field_of_the_wrong_kind_is_named(endpoint: Endpoint, field: str, value: Any, code: str) -> None:
+def test_a_field_of_the_wrong_kind_is_named(endpoint: Wire, field: str, value: Any, code: str) -> None:
     body = {**(HELLO if endpoint == CHAT else ONCE), field: value}
     assert refused(orjson.dumps(body), endpoint) == (code, field)
 
@@ -211,7 +219,7 @@ def test_a_batch_of_more_prompts_than_choices_is_refused() -> None:
         (CHAT, {**HELLO, "prompt": 1}),
     ],
 )
-def test_the_other_endpoints_field_is_the_engines_business(endpoint: Endpoint, body: dict[str, Any]) -> None:
+def test_the_other_endpoints_field_is_the_engines_business(endpoint: Wire, body: dict[str, Any]) -> None:
     asked = prompts.ask(parse(body, endpoint), caller(None), MODEL, {})
     assert len(asked.chain.links) == 1
 
@@ -221,7 +229,7 @@ def test_the_length_that_routing_expects_fits_in_the_model() -> None:
         return prompts.ask(parse({**HELLO, **limits}), caller(None), MODEL, {}).max_new_tokens
 
     assert [expected(), expected(max_tokens=5), expected(max_tokens=2**62), expected(max_tokens=5, n=3)] == [
-        prompts.DEFAULT_NEW_TOKENS,
+        DEFAULT_NEW_TOKENS,
         5,
         2048,
         15,
@@ -263,7 +271,7 @@ fields = st.sampled_from(
 
 
 @given(st.dictionaries(fields, json_values, max_size=6), st.sampled_from([CHAT, COMPLETIONS]))
-def test_any_json_is_either_refused_or_can_be_routed_and_sent(body: dict[str, Any], endpoint: Endpoint) -> None:
+def test_any_json_is_either_refused_or_can_be_routed_and_sent(body: dict[str, Any], endpoint: Wire) -> None:
     raw = json.dumps({**(HELLO if endpoint == CHAT else ONCE), **body}).encode()
     try:
         call = schemas.parse(endpoint, raw)
@@ -275,6 +283,6 @@ def test_any_json_is_either_refused_or_can_be_routed_and_sent(body: dict[str, An
 
 
 @given(st.binary(max_size=60), st.sampled_from([CHAT, COMPLETIONS]))
-def test_any_bytes_are_answered_with_an_error_of_ours(raw: bytes, endpoint: Endpoint) -> None:
+def test_any_bytes_are_answered_with_an_error_of_ours(raw: bytes, endpoint: Wire) -> None:
     code, _ = refused(raw, endpoint)
     assert code in {"invalid_json", "invalid_type", "missing_field"}

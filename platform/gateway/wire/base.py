@@ -1,0 +1,135 @@
+"""What the journey asks of an endpoint: how its requests, answers, streams and errors look on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal
+
+import orjson
+
+from caching.entry import MAX_ENTRY_BYTES
+from caching.errors import NotReplayable
+from gateway.errors import GatewayError
+from gateway.wire.fields import Check
+from gateway.wire.usage import Usage
+from routing.chunks import Message
+
+#: What one event of a stream is. ``content`` counts as a token when the stream is cut; ``usage`` is passed on only to
+#: a client that asked for it; ``done`` ends the stream and is withheld until the END is written.
+Kind = Literal["head", "content", "usage", "done", "error", "comment"]
+#: Which answers the prediction cache may keep: none, those that are not streamed, or both shapes as one entry.
+Keeps = Literal["never", "whole", "both"]
+
+
+class Reader:
+    """Reads the events of one stream, at the cost of a few comparisons of bytes each."""
+
+    __slots__ = ("_events", "_kept_bytes", "_max_kept_bytes", "done", "ending", "failed", "keep", "usage")
+
+    def __init__(self, *, keep: bool, max_kept_bytes: int = MAX_ENTRY_BYTES) -> None:
+        #: False once the answer may not, or is too large to, be kept.
+        self.keep = keep
+        #: What the engine reported at its end; None until then.
+        self.usage: Usage | None = None
+        self.done = False
+        #: The engine told an error, or something that cannot be read.
+        self.failed = False
+        #: The bytes that end the stream, once ``done``: sent when the END is written.
+        self.ending = b""
+        self._events: list[bytes] = []
+        self._kept_bytes = 0
+        self._max_kept_bytes = max_kept_bytes
+
+    def read(self, event: bytes) -> Kind:
+        """Take note of one event, without its separator, and say what it is."""
+        raise NotImplementedError
+
+    def whole(self) -> bytes:
+        """Return the answer as it would be without streaming. Raises NotReplayable."""
+        raise NotReplayable("stream")
+
+    def error_event(self, error: GatewayError) -> bytes:
+        """Return the event that tells an error in this stream."""
+        return error.event()
+
+    def _keep_event(self, event: bytes) -> None:
+        self._events.append(event)
+        self._kept_bytes += len(event)
+        if self._kept_bytes > self._max_kept_bytes:
+            self.keep = False
+            self._events.clear()
+
+
+class Wire:
+    """One endpoint. Its instances hold nothing of a request, so one serves all."""
+
+    #: Where clients ask, and where engines answer.
+    path: ClassVar[str]
+    engine_path: ClassVar[str]
+    #: Fields without which there is nothing to ask, in the order in which they are missed.
+    required: ClassVar[tuple[str, ...]]
+    checks: ClassVar[Mapping[str, Check]]
+    #: Fields that say how many tokens may be written; the first that is there counts. Empty: none are written.
+    limits: ClassVar[tuple[str, ...]] = ()
+    streams: ClassVar[bool] = False
+    keeps: ClassVar[Keeps] = "never"
+    #: The same question always has the same answer.
+    deterministic: ClassVar[bool] = False
+    #: False: it costs no token and leaves no usage row; only its request counts.
+    metered: ClassVar[bool] = True
+    #: The engine takes a ``cache_salt`` here.
+    salted: ClassVar[bool] = True
+
+    def prepare(self, body: dict[str, Any]) -> None:
+        """Drop or force what only this endpoint knows. Raises BadRequest."""
+
+    def choices(self, body: Mapping[str, Any]) -> int:
+        """Return how many answers are written."""
+        return 1 if self.limits else 0
+
+    def max_new_tokens(self, body: Mapping[str, Any]) -> int | None:
+        """Return the tokens that may be written for each choice; None leaves it to the model's context."""
+        return next((body[name] for name in self.limits if body.get(name) is not None), None)
+
+    def clamp(self, body: dict[str, Any], context_length_tokens: int) -> None:
+        """Ask for no more tokens than the model's context holds.
+
+        That is all that is needed: vLLM itself writes at most what the prompt leaves (``get_max_tokens``), and refuses
+        a request only for asking for more than the whole context (``TokenizeParams``).
+        """
+        for name in self.limits:
+            value = body.get(name)
+            if value is not None and value > context_length_tokens:
+                body[name] = context_length_tokens
+
+    def messages(self, body: Mapping[str, Any]) -> list[Message]:
+        """Return the prompt as routing sees it; empty where no engine has a prefix of it."""
+        return []
+
+    def engine_body(self, body: Mapping[str, Any], *, stream: bool, salt: str) -> bytes:
+        """Return the body for the engine, in the caller's own part of its cache."""
+        return orjson.dumps({**body, "cache_salt": salt} if self.salted else body)
+
+    def usage(self, document: Mapping[str, Any]) -> Usage | None:
+        """Return what a whole answer says it took; None when it says nothing."""
+        return None
+
+    def is_whole(self, document: dict[str, Any]) -> bool:
+        """Say whether an answer came to an end of its own, so that it may be kept."""
+        return False
+
+    def reader(self, *, keep: bool) -> Reader:
+        """Return the reader of one stream."""
+        raise NotImplementedError
+
+    def replay(self, document: dict[str, Any], *, include_usage: bool) -> Iterator[bytes]:
+        """Tell a kept answer as a stream; only where both shapes are kept."""
+        raise NotImplementedError
+
+    def error_body(self, error: GatewayError) -> bytes:
+        """Return an error as an answer."""
+        return error.body()
+
+    def error_event(self, error: GatewayError) -> bytes:
+        """Return an error as the first event of a stream."""
+        return error.event()

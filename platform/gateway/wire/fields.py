@@ -1,0 +1,133 @@
+"""Checks of single fields: what was found, where, and what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gateway.errors import BadRequest
+
+Check = Callable[[str, Any], None]
+
+MAX_NAME_LENGTH = 200
+#: Each message costs some 2 µs on the loop that serves everybody.
+MAX_MESSAGES = 4096
+#: Inputs of one embeddings request; OpenAI allows as many.
+MAX_INPUTS = 2048
+ENCODINGS = ("float", "base64")
+
+
+def wrong(name: str, value: Any, allowed: str) -> BadRequest:
+    """Return the refusal of a value of the wrong kind."""
+    return BadRequest(f"'{name}' is {_kind(value)}; allowed is {allowed}.", "invalid_type", name)
+
+
+def boolean(name: str, value: Any) -> None:
+    """Raises BadRequest, as all checks do."""
+    if not isinstance(value, bool):
+        raise wrong(name, value, "true or false")
+
+
+def text(name: str, value: Any) -> None:
+    """Check a name."""
+    if not isinstance(value, str) or len(value) > MAX_NAME_LENGTH:
+        raise wrong(name, value, f"a string of at most {MAX_NAME_LENGTH} characters")
+
+
+def mapping(name: str, value: Any) -> None:
+    """Check a JSON object."""
+    if not isinstance(value, dict):
+        raise wrong(name, value, "an object")
+
+
+def number(name: str, value: Any) -> None:
+    """Check a number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise wrong(name, value, "a number")
+
+
+def count(name: str, value: Any) -> None:
+    """Check a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise wrong(name, value, "a whole number of at least 1")
+    if value < 1:
+        raise BadRequest(f"'{name}' is {value}; allowed is a whole number of at least 1.", "invalid_value", name)
+
+
+def messages(name: str, value: Any) -> None:
+    """Check a conversation: objects with a role, their content text, parts or nothing."""
+    items(name, value, "messages", MAX_MESSAGES)
+    for position, message in enumerate(value):
+        where = f"{name}[{position}]"
+        if not isinstance(message, dict):
+            raise wrong(where, message, "an object with a role")
+        if not isinstance(message.get("role"), str):
+            raise wrong(f"{where}.role", message.get("role"), "a string")
+        content = message.get("content")
+        if content is not None and not isinstance(content, str | list):
+            raise wrong(f"{where}.content", content, "a string, a list of parts, or null")
+
+
+def items(name: str, value: Any, what: str, most: int) -> None:
+    """Check a list that is neither empty nor longer than ``most``."""
+    if not isinstance(value, list):
+        raise wrong(name, value, f"a list of {what}")
+    if not value:
+        raise BadRequest(f"'{name}' is empty; it needs at least one of its {what}.", "invalid_value", name)
+    if len(value) > most:
+        raise BadRequest(f"'{name}' has {len(value)} {what}; allowed are {most}.", "invalid_value", name)
+
+
+def prompt(name: str, value: Any) -> None:
+    """Check a prompt, or several."""
+    if not isinstance(value, str | list) or not value:
+        raise wrong(name, value, "a string, a list of strings or a list of token ids, not empty")
+
+
+def string(name: str, value: Any) -> None:
+    """Check a text of any length."""
+    if not isinstance(value, str):
+        raise wrong(name, value, "a string")
+
+
+def array(name: str, value: Any) -> None:
+    """Check a list of anything."""
+    if not isinstance(value, list):
+        raise wrong(name, value, "a list")
+
+
+def string_or_array(name: str, value: Any) -> None:
+    """Check a text, or its parts."""
+    if not isinstance(value, str | list):
+        raise wrong(name, value, "a string or a list")
+
+
+def response_input(name: str, value: Any) -> None:
+    """Check the input of a response: a text, or items."""
+    if isinstance(value, str):
+        return
+    items(name, value, "items", MAX_MESSAGES)
+    for position, item in enumerate(value):
+        if not isinstance(item, dict):
+            raise wrong(f"{name}[{position}]", item, "an object")
+
+
+def embedded(name: str, value: Any) -> None:
+    """Check what is to be embedded: a text, texts, token ids, or lists of them."""
+    if isinstance(value, str):
+        if value:
+            return
+        raise BadRequest(f"'{name}' is empty.", "invalid_value", name)
+    one = isinstance(value, list) and bool(value) and isinstance(value[0], int)
+    items(name, value, "inputs", len(value) if one else MAX_INPUTS)
+
+
+def encoding(name: str, value: Any) -> None:
+    """Check the encoding of embeddings: one of those in which an answer also tells its usage."""
+    if value not in ENCODINGS:
+        raise BadRequest(f"'{name}' may be one of {', '.join(ENCODINGS)}.", "invalid_value", name)
+
+
+def _kind(value: Any) -> str:
+    names = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "a list", dict: "an object"}
+    return names.get(type(value), "null")
