@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+from functools import lru_cache
 from uuid import UUID
 
 from django.conf import settings
@@ -84,6 +85,13 @@ def session_key(caller: Caller, model_name: str, session: str) -> bytes:
         model_name.encode(),
         session.encode(),
     )
+
+
+@lru_cache(maxsize=4096)
+def replica_token(tenant_id: UUID, replica_id: UUID) -> bytes:
+    """Return what a tenant may know a replica by: 8 characters, the same each time and different for each tenant."""
+    mixed = _mac(settings.SECRETS.cache_mac.value, b"replica", tenant_id.bytes, replica_id.bytes)
+    return base64.urlsafe_b64encode(mixed[:6])
 
 
 def redis_key(caller: Caller, room: str, name: str = "") -> str:

@@ -164,13 +164,16 @@ class Dispatcher:
                 replica_id=choice.replica_id,
                 route_reason=choice.reason,
             )
+            asked = time.perf_counter()
             response = await self._post(endpoint, errand)
             streamed = errand.call.stream and response.status == 200
             first = await (response.content.readany() if streamed else response.read())
+            errand.trace.engine_seconds = time.perf_counter() - asked
             if response.status in ABOUT_THE_REQUEST:
                 raise errors.engine_refused(response.status, first.replace(errand.salt.encode(), b"..."))
             if response.status != 200:
-                raise WrongStatus(response.status)
+                unserved = errors.not_served(response.status, first, errand.call.model, errand.call.endpoint)
+                raise unserved or WrongStatus(response.status)
             if not first:
                 raise aiohttp.ServerDisconnectedError("the answer ended before its first byte")
             return Reply(

@@ -9,6 +9,7 @@ GatewayError            500  itself: what nobody foresaw
 ├── NotFound            404  no such model, path or request, or not yours
 ├── WrongMethod         405
 ├── RateLimited         429  carries seconds until the next request fits
+├── BudgetExceeded      429  no room for what the request may cost
 ├── EngineRefused       4xx  the engine's own verdict on the request, in one envelope
 ├── EngineFailed        502  every replica that was tried failed before the first byte
 │   └── EngineGone      502  each of them broke the connection: it may be gone, and another coming
@@ -21,6 +22,7 @@ NOT_NOW = NotReady, EngineGone: worth another try when the replicas have changed
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,6 +103,12 @@ class RateLimited(GatewayError):
 
 
 @dataclass(eq=False)
+class BudgetExceeded(GatewayError):
+    status: int = 429
+    kind: str = "rate_limit_error"
+
+
+@dataclass(eq=False)
 class EngineRefused(GatewayError):
     kind: str = "invalid_request_error"
 
@@ -128,6 +136,9 @@ class NotReady(Unavailable):
 
 NOT_NOW = (NotReady, EngineGone)
 
+#: How vLLM says that prompt and answer do not fit (``renderers/params.py``, ``responses/serving.py``).
+_TOO_LONG = ("context length", "maximum model length", "exceeds the max_model_len")
+
 _REFUSALS = {
     "malformed": ("invalid_api_key", "The API key is not one of Hearth's: it looks like hk_… and is shown once."),
     "unknown": ("invalid_api_key", "The API key is not known."),
@@ -149,14 +160,15 @@ def address_not_allowed() -> Forbidden:
     return Forbidden("The API key may not be used from this address.", "address_not_allowed")
 
 
-def rate_limited(limit: int, retry_after_seconds: float) -> RateLimited:
-    """Return the refusal of a tenant that has used its requests."""
-    seconds = _whole_seconds(retry_after_seconds)
-    return RateLimited(
-        f"The tenant's limit of {limit} requests a minute is used up. Try again in {seconds} s.",
-        "rate_limit_exceeded",
-        headers=[_retry_after(retry_after_seconds)],
-    )
+def scope_missing(scope: str) -> Forbidden:
+    """Return the answer to a key that was not issued for this."""
+    return Forbidden(f"The API key lacks the scope {scope!r}.", "scope_missing")
+
+
+def model_not_allowed(model: str, allowed: Collection[str]) -> Forbidden:
+    """Return the answer to a key that may call other models only."""
+    names = ", ".join(sorted(allowed))
+    return Forbidden(f"The API key may not call {model!r}; it may call {names}.", "model_not_allowed", "model")
 
 
 def no_replica_ready(model: str, retry_after_seconds: float = 5.0) -> NotReady:
@@ -187,21 +199,35 @@ def internal_error() -> GatewayError:
 
 def engine_refused(status: int, payload: bytes) -> EngineRefused:
     """Put the engine's own refusal into the envelope; its text is about the tenant's own request."""
-    try:
-        document: Any = orjson.loads(payload)
-    except orjson.JSONDecodeError:
-        document = {}
-    error = document.get("error", document) if isinstance(document, dict) else {}
-    if not isinstance(error, dict):
-        error = {"message": error}
+    error = _engines_error(payload)
     message = str(error.get("message") or error.get("detail") or "The engine refused the request.")
-    too_long = "context length" in message or "maximum model length" in message
+    too_long = any(mark in message for mark in _TOO_LONG)
     return EngineRefused(
         message,
         "context_length_exceeded" if too_long else "invalid_request",
         param=error["param"] if isinstance(error.get("param"), str) else None,
         status=status,
     )
+
+
+def not_served(status: int, payload: bytes, model: str, path: str) -> EngineRefused | None:
+    """Return the refusal if the engine's answer is that its model has no such endpoint: embeddings of a chat model.
+
+    vLLM leaves the route out (404, ``Not Found``) or says 501; a 404 that names the model is between us and the engine.
+    """
+    error = _engines_error(payload) if status == 404 else {}
+    if status != 501 and "Not Found" not in (error.get("message"), error.get("detail")):
+        return None
+    return EngineRefused(f"The model {model!r} does not serve {path}.", "endpoint_not_supported", "model", status=400)
+
+
+def _engines_error(payload: bytes) -> dict[str, Any]:
+    try:
+        document: Any = orjson.loads(payload)
+    except orjson.JSONDecodeError:
+        return {}
+    error = document.get("error", document) if isinstance(document, dict) else {}
+    return error if isinstance(error, dict) else {"message": error}
 
 
 def _retry_after(seconds: float) -> tuple[bytes, bytes]:

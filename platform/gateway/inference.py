@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass
 
@@ -64,6 +65,8 @@ class Inference:
         self._model = model
         self._trace = trace
         self._meter = Meter(parts.wal, trace, caller, call, model)
+        #: When it began to wait for a replica; None while it does not have to.
+        self._held_since: float | None = None
         call.body["model"] = model.name
         call.wire.clamp(call.body, model.context_length_tokens)
 
@@ -87,6 +90,8 @@ class Inference:
 
     async def _begin(self, ask: Ask, answer: Answer) -> Begun:
         """Return the first reply of the replicas that are ready now. Raises GatewayError, of it NOT_NOW."""
+        if self._held_since is not None:
+            self._trace.queue_seconds = time.perf_counter() - self._held_since
         endpoints, current = self._ready()
         reply = await self._parts.dispatcher.send(
             self._call,
@@ -101,6 +106,7 @@ class Inference:
     async def _hold(self, failure: NotReady | EngineGone, ask: Ask, answer: Answer, size_bytes: int) -> Outgoing:
         """Answer once a replica can. A stream that waits for longer than a heartbeat begins without its reply."""
         hold = self._parts.hold
+        self._held_since = time.perf_counter()
         guest = Guest(
             tenant_id=self._caller.tenant_id,
             model=self._model,
@@ -185,6 +191,7 @@ class Inference:
         )
         ticket = self._meter.ticket = await self._parts.admission.admit(demand)
         self._trace.headers.extend(ticket.headers())
+        self._trace.admit_seconds = time.perf_counter() - self._trace.started
         return _unpack(answer, ticket.stored)
 
     def _redis_key(self, answer: Answer) -> str:
@@ -198,7 +205,8 @@ class Inference:
             self._trace.headers.append((b"x-cache-reason", reason.encode()))
 
     def _tell_route(self, reply: Reply) -> None:
-        self._trace.headers.append((b"x-route", reply.choice.reason.encode()))
+        replica = keyspace.replica_token(self._caller.tenant_id, reply.choice.replica_id)
+        self._trace.headers += [(b"x-route", reply.choice.reason.encode()), (b"x-replica", replica)]
 
     def _replay(self, entry: Entry) -> Outgoing:
         self._meter.hit(entry)

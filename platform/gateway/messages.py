@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -56,3 +57,18 @@ class Trace:
     #: The name in the catalogue, once known.
     model: str = ""
     headers: Headers = field(default_factory=list)
+    #: Durations as far as they are known: until it was admitted, waiting for a replica, until an engine's first byte.
+    admit_seconds: float = 0.0
+    queue_seconds: float = 0.0
+    engine_seconds: float = 0.0
+
+    def timings(self) -> Headers:
+        """Return the headers that say where the time until now went, milliseconds (``server-timing``: W3C)."""
+        total = (time.perf_counter() - self.started) * 1000
+        queue, engine = self.queue_seconds * 1000, self.engine_seconds * 1000
+        spent = (self.admit_seconds * 1000, queue, engine, total)
+        return [
+            (b"server-timing", b"admit;dur=%.2f, queue;dur=%.2f, engine;dur=%.2f, total;dur=%.2f" % spent),
+            (b"x-gateway-overhead-ms", b"%.2f" % max(0.0, total - queue - engine)),
+            (b"x-queue-ms", b"%.2f" % queue),
+        ]

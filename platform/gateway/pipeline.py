@@ -159,6 +159,7 @@ async def _answered(work: Awaitable[Outgoing], trace: Trace, endpoint: str) -> O
     status = CLIENT_GONE
     try:
         outgoing = await _told(work, trace)
+        outgoing.headers.extend(trace.timings())
         status = outgoing.status
         return outgoing
     finally:
@@ -184,13 +185,14 @@ def _deferral(caller: Caller, model: ServedModel, trace: Trace) -> Demand:
 
 
 def _trace(request_id: UUID, incoming: Incoming) -> Trace:
+    wire = speaking(incoming.path)
     return Trace(
         request_id=request_id,
         client_request_id=incoming.headers.get("x-request-id", "")[:200],
         started_at_ns=time.time_ns(),
         started=time.perf_counter(),
-        wire=speaking(incoming.path),
-        headers=[(b"x-request-id", str(request_id).encode())],
+        wire=wire,
+        headers=wire.named(request_id),
     )
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from gateway.wire.table import ENDPOINTS
+
 Say = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
 
 USAGE = {"prompt_tokens": 12, "completion_tokens": 3, "total_tokens": 15, "prompt_tokens_details": {"cached_tokens": 4}}
@@ -44,8 +46,8 @@ class ScriptedEngine:
 
     def _app(self) -> web.Application:
         app = web.Application(client_max_size=64 << 20)
-        app.router.add_post("/v1/chat/completions", self._answer)
-        app.router.add_post("/v1/completions", self._answer)
+        for wire in ENDPOINTS.values():
+            app.router.add_post(wire.engine_path, self._answer)
         return app
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:

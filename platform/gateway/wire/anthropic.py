@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
+from uuid import UUID
 
 import orjson
 
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, Headers
 from gateway.wire import fields, media
 from gateway.wire.base import Kind, Reader, Wire
 from gateway.wire.chat import as_bytes, conversation, tools
@@ -84,6 +85,10 @@ class _Anthropic(Wire):
         for block in _blocks(body):
             block.pop("cache_control", None)
         media.clean_messages(body["messages"])
+
+    def named(self, request_id: UUID) -> Headers:
+        """Return the id under Anthropic's name too, which its SDK reads."""
+        return [*super().named(request_id), (b"request-id", str(request_id).encode())]
 
     def error_body(self, error: GatewayError) -> bytes:
         """Return Anthropic's envelope."""

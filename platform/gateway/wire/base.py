@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal
+from uuid import UUID
 
 import orjson
 
 from caching.entry import MAX_ENTRY_BYTES
 from caching.errors import NotReplayable
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, Headers
 from gateway.wire.fields import Check
 from gateway.wire.usage import Usage
 from routing.chunks import Message
@@ -125,6 +126,10 @@ class Wire:
     def replay(self, document: dict[str, Any], *, include_usage: bool) -> Iterator[bytes]:
         """Tell a kept answer as a stream; only where both shapes are kept."""
         raise NotImplementedError
+
+    def named(self, request_id: UUID) -> Headers:
+        """Return the headers that name a request."""
+        return [(b"x-request-id", str(request_id).encode())]
 
     def error_body(self, error: GatewayError) -> bytes:
         """Return an error as an answer."""
