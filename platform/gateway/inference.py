@@ -13,7 +13,7 @@ import orjson
 from caching import fingerprint
 from caching.entry import Entry, decode, encode
 from catalogue.registry import ServedModel
-from gateway import costs, errors, prompts
+from gateway import costs, prompts
 from gateway.admission import Demand
 from gateway.dispatch import Reply
 from gateway.errors import NOT_NOW, EngineFailed, EngineGone, EngineRefused, GatewayError, NotReady
@@ -27,7 +27,6 @@ from gateway.schemas import Call
 from gateway.wire.usage import NOTHING, Usage
 from routing.router import Ask
 from tenants import keyspace
-from tenants.errors import KeyRefused
 from tenants.snapshot import Caller
 from workers.endpoints import Endpoint
 
@@ -113,7 +112,7 @@ class Inference:
             size_bytes=size_bytes,
             tokens=ask.chain.tokens + ask.max_new_tokens,
         )
-        waiting = hold.until(guest, failure, lambda: self._begin_again(ask, answer))
+        waiting = hold.until(guest, failure, lambda: self._begin(ask, answer))
         if not self._call.stream:
             return await self._whole(await waiting)
         begun = asyncio.ensure_future(self._closing(waiting))
@@ -130,15 +129,13 @@ class Inference:
         except asyncio.CancelledError:
             late.close()  # the reply may have begun at the very moment at which its client left
             raise
-        return Outgoing(status=200, headers=[*SSE, *self._trace.headers], stream=late.pieces(), on_close=late.close)
-
-    async def _begin_again(self, ask: Ask, answer: Answer) -> Begun:
-        """Do as :meth:`_begin`, for a caller who may have been locked out meanwhile. Raises Unauthorized too."""
-        try:
-            self._parts.feed.view.callers.caller(self._caller.key_public_id)
-        except KeyRefused as refusal:
-            raise errors.unauthorized(refusal) from None
-        return await self._begin(ask, answer)
+        return Outgoing(
+            status=200,
+            headers=[*SSE, *self._trace.headers],
+            stream=late.pieces(),
+            on_close=late.close,
+            end_with=late.end_with,
+        )
 
     async def _closing(self, work: Awaitable[Begun]) -> Begun:
         """Write the END if the work fails: once heartbeats are sent nobody else does."""
@@ -242,7 +239,13 @@ class Inference:
             include_usage=self._call.include_usage,
             keep=None if answer.name is None else lambda body, usage: self._keep(answer, body, usage),
         )
-        return Outgoing(status=200, headers=[*SSE, *self._trace.headers], stream=relay.pieces(), on_close=relay.leave)
+        return Outgoing(
+            status=200,
+            headers=[*SSE, *self._trace.headers],
+            stream=relay.pieces(),
+            on_close=relay.leave,
+            end_with=relay.end_with,
+        )
 
     def _keep(self, answer: Answer, body: bytes, usage: Usage) -> None:
         if answer.name is None:
@@ -263,6 +266,8 @@ class Inference:
                 self._meter.give_up("refused", error.status)
             case GatewayError():
                 self._meter.give_up("engine_error", error.status)
+            case asyncio.CancelledError() if self._trace.refusal is not None:
+                self._meter.give_up("refused", self._trace.refusal.status)
             case asyncio.CancelledError():
                 self._meter.give_up("client_gone", 499, source="estimated")
             case _:

@@ -47,6 +47,7 @@ class LateStream(Generic[T]):
         self._error_event = error_event
         self._every_seconds = every_seconds
         self._begun: Outgoing | None = None
+        self._ended: GatewayError | None = None
         work.add_done_callback(_seen)
 
     async def pieces(self) -> AsyncIterator[bytes]:
@@ -55,7 +56,11 @@ class LateStream(Generic[T]):
             yield self._heartbeat()
             while not await within(self._work, self._every_seconds):
                 yield self._heartbeat()
+            if self._ended is not None and self._work.cancelled():
+                raise self._ended
             self._begun = self._begin(self._work.result())
+            if self._ended is not None:  # the reply began at the very moment at which it was to end
+                self._begun.end_with(self._ended)
         except GatewayError as error:
             yield self._error_event(error)
             return
@@ -66,6 +71,14 @@ class LateStream(Generic[T]):
         assert self._begun.stream is not None
         async for piece in self._begun.stream:
             yield piece
+
+    def end_with(self, error: GatewayError) -> None:
+        """Let the stream tell this error as its last event, whether what it waits for has begun or not."""
+        if self._begun is not None:
+            self._begun.end_with(error)
+        else:
+            self._ended = error
+            self._work.cancel()
 
     def close(self) -> None:
         """End it for good, however far it came; the second call does nothing."""

@@ -57,6 +57,8 @@ class Trace:
     #: The name in the catalogue, once known.
     model: str = ""
     headers: Headers = field(default_factory=list)
+    #: Why the request was ended from outside (``gateway.visits``).
+    refusal: GatewayError | None = None
     #: Durations as far as they are known: until it was admitted, waiting for a replica, until an engine's first byte.
     admit_seconds: float = 0.0
     queue_seconds: float = 0.0

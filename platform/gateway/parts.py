@@ -11,6 +11,7 @@ from gateway.dispatch import Dispatcher
 from gateway.feed import Feed
 from gateway.hold import Hold
 from gateway.messages import Incoming, Outgoing, Trace
+from gateway.visits import Visits
 from gateway.wire.base import Wire
 from tenants.snapshot import Caller
 
@@ -28,4 +29,5 @@ class Parts:
     dispatcher: Dispatcher
     wal: WalWriter
     defer: Defer
+    visits: Visits
     poll_deferred: Callable[[Caller, str], Awaitable[Outgoing]]

@@ -15,19 +15,21 @@ from gateway.admission import Demand
 from gateway.deferred import POLL_PATH
 from gateway.errors import (
     BadRequest,
-    Forbidden,
     GatewayError,
     NotFound,
     Unauthorized,
     WrongMethod,
     address_not_allowed,
     internal_error,
+    model_not_allowed,
+    scope_missing,
     unauthorized,
 )
 from gateway.inference import Inference
 from gateway.messages import JSON, Incoming, Outgoing, Trace
 from gateway.parts import Parts
 from gateway.schemas import Call
+from gateway.visits import INFERENCE_SCOPE, Visit
 from gateway.wire.base import Wire
 from gateway.wire.table import ENDPOINTS, speaking
 from tenants import networks
@@ -40,7 +42,6 @@ log = logging.getLogger(__name__)
 MODELS = "/v1/models"
 #: Where OpenAI keeps responses, which Hearth does not.
 STORED_RESPONSES = "/v1/responses/"
-INFERENCE_SCOPE = "inference"
 #: How a request is counted whose client left before its answer began.
 CLIENT_GONE = 499
 
@@ -71,7 +72,9 @@ class Pipeline:
         call = schemas.parse(wire, incoming.body)
         model = self._model(caller, call)
         trace.model = model.name
-        return await Inference(self._parts, caller, call, model, trace).run(incoming, limited=False)
+        visit = Visit(caller=caller, model_name=model.name, client=None, trace=trace)
+        work = Inference(self._parts, caller, call, model, trace).run(incoming, limited=False)
+        return await self._parts.visits.run(visit, work)
 
     async def _route(self, incoming: Incoming, trace: Trace) -> Outgoing:
         path = incoming.path
@@ -103,7 +106,9 @@ class Pipeline:
                 raise BadRequest("A deferred answer cannot be streamed; leave 'stream' out.", "invalid_value", "stream")
             trace.headers.extend((await self._parts.admission.admit(_deferral(caller, model, trace))).headers())
             return await self._parts.defer(caller, wire, incoming, trace)
-        return await Inference(self._parts, caller, call, model, trace).run(incoming)
+        visit = Visit(caller=caller, model_name=model.name, client=incoming.client, trace=trace)
+        work = Inference(self._parts, caller, call, model, trace).run(incoming)
+        return await self._parts.visits.run(visit, work)
 
     async def require_key(self, headers: Mapping[str, str], client: str) -> None:
         """Return when the headers carry a live key that this client may use.
@@ -134,10 +139,7 @@ class Pipeline:
                 "model",
             )
         if not _may_call(caller, model):
-            allowed = ", ".join(sorted(caller.allowed_models))
-            raise Forbidden(
-                f"The API key may not call {model.name!r}; it may call {allowed}.", "model_not_allowed", "model"
-            )
+            raise model_not_allowed(model.name, caller.allowed_models)
         return model
 
     def _models(self, caller: Caller, name: str, trace: Trace) -> Outgoing:
@@ -222,7 +224,7 @@ def _require(incoming: Incoming, method: str) -> None:
 def _allowed(caller: Caller) -> Caller:
     """Return a caller whose key may ask for answers. Raises Forbidden."""
     if INFERENCE_SCOPE not in caller.scopes:
-        raise Forbidden(f"The API key lacks the scope {INFERENCE_SCOPE!r}.", "scope_missing")
+        raise scope_missing(INFERENCE_SCOPE)
     return caller
 
 

@@ -9,7 +9,7 @@ from billing.records import State
 from caching.errors import NotReplayable
 from gateway import streaming, telemetry
 from gateway.dispatch import FAILURES, Reply
-from gateway.errors import EngineFailed, Unavailable
+from gateway.errors import EngineFailed, GatewayError, Unavailable
 from gateway.messages import Trace
 from gateway.metering import Meter
 from gateway.wire.base import Reader
@@ -37,6 +37,7 @@ class Relay:
         self._include_usage = include_usage
         self._keep = keep
         self._reader = reader
+        self._ended: GatewayError | None = None
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Yield the events. The END is written before the last byte; :meth:`leave` writes it for a cut stream."""
@@ -54,15 +55,25 @@ class Relay:
                 yield reader.ending
                 return
         except FAILURES as error:
-            log.warning("replica %s broke a stream: %s", self._reply.choice.replica_id, error)
-            telemetry.engine_failed(self._trace.model, error)
+            if self._ended is None:
+                log.warning("replica %s broke a stream: %s", self._reply.choice.replica_id, error)
+                telemetry.engine_failed(self._trace.model, error)
         except Unavailable as error:  # the usage log is full: what cannot be metered is not sent
             yield reader.error_event(error)
             return
         except Exception:
             log.exception("request %s failed in the middle of its stream", self._trace.request_id)
         self._end_cut("engine_error")
-        yield reader.error_event(STREAM_BROKEN)
+        yield reader.error_event(self._ended or STREAM_BROKEN)
+
+    def end_with(self, error: GatewayError) -> None:
+        """Stop the engine, charge what was passed on, and let the stream tell this error as its last event.
+
+        A reply that is closed fails whoever reads it.
+        """
+        self._ended = error
+        self._reply.close()
+        self._end_cut("refused")
 
     def leave(self) -> None:
         """End the stream for good; if nothing ended it before, its client left. A second call does nothing."""

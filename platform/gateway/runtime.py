@@ -20,6 +20,7 @@ from gateway.parts import Parts
 from gateway.pipeline import Pipeline
 from gateway.reports import Reporter, process_name
 from gateway.turns import Turns
+from gateway.visits import Visits
 from routing.router import Router
 
 
@@ -49,10 +50,13 @@ def start(role: str) -> Runtime:
     wal = WalWriter(settings.WAL_DIR, role, settings.WAL_SYNC, max_bytes=settings.WAL_MAX_BYTES)
     router = Router()
     flights = Flights()
+    visits = Visits()
     reporter = Reporter(process_name(role, settings.NODE_NAME), flights)
 
     def changed(old: View | None, new: View) -> None:
         loop.call_soon_threadsafe(_forget_restarted, router, old, new)
+        if old is not None and old.callers is not new.callers:
+            loop.call_soon_threadsafe(visits.look, new.callers)
         loop.call_soon_threadsafe(hold.wake)
 
     feed = Feed(on_change=changed, on_look=reporter.look)
@@ -79,6 +83,7 @@ def start(role: str) -> Runtime:
         dispatcher=Dispatcher(session, router, flights, timeout),
         wal=wal,
         defer=deferred.accept,
+        visits=visits,
         poll_deferred=deferred.poll,
     )
     feed.start()
