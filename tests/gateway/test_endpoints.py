@@ -1,0 +1,231 @@
+"""Every endpoint beside chat, through both doors: what the client gets, what the engine is asked, what it costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from gateway.wire.table import ENDPOINTS
+from tests.gateway.engines import hang_up, saying, streaming
+from tests.gateway.protocols import (
+    COUNT,
+    EMBEDDINGS,
+    MESSAGE,
+    MESSAGE_EVENTS,
+    RESPONSE,
+    RESPONSE_EVENTS,
+    STREAMS,
+    TOKENS,
+    every_protocol,
+)
+from tests.gateway.world import DOORS, MODEL, Gateway
+
+pytestmark = pytest.mark.parametrize("gateway", DOORS, indirect=True)
+
+HELLO = [{"role": "user", "content": "Hello"}]
+RESPONSES: dict[str, Any] = {"model": MODEL, "input": "Hello", "temperature": 0}
+MESSAGES: dict[str, Any] = {"model": MODEL, "messages": HELLO, "max_tokens": 16, "temperature": 0}
+COUNTED: dict[str, Any] = {"model": MODEL, "messages": HELLO}
+EMBED: dict[str, Any] = {"model": MODEL, "input": ["Hello", "there"]}
+TOKENIZE: dict[str, Any] = {"model": MODEL, "prompt": "Hello"}
+DETOKENIZE: dict[str, Any] = {"model": MODEL, "tokens": [1, 2]}
+#: Path, body, answer, and whether it is metered.
+ASKED = [
+    ("/v1/responses", RESPONSES, RESPONSE, True),
+    ("/v1/messages", MESSAGES, MESSAGE, True),
+    ("/v1/messages/count_tokens", COUNTED, COUNT, False),
+    ("/v1/embeddings", EMBED, EMBEDDINGS, True),
+    ("/v1/tokenize", TOKENIZE, TOKENS, False),
+    ("/v1/detokenize", DETOKENIZE, {"prompt": "Hello"}, False),
+]
+
+
+@pytest.fixture(autouse=True)
+def every_endpoint_answers(gateway: Gateway) -> None:
+    """Let the engines speak every protocol."""
+    gateway.let_all_say(every_protocol)
+
+
+@pytest.mark.parametrize(("path", "body", "answer", "metered"), ASKED)
+async def test_an_answer_is_passed_on_and_metered_as_its_protocol_tells(
+    gateway: Gateway, path: str, body: dict[str, Any], answer: Any, metered: bool
+) -> None:
+    got = await gateway.ask(body, path=path, headers={"cache-control": "no-store"})
+    assert (got.status, got.json) == (200, answer)
+    assert len(gateway.ends()) == metered
+    if metered:
+        (start,), (end,) = gateway.starts(), gateway.ends()
+        completion = 0 if path == "/v1/embeddings" else 3
+        cached = 0 if path == "/v1/embeddings" else 4
+        assert (start.endpoint, start.model_name, end.state) == (path, MODEL, "complete")
+        assert (end.prompt_tokens, end.cached_prompt_tokens, end.completion_tokens) == (12 - cached, cached, completion)
+    assert gateway.loads() == [0, 0]
+
+
+@pytest.mark.parametrize(("path", "body", "answer", "metered"), ASKED)
+async def test_each_tenant_asks_in_its_own_part_of_the_cache_where_there_is_one(
+    gateway: Gateway, path: str, body: dict[str, Any], answer: Any, metered: bool
+) -> None:
+    bad = {"cache_salt": "mine", "priority": -1, "vllm_xargs": {"a": 1}, "session_id": "s", "request_id": "r"}
+    for key in (gateway.world.acme.secret, gateway.world.globex.secret):
+        assert (await gateway.ask({**body, **bad}, path=path, key=key)).status == 200
+    first, second = gateway.bodies()
+    assert ("cache_salt" in first) == ("cache_salt" in second) == metered
+    assert not metered or first["cache_salt"] != second["cache_salt"] != "mine"
+    assert not set(first) & {"priority", "vllm_xargs", "session_id", "request_id"}
+
+
+@pytest.mark.parametrize(("path", "body"), [("/v1/responses", RESPONSES), ("/v1/messages", MESSAGES)])
+async def test_a_stream_is_passed_on_unchanged_and_metered_at_its_end(
+    gateway: Gateway, path: str, body: dict[str, Any]
+) -> None:
+    got = await gateway.ask({**body, "stream": True}, path=path)
+    assert (got.status, got.body) == (200, b"".join(STREAMS[path]))
+    assert (got.answer_headers["x-cache"], got.answer_headers["x-cache-reason"]) == ("bypass", "endpoint")
+    (end,) = gateway.ends()
+    assert (end.prompt_tokens, end.cached_prompt_tokens, end.completion_tokens) == (8, 4, 3)
+    assert (end.state, end.tokens_source) == ("complete", "engine")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "events", "tokens"),
+    [("/v1/responses", RESPONSES, RESPONSE_EVENTS[:5], 1), ("/v1/messages", MESSAGES, MESSAGE_EVENTS[:4], 2)],
+)
+async def test_a_stream_that_breaks_ends_with_an_error_of_its_protocol_and_costs_what_was_sent(
+    gateway: Gateway, path: str, body: dict[str, Any], events: list[bytes], tokens: int
+) -> None:
+    gateway.let_all_say(streaming(events, cut=True))
+    got = await gateway.ask({**body, "stream": True}, path=path)
+    assert got.body.startswith(b"".join(events))
+    assert got.events[-1].startswith(b"event: error\n")
+    told = orjson.loads(got.events[-1].partition(b"data: ")[2])
+    assert told["type"] == "error"
+    assert told.get("code", told.get("error")) in (
+        "engine_failed_mid_stream",
+        {"type": "api_error", "message": "The engine stopped in the middle of its answer."},
+    )
+    (end,) = gateway.ends()
+    assert (end.state, end.tokens_source, end.completion_tokens) == ("engine_error", "streamed", tokens)
+
+
+@pytest.mark.parametrize(("path", "body"), [("/v1/messages", MESSAGES), ("/v1/embeddings", EMBED)])
+async def test_what_must_be_the_same_again_is_kept_for_its_tenant_alone(
+    gateway: Gateway, path: str, body: dict[str, Any]
+) -> None:
+    first = await gateway.ask(body, path=path)
+    again = await gateway.ask(body, path=path)
+    stranger = await gateway.ask(body, path=path, key=gateway.world.globex.secret)
+    assert [one.answer_headers["x-cache"] for one in (first, again, stranger)] == ["miss", "hit", "miss"]
+    assert (first.body, len(gateway.bodies())) == (again.body, 2)
+    assert gateway.ends()[1].avoided_prompt_tokens == 12
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("/v1/responses", RESPONSES), ("/v1/tokenize", TOKENIZE), ("/v1/messages/count_tokens", COUNTED)]
+)
+async def test_what_is_never_kept_says_so(gateway: Gateway, path: str, body: dict[str, Any]) -> None:
+    for _ in range(2):
+        got = await gateway.ask(body, path=path)
+        assert (got.answer_headers["x-cache"], got.answer_headers["x-cache-reason"]) == ("bypass", "endpoint")
+    assert len(gateway.bodies()) == 2
+
+
+async def test_no_response_is_stored_or_read(gateway: Gateway) -> None:
+    await gateway.ask({**RESPONSES, "store": True}, path="/v1/responses")
+    assert gateway.bodies()[0]["store"] is False
+    for field, value in (("previous_response_id", "resp_1"), ("conversation", "conv_1"), ("background", True)):
+        got = await gateway.ask({**RESPONSES, field: value}, path="/v1/responses")
+        assert (got.status, got.error["code"], got.error["param"]) == (400, "unsupported_value", field)
+    for method, path in (("GET", "/v1/responses/resp_1"), ("POST", "/v1/responses/resp_1/cancel")):
+        got = await gateway.ask(method=method, path=path)
+        assert (got.status, got.error["code"]) == (404, "response_not_stored")
+    assert len(gateway.bodies()) == 1
+
+
+async def test_anthropics_key_header_and_error_envelope_are_understood(gateway: Gateway) -> None:
+    secret = gateway.world.acme.secret
+    headers = {"authorization": "", "x-api-key": secret, "anthropic-version": "2023-06-01"}
+    got = await gateway.ask(MESSAGES, path="/v1/messages", headers=headers)
+    assert (got.status, got.answer_headers["request-id"]) == (200, got.answer_headers["x-request-id"])
+    wrong = await gateway.ask(MESSAGES, path="/v1/messages", key="hk_wrong")
+    assert (wrong.status, wrong.json["type"], wrong.json["error"]["type"]) == (401, "error", "authentication_error")
+    assert set(wrong.json["error"]) == {"type", "message"}
+    missing = await gateway.ask({**MESSAGES, "model": "nobody"}, path="/v1/messages/count_tokens")
+    assert (missing.status, missing.json["error"]["type"]) == (404, "not_found_error")
+    unknown = await gateway.ask(MESSAGES, path="/v1/messages/nothing")
+    assert (unknown.status, unknown.json["error"]["type"]) == (404, "not_found_error")
+
+
+async def test_marks_of_what_to_cache_are_accepted_everywhere_and_do_not_part_two_turns(gateway: Gateway) -> None:
+    mark = {"cache_control": {"type": "ephemeral"}}
+    text = {"type": "text", "text": "Long context."}
+    tool = {"name": "f", "input_schema": {"type": "object"}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [{**text, **mark}], **mark}
+    marked = {
+        **MESSAGES,
+        "system": [{**text, **mark}],
+        "tools": [{**tool, **mark}],
+        "messages": [{"role": "user", "content": [{**text, **mark}, result]}],
+    }
+    assert (await gateway.ask(marked, path="/v1/messages")).status == 200
+    (body,) = gateway.bodies()
+    assert b"cache_control" not in orjson.dumps(body)
+    assert (body["system"], body["tools"]) == ([text], [tool])
+    assert body["messages"][0]["content"][0] == text
+
+
+@pytest.mark.parametrize(("path", "body", "answer", "metered"), ASKED)
+async def test_a_model_that_lacks_an_endpoint_says_so_and_costs_nothing(
+    gateway: Gateway, path: str, body: dict[str, Any], answer: Any, metered: bool
+) -> None:
+    gateway.let_all_say(saying({"detail": "Not Found"}, status=404))
+    got = await gateway.ask(body, path=path)
+    assert got.status == 400
+    assert f"does not serve {path}" in got.json["error"]["message"]
+    assert len(gateway.bodies()) == 1
+    assert all(end.state == "refused" for end in gateway.ends())
+    gateway.let_all_say(every_protocol)
+    assert (await gateway.ask(body, path=path)).status == 200
+
+
+@pytest.mark.parametrize(("path", "body", "answer", "metered"), ASKED)
+async def test_a_replica_that_fails_is_replaced_on_every_endpoint(
+    gateway: Gateway, path: str, body: dict[str, Any], answer: Any, metered: bool
+) -> None:
+    gateway.engines[0].say = hang_up
+    got = [await gateway.ask(body, path=path, headers={"cache-control": "no-store"}) for _ in range(2)]
+    assert [one.json for one in got] == [answer] * 2
+
+
+async def test_only_what_writes_tokens_streams(gateway: Gateway) -> None:
+    for path in ("/v1/embeddings", "/v1/tokenize"):
+        got = await gateway.ask({**EMBED, **TOKENIZE, "stream": True}, path=path)
+        assert (got.status, got.error["code"], got.error["param"]) == (400, "invalid_value", "stream")
+
+
+@pytest.mark.parametrize("path", sorted(ENDPOINTS))
+async def test_an_endpoint_takes_post_and_a_key(gateway: Gateway, path: str) -> None:
+    got = await gateway.ask(method="GET", path=path)
+    assert (got.status, got.answer_headers["allow"]) == (405, "POST")
+    assert (await gateway.ask({}, path=path, headers={"authorization": ""})).status == 401
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/v1/chat/completions", {"messages": HELLO}, "max_completion_tokens"),
+        ("/v1/chat/completions", {"messages": HELLO}, "max_tokens"),
+        ("/v1/completions", {"prompt": "Hello"}, "max_tokens"),
+        ("/v1/responses", RESPONSES, "max_output_tokens"),
+        ("/v1/messages", MESSAGES, "max_tokens"),
+    ],
+)
+async def test_no_more_tokens_are_asked_for_than_the_context_holds(
+    gateway: Gateway, path: str, body: dict[str, Any], field: str
+) -> None:
+    gateway.let_all_say(saying(MESSAGE))
+    for asked in (2049, 10**9, 2048, 5):
+        await gateway.ask({"model": MODEL, **body, field: asked}, path=path, headers={"cache-control": "no-store"})
+    assert [sent[field] for sent in gateway.bodies()] == [2048, 2048, 2048, 5]
