@@ -15,6 +15,7 @@ from gateway import telemetry
 from gateway.errors import BodyTooLarge, BodyTooSlow, GatewayError, Unavailable
 from gateway.messages import JSON, Incoming, Outgoing
 from gateway.pipeline import Pipeline
+from gateway.wire.table import speaking
 from tenants import networks
 from tenants.ids import new_id
 
@@ -112,7 +113,7 @@ class GatewayApp:
             if isinstance(error, BodyTooLarge):
                 await self._discard(body)
             telemetry.answered("unread", "", error.status)
-            await _send(send, _refused(error))
+            await _send(send, _refused(error, scope["path"]))
             return
         # granian's receive() is not a coroutine, so it is made a future, not a task. Nobody waits for it: a task for
         # the answer, to wait for both, would cost 12 µs more.
@@ -131,7 +132,7 @@ class GatewayApp:
         try:
             outgoing = await self._open().handle(incoming)
         except Unavailable as error:
-            outgoing = _refused(error)
+            outgoing = _refused(error, incoming.path)
         await _send(send, outgoing)
 
     def _open(self) -> Pipeline:
@@ -203,11 +204,11 @@ def client_of(scope: Scope) -> str:
     return networks.client_address(peer, heard.decode("latin-1"), settings.TRUSTED_PROXIES)
 
 
-def _refused(error: GatewayError) -> Outgoing:
+def _refused(error: GatewayError, path: str) -> Outgoing:
     """Return the error of a request whose body may not have been read: the connection cannot be used again."""
-    named = (b"x-request-id", str(new_id()).encode())
-    headers = [*JSON, named, *error.headers, (b"connection", b"close")]
-    return Outgoing(status=error.status, headers=headers, body=error.body())
+    wire = speaking(path)
+    headers = [*JSON, *wire.named(new_id()), *error.headers, (b"connection", b"close")]
+    return Outgoing(status=error.status, headers=headers, body=wire.error_body(error))
 
 
 async def _send(send: Send, outgoing: Outgoing) -> None:

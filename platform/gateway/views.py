@@ -14,6 +14,7 @@ from django.views.decorators.csrf import csrf_exempt
 from gateway.background import Background
 from gateway.errors import BodyTooLarge
 from gateway.messages import JSON, Incoming, Outgoing
+from gateway.wire.table import speaking
 from tenants import networks
 
 #: Under WSGI, and in tests, each request has a loop of its own: the journey must outlive it.
@@ -27,7 +28,7 @@ async def journey(request: HttpRequest) -> HttpResponseBase:
         body = request.body
     except RequestDataTooBig:
         error = BodyTooLarge("The body is larger than allowed.", "body_too_large")
-        return _response(Outgoing(status=error.status, headers=JSON, body=error.body()))
+        return _response(Outgoing(status=error.status, headers=JSON, body=speaking(request.path).error_body(error)))
     incoming = Incoming(
         method=request.method or "GET",
         path=request.path,
