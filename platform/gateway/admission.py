@@ -1,31 +1,35 @@
-"""Admit a request and look its answer up, in one turn of the conversation with Redis.
+"""Admit a request to every limit and budget that bounds it, and look its answer up, in one turn with Redis.
 
-While Redis is away limits are counted in this process and lookups find what this process stored lately (see
-``gateway.turns``).
+All or nothing: a refusal takes nothing. No request waits for Redis longer than one turn may take, whatever it asks.
+While Redis is away limits are shared among the gateways (``gateway.local``) and lookups find what this process stored
+lately.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from dataclasses import dataclass
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from redis.exceptions import NoScriptError
-
+from billing.holds import SETTLE as SETTLE_HOLD
 from caching.recent import Recent
-from gateway import errors, telemetry
-from gateway.limits import MINUTE_US, SCRIPT, LocalBuckets, Verdict
+from gateway import limits, refusals
+from gateway.errors import GatewayError
+from gateway.limits import Plan, Plans
+from gateway.local import LocalLimits, Rank, Refusal
 from gateway.messages import Headers
-from gateway.turns import FAILURES, Turns
-from tenants import keyspace
+from gateway.renewal import LEASE_SECONDS, End, Renewal
+from gateway.resp import Argument, RedisAway, RedisFailed, RedisNotAsked, Script
+from gateway.scripts import ADMIT, ADMITTED, EXCEEDED, EXTEND, LIMITED, RENEW, SETTLE, TOO_LARGE
+from gateway.turns import Answer, Turns
 from tenants.snapshot import Caller
 
-#: How Redis names a script (SCRIPT LOAD): not a secret, not a seal.
-SCRIPT_SHA = hashlib.sha1(SCRIPT.encode(), usedforsecurity=False).hexdigest()
 #: Of answers this process keeps at hand.
 RECENT_BYTES = 32 << 20
+_END_HOLD = Script.of(SETTLE_HOLD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,77 +47,271 @@ class Demand:
     limited: bool = True
 
 
+@dataclass(slots=True, kw_only=True)
+class _Claim:
+    """What an admitted request has, to be given back."""
+
+    tokens: int = 0
+    held_pico: int = 0
+    counters: tuple[str, ...] = ()
+    leases: tuple[str, ...] = ()
+    #: Counted in this process, because Redis was away.
+    local: bool = False
+    owed: list[int] = field(default_factory=list)
+
+
 class Ticket:
     """An admitted request's claim on its limits and budgets; :meth:`settle` ends it."""
 
-    def __init__(self, *, stored: bytes | None, verdict: Verdict | None) -> None:
+    def __init__(self, admission: Admission, demand: Demand, plan: Plan) -> None:
         #: The sealed answer, if one was looked for and found.
-        self.stored = stored
-        self._verdict = verdict
+        self.stored: bytes | None = None
+        self.demand = demand
+        self.plan = plan
+        self.claim = _Claim()
+        #: Of all that Redis is asked to admit it, monotonic seconds.
+        self.deadline = time.monotonic() + admission.patience_seconds
+        self._admission = admission
+        self._settled = False
 
     def headers(self) -> Headers:
-        """Return the ``x-ratelimit-*`` headers of the limit that is nearest to refusing."""
-        return self._verdict.headers() if self._verdict else []
+        """Return the ``x-ratelimit-*`` headers of the limits that are nearest to refusing."""
+        return limits.headers(self.plan.lines, self.claim.owed) if self.claim.owed else []
 
     def settle(self, *, tokens: int, amount_pico: int) -> None:
-        """Give back what was reserved beyond this. Nobody waits for it; the second call does nothing."""
+        """Give back what was reserved beyond this, or owe what was used beyond that.
+
+        Nobody waits for it; the second call does nothing.
+        """
+        if not self._settled:
+            self._settled = True
+            self._admission.settle(self, tokens, amount_pico)
 
     async def extend(self, *, hold_pico: int) -> None:
-        """Hold so much more. Raises BudgetExceeded."""
+        """Hold so much more. Raises BudgetExceeded, Unavailable."""
+        if self.claim.counters and not self._settled:
+            await self._admission.extend(self, hold_pico)
+
+    async def miss(self) -> None:
+        """Take what an engine's answer needs, because the stored one that was found cannot be used.
+
+        Raises as :meth:`Admission.admit` does.
+        """
+        if self.stored is not None:
+            self.stored = None
+            await self._admission.admit_unanswered(self)
 
 
 class Admission:
-    """Limits and lookups. ``limits`` and ``cache`` may be the same conversation; then both travel together."""
+    """Limits, budgets and lookups. ``turns`` and ``cache`` may be one conversation; then both travel together."""
 
-    def __init__(self, limits: Turns, cache: Turns) -> None:
-        self._limits = limits
+    def __init__(
+        self,
+        turns: Turns,
+        cache: Turns,
+        *,
+        rank: Callable[[], Rank] = Rank,
+        lease_seconds: float = LEASE_SECONDS,
+    ) -> None:
+        """``rank``: which of the live gateways this is."""
+        turns.teach(ADMIT, EXTEND, SETTLE, RENEW, _END_HOLD)
+        self._turns = turns
         self._cache = cache
-        self._local = LocalBuckets()
+        self.patience_seconds = turns.timeout_seconds
+        self._rank = rank
+        self._plans = Plans()
+        self._local = LocalLimits()
         self._recent = Recent(RECENT_BYTES)
+        self._renewal = Renewal(turns, lease_seconds)
 
     async def admit(self, demand: Demand) -> Ticket:
-        """Take the request from every limit and fetch its answer, all or nothing. Raises RateLimited."""
-        limit = demand.caller.policy.requests_per_minute if demand.limited else None
-        if limit == 0:
-            raise _refusal(Verdict(admitted=False, limit=0, remaining=0, wait_us=MINUTE_US))
-        # Sent before anything is awaited, so that it shares the limit's turn.
+        """Take the request from every limit and budget and fetch its answer, all or nothing.
+
+        Raises RateLimited, BadRequest for what no waiting helps, BudgetExceeded, Unavailable for a budget that cannot
+        be asked.
+        """
+        plan = self._plans.of(demand.caller, demand.model_name)
+        if plan.closed is not None and demand.limited:
+            raise refusals.limited(*plan.closed, refusals.CLOSED_MS)
+        ticket = Ticket(self, demand, plan)
         key = demand.answer_key
-        recent = self._recent.get(key) if key is not None else None
-        lookup = self._cache.send("GET", key) if key is not None and recent is None else None
-        verdict = await self._take(demand.caller, limit) if limit is not None else None
-        if verdict is not None and not verdict.admitted:
-            raise _refusal(verdict)
-        return Ticket(stored=await _found(lookup) if lookup is not None else recent, verdict=verdict)
+        ticket.stored = self._recent.get(key) if key is not None else None
+        asked = key if ticket.stored is None else None
+        if not plan.lines and not plan.budgets:
+            if asked is not None:
+                ticket.stored = await _found(self._cache.send("GET", asked))
+            return ticket
+        # Sent before anything is awaited, so that it shares the turn.
+        lookup = self._cache.send("GET", asked) if asked is not None and self._cache is not self._turns else None
+        await self._take(ticket, asked if lookup is None else None, requests=int(demand.limited))
+        if lookup is not None:
+            ticket.stored = await _found(lookup)
+        return ticket
+
+    async def admit_unanswered(self, ticket: Ticket) -> None:
+        """Take what a request needs beyond what a stored answer does. See :meth:`Ticket.miss`."""
+        if ticket.plan.lines or ticket.plan.budgets:
+            await self._take(ticket, None, requests=0, again=True)
 
     def store(self, key: str, value: bytes, ttl_seconds: int) -> None:
         """Keep an answer. Nobody waits for it: this process has it at hand, whatever becomes of it in Redis."""
         ttl_seconds = max(1, ttl_seconds)
         self._recent.put(key, value, ttl_seconds)
-        self._cache.send("SET", key, value, "EX", ttl_seconds)
+        self._cache.tell("SET", key, value, "EX", ttl_seconds)
 
-    async def _take(self, caller: Caller, limit: int) -> Verdict:
-        bucket = keyspace.redis_key(caller, "requests-per-minute")
+    def settle(self, ticket: Ticket, tokens: int, amount_pico: int) -> None:
+        """End a claim. See :meth:`Ticket.settle`."""
+        demand, plan, claim = ticket.demand, ticket.plan, ticket.claim
+        more = tokens - claim.tokens
+        if claim.leases:
+            self._renewal.closed(claim.leases, demand.request_id)
+        if claim.local:
+            self._local.settle(plan.lines, self._rank(), demand.request_id, tokens=more)
+            more = 0
+        if not (more and plan.settle_arguments) and not claim.leases and not claim.counters:
+            return
+        said = _settling(plan, demand.request_id, more, str(amount_pico) if claim.counters else "")
+        if not claim.counters:
+            self._turns.tell_script(SETTLE, *said)
+            return
+
+        def heard(answer: Answer) -> None:
+            if _failed(answer):
+                self._end_hold(plan, demand.request_id, amount_pico)
+
+        self._turns.call(SETTLE, *said).add_done_callback(heard)
+
+    async def extend(self, ticket: Ticket, hold_pico: int) -> None:
+        """Hold more. See :meth:`Ticket.extend`."""
+        keys, claim = ticket.plan.keys, ticket.claim
+        whole = claim.held_pico + hold_pico
         try:
-            try:
-                answer = await self._limits.send("EVALSHA", SCRIPT_SHA, 1, bucket, limit)
-            except NoScriptError:  # a Redis that has just started; EVAL also teaches it the script
-                answer = await self._limits.send("EVAL", SCRIPT, 1, bucket, limit)
-        except FAILURES:
-            return self._local.take(bucket, limit)
-        admitted, remaining, wait_us = answer
-        return Verdict(admitted=bool(admitted), limit=limit, remaining=remaining, wait_us=wait_us)
+            outcome, which = await self._turns.call(
+                EXTEND, 1, keys.holds, keys.counters, ticket.demand.request_id.hex, hold_pico, whole, *claim.counters
+            )
+        except RedisFailed:
+            raise refusals.budget_unavailable(ticket.plan.budgets[0]) from None
+        if outcome != ADMITTED:
+            line = ticket.plan.budgets[which - 1]
+            raise refusals.budget_exceeded(line) if outcome == EXCEEDED else refusals.budget_unknown(line)
+        claim.held_pico = whole
+
+    async def _take(self, ticket: Ticket, answer_key: str | None, *, requests: int, again: bool = False) -> None:
+        """Take a ticket's claim. What is found under the key, or was before, takes requests alone.
+
+        ``again``: it has asked Redis before, and waits for what is left of its time.
+        """
+        demand, plan = ticket.demand, ticket.plan
+        runs = ticket.stored is None and demand.tokens > 0
+        counters = plan.counters(demand.request_id) if runs else ()
+        keys = (plan.keys.limits, plan.keys.holds, *((answer_key,) if answer_key is not None else ()))
+        answer = self._turns.call(
+            ADMIT,
+            len(keys),
+            *keys,
+            plan.keys.leases,
+            plan.keys.counters,
+            demand.request_id.hex,
+            requests,
+            min(demand.tokens, limits.MOST_TOKENS) if runs else 0,
+            int(not demand.limited),
+            self._renewal.lease_ms if runs else 0,
+            demand.hold_pico,
+            *plan.admit_arguments,
+            *counters,
+        )
+        try:
+            outcome, which, kind, wait_ms, found, *owed = await (_within(answer, ticket.deadline) if again else answer)
+        except RedisFailed as failure:
+            if counters and not isinstance(failure, RedisNotAsked):
+                self._end_hold(plan, demand.request_id, 0)  # it may have been placed all the same
+            self._take_here(ticket, requests=requests, runs=runs)
+            return
+        except asyncio.CancelledError:
+            # It may have been admitted, and nobody will settle it. Whether its tokens were taken is not known.
+            if runs and (counters or plan.leased):
+                self._turns.tell_script(SETTLE, *_settling(plan, demand.request_id, 0, "0"))
+            raise
+        if outcome != ADMITTED:
+            raise _refusal(plan, demand, outcome, which, kind, wait_ms)
+        ticket.claim.owed = owed
+        if found is None:
+            self._claimed(ticket, counters, runs=runs)
+        elif isinstance(found, bytes):
+            ticket.stored = found
+        else:
+            assert answer_key is not None
+            ticket.stored = await _found(_within(self._turns.send("GET", answer_key), ticket.deadline))
+            if ticket.stored is None:  # it has just expired
+                await self._take(ticket, None, requests=0, again=True)
+
+    def _take_here(self, ticket: Ticket, *, requests: int, runs: bool) -> None:
+        """Take a ticket's claim in this process. Raises RateLimited, Unavailable."""
+        demand, plan, rank = ticket.demand, ticket.plan, self._rank()
+        if runs and plan.budgets:
+            raise refusals.budget_unavailable(plan.budgets[0])
+        taken = self._local.take(
+            plan.lines,
+            rank,
+            demand.request_id,
+            requests=requests,
+            tokens=demand.tokens if runs else 0,
+            leased=runs,
+            forced=not demand.limited,
+        )
+        if isinstance(taken, Refusal):
+            raise refusals.limited(taken.line, taken.kind, taken.wait_ms)
+        ticket.claim.owed = taken
+        ticket.claim.local = True
+        self._claimed(ticket, (), runs=runs)
+
+    def _claimed(self, ticket: Ticket, counters: tuple[str, ...], *, runs: bool) -> None:
+        """Note what the ticket has to give back."""
+        demand, plan, claim = ticket.demand, ticket.plan, ticket.claim
+        claim.tokens = demand.tokens if runs else 0
+        claim.counters = counters
+        claim.held_pico = demand.hold_pico if counters else 0
+        if runs and plan.leased:
+            claim.leases = plan.leased
+            self._renewal.opened(claim.leases, demand.request_id)
+
+    def _end_hold(self, plan: Plan, request_id: UUID, amount_pico: int) -> None:
+        """End a hold once Redis hears; whether it did already does not matter."""
+        arguments = (1, plan.keys.holds, plan.keys.counters, request_id.hex, str(amount_pico))
+        self._renewal.end_later(plan.keys, request_id, End(script=_END_HOLD, arguments=arguments))
 
 
-async def _found(lookup: asyncio.Future[Any]) -> bytes | None:
+async def _within(answer: Awaitable[Any], deadline: float) -> Any:
+    """Return the answer. Raises RedisFailed, also at the deadline: a request waits no longer for all it asks."""
+    try:
+        async with asyncio.timeout(max(deadline - time.monotonic(), 0)):
+            return await answer
+    except TimeoutError:
+        raise RedisAway("it did not answer in time") from None
+
+
+async def _found(lookup: Awaitable[Any]) -> bytes | None:
     try:
         found = await lookup
-    except FAILURES:
+    except RedisFailed:
         return None
     return found if isinstance(found, bytes) else None
 
 
-def _refusal(verdict: Verdict) -> errors.RateLimited:
-    telemetry.limit_refused("requests_per_minute")
-    refusal = errors.rate_limited(verdict.limit, verdict.wait_us / 1e6)
-    refusal.headers.extend(verdict.headers())
-    return refusal
+def _settling(plan: Plan, request_id: UUID, more: int, cost: str) -> tuple[Argument, ...]:
+    keys = plan.keys
+    return (2, keys.limits, keys.holds, keys.leases, keys.counters, request_id.hex, more, cost, *plan.settle_arguments)
+
+
+def _failed(answer: Answer) -> bool:
+    return answer.cancelled() or answer.exception() is not None
+
+
+def _refusal(plan: Plan, demand: Demand, outcome: int, which: int, kind: int, wait_ms: int) -> GatewayError:
+    """Return what the script's outcome means for the caller."""
+    if outcome == LIMITED:
+        return refusals.limited(plan.lines[which - 1], limits.KINDS[kind - 1], wait_ms)
+    if outcome == TOO_LARGE:
+        return refusals.too_large(plan.lines[which - 1], demand.tokens)
+    line = plan.budgets[which - 1]
+    return refusals.budget_exceeded(line) if outcome == EXCEEDED else refusals.budget_unknown(line)

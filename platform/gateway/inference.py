@@ -187,9 +187,12 @@ class Inference:
             limited=limited,
         )
         ticket = self._meter.ticket = await self._parts.admission.admit(demand)
+        entry = _unpack(answer, ticket.stored)
+        if entry is None:
+            await ticket.miss()
         self._trace.headers.extend(ticket.headers())
         self._trace.admit_seconds = time.perf_counter() - self._trace.started
-        return _unpack(answer, ticket.stored)
+        return entry
 
     def _redis_key(self, answer: Answer) -> str:
         assert answer.name is not None

@@ -1,68 +1,188 @@
-"""Requests per minute as a token bucket, in Redis and, while Redis is away, in this process.
-
-The bucket holds one minute's worth and refills evenly (GCRA: it is kept as one number, the time at which it would be
-full). Times and intervals are whole microseconds, an interval rounded up, so that a bucket of N admits exactly N and
-never more than the limit afterwards. A refusal takes nothing. While Redis is away each process counts for itself.
-"""
+"""Which limits and budgets bound a request, and what its answer says of them."""
 
 from __future__ import annotations
 
-import time
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+from uuid import UUID
 
+from billing import holds
 from gateway.messages import Headers
+from gateway.resp import Argument
+from gateway.scripts import UNITS
+from tenants import keyspace, periods
+from tenants.ids import TenantId
+from tenants.scopes import BudgetLine, LimitLine
+from tenants.snapshot import Caller
 
-MINUTE_US = 60_000_000
-
-#: KEYS[1] the bucket; ARGV[1] requests a minute. Returns {admitted, remaining, wait in
-#: microseconds}: until the bucket is full again, or for a refusal until one fits.
-#: Microseconds since 1970 stay below 2^53, where Lua's doubles are exact.
-SCRIPT = """
-local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
-local interval = math.ceil(60000000 / tonumber(ARGV[1]))
-local whole = interval * tonumber(ARGV[1])
--- a clock that was set back, or a limit that was lowered, makes nobody wait for more than a minute
-local owed = math.min(math.max(tonumber(redis.call('GET', KEYS[1]) or now) - now, 0), whole) + interval
-if owed > whole then
-    return {0, 0, owed - whole}
-end
-redis.call('SET', KEYS[1], string.format('%.0f', now + owed), 'PX', math.ceil(whole / 1000) + 1000)
-return {1, math.floor((whole - owed) / interval), owed}
-"""
+Kind = Literal["requests", "tokens", "concurrency"]
+KINDS: tuple[Kind, ...] = ("requests", "tokens", "concurrency")
+#: More tokens a minute than this count as this: it is where buckets stay exact.
+MOST_TOKENS = 10**11
+#: Callers come anew with each snapshot; of so many the plans are kept.
+KEPT_PLANS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """Whether one request fits. ``wait_us``: until the bucket is full again, or for a refusal until one fits."""
+class Keys:
+    """Where Redis keeps what bounds one tenant (see ``gateway.scripts``)."""
 
-    admitted: bool
+    limits: str
+    holds: str
+    #: What the keys of leases and of counters begin with.
+    leases: str
+    counters: str
+
+    @classmethod
+    def of(cls, tenant_id: TenantId) -> Keys:
+        """Return a tenant's."""
+        return cls(
+            limits=keyspace.tenant_key(tenant_id, "limits"),
+            holds=holds.holds_key(tenant_id),
+            leases=keyspace.tenant_key(tenant_id, "leases"),
+            counters=holds.counter_prefix(tenant_id),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What bounds one caller's requests to one model."""
+
+    keys: Keys
+    lines: tuple[LimitLine, ...]
+    budgets: tuple[BudgetLine, ...]
+    #: Of the lines, as ADMIT and SETTLE take them.
+    admit_arguments: tuple[Argument, ...]
+    settle_arguments: tuple[Argument, ...]
+    #: Keys of leases.
+    leased: tuple[str, ...]
+    #: A limit of zero, which nothing passes, and what of it is zero.
+    closed: tuple[LimitLine, Kind] | None
+
+    @classmethod
+    def of(cls, caller: Caller, model_name: str) -> Plan:
+        """Return the plan of a caller for a model."""
+        lines = tuple(line for line in caller.limits if line.model_name in {"", model_name})
+        admit: list[Argument] = [len(lines)]
+        settle: list[Argument] = []
+        for line in lines:
+            tokens = _argument(tokens_of(line))
+            concurrent = _argument(line.concurrent_requests)
+            admit += [line.id.hex, _argument(line.requests_per_minute), tokens, concurrent]
+            if tokens != "-" or concurrent != "-":
+                settle += [line.id.hex, tokens, int(concurrent != "-")]
+        keys = Keys.of(caller.tenant_id)
+        return cls(
+            keys=keys,
+            lines=lines,
+            budgets=tuple(each for each in caller.budgets if each.model_name in {"", model_name}),
+            admit_arguments=tuple(admit),
+            settle_arguments=tuple(settle),
+            leased=tuple(keys.leases + line.id.hex for line in lines if line.concurrent_requests is not None),
+            closed=next((found for line in lines if (found := _closed(line)) is not None), None),
+        )
+
+    def counters(self, request_id: UUID) -> tuple[str, ...]:
+        """Return the names of the counters that a request draws from, by the moment that is in its id."""
+        if not self.budgets:
+            return ()
+        moment = datetime.fromtimestamp((request_id.int >> 80) / 1000, UTC)
+        return tuple(
+            holds.counter_name(each.id, periods.begins(each.period, each.timezone, moment)) for each in self.budgets
+        )
+
+
+class Plans:
+    """The plans of the callers that were seen lately."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[UUID, str], tuple[Caller, Plan]] = {}
+
+    def of(self, caller: Caller, model_name: str) -> Plan:
+        """Return the plan of a caller for a model."""
+        known = self._known.get((caller.key_id, model_name))
+        if known is not None and known[0] is caller:
+            return known[1]
+        if len(self._known) >= KEPT_PLANS:
+            self._known.clear()
+        plan = Plan.of(caller, model_name)
+        self._known[(caller.key_id, model_name)] = (caller, plan)
+        return plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """How far a limit is used. ``reset_ms``: until all of it is there again, or what was refused would fit."""
+
+    line: LimitLine
+    kind: Kind
     limit: int
     remaining: int
-    wait_us: int
+    reset_ms: int
+
+    @classmethod
+    def of(cls, line: LimitLine, kind: Kind, owed: int) -> Standing:
+        """Return the standing of a bucket of which so many units are owed."""
+        limit = (line.requests_per_minute if kind == "requests" else tokens_of(line)) or 0
+        return cls(
+            line=line,
+            kind=kind,
+            limit=limit,
+            remaining=max(limit * UNITS - owed, 0) // UNITS,
+            reset_ms=-(-owed // limit) if limit else 0,
+        )
+
+    @property
+    def left(self) -> float:
+        """The share that is left: of several limits the one with the least is the nearest to refusing."""
+        return self.remaining / self.limit if self.limit else 0.0
 
     def headers(self) -> Headers:
         """Return the usual headers; the reset is in seconds with one decimal, as OpenAI writes it."""
+        kind = self.kind.encode()
         return [
-            (b"x-ratelimit-limit-requests", str(self.limit).encode()),
-            (b"x-ratelimit-remaining-requests", str(self.remaining).encode()),
-            (b"x-ratelimit-reset-requests", f"{self.wait_us / 1e6:.1f}s".encode()),
+            (b"x-ratelimit-limit-" + kind, b"%d" % self.limit),
+            (b"x-ratelimit-remaining-" + kind, b"%d" % self.remaining),
+            (b"x-ratelimit-reset-" + kind, b"%.1fs" % (math.ceil(self.reset_ms / 100) / 10)),
         ]
 
 
-class LocalBuckets:
-    """The same bucket in memory, for the time Redis is away. Holds one number per tenant seen meanwhile."""
+def headers(lines: Sequence[LimitLine], owed: Sequence[int]) -> Headers:
+    """Return what an admitted request is told: of requests and of tokens the limit that is nearest to refusing.
 
-    def __init__(self) -> None:
-        self._full_at: dict[str, int] = {}
+    ``owed`` has two numbers for each line, requests and tokens. The scope is that of the nearer of the two.
+    """
+    nearest: dict[Kind, Standing] = {}
+    for number, line in enumerate(lines):
+        for kind, units in (("requests", owed[2 * number]), ("tokens", owed[2 * number + 1])):
+            if (line.requests_per_minute if kind == "requests" else line.tokens_per_minute) is None:
+                continue
+            standing = Standing.of(line, "requests" if kind == "requests" else "tokens", units)
+            if standing.kind not in nearest or standing.left < nearest[standing.kind].left:
+                nearest[standing.kind] = standing
+    if not nearest:
+        return []
+    told = [header for standing in nearest.values() for header in standing.headers()]
+    return [*told, scope_header(min(nearest.values(), key=lambda each: each.left).line)]
 
-    def take(self, key: str, limit: int) -> Verdict:
-        """Take one request from the bucket, if it fits."""
-        now = time.monotonic_ns() // 1000
-        interval = -(-MINUTE_US // limit)
-        whole = interval * limit
-        owed = min(max(self._full_at.get(key, now) - now, 0), whole) + interval
-        if owed > whole:
-            return Verdict(admitted=False, limit=limit, remaining=0, wait_us=owed - whole)
-        self._full_at[key] = now + owed
-        return Verdict(admitted=True, limit=limit, remaining=(whole - owed) // interval, wait_us=owed)
+
+def scope_header(line: LimitLine | BudgetLine) -> tuple[bytes, bytes]:
+    """Return the header that names a limit or budget: whose it is, and of which model if of one."""
+    return b"x-ratelimit-scope", f"{line.scope}:{line.model_name}".rstrip(":").encode()
+
+
+def tokens_of(line: LimitLine) -> int | None:
+    """Return its tokens a minute as they are counted."""
+    return None if line.tokens_per_minute is None else min(line.tokens_per_minute, MOST_TOKENS)
+
+
+def _closed(line: LimitLine) -> tuple[LimitLine, Kind] | None:
+    figures = (line.requests_per_minute, line.tokens_per_minute, line.concurrent_requests)
+    return next(((line, kind) for kind, figure in zip(KINDS, figures, strict=True) if figure == 0), None)
+
+
+def _argument(figure: int | None) -> Argument:
+    return "-" if figure is None else figure

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import aiohttp
 from django.conf import settings
-from redis.asyncio import Redis
 
 from billing.wal import WalWriter
 from gateway import deferred
@@ -101,7 +100,7 @@ def _hold_limits() -> Limits:
 
 
 def _turns(url: str) -> Turns:
-    return Turns(Redis.from_url(url), timeout_seconds=settings.REDIS_TIMEOUT_SECONDS)
+    return Turns(url, timeout_seconds=settings.REDIS_TIMEOUT_SECONDS)
 
 
 def _forget_restarted(router: Router, old: View | None, new: View) -> None:

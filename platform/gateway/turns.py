@@ -1,133 +1,213 @@
-"""Talk to Redis in turns: whatever requests ask for while one turn is under way travels together in the next.
+"""Talk to Redis in turns: whatever requests ask for in one turn of the event loop travels in one write.
 
-One pipeline then serves many requests, which costs each a fraction of a round trip of its own. Commands keep their
+One connection then serves many requests, at a fraction of what a call of its own would cost each. Commands keep their
 order, so a value is read after it was set even when nobody waited for the setting.
 
-Redis may be slow, paused or gone. A turn that takes longer than its time fails, and with it everything that waits
-behind it, so nobody waits longer than two turns. After FAILURES_TO_OPEN failed turns in a row Redis is left alone for
-OPEN_SECONDS; commands fail at once meanwhile.
+Redis may be slow, paused or gone. A command that is not answered within its time fails, and with it everything that
+was asked after it; the connection is dropped, so that a late reply reaches nobody. After FAILURES_TO_OPEN failures in a
+row Redis is left alone for OPEN_SECONDS: commands fail at once. Then one is let through to try.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
+from collections import deque
+from dataclasses import dataclass
 from typing import Any
 
-from redis.asyncio import Redis
-from redis.exceptions import ConnectionError as RedisGone
-from redis.exceptions import RedisError
-
 from gateway import telemetry
+from gateway.resp import (
+    Address,
+    Argument,
+    Connection,
+    RedisAway,
+    RedisFailed,
+    RedisNotAsked,
+    RedisRefused,
+    Script,
+    pack,
+)
 
 log = logging.getLogger(__name__)
 
 FAILURES_TO_OPEN = 5
 OPEN_SECONDS = 1.0
-#: Commands of one turn; a longer pipeline would delay its first answer for its last.
-MAX_COMMANDS = 256
-#: What a command's future may raise.
-FAILURES = (RedisError, OSError, TimeoutError)
+#: Between two looks at a command that is late, so that the loop has read in between what was there already.
+LEAST_LOOK_SECONDS = 0.001
 
-Argument = str | bytes | int
-_Waiting = tuple[tuple[Argument, ...], "asyncio.Future[Any]"]
+Answer = asyncio.Future[Any]
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A command on its way. ``answer`` None: nobody waits. ``script``: what to teach Redis if it does not know it."""
+
+    due: float
+    answer: Answer | None
+    script: tuple[Script, tuple[Argument, ...]] | None
 
 
 class Turns:
-    """One conversation with one Redis. Lives on one event loop."""
+    """One conversation with one Redis. Lives on one event loop; connects when first asked."""
 
-    def __init__(self, client: Redis, *, timeout_seconds: float) -> None:
-        self._client = client
-        self._half_time = timeout_seconds / 2
-        self._waiting: list[_Waiting] = []
-        self._talking: asyncio.Task[None] | None = None
+    def __init__(self, url: str, *, timeout_seconds: float) -> None:
+        """Raise ValueError for an address that cannot be read."""
+        self._address = Address.of(url)
+        #: Of one command, from when it is asked.
+        self.timeout_seconds = timeout_seconds
+        self._scripts: tuple[Script, ...] = ()
+        self._connection: Connection | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._unsent: list[bytes] = []
+        self._waiting: deque[_Asked] = deque()
+        self._late: _Asked | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._failures = 0
-        self._closed_until = 0.0
+        self._alone_until = 0.0
+        #: Nothing is asked any more.
+        self.closed = False
 
-    def send(self, *command: Argument) -> asyncio.Future[Any]:
-        """Put a command into the next turn; the future has its answer, or one of FAILURES.
+    def teach(self, *scripts: Script) -> None:
+        """Have Redis know these whenever a connection begins, so that a call costs no second question."""
+        self._scripts += scripts
 
-        A future that nobody awaits is allowed: its failure is dropped.
-        """
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        answer.add_done_callback(_seen)
-        if self.left_alone:
-            answer.set_exception(RedisGone("Redis failed a moment ago and is left alone"))
-            return answer
-        self._waiting.append((command, answer))
-        if self._talking is None:
-            self._talking = asyncio.ensure_future(self._talk())
-        return answer
+    def send(self, *command: Argument) -> Answer:
+        """Put a command into this turn; the future has its answer, or RedisFailed. It need not be awaited."""
+        return self._ask(pack(command), None)
+
+    def call(self, script: Script, *arguments: Argument) -> Answer:
+        """Do as :meth:`send` with a script; ``arguments`` begin with the number of keys."""
+        return self._ask(pack(("EVALSHA", script.sha, *arguments)), (script, arguments))
+
+    def tell(self, *command: Argument) -> None:
+        """Put a command into this turn that nobody waits for. A failure is dropped."""
+        self._put(pack(command), None, None)
+
+    def tell_script(self, script: Script, *arguments: Argument) -> None:
+        """Do as :meth:`tell` with a script; ``arguments`` begin with the number of keys."""
+        self._put(pack(("EVALSHA", script.sha, *arguments)), None, (script, arguments))
 
     @property
     def left_alone(self) -> bool:
         """True while Redis has failed so often that it is not asked."""
-        return time.monotonic() < self._closed_until
+        return self._failures >= FAILURES_TO_OPEN and time.monotonic() < self._alone_until
 
     async def close(self) -> None:
-        """Let the turn under way end, then close the connection."""
-        if self._talking is not None:
-            await asyncio.wait({self._talking})
-        await self._client.aclose()
+        """Wait for what was asked, each command for its time at most, then close the connection."""
+        if self._waiting:
+            with contextlib.suppress(RedisFailed):
+                await self.send("PING")  # answered last
+        self.closed = True
+        self._drop()
+        if self._timer is not None:
+            self._timer.cancel()
 
-    async def _talk(self) -> None:
+    def _ask(self, packed: bytes, script: tuple[Script, tuple[Argument, ...]] | None) -> Answer:
+        answer: Answer = asyncio.get_running_loop().create_future()
+        if not self._put(packed, answer, script):
+            _give(answer, RedisNotAsked("Redis failed a moment ago and is left alone"))
+        return answer
+
+    def _put(self, packed: bytes, answer: Answer | None, script: tuple[Script, tuple[Argument, ...]] | None) -> bool:
+        """Say whether the command goes out. After the pause one does; what comes of it decides about the others."""
+        loop = asyncio.get_running_loop()
+        now = time.monotonic()
+        if self.closed or (self._failures >= FAILURES_TO_OPEN and (now < self._alone_until or self._waiting)):
+            return False
+        if not self._unsent:
+            loop.call_soon(self._flush)
+        self._unsent.append(packed)
+        self._waiting.append(_Asked(now + self.timeout_seconds, answer, script))
+        if self._timer is None:
+            self._timer = loop.call_later(self.timeout_seconds / 2, self._look)
+        return True
+
+    def _flush(self) -> None:
+        if not self._unsent:  # it failed before it was sent
+            return
+        if self._connection is None:
+            lessons = [("SCRIPT", "LOAD", script.text) for script in self._scripts]
+            self._connection = Connection((*self._address.login, *lessons), self._replied, self._failed)
+            self._connecting = asyncio.ensure_future(self._connect(self._connection))
+        self._connection.write(self._unsent)
+        self._unsent = []
+
+    async def _connect(self, connection: Connection) -> None:
         try:
-            while self._waiting:
-                turn, self._waiting = self._waiting[:MAX_COMMANDS], self._waiting[MAX_COMMANDS:]
-                try:
-                    answers = await self._turn([command for command, _ in turn])
-                except Exception as error:
-                    # Any exception: what is not answered here is waited for without end.
-                    log.warning("Redis failed a turn of %s commands: %r", len(turn), error)
-                    self._failed()
-                    turn += self._waiting
-                    self._waiting = []
-                    failure = error if isinstance(error, FAILURES) else RedisGone(f"not understood: {error}")
-                    answers = [failure] * len(turn)
-                else:
-                    self._failures = 0
-                for (_, waiting), answer in zip(turn, answers, strict=True):
-                    _give(waiting, answer)
-        finally:
-            self._talking = None
+            await self._address.connect(connection)
+        except OSError as error:
+            if self._connection is connection:
+                self._failed(RedisAway(f"it cannot be reached: {error}"))
 
-    async def _turn(self, commands: list[tuple[Argument, ...]]) -> list[Any]:
-        """Return the answers in order, a refused command's as an exception. Raises one of FAILURES.
+    def _replied(self, reply: Any) -> None:
+        if not self._waiting:
+            self._failed(RedisAway("it answers what nobody asked"))
+            return
+        asked = self._waiting.popleft()
+        self._failures = 0
+        if isinstance(reply, RedisRefused) and asked.script is not None and str(reply).startswith("NOSCRIPT"):
+            script, arguments = asked.script  # it was told to forget all; EVAL also teaches it the script
+            self._put(pack(("EVAL", script.text, *arguments)), asked.answer, None)
+        elif asked.answer is not None:
+            _give(asked.answer, reply)
+        elif isinstance(reply, RedisRefused):
+            log.warning("Redis refused what nobody waits for: %s", reply)
 
-        The time is waited for in two halves: a loop that was busy for all of the first sees an answer that was
-        there already in the second, instead of calling Redis slow.
+    def _look(self) -> None:
+        """Fail what is late. The time is waited for in two halves: a loop that was busy for all of the first sees an
+        answer that was there already in the second, instead of calling Redis slow.
         """
-        pipeline = self._client.pipeline(transaction=False)
-        for command in commands:
-            pipeline.execute_command(*command)
-        talk = asyncio.ensure_future(pipeline.execute(raise_on_error=False))
-        try:
-            for _ in range(2):
-                done, _ = await asyncio.wait({talk}, timeout=self._half_time)
-                if done:
-                    return talk.result()
-            raise TimeoutError
-        finally:
-            talk.cancel()
+        self._timer = None
+        if not self._waiting:
+            return
+        now = time.monotonic()
+        oldest = self._waiting[0]
+        if oldest is self._late and now >= oldest.due:
+            self._failed(RedisAway("it did not answer in time"))
+            return
+        half_time = oldest.due - self.timeout_seconds / 2
+        at = half_time
+        if now >= half_time:
+            self._late = oldest
+            at = max(oldest.due, now + LEAST_LOOK_SECONDS)
+        self._timer = asyncio.get_running_loop().call_later(at - now, self._look)
 
-    def _failed(self) -> None:
-        self._failures += 1
+    def _failed(self, error: Exception) -> None:
+        """Fail everybody who waits. A connection that Redis closed while nobody asked anything is no failure."""
+        self._drop()
+        self._late = None
+        waiting, self._waiting = self._waiting, deque()
+        if not waiting:
+            return
+        log.warning("Redis failed %s commands: %s", len(waiting), error)
         telemetry.REDIS_TURN_FAILURES.inc()
+        self._failures += 1
         if self._failures >= FAILURES_TO_OPEN:
-            self._closed_until = time.monotonic() + OPEN_SECONDS
+            self._alone_until = time.monotonic() + OPEN_SECONDS
             telemetry.REDIS_BREAKER_OPENS.inc()
+        for asked in waiting:
+            if asked.answer is not None:
+                _give(asked.answer, error)
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        self._unsent = []
+        if self._connecting is not None:
+            self._connecting.cancel()
+            self._connecting = None
+        if connection is not None:
+            connection.drop()
 
 
-def _give(waiting: asyncio.Future[Any], answer: Any) -> None:
+def _give(waiting: Answer, answer: Any) -> None:
     if waiting.done():  # its request was cancelled
         return
     if isinstance(answer, Exception):
-        waiting.set_exception(answer)
+        # one of its own for each: an exception that many raise collects the stacks of all
+        waiting.set_exception(type(answer)(str(answer)))
+        waiting.exception()  # taken note of: an answer that nobody awaits is no error to be logged
     else:
         waiting.set_result(answer)
-
-
-def _seen(answer: asyncio.Future[Any]) -> None:
-    if not answer.cancelled():
-        answer.exception()

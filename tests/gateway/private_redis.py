@@ -25,9 +25,11 @@ class PrivateRedis:
             data_dir=self._folder / "redis", sockets_dir=sockets, log_path=self._folder / "redis.log"
         )
         self.client: Redis
+        self.url = self._server.url
 
     async def __aenter__(self) -> PrivateRedis:
-        self.client = Redis.from_url(self._server.start())
+        self._server.start()
+        self.client = Redis.from_url(self.url)
         return self
 
     async def __aexit__(

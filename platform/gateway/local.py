@@ -1,0 +1,129 @@
+"""The limits in this process, for the time Redis is away: of each, the share of one among the gateways that live.
+
+Shares are whole and sum to the limit. Buckets start full, as Redis's may have been emptied just before: both together
+admit twice what is configured, never more. A limit smaller than the number of gateways leaves some of them with none.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from gateway.limits import Kind, tokens_of
+from gateway.scripts import UNITS
+from tenants.scopes import LimitLine
+
+#: While Redis is away nobody knows when a lease elsewhere ends, nor what a share of another gateway has left.
+AGAIN_MS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank:
+    """Which of the gateways this is. ``number`` counts from 0."""
+
+    number: int = 0
+    gateways: int = 1
+
+    def share(self, whole: int) -> int:
+        """Return this gateway's part; the parts of all sum to the whole."""
+        return whole // self.gateways + (self.number < whole % self.gateways)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Which limit refuses, by what, and for how long."""
+
+    line: LimitLine
+    kind: Kind
+    wait_ms: int
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """Units that are owed at a moment, as in ``gateway.scripts``."""
+
+    owed: int = 0
+    since_ms: int = 0
+
+    def at(self, now_ms: int, rate: int) -> int:
+        return max(self.owed - (now_ms - self.since_ms) * rate, 0)
+
+    def put(self, now_ms: int, owed: int) -> None:
+        self.owed, self.since_ms = owed, now_ms
+
+
+@dataclass(slots=True)
+class _Counted:
+    """One limit here."""
+
+    requests: _Bucket = field(default_factory=_Bucket)
+    tokens: _Bucket = field(default_factory=_Bucket)
+    running: set[UUID] = field(default_factory=set)
+
+
+class LocalLimits:
+    """Every limit that was asked here while Redis was away."""
+
+    def __init__(self) -> None:
+        self._counted: dict[UUID, _Counted] = {}
+
+    def take(
+        self,
+        lines: tuple[LimitLine, ...],
+        rank: Rank,
+        request_id: UUID,
+        *,
+        requests: int,
+        tokens: int,
+        leased: bool,
+        forced: bool,
+    ) -> Refusal | list[int]:
+        """Take from every limit, or from none; return who refuses, or what requests and tokens each owes.
+
+        ``forced`` takes what does not fit.
+        """
+        now = time.monotonic_ns() // 1_000_000
+        refusals: list[Refusal] = []
+        taken: list[int] = []
+        for line in lines:
+            counted = self._counted.setdefault(line.id, _Counted())
+            kinds: tuple[tuple[Kind, _Bucket, int | None, int], ...] = (
+                ("requests", counted.requests, line.requests_per_minute, requests),
+                ("tokens", counted.tokens, tokens_of(line), tokens),
+            )
+            for kind, bucket, limit, amount in kinds:
+                if limit is None:
+                    taken.append(0)
+                    continue
+                share = rank.share(limit)
+                owed = bucket.at(now, share) + amount * UNITS
+                taken.append(owed)
+                if amount and owed > share * UNITS:
+                    fits = 0 < amount <= share
+                    wait = -(-(owed - share * UNITS) // share) if fits else AGAIN_MS
+                    refusals.append(Refusal(line=line, kind=kind, wait_ms=wait))
+            together = line.concurrent_requests
+            if leased and together is not None and len(counted.running) >= rank.share(together):
+                refusals.append(Refusal(line=line, kind="concurrency", wait_ms=AGAIN_MS))
+        if refusals and not forced:
+            return max(refusals, key=lambda each: each.wait_ms)
+        for number, line in enumerate(lines):
+            counted = self._counted[line.id]
+            counted.requests.put(now, taken[2 * number])
+            counted.tokens.put(now, taken[2 * number + 1])
+            if leased and line.concurrent_requests is not None:
+                counted.running.add(request_id)
+        return taken
+
+    def settle(self, lines: tuple[LimitLine, ...], rank: Rank, request_id: UUID, *, tokens: int) -> None:
+        """End a request: its leases, and the tokens it used beyond those it took, negative for fewer."""
+        now = time.monotonic_ns() // 1_000_000
+        for line in lines:
+            counted = self._counted.get(line.id)
+            if counted is None:
+                continue
+            counted.running.discard(request_id)
+            limit = tokens_of(line)
+            if limit is not None and tokens:
+                counted.tokens.put(now, max(counted.tokens.at(now, rank.share(limit)) + tokens * UNITS, 0))
