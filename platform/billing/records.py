@@ -25,7 +25,7 @@ Milliseconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Start(msgspec.Struct, frozen=True, array_like=True, tag="S", kw_only=True):
-    """A request is about to be worked on. A second one of the same id (another attempt) replaces the first."""
+    """A request is about to be worked on. A later one of the same id (another attempt, a larger hold) replaces it."""
 
     request_id: RequestId
     tenant_id: TenantId

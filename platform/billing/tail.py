@@ -68,6 +68,10 @@ class Tail:
             self.finished = True
         return rows
 
+    def open_starts(self) -> list[Start]:
+        """Return the STARTs of the requests that have not ended, as far as the log was read."""
+        return [left.start for left in self._open.values()]
+
     def is_needed(self, segment: Segment) -> bool:
         """Say whether a segment holds what is not stored, or the START of an open request or of one behind it."""
         if self.finished:
@@ -80,7 +84,8 @@ class Tail:
             case Start(request_id=request_id) if request_id.version != 7:
                 logger.error("log of %s: request id %s is no UUIDv7, its usage is lost", self.writer_id, request_id)
             case Start():
-                self._open[record.request_id] = _Open(record, self.at.number)
+                before = self._open.get(record.request_id)
+                self._open[record.request_id] = _Open(record, self.at.number, before.progress if before else None)
             case Progress():
                 if (left := self._open.get(record.request_id)) is not None:
                     left.progress = record

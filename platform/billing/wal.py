@@ -107,7 +107,7 @@ class WalWriter:
         data = b"".join(frames)
         with self._lock:
             try:
-                if self.room is not None and isinstance(records[0], Start) and self.room.occupancy().is_full:
+                if self.room is not None and self._begins(records[0]) and self.room.occupancy().is_full:
                     self._refuse_start(self.room)
                 self._append(data)
             except WalError as error:
@@ -158,6 +158,9 @@ class WalWriter:
             self._open_segment()
         self._write(data)
 
+    def _begins(self, record: Record) -> bool:
+        return isinstance(record, Start) and record.request_id not in self._open
+
     def _refuse_start(self, room: Room) -> None:
         """Raise WalOverCap; and leave the segment, which the drain can only then remove, if much is in it."""
         if self._failure is None and self._size - self._carried > self._segment_bytes // 4:
@@ -169,7 +172,8 @@ class WalWriter:
         """Keep what a new segment must begin with."""
         match record:
             case Start():
-                self._open[record.request_id] = (frame, b"")
+                _, progress = self._open.get(record.request_id, (b"", b""))
+                self._open[record.request_id] = (frame, progress)
             case End():
                 self._open.pop(record.request_id, None)
             case _ if record.request_id in self._open:

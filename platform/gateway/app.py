@@ -12,6 +12,7 @@ from django.conf import settings
 
 from billing.errors import WalError
 from gateway import telemetry
+from gateway.delivery import Send, deliver
 from gateway.errors import BodyTooLarge, BodyTooSlow, GatewayError, Unavailable
 from gateway.messages import JSON, Incoming, Outgoing
 from gateway.pipeline import Pipeline
@@ -23,7 +24,6 @@ log = logging.getLogger(__name__)
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 #: A body is read this far for anybody; more of it is held only for a caller with a key that opens something.
@@ -87,8 +87,16 @@ class Interrupt:
 class GatewayApp:
     """Reads a request whole, runs the journey, and stops it when the client leaves."""
 
-    def __init__(self, pipeline: Callable[[], Pipeline], *, max_body_bytes: int, body_timeout_seconds: float) -> None:
+    def __init__(
+        self,
+        pipeline: Callable[[], Pipeline],
+        *,
+        max_body_bytes: int,
+        body_timeout_seconds: float,
+        send_timeout_seconds: float,
+    ) -> None:
         self._pipeline = pipeline
+        self._send_timeout_seconds = send_timeout_seconds
         self._max_body_bytes = max_body_bytes
         self._body_timeout_seconds = body_timeout_seconds
         #: Requests being served now, streams that run included.
@@ -113,14 +121,14 @@ class GatewayApp:
             if isinstance(error, BodyTooLarge):
                 await self._discard(body)
             telemetry.answered("unread", "", error.status)
-            await _send(send, _refused(error, scope["path"]))
+            await self._send(send, _refused(error, scope["path"]), interrupt)
             return
         # granian's receive() is not a coroutine, so it is made a future, not a task. Nobody waits for it: a task for
         # the answer, to wait for both, would cost 12 µs more.
         gone = asyncio.ensure_future(receive())
         gone.add_done_callback(lambda _: interrupt.fire())
         try:
-            await self._answer(incoming, send)
+            await self._answer(incoming, send, interrupt)
         except asyncio.CancelledError:
             if not interrupt.explains_cancellation():  # the server stops
                 raise
@@ -128,12 +136,15 @@ class GatewayApp:
             interrupt.disarm()
             gone.cancel()
 
-    async def _answer(self, incoming: Incoming, send: Send) -> None:
+    async def _answer(self, incoming: Incoming, send: Send, interrupt: Interrupt) -> None:
         try:
             outgoing = await self._open().handle(incoming)
         except Unavailable as error:
             outgoing = _refused(error, incoming.path)
-        await _send(send, outgoing)
+        await self._send(send, outgoing, interrupt)
+
+    async def _send(self, send: Send, outgoing: Outgoing, interrupt: Interrupt) -> None:
+        await deliver(send, outgoing, timeout_seconds=self._send_timeout_seconds, give_up=interrupt.fire)
 
     def _open(self) -> Pipeline:
         """Return the pipeline, built with the first request where that failed at start. Raises Unavailable."""
@@ -209,21 +220,3 @@ def _refused(error: GatewayError, path: str) -> Outgoing:
     wire = speaking(path)
     headers = [*JSON, *wire.named(new_id()), *error.headers, (b"connection", b"close")]
     return Outgoing(status=error.status, headers=headers, body=wire.error_body(error))
-
-
-async def _send(send: Send, outgoing: Outgoing) -> None:
-    """Send an answer and close it, whatever happens on the way."""
-    try:
-        if outgoing.stream is None:
-            length = (b"content-length", str(len(outgoing.body)).encode())
-            await send(
-                {"type": "http.response.start", "status": outgoing.status, "headers": [*outgoing.headers, length]}
-            )
-            await send({"type": "http.response.body", "body": outgoing.body})
-            return
-        await send({"type": "http.response.start", "status": outgoing.status, "headers": outgoing.headers})
-        async for piece in outgoing.stream:
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-    finally:
-        outgoing.on_close()

@@ -16,15 +16,15 @@ from catalogue.registry import ServedModel
 from gateway import costs, prompts
 from gateway.admission import Demand
 from gateway.dispatch import Reply
-from gateway.errors import NOT_NOW, EngineFailed, EngineGone, EngineRefused, GatewayError, NotReady
+from gateway.errors import NOT_NOW, EngineFailed, EngineRefused, GatewayError
 from gateway.hold import Guest
 from gateway.late import LateStream, within
-from gateway.messages import JSON, SSE, Incoming, Outgoing, Trace
+from gateway.messages import JSON, SSE, Heartbeat, Incoming, Outgoing, Trace
 from gateway.metering import Meter
 from gateway.parts import Parts
 from gateway.relay import Relay
 from gateway.schemas import Call
-from gateway.wire.usage import NOTHING, Usage
+from gateway.wire.usage import Usage
 from routing.router import Ask
 from tenants import keyspace
 from tenants.snapshot import Caller
@@ -66,6 +66,8 @@ class Inference:
         self._meter = Meter(parts.wal, trace, caller, call, model)
         #: When it began to wait for a replica; None while it does not have to.
         self._held_since: float | None = None
+        #: Some replica has it, so that its client waits for an engine.
+        self._at_engine = False
         call.body["model"] = model.name
         call.wire.clamp(call.body, model.context_length_tokens)
 
@@ -78,53 +80,57 @@ class Inference:
                 return self._replay(stored)
             self._tell_cache("bypass" if answer.bypass else "miss", answer.bypass or "")
             ask = prompts.ask(self._call, self._caller, self._model, incoming.headers)
-            try:
-                begun = await self._begin(ask, answer)
-            except NOT_NOW as failure:
-                return await self._hold(failure, ask, answer, len(incoming.body))
-            return self._stream(begun) if self._call.stream else await self._whole(begun)
+            work = self._reply(ask, answer, len(incoming.body))
+            return await self._streamed(work) if self._call.stream else await self._whole(await work)
         except BaseException as error:
             self._close_failed(error)
             raise
+
+    async def _reply(self, ask: Ask, answer: Answer, size_bytes: int) -> Begun:
+        """Return the first reply, of a replica that is still to come if need be. Raises GatewayError."""
+        try:
+            return await self._begin(ask, answer)
+        except NOT_NOW as failure:
+            self._held_since = time.perf_counter()
+            guest = Guest(
+                tenant_id=self._caller.tenant_id,
+                model=self._model,
+                size_bytes=size_bytes,
+                tokens=ask.chain.tokens + ask.max_new_tokens,
+            )
+            return await self._parts.hold.until(guest, failure, lambda: self._begin(ask, answer))
 
     async def _begin(self, ask: Ask, answer: Answer) -> Begun:
         """Return the first reply of the replicas that are ready now. Raises GatewayError, of it NOT_NOW."""
         if self._held_since is not None:
             self._trace.queue_seconds = time.perf_counter() - self._held_since
         endpoints, current = self._ready()
-        reply = await self._parts.dispatcher.send(
-            self._call,
-            ask,
-            keyspace.cache_salt(self._caller, self._model.name),
-            endpoints,
-            self._meter,
-            self._trace,
-        )
+        self._at_engine = True
+        try:
+            reply = await self._parts.dispatcher.send(
+                self._call,
+                ask,
+                keyspace.cache_salt(self._caller, self._model.name),
+                endpoints,
+                self._meter,
+                self._trace,
+            )
+        except NOT_NOW:
+            self._at_engine = False
+            self._meter.unasked()
+            raise
         return Begun(reply=reply, answer=answer if current else Answer(name=None, bypass=answer.bypass))
 
-    async def _hold(self, failure: NotReady | EngineGone, ask: Ask, answer: Answer, size_bytes: int) -> Outgoing:
-        """Answer once a replica can. A stream that waits for longer than a heartbeat begins without its reply."""
-        hold = self._parts.hold
-        self._held_since = time.perf_counter()
-        guest = Guest(
-            tenant_id=self._caller.tenant_id,
-            model=self._model,
-            size_bytes=size_bytes,
-            tokens=ask.chain.tokens + ask.max_new_tokens,
-        )
-        waiting = hold.until(guest, failure, lambda: self._begin(ask, answer))
-        if not self._call.stream:
-            return await self._whole(await waiting)
-        begun = asyncio.ensure_future(self._closing(waiting))
-        late = LateStream(
-            begun,
-            self._stream,
-            comment=lambda: f"waiting for a replica, which usually takes {hold.eta_seconds(self._model):.0f} s",
-            error_event=self._call.wire.error_event,
-            every_seconds=hold.limits.heartbeat_seconds,
-        )
+    async def _streamed(self, work: Awaitable[Begun]) -> Outgoing:
+        """Answer with a stream, which begins before its reply does when that takes longer than a heartbeat.
+
+        Until the engine's first byte the reply may still come from another replica.
+        """
+        begun = asyncio.ensure_future(self._closing(work))
+        heartbeat = self._heartbeat()
+        late = LateStream(begun, self._stream, heartbeat=heartbeat, error_event=self._call.wire.error_event)
         try:
-            if await within(begun, hold.limits.heartbeat_seconds):
+            if await within(begun, heartbeat.every_seconds):
                 return self._stream(begun.result())
         except asyncio.CancelledError:
             late.close()  # the reply may have begun at the very moment at which its client left
@@ -133,9 +139,20 @@ class Inference:
             status=200,
             headers=[*SSE, *self._trace.headers],
             stream=late.pieces(),
+            heartbeat=heartbeat,
             on_close=late.close,
             end_with=late.end_with,
         )
+
+    def _heartbeat(self) -> Heartbeat:
+        hold = self._parts.hold
+
+        def comment() -> str:
+            if self._at_engine:
+                return "waiting for the engine"
+            return f"waiting for a replica, which usually takes {hold.eta_seconds(self._model):.0f} s"
+
+        return Heartbeat(every_seconds=hold.limits.heartbeat_seconds, comment=comment)
 
     async def _closing(self, work: Awaitable[Begun]) -> Begun:
         """Write the END if the work fails: once heartbeats are sent nobody else does."""
@@ -222,11 +239,14 @@ class Inference:
         self._tell_route(reply)
         try:
             document = orjson.loads(reply.first)
-            usage, whole = self._call.wire.usage(document) or NOTHING, self._call.wire.is_whole(document)
+            usage, whole = self._call.wire.usage(document), self._call.wire.is_whole(document)
         except (orjson.JSONDecodeError, AttributeError, TypeError, ValueError):
             raise EngineFailed("The engine's answer cannot be read. Nothing was charged.", "engine_failed") from None
-        self._meter.end("complete", 200, usage)
-        if whole:
+        if usage is None:  # what it wrote cannot be told; its prompt can
+            self._meter.end("complete", 200, self._meter.delivered(), source="estimated")
+        else:
+            self._meter.end("complete", 200, usage)
+        if whole and usage is not None:
             self._keep(begun.answer, reply.first, usage)
         await self._meter.synced()
         return Outgoing(status=200, headers=[*JSON, *self._trace.headers], body=reply.first)
@@ -246,6 +266,7 @@ class Inference:
             status=200,
             headers=[*SSE, *self._trace.headers],
             stream=relay.pieces(),
+            heartbeat=self._heartbeat(),
             on_close=relay.leave,
             end_with=relay.end_with,
         )
@@ -270,9 +291,9 @@ class Inference:
             case GatewayError():
                 self._meter.give_up("engine_error", error.status)
             case asyncio.CancelledError() if self._trace.refusal is not None:
-                self._meter.give_up("refused", self._trace.refusal.status)
+                self._meter.give_up("refused", self._trace.refusal.status, self._meter.delivered(), source="estimated")
             case asyncio.CancelledError():
-                self._meter.give_up("client_gone", 499, source="estimated")
+                self._meter.give_up("client_gone", 499, self._meter.delivered(), source="estimated")
             case _:
                 self._meter.give_up("engine_error", 500)
 

@@ -1,4 +1,4 @@
-"""A stream whose reply is still to come: comments keep its connection alive, and errors come as events."""
+"""A stream whose reply is still to come: it begins with a comment, and errors come as events."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import AsyncIterator, Callable
 from typing import Generic, TypeVar
 
 from gateway.errors import GatewayError, internal_error
-from gateway.messages import Outgoing
+from gateway.messages import Heartbeat, Outgoing
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
-async def within(work: asyncio.Task[T], seconds: float) -> bool:
-    """Say whether the work is done within so many seconds; stop it when whoever waits is stopped."""
+async def within(work: asyncio.Task[T], seconds: float | None) -> bool:
+    """Say whether the work is done within so many seconds (None: any); stop it when whoever waits is stopped."""
     try:
         done, _ = await asyncio.wait({work}, timeout=seconds)
     except asyncio.CancelledError:
@@ -27,7 +27,7 @@ async def within(work: asyncio.Task[T], seconds: float) -> bool:
 
 
 class LateStream(Generic[T]):
-    """Tells its client to wait until ``work`` is done, then passes on what ``begin`` makes of the result.
+    """Begins while ``work`` is not done, and then passes on what ``begin`` makes of its result.
 
     Whoever sends it calls :meth:`close` at the end, which stops the work or lets go of what it brought.
     """
@@ -37,25 +37,22 @@ class LateStream(Generic[T]):
         work: asyncio.Task[T],
         begin: Callable[[T], Outgoing],
         *,
-        comment: Callable[[], str],
+        heartbeat: Heartbeat,
         error_event: Callable[[GatewayError], bytes],
-        every_seconds: float,
     ) -> None:
         self._work = work
         self._begin = begin
-        self._comment = comment
+        self._heartbeat = heartbeat
         self._error_event = error_event
-        self._every_seconds = every_seconds
         self._begun: Outgoing | None = None
         self._ended: GatewayError | None = None
         work.add_done_callback(_seen)
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield a comment at once and each ``every_seconds``, then the stream that began or the error."""
+        """Yield a heartbeat at once, then the stream that began or the error; whoever sends it tells the others."""
         try:
-            yield self._heartbeat()
-            while not await within(self._work, self._every_seconds):
-                yield self._heartbeat()
+            yield self._heartbeat.event()
+            await within(self._work, None)
             if self._ended is not None and self._work.cancelled():
                 raise self._ended
             self._begun = self._begin(self._work.result())
@@ -88,9 +85,6 @@ class LateStream(Generic[T]):
             self._begun.on_close()
         else:
             self._work.cancel()
-
-    def _heartbeat(self) -> bytes:
-        return f": {self._comment()}\n\n".encode()
 
 
 def _seen(work: asyncio.Task[T]) -> None:

@@ -28,17 +28,31 @@ class Incoming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """What a client is told while nothing else comes, each so many seconds: balancers cut what is silent."""
+
+    every_seconds: float
+    comment: Callable[[], str]
+
+    def event(self) -> bytes:
+        """Return the comment as every reader of server-sent events skips it."""
+        return f": {self.comment()}\n\n".encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outgoing:
     """An answer: all of it in ``body``, or piece by piece from ``stream``.
 
     Whoever sends it calls ``on_close`` at the end, however the end came; calling it twice is allowed. ``end_with``
-    makes a stream that runs tell this error and end.
+    makes a stream that runs tell this error and end. A piece of a stream is whole events, so ``heartbeat`` may be told
+    between any two.
     """
 
     status: int
     headers: Headers
     body: bytes = b""
     stream: AsyncIterator[bytes] | None = None
+    heartbeat: Heartbeat | None = None
     on_close: Callable[[], None] = lambda: None
     end_with: Callable[[GatewayError], None] = lambda error: None
 
@@ -57,8 +71,6 @@ class Trace:
     #: The name in the catalogue, once known.
     model: str = ""
     headers: Headers = field(default_factory=list)
-    #: Why the request was ended from outside (``gateway.visits``).
-    refusal: GatewayError | None = None
     #: Durations as far as they are known: until it was admitted, waiting for a replica, until an engine's first byte.
     admit_seconds: float = 0.0
     queue_seconds: float = 0.0
@@ -74,3 +86,6 @@ class Trace:
             (b"x-gateway-overhead-ms", b"%.2f" % max(0.0, total - queue - engine)),
             (b"x-queue-ms", b"%.2f" % queue),
         ]
+
+    #: Why the request was ended from outside (``gateway.visits``).
+    refusal: GatewayError | None = None

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
+from dataclasses import replace
 from uuid import UUID
+
+import msgspec
 
 from billing.errors import WalError
 from billing.records import CacheResult, End, Progress, Start, State, TokensSource
@@ -24,10 +28,17 @@ log = logging.getLogger(__name__)
 
 #: How often a running stream writes down how far it is, seconds: what a killed process can lose of its count.
 PROGRESS_SECONDS = 1.0
+#: How soon an END that the disk did not take is tried again, seconds.
+OWED_SECONDS = 1.0
 
 
 class Meter:
-    """The usage record of one request. The first END that is written closes it; later calls do nothing."""
+    """The usage record of one request, and what it was admitted with.
+
+    The first end that is told closes it; later ones do nothing. The ticket is settled with the END, and only once the
+    END is written: an END that the disk does not take is owed, and written as soon as it does. So a hold is open
+    exactly as long as its request has a START and no END.
+    """
 
     def __init__(self, wal: WalWriter, trace: Trace, caller: Caller, call: Call, model: ServedModel) -> None:
         self._wal = wal
@@ -41,21 +52,44 @@ class Meter:
         self.cache: tuple[CacheResult, str] = ("miss", "")
         #: What the request was admitted with; settled with its END.
         self.ticket: Ticket | None = None
+        #: What the prompt takes by estimate, while an engine works on it.
+        self.asked = NOTHING
         self.streamed_tokens = 0
         self.first_token_at: float | None = None
 
-    def start(self, *, prompt_tokens_estimate: int, replica_id: UUID | None, route_reason: str) -> None:
+    def hold(self, held_pico: int) -> None:
+        """Write down what budgets hold for the request now; at first that is its START. Raises Unavailable."""
+        if self._start is None:
+            self._begin(msgspec.structs.replace(self._new_start(0, None, ""), held_pico=held_pico))
+        else:
+            self._begin(msgspec.structs.replace(self._start, held_pico=held_pico))
+
+    def start(
+        self,
+        *,
+        prompt_tokens_estimate: int,
+        replica_id: UUID | None,
+        route_reason: str,
+        cached_tokens_estimate: int = 0,
+    ) -> None:
         """Write the START; written again when another replica is tried, the last one counts. Raises Unavailable.
 
         What costs nothing leaves no record.
         """
         if not self._call.wire.metered:
             return
-        self._start = self._new_start(prompt_tokens_estimate, replica_id, route_reason)
-        self._append(self._start)
+        self._begin(self._new_start(prompt_tokens_estimate, replica_id, route_reason))
+        cached = min(cached_tokens_estimate, prompt_tokens_estimate)
+        self.asked = Usage(
+            prompt_tokens=prompt_tokens_estimate - cached, cached_prompt_tokens=cached, completion_tokens=0
+        )
+
+    def unasked(self) -> None:
+        """Take note that the engine failed: nothing works on the request until it is started again."""
+        self.asked = NOTHING
 
     def streamed(self, tokens: int) -> None:
-        """Count tokens as they pass, and write down how far it is at most every PROGRESS_SECONDS."""
+        """Count tokens as they pass, and write each PROGRESS_SECONDS down how far it is. Raises Unavailable."""
         now = time.perf_counter()
         if self.first_token_at is None:
             self.first_token_at = now
@@ -70,35 +104,37 @@ class Meter:
                 )
             )
 
+    def delivered(self) -> Usage:
+        """Return what a cut answer took: the prompt by estimate, and the tokens that were passed on."""
+        return replace(self.asked, completion_tokens=self.streamed_tokens)
+
     def end(self, state: State, status: int, usage: Usage = NOTHING, *, source: TokensSource = "engine") -> None:
-        """Write the END. Raises Unavailable."""
+        """Write the END. Raises Unavailable, and is then not ended: what was not written may not be sent either."""
         if self._closed:
             return
         if self._start is None:  # no engine was asked, so there is nothing to write down
-            self._settle(None)
+            self._close(None)
             return
         end = self._new_end(state, status, usage, source)
         self._append(end)
-        self._closed = True
-        self._settle(end)
-        telemetry.ended(self._call.endpoint, self._model.name, end)
+        self._close(end)
 
     def give_up(self, state: State, status: int, usage: Usage = NOTHING, *, source: TokensSource = "engine") -> None:
-        """Write the END of a request that already failed. If that fails too, its START alone counts as interrupted."""
+        """Write the END of a request that already failed, later if it cannot be now. Until then its START counts."""
         try:
             self.end(state, status, usage, source=source)
         except Unavailable as error:
             log.error("request %s ends without its record: %s", self._trace.request_id, error.message)
+            self._closed = True
+            self._owe(self._new_end(state, status, usage, source))
 
     def hit(self, entry: Entry) -> None:
         """Write START and END of an answer from the prediction cache, in one append. Raises Unavailable."""
         self.cache = ("hit", "")
-        start = self._start = self._new_start(0, None, "")
+        start = self._new_start(0, None, "")
         end = self._new_end("complete", 200, NOTHING, "cache", avoided=(entry.prompt_tokens, entry.completion_tokens))
         self._append(start, end)
-        self._closed = True
-        self._settle(end)
-        telemetry.ended(self._call.endpoint, self._model.name, end)
+        self._close(end)
 
     async def synced(self) -> None:
         """Wait until what was written is on the disk; returns at once unless HEARTH_WAL_SYNC=always.
@@ -110,12 +146,33 @@ class Meter:
         except WalError as error:
             raise _unavailable(error) from error
 
-    def _settle(self, end: End | None) -> None:
-        """Give back to limits and budgets what the request did not use; None: it used nothing."""
-        if self.ticket is None:
-            return
-        tokens = end.prompt_tokens + end.cached_prompt_tokens + end.completion_tokens if end is not None else 0
-        self.ticket.settle(tokens=tokens, amount_pico=0)
+    def _begin(self, start: Start) -> None:
+        """Write a START. Only one that is written asks for an END."""
+        self._append(start)
+        self._start = start
+
+    def _close(self, end: End | None) -> None:
+        """Count the request as ended and give back what it did not use; None: it used nothing."""
+        self._closed = True
+        if self.ticket is not None:
+            tokens = end.prompt_tokens + end.cached_prompt_tokens + end.completion_tokens if end is not None else 0
+            self.ticket.settle(tokens=tokens, amount_pico=0)
+        if end is not None:
+            telemetry.ended(self._call.endpoint, self._model.name, end)
+
+    def _owe(self, end: End) -> None:
+        """Try to write the END again, each OWED_SECONDS while this log may still take it."""
+
+        def pay() -> None:
+            try:
+                self._append(end)
+            except Unavailable:
+                self._owe(end)
+            else:
+                self._close(end)
+
+        if self._wal.failure is None:
+            asyncio.get_running_loop().call_later(OWED_SECONDS, pay)
 
     def _new_start(self, prompt_tokens_estimate: int, replica_id: UUID | None, route_reason: str) -> Start:
         result, reason = self.cache
@@ -136,6 +193,7 @@ class Meter:
             cache_result=result,
             cache_reason=reason,
             route_reason=route_reason,
+            held_pico=self._start.held_pico if self._start else 0,
         )
 
     def _new_end(
@@ -150,7 +208,6 @@ class Meter:
         started = self._trace.started
         first = self.first_token_at
         result, reason = self.cache
-        assert self._start is not None
         return End(
             request_id=RequestId(self._trace.request_id),
             finished_at_ns=time.time_ns(),
@@ -158,8 +215,8 @@ class Meter:
             http_status=status,
             cache_result=result,
             cache_reason=reason,
-            route_reason=self._start.route_reason,
-            replica_id=self._start.replica_id,
+            route_reason=self._start.route_reason if self._start else "",
+            replica_id=self._start.replica_id if self._start else None,
             prompt_tokens=usage.prompt_tokens,
             cached_prompt_tokens=usage.cached_prompt_tokens,
             completion_tokens=usage.completion_tokens,

@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Callable
 from billing.records import State
 from caching.errors import NotReplayable
 from gateway import streaming, telemetry
-from gateway.dispatch import FAILURES, Reply
+from gateway.dispatch import Reply
 from gateway.errors import EngineFailed, GatewayError, Unavailable
+from gateway.exchange import UpstreamError
 from gateway.messages import Trace
 from gateway.metering import Meter
 from gateway.wire.base import Reader
@@ -40,7 +41,7 @@ class Relay:
         self._ended: GatewayError | None = None
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield the events. The END is written before the last byte; :meth:`leave` writes it for a cut stream."""
+        """Yield whole events. The END is written before the last byte; :meth:`leave` writes it for a cut stream."""
         splitter = streaming.EventSplitter()
         reader = self._reader
         try:
@@ -48,32 +49,29 @@ class Relay:
                 passed = self._pass(splitter, piece)
                 if passed:
                     yield passed
-                if reader.done or reader.failed:
+                if reader.done or reader.failed or self._ended is not None:
                     break
             if reader.done:
                 await self._settle()
                 yield reader.ending
                 return
-        except FAILURES as error:
+        except UpstreamError as error:
             if self._ended is None:
                 log.warning("replica %s broke a stream: %s", self._reply.choice.replica_id, error)
                 telemetry.engine_failed(self._trace.model, error)
         except Unavailable as error:  # the usage log is full: what cannot be metered is not sent
-            yield reader.error_event(error)
-            return
+            self.end_with(error)
         except Exception:
             log.exception("request %s failed in the middle of its stream", self._trace.request_id)
-        self._end_cut("engine_error")
-        yield reader.error_event(self._ended or STREAM_BROKEN)
+        yield self._cut()
 
     def end_with(self, error: GatewayError) -> None:
-        """Stop the engine, charge what was passed on, and let the stream tell this error as its last event.
+        """Stop the engine, pass nothing more on, and let the stream tell this error as its last event.
 
         A reply that is closed fails whoever reads it.
         """
         self._ended = error
         self._reply.close()
-        self._end_cut("refused")
 
     def leave(self) -> None:
         """End the stream for good; if nothing ended it before, its client left. A second call does nothing."""
@@ -106,21 +104,22 @@ class Relay:
                 self._keep(whole, reader.usage)
         await self._meter.synced()
 
-    def _end_cut(self, state: State) -> None:
-        """Charge a stream whose usage the engine did not tell: the estimated prompt and what was passed on.
+    def _cut(self) -> bytes:
+        """Write the END of a stream that did not come to its own, and return the event that says why."""
+        if self._ended is None:
+            self._end_cut("engine_error")
+            return self._reader.error_event(STREAM_BROKEN)
+        self._end_cut("engine_error" if isinstance(self._ended, Unavailable) else "refused")
+        return self._reader.error_event(self._ended)
 
-        A stream that passed nothing on is free.
+    def _end_cut(self, state: State) -> None:
+        """Charge what the engine reported, if it did; else the estimated prompt and what was passed on.
+
+        Of an engine that failed before its first token nothing counts.
         """
         if self._reader.usage is not None:
             self._meter.give_up(state, 200, self._reader.usage)
-        elif not self._meter.streamed_tokens:
+        elif state == "engine_error" and not self._meter.streamed_tokens:
             self._meter.give_up(state, 200, NOTHING, source="streamed")
         else:
-            reply = self._reply
-            cached = min(reply.choice.warm_tokens, reply.prompt_tokens)
-            usage = Usage(
-                prompt_tokens=reply.prompt_tokens - cached,
-                cached_prompt_tokens=cached,
-                completion_tokens=self._meter.streamed_tokens,
-            )
-            self._meter.give_up(state, 200, usage, source="streamed")
+            self._meter.give_up(state, 200, self._meter.delivered(), source="streamed")

@@ -59,9 +59,22 @@ class _Relay:
         self._outgoing = outgoing
         self._stream = stream
 
+    @property
+    def _every_seconds(self) -> float | None:
+        return self._outgoing.heartbeat.every_seconds if self._outgoing.heartbeat else None
+
+    def _heartbeat(self) -> bytes:
+        return self._outgoing.heartbeat.event() if self._outgoing.heartbeat else b""
+
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while True:
-            piece = await asyncio.wrap_future(background.run(lambda: anext(self._stream, None)))
+            coming = asyncio.wrap_future(background.run(lambda: anext(self._stream, None)))
+            try:
+                while not (await asyncio.wait({coming}, timeout=self._every_seconds))[0]:
+                    yield self._heartbeat()
+            finally:
+                coming.cancel()  # nothing once it is done
+            piece = coming.result()
             if piece is None:
                 return
             yield piece

@@ -34,6 +34,7 @@ class GatewayRole:
             lambda: self._running().pipeline,
             max_body_bytes=settings.MAX_BODY_BYTES,
             body_timeout_seconds=settings.BODY_TIMEOUT_SECONDS,
+            send_timeout_seconds=settings.SEND_TIMEOUT_SECONDS,
         )
         self._vitals = web.Gateway(self._gateway, lambda: self._runtime, self._running)
 

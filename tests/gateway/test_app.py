@@ -120,7 +120,7 @@ async def test_a_gateway_that_cannot_open_its_log_says_so_until_it_can(gateway: 
             raise failures.pop()
         return gateway.runtime.pipeline
 
-    app = GatewayApp(pipeline, max_body_bytes=MAX_BODY_BYTES, body_timeout_seconds=1.0)
+    app = GatewayApp(pipeline, max_body_bytes=MAX_BODY_BYTES, body_timeout_seconds=1.0, send_timeout_seconds=60.0)
     refused = await dataclasses.replace(gateway, app=app).ask()
     served = await dataclasses.replace(gateway, app=app).ask()
     assert (refused.status, refused.error["code"], served.status) == (503, "usage_log_unavailable", 200)

@@ -36,6 +36,7 @@ from workers.models import Deployment, Replica
 
 MAX_BODY_BYTES = 4 << 20
 BODY_TIMEOUT_SECONDS = 1.5
+SEND_TIMEOUT_SECONDS = 1.0
 MODEL = "demo"
 HELLO: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "temperature": 0}
 STREAMED = {**HELLO, "stream": True}
@@ -161,7 +162,10 @@ async def raw_door(world: World, engines: tuple[ScriptedEngine, ...], wal: Path)
     try:
         await started.feed.ready()
         app = GatewayApp(
-            lambda: started.pipeline, max_body_bytes=MAX_BODY_BYTES, body_timeout_seconds=BODY_TIMEOUT_SECONDS
+            lambda: started.pipeline,
+            max_body_bytes=MAX_BODY_BYTES,
+            body_timeout_seconds=BODY_TIMEOUT_SECONDS,
+            send_timeout_seconds=SEND_TIMEOUT_SECONDS,
         )
         yield Gateway(world=world, runtime=started, engines=engines, wal=wal, app=app)
     finally:

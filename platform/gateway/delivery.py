@@ -1,0 +1,95 @@
+"""Send an answer to its client: comments while a stream is silent, and no endless wait for a client that reads nothing.
+
+A server's ``send`` waits while its client does not read. With granian 2.8 it does so once 3 MB are on their way, nearly
+all of them in the kernel (the process holds 0.5 MB); what comes behind them stays with the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from typing import Any
+
+from gateway.messages import Heartbeat, Outgoing
+
+log = logging.getLogger(__name__)
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+async def deliver(send: Send, outgoing: Outgoing, *, timeout_seconds: float, give_up: Callable[[], None]) -> None:
+    """Send the answer and close it, whatever happens on the way.
+
+    ``give_up`` is called, and shall cancel this, when the client of a stream has taken nothing for ``timeout_seconds``.
+    """
+    try:
+        if outgoing.stream is None:
+            length = (b"content-length", str(len(outgoing.body)).encode())
+            await send(
+                {"type": "http.response.start", "status": outgoing.status, "headers": [*outgoing.headers, length]}
+            )
+            await send({"type": "http.response.body", "body": outgoing.body})
+            return
+        await send({"type": "http.response.start", "status": outgoing.status, "headers": outgoing.headers})
+        await _Stream(send, outgoing.heartbeat, timeout_seconds, give_up).run(outgoing.stream)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+    finally:
+        outgoing.on_close()
+
+
+class _Stream:
+    """One stream on its way. A single timer looks after it, because one for each piece would cost more than sending."""
+
+    def __init__(
+        self, send: Send, heartbeat: Heartbeat | None, timeout_seconds: float, give_up: Callable[[], None]
+    ) -> None:
+        self._send = send
+        self._heartbeat = heartbeat
+        self._timeout_seconds = timeout_seconds
+        self._give_up = give_up
+        self._look_seconds = min(timeout_seconds, heartbeat.every_seconds) if heartbeat else timeout_seconds
+        self._loop = asyncio.get_running_loop()
+        #: Whether something is being sent, and since when that is so, or not.
+        self._sending = False
+        self._since = self._loop.time()
+        self._comment: asyncio.Task[None] | None = None
+        self._timer = self._loop.call_later(self._look_seconds, self._look)
+
+    async def run(self, stream: AsyncIterator[bytes]) -> None:
+        """Send the pieces as they come, one after the other."""
+        try:
+            async for piece in stream:
+                if self._comment is not None:
+                    await self._comment
+                await self._pass(piece)
+        finally:
+            self._timer.cancel()
+            if self._comment is not None:
+                self._comment.cancel()
+
+    async def _pass(self, piece: bytes) -> None:
+        self._sending, self._since = True, self._loop.time()
+        await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+        self._sending, self._since = False, self._loop.time()
+
+    def _look(self) -> None:
+        """See whether the client, or what it waits for, has been silent for too long."""
+        silent_seconds = self._loop.time() - self._since
+        again = self._look_seconds
+        if self._sending:
+            if silent_seconds >= self._timeout_seconds:
+                log.info("a client that has read nothing for %.0f s is given up", silent_seconds)
+                self._give_up()
+                return
+            again = min(again, self._timeout_seconds - silent_seconds)
+        elif self._heartbeat is not None:
+            if silent_seconds >= self._heartbeat.every_seconds:
+                self._comment = self._loop.create_task(self._tell(self._heartbeat))
+            else:
+                again = min(again, self._heartbeat.every_seconds - silent_seconds)
+        self._timer = self._loop.call_later(again, self._look)
+
+    async def _tell(self, heartbeat: Heartbeat) -> None:
+        await self._pass(heartbeat.event())
+        self._comment = None
