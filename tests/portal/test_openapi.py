@@ -11,6 +11,8 @@ from django.test import Client
 from drf_spectacular.drainage import GENERATOR_STATS, reset_generator_stats
 from drf_spectacular.validation import validate_schema
 
+from gateway.wire.table import ENDPOINTS
+
 
 @pytest.fixture
 def document(db: None) -> Any:
@@ -33,7 +35,7 @@ def test_nothing_in_it_was_guessed(db: None) -> None:
 
 def test_it_covers_the_management_and_the_inference_api(document: Any) -> None:
     paths = set(document["paths"])
-    assert {"/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/requests/{id}"} <= paths
+    assert {*ENDPOINTS, "/v1/models", "/v1/models/{name}", "/v1/requests/{id}"} <= paths
     assert {
         "/api/v1/tenants",
         "/api/v1/tenants/{tenant}/keys",
@@ -65,7 +67,8 @@ def test_every_operation_says_how_to_get_in_and_what_a_refusal_looks_like(docume
         for method, operation in methods.items():
             assert operation["operationId"], path
             schema = operation["responses"]["401"]["content"]["application/json"]["schema"]
-            assert schema == {"$ref": "#/components/schemas/Refusal"}, (method, path)
+            envelope = "MessagesRefusal" if path.startswith("/v1/messages") else "Refusal"
+            assert schema == {"$ref": f"#/components/schemas/{envelope}"}, (method, path)
             assert "security" in operation or path == "/api/v1/tokens", (method, path)
 
 

@@ -1,0 +1,123 @@
+"""The paths of ``/v1`` for the OpenAPI document; the gateway serves them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_CHUNKS = "Server-sent events, each a chunk in OpenAI's format, then `[DONE]`."
+_TYPED = "Server-sent events of the protocol's own types."
+
+
+def _header(name: str, description: str) -> dict[str, Any]:
+    return {"name": name, "in": "header", "required": False, "description": description, "schema": {"type": "string"}}
+
+
+def _ref(name: str) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _json(name: str) -> dict[str, Any]:
+    return {"application/json": {"schema": _ref(name)}}
+
+
+def _refused(*codes: str, envelope: str = "Refusal") -> dict[str, Any]:
+    return {code: {"description": "Refused.", "content": _json(envelope)} for code in codes}
+
+
+def _told(description: str) -> dict[str, Any]:
+    return {"description": description, "schema": {"type": "string"}}
+
+
+_REQUEST_HEADERS = [
+    _header("X-Session-Id", "Requests of one session go to one replica while it is healthy."),
+    _header("Cache-Control", "`no-store` or `no-cache`, of the prediction cache."),
+    _header("Prefer", "`respond-async`: answer 202 with a place to fetch the answer from."),
+]
+_ANSWER_HEADERS = {
+    "x-request-id": _told("Hearth's id of the request."),
+    "x-cache": _told("hit, miss or bypass; `x-cache-reason` says why."),
+    "x-replica": _told("Which replica, by a name that only this tenant has for it."),
+    "server-timing": _told("Where the time until the answer began went, milliseconds."),
+}
+
+
+def _asked(
+    operation: str, summary: str, asked: str, answered: str, *, events: str = "", envelope: str = "Refusal"
+) -> dict[str, Any]:
+    """Describe one endpoint; ``events`` says what its stream looks like, empty that it has none."""
+    content = _json(answered)
+    if events:
+        content["text/event-stream"] = {"schema": {"type": "string", "description": events}}
+    return {
+        "post": {
+            "operationId": operation,
+            "summary": summary,
+            "tags": ["v1"],
+            "security": [{"bearer": []}],
+            "parameters": _REQUEST_HEADERS,
+            "requestBody": {"required": True, "content": _json(asked)},
+            "responses": {
+                "200": {"description": "The answer.", "headers": _ANSWER_HEADERS, "content": content},
+                "202": {"description": "Accepted; `Location` says where the answer will be."},
+                **_refused("400", "401", "403", "404", "408", "413", "429", "502", "503", envelope=envelope),
+            },
+        }
+    }
+
+
+def _read(operation: str, summary: str, answered: str, *named: dict[str, Any], waits: bool = False) -> dict[str, Any]:
+    """Describe one GET; ``waits``: what it asks for may not be there yet."""
+    return {
+        "get": {
+            "operationId": operation,
+            "summary": summary,
+            "tags": ["v1"],
+            "security": [{"bearer": []}],
+            "parameters": list(named),
+            "responses": {
+                "200": {"description": "Found.", "content": _json(answered)},
+                **({"202": {"description": "Not finished; ask again."}} if waits else {}),
+                **_refused("401", "403", "404", "503"),
+            },
+        }
+    }
+
+
+def _in_path(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "in": "path", "required": True, "schema": schema}
+
+
+PATHS: dict[str, Any] = {
+    "/v1/chat/completions": _asked("create_chat_completion", "Chat", "ChatRequest", "Answer", events=_CHUNKS),
+    "/v1/completions": _asked("create_completion", "Complete a prompt", "PromptRequest", "Answer", events=_CHUNKS),
+    "/v1/responses": _asked("create_response", "Respond, without state", "ResponseRequest", "Response", events=_TYPED),
+    "/v1/embeddings": _asked("create_embeddings", "Embed texts", "EmbeddingsRequest", "Embeddings"),
+    "/v1/messages": _asked(
+        "create_message",
+        "Converse in Anthropic's format",
+        "MessagesRequest",
+        "Message",
+        events=_TYPED,
+        envelope="MessagesRefusal",
+    ),
+    "/v1/messages/count_tokens": _asked(
+        "count_message_tokens",
+        "Count the tokens of a conversation; free",
+        "CountRequest",
+        "TokenCount",
+        envelope="MessagesRefusal",
+    ),
+    "/v1/tokenize": _asked("tokenize", "Turn text into tokens; free", "TokenizeRequest", "Tokens"),
+    "/v1/detokenize": _asked("detokenize", "Turn tokens into text; free", "DetokenizeRequest", "Detokenized"),
+    "/v1/models": _read("list_callable_models", "List the models that this key may call", "CallableModels"),
+    "/v1/models/{name}": _read(
+        "describe_callable_model", "Describe one of them", "CallableModel", _in_path("name", {"type": "string"})
+    ),
+    "/v1/requests/{id}": _read(
+        "get_deferred_answer",
+        "Fetch an answer that was asked for with `Prefer: respond-async`",
+        "Answer",
+        _in_path("id", {"type": "string", "format": "uuid"}),
+        waits=True,
+    ),
+}
