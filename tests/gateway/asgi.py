@@ -28,6 +28,8 @@ class Exchange:
     sent: list[Message] = field(default_factory=list)
     #: Pieces of the body that the application asked for.
     read: int = 0
+    #: Messages after which the client takes nothing more, and does not leave either.
+    takes: int | None = None
 
     async def run(self) -> Exchange:
         """Run the request to its end."""
@@ -44,6 +46,8 @@ class Exchange:
             return {"type": "http.disconnect"}
 
         async def send(message: Any) -> None:
+            if self.takes is not None and len(self.sent) >= self.takes:
+                await asyncio.Event().wait()
             self.sent.append(message)
 
         scope = {

@@ -46,11 +46,18 @@ async def engines() -> AsyncIterator[tuple[ScriptedEngine, ScriptedEngine]]:
 
 
 @pytest.fixture
+def engine_timeout_seconds() -> float:
+    """How long an engine may be silent; a module that waits for it says less."""
+    return 5.0
+
+
+@pytest.fixture
 async def gateway(
     two_tenants: World,
     engines: tuple[ScriptedEngine, ScriptedEngine],
     settings: LazySettings,
     tmp_path: Path,
+    engine_timeout_seconds: float,
     request: pytest.FixtureRequest,
 ) -> AsyncIterator[Gateway]:
     """A gateway that knows the tenants and both engines; the raw application, unless parametrized with another door."""
@@ -58,7 +65,7 @@ async def gateway(
     settings.REDIS_LIMITS_URL = settings.REDIS_CACHE_URL = os.environ["REDIS_URL"]
     settings.REDIS_TIMEOUT_SECONDS = 5.0
     settings.ENGINE_CONNECT_TIMEOUT_SECONDS = 1.0
-    settings.ENGINE_TIMEOUT_SECONDS = 5.0
+    settings.ENGINE_TIMEOUT_SECONDS = engine_timeout_seconds
     settings.HOLD_SECONDS = 30.0
     await asyncio.to_thread(world.place, two_tenants, [engine.port for engine in engines])
     async with Redis.from_url(os.environ["REDIS_URL"]) as redis:
