@@ -7,7 +7,7 @@ import platform
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +23,27 @@ LIBC_HEADER = Path("/usr/include/stdio.h")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cores:
-    """The contender has one core to itself; upstream, load generator, Redis, PostgreSQL and drain share the others."""
+    """The contender has one core to itself; upstream, load generator, Redis, PostgreSQL and drain share the others.
+
+    A contender of two processes has ``second`` as well, which is one of the others where there are fewer than four.
+    """
 
     contender: int
+    second: int
     others: tuple[int, ...]
+
+    @property
+    def usable(self) -> int:
+        """How many cores the run has."""
+        return len({self.contender, self.second, *self.others})
+
+    @property
+    def second_is_shared(self) -> bool:
+        return self.second in self.others
+
+    def of(self, processes: int) -> tuple[int, ...]:
+        """Return the cores of a contender with so many processes."""
+        return (self.contender,) if processes == 1 else (self.contender, self.second)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,14 +66,14 @@ def split_cores() -> Cores:
             "Two cores are needed, one for the contender and one for everything else, and there is one.",
             "Run the benchmark where this process may use two cores.",
         )
-    return Cores(contender=usable[0], others=tuple(usable[1:]))
+    return Cores(contender=usable[0], second=usable[1], others=tuple(usable[2:] if len(usable) > 3 else usable[1:]))
 
 
 @contextmanager
-def kept_off(core: int) -> Iterator[None]:
-    """Keep this process, and whatever it starts meanwhile, off one core."""
+def kept_on(cores: Sequence[int]) -> Iterator[None]:
+    """Keep this process, and whatever it starts meanwhile, on some cores."""
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, before - {core})
+    os.sched_setaffinity(0, cores)
     try:
         yield
     finally:
@@ -82,7 +99,7 @@ def describe(cores: Cores) -> Machine:
     """Return the machine as it is now; watches it for two seconds to see whether others use it."""
     return Machine(
         cpu_model=_cpu_model(),
-        cores=1 + len(cores.others),
+        cores=cores.usable,
         memory_gib=round(psutil.virtual_memory().total / 2**30, 1),
         kernel=platform.release(),
         python=platform.python_version(),

@@ -7,35 +7,53 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks import command, machine
 from benchmarks.command import Finding
-from benchmarks.errors import NotRun
-from benchmarks.gateway import contenders, report, rounds, upstream, workplace
-from benchmarks.gateway.contenders import Contender, Up
-from benchmarks.gateway.report import Run
+from benchmarks.gateway import (
+    contenders,
+    findings,
+    idle,
+    ladder,
+    open_loop,
+    pairs,
+    report,
+    rounds,
+    steady,
+    upstream,
+    workplace,
+)
+from benchmarks.gateway.contenders import HEARTH
+from benchmarks.gateway.findings import Run
+from benchmarks.gateway.lineup import Lineup, running
+from benchmarks.gateway.load import NEW, Address
+from benchmarks.gateway.plan import FULL, QUICK, Plan
 from benchmarks.gateway.site import Site
+from benchmarks.gateway.upstream import MODEL
+from benchmarks.machine import Cores
+
+#: Left out of a glance: its start alone takes half as long as everything else.
+SLOW = "litellm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """What the command line asks for."""
 
-    rounds: int
-    seconds: int
+    plan: Plan
     only: tuple[str, ...]
     publish: bool
+    asked: str
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the benchmark; return the exit status."""
     options = _parse(arguments)
-    asked = "python -m benchmarks.gateway " + " ".join(arguments)
 
     def measure() -> Finding:
-        run = _run(options, asked.strip())
-        return Finding(date=run.date, text=report.document(run), samples=report.as_json(run))
+        run = _run(options)
+        return Finding(date=run.date, text=report.document(run), samples=findings.as_json(run))
 
     return command.conduct("gateway", measure, publish=options.publish)
 
@@ -43,57 +61,82 @@ def main(arguments: Sequence[str]) -> int:
 def _parse(arguments: Sequence[str]) -> Options:
     names = [contender.name for contender in contenders.everything()]
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gateway", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="how often each contender has its turn (3)")
-    parser.add_argument("--seconds", type=int, default=3, help="length of one measurement (3)")
-    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names))
+    parser.add_argument("--quick", action="store_true", help=f"a glance without {SLOW}, not published (1.5 minutes)")
+    parser.add_argument("--rounds", type=int, help=f"rounds of the closed loop ({FULL.rounds})")
+    parser.add_argument("--seconds", type=int, help=f"length of one measurement there ({FULL.seconds})")
+    parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=", ".join(names))
     parser.add_argument("--no-publish", action="store_true", help="leave docs/benchmarks.md and results alone")
     given = parser.parse_args(arguments)
-    if given.rounds < 1 or given.seconds < 1:
+    if (given.rounds or 1) < 1 or (given.seconds or 1) < 1:
         parser.error("--rounds and --seconds are at least 1")
-    return Options(rounds=given.rounds, seconds=given.seconds, only=tuple(given.only), publish=not given.no_publish)
-
-
-def _run(options: Options, asked: str) -> Run:
-    cores = machine.split_cores()
-    machine.require_tools()
-    chosen = [contender for contender in contenders.everything() if contender.name in options.only]
-    not_run = {}
-    with ExitStack() as cleanup, machine.kept_off(cores.contender):
-        folder = cleanup.enter_context(workplace.open_folder())
-        site = upstream.start(Site(folder=folder, cores=cores, cleanup=cleanup))
-        ready: list[tuple[Contender, Up]] = []
-        for contender in chosen:
-            print(f"Starting {contender.title}", flush=True)
-            try:
-                ready.append((contender, contenders.start(contender, site)))
-            except NotRun as error:
-                not_run[contender.title] = error.problem
-                print(f"{contender.title}: not run: {error}", file=sys.stderr)
-        found_machine = machine.describe(cores)
-        figures, lost = rounds.measure(site, ready, rounds=options.rounds, seconds=options.seconds)
-        usage_records = _settle(ready)
-    return Run(
-        command=asked,
-        date=time.strftime("%Y-%m-%d"),
-        commit=command.commit(),
-        machine=found_machine,
-        load_generator=" ".join(command.output("wrk", "-v").split()[:2]),
-        rounds=options.rounds,
-        seconds=options.seconds,
-        figures=figures,
-        not_run=not_run | lost,
-        usage_records=usage_records,
+    plan = QUICK if given.quick else FULL
+    plan = replace(plan, rounds=given.rounds or plan.rounds, seconds=given.seconds or plan.seconds)
+    usual = [name for name in names if not (given.quick and name == SLOW)]
+    return Options(
+        plan=plan,
+        only=tuple(given.only or usual),
+        publish=not (given.no_publish or given.quick),
+        asked=f"python -m benchmarks.gateway {' '.join(arguments)}".strip(),
     )
 
 
-def _settle(ready: Sequence[tuple[Contender, Up]]) -> int | None:
-    """Let Hearth's drain finish and return the number of usage records; None when Hearth was not run."""
-    for _, up in ready:
-        if up.hearth is not None:
-            print("Waiting for the drain", flush=True)
-            up.resume()
-            return up.hearth.usage_records()
-    return None
+def _run(options: Options) -> Run:
+    cores = machine.split_cores()
+    machine.require_tools()
+    began = time.monotonic()
+    with ExitStack() as cleanup, machine.kept_on(cores.others):
+        folder = cleanup.enter_context(workplace.open_folder())
+        found_machine = machine.describe(cores)
+        site = upstream.start(Site(folder=folder, cores=cores, cleanup=cleanup))
+        lineup = Lineup(site)
+        lineup.start([contender for contender in contenders.everything() if contender.name in options.only])
+        found = _measure(lineup, options, found_machine, cores)
+    return replace(found, minutes=(time.monotonic() - began) / 60)
+
+
+def _measure(lineup: Lineup, options: Options, found_machine: machine.Machine, cores: Cores) -> Run:
+    """Take every measurement, in the order of the document."""
+    plan, site = options.plan, lineup.site
+    program = open_loop.build(site.folder)
+    limit = open_loop.limit(program, Address(port=site.upstream_port, api_key="none", model=MODEL), NEW)
+    print(f"The open-loop generator is punctual up to {limit:,} requests/s", flush=True)
+    figures = rounds.measure(lineup, plan)
+    recorded, records = _settle(lineup, figures)
+    rounds.measure_larger(lineup, figures, plan)
+    constant = steady.measure(lineup, figures, program, limit, plan)
+    idle_streams = idle.measure(lineup, plan)
+    two, not_paired = pairs.measure(lineup, plan)
+    steps, not_climbed = ladder.measure(lineup, plan)
+    up = {contender.name for contender, _ in lineup.ready}
+    return Run(
+        command=options.asked,
+        date=time.strftime("%Y-%m-%d"),
+        commit=command.commit(),
+        machine=found_machine,
+        plan=plan,
+        minutes=0.0,
+        load_generator=" ".join(command.output("wrk", "-v").split()[:2]),
+        open_loop_limit=limit,
+        second_core_is_shared=cores.second_is_shared,
+        figures={name: each for name, each in figures.items() if name in up},
+        steady=[each for each in constant if each.name in up],
+        idle=idle_streams,
+        pairs=two,
+        ladder=steps,
+        not_run=lineup.lost | not_paired | not_climbed,
+        usage_records=records,
+        requests_recorded=recorded,
+    )
+
+
+def _settle(lineup: Lineup, figures: dict[str, rounds.Figures]) -> tuple[int, int | None]:
+    """Let Hearth's drain finish; return how many requests it answered so far, and its usage records if it runs."""
+    up = lineup.find(HEARTH)
+    if up is None or up.hearth is None:
+        return 0, None
+    print("Waiting for the drain", flush=True)
+    with running(up):
+        return figures[HEARTH].requests(), up.hearth.usage_records()
 
 
 if __name__ == "__main__":

@@ -6,11 +6,13 @@ No agent runs: the one replica is a row that names the mock upstream.
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psycopg
@@ -30,13 +32,32 @@ DRAIN_TIMEOUT_SECONDS = 90.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Gateways:
+    """What to run as gateway. ``application`` None: the real one, as in production; else another on the same server."""
+
+    name: str = "hearth-gateway"
+    #: Whose key is used.
+    tenant: str = "full"
+    processes: int = 1
+    application: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HearthUnderTest:
-    """The instance, its gateway on the contender's core, and the drain on the others."""
+    """The instance, its gateways on the contender's cores, all on one port, and the drain on the others."""
 
     instance: Instance
+    #: Tenant → key; the gateways' address has that of tenant ``full``.
+    keys: Mapping[str, str]
     address: Address
-    gateway: Running
+    gateways: tuple[Running, ...]
     drain: Running
+
+    def more(self, site: Site, gateways: Gateways) -> HearthUnderTest:
+        """Start other gateways of this instance on a port of their own."""
+        address, running = _start_gateways(site, self.instance, self.keys[gateways.tenant], gateways)
+        return replace(self, address=address, gateways=running)
 
     def usage_records(self) -> int:
         """Return how many usage records are in PostgreSQL once the drain has no more to bring."""
@@ -76,7 +97,7 @@ def place(folder: Path) -> Instance:
     )
 
 
-def start(site: Site) -> HearthUnderTest:
+def start(site: Site, processes: int = 1) -> HearthUnderTest:
     """Start it. Raises NotRun."""
     instance = place(site.folder)
     try:
@@ -84,13 +105,11 @@ def start(site: Site) -> HearthUnderTest:
         fleet.migrate(instance)
     except (EmbeddedServerError, fleet.MigrationFailed) as error:
         raise NotRun("its database could not be prepared", str(error)) from None
-    key = _seed(site, instance)
+    keys = _seed(site, instance)
     drain = site.start("hearth-drain", BY_NAME["drain"].command(instance), instance.environment("drain"))
-    gateway = site.start(
-        "hearth-gateway", command(instance), instance.environment("gateway"), core=site.cores.contender
-    )
-    address = Address(port=instance.port, api_key=key, model=MODEL)
-    return HearthUnderTest(instance=instance, address=address, gateway=gateway, drain=drain)
+    gateways = Gateways(processes=processes)
+    address, running = _start_gateways(site, instance, keys[gateways.tenant], gateways)
+    return HearthUnderTest(instance=instance, keys=keys, address=address, gateways=running, drain=drain)
 
 
 def stop_servers(folder: Path) -> None:
@@ -100,6 +119,25 @@ def stop_servers(folder: Path) -> None:
         for server in _servers(instance):
             server.stop()
         shutil.rmtree(instance.sockets_dir, ignore_errors=True)
+
+
+def _start_gateways(
+    site: Site, instance: Instance, key: str, gateways: Gateways
+) -> tuple[Address, tuple[Running, ...]]:
+    """Start them on one port, which the kernel shares out between them; each has its own for its vitals."""
+    port = free_port()
+    running = []
+    for number in range(gateways.processes):
+        placed = replace(instance, port=port, metrics_port=free_port())
+        running.append(
+            site.start(
+                f"{gateways.name}-{gateways.processes}-{number}",
+                command(placed, gateways.application),
+                placed.environment("gateway") | dict(gateways.environment),
+                cores=site.cores.of(gateways.processes),
+            )
+        )
+    return Address(port=port, api_key=key, model=MODEL), tuple(running)
 
 
 def _start_servers(site: Site, instance: Instance) -> None:
@@ -117,7 +155,7 @@ def _servers(instance: Instance) -> tuple[PostgresServer, RedisServer]:
     return postgres, redis
 
 
-def _seed(site: Site, instance: Instance) -> str:
+def _seed(site: Site, instance: Instance) -> dict[str, str]:
     ran = subprocess.run(
         [sys.executable, "-m", "benchmarks.gateway.seed", str(site.upstream_port)],
         env=instance.environment(),
@@ -127,7 +165,8 @@ def _seed(site: Site, instance: Instance) -> str:
     )
     if ran.returncode != 0:
         raise NotRun("its tenant and model could not be created", ran.stderr)
-    return ran.stdout.strip().splitlines()[-1]
+    found: dict[str, str] = json.loads(ran.stdout.strip().splitlines()[-1])
+    return found
 
 
 def _count(connection: psycopg.Connection[tuple[int]]) -> int:

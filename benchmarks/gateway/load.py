@@ -1,23 +1,25 @@
-"""Closed-loop load with wrk: each connection sends its next request when the last is answered."""
+"""What is sent to every contender: the request, of which each load generator makes as many as it needs."""
 
 from __future__ import annotations
 
 import json
-import subprocess
 import urllib.request
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.errors import NotRun
-
-SCRIPT = Path(__file__).parent / "request.lua"
 PATH = "/v1/chat/completions"
 #: Distinct prompts of the ``repeated`` workload, all asked once before it is measured.
 REPEATED_PROMPTS = 64
 TIMEOUT_SECONDS = 10
+#: Nine characters each, which a load generator replaces by nine digits.
+SESSION_MARK, NUMBER_MARK = "{session}", "{number}#"
+SMALL_BYTES = 1_000
+#: At these words the mock upstream sends one event and then nothing.
+SILENCE = "stay silent"
 
-Workload = Literal["new", "repeated", "stream"]
+Workload = Literal["new", "repeated", "stream", "silent"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,43 +35,58 @@ class Address:
         return f"http://127.0.0.1:{self.port}{PATH}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """What to send for how long. ``run``: eight characters that make new prompts new."""
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """One kind of request: ``new`` and ``repeated`` prompts answered whole, ``stream`` and ``silent`` streamed."""
 
     workload: Workload
-    connections: int
-    seconds: int
-    run: str
+    body_bytes: int = SMALL_BYTES
+
+    @property
+    def streamed(self) -> bool:
+        return self.workload in {"stream", "silent"}
+
+    @property
+    def distinct_prompts(self) -> int:
+        """How many prompts take turns; 0: each is new."""
+        return REPEATED_PROMPTS if self.workload == "repeated" else 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What the load generator saw: whole answers, of them those that were no 2xx, and broken connections."""
-
-    requests: int
-    seconds: float
-    p50_us: float
-    p99_us: float
-    bad_status: int
-    broken: int
+NEW, HITS, STREAM, SILENT = Traffic("new"), Traffic("repeated"), Traffic("stream"), Traffic("silent")
 
 
-def generate(address: Address, load: Load) -> Outcome:
-    """Run the load to its end. Raises NotRun when the load generator gives no figures."""
-    distinct = REPEATED_PROMPTS if load.workload == "repeated" else 0
-    shape = "stream" if load.workload == "stream" else "whole"
-    command = ["wrk", "-t1", f"-c{load.connections}", f"-d{load.seconds}s", "--timeout", f"{TIMEOUT_SECONDS}s"]
-    command += ["-s", str(SCRIPT), address.url, "--", address.api_key, address.model, load.run, str(distinct), shape]
-    limit = load.seconds + TIMEOUT_SECONDS + 20
-    try:
-        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit)
-    except subprocess.TimeoutExpired:
-        raise NotRun(f"the load generator did not end within {limit} s") from None
-    lines = ran.stdout.strip().splitlines()
-    if ran.returncode != 0 or not lines or not lines[-1].startswith("{"):
-        raise NotRun("nothing answered the load generator", ran.stderr or ran.stdout)
-    return Outcome(**json.loads(lines[-1]))
+def new_run() -> str:
+    """Return eight characters that make the prompts of a run unlike those of every other."""
+    return uuid.uuid4().hex[:8]
+
+
+def template(address: Address, traffic: Traffic, run: str) -> bytes:
+    """Return one HTTP request with its two marks: the session, and the number that tells prompts apart.
+
+    The body has ``traffic.body_bytes`` bytes, most of them a system prompt that all requests share.
+    """
+    question = f"Question {run}-{NUMBER_MARK}: what keeps a room warm while it rains?"
+    if traffic.workload == "silent":
+        question += f" Say a word and {SILENCE}."
+    short = _body(address, "", question, traffic)
+    filler = "You answer briefly and kindly. " * (traffic.body_bytes // 30 + 1)
+    body = _body(address, filler[: max(0, traffic.body_bytes - len(short))], question, traffic)
+    head = [
+        f"POST {PATH} HTTP/1.1",
+        f"Host: 127.0.0.1:{address.port}",
+        f"Authorization: Bearer {address.api_key}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+        f"X-Session-Id: s{SESSION_MARK}",
+    ]
+    return "\r\n".join([*head, "", ""]).encode() + body
+
+
+def write_template(folder: Path, address: Address, traffic: Traffic, run: str) -> Path:
+    """Write the template into the folder and return its path; the next one replaces it."""
+    path = folder / "request.http"
+    path.write_bytes(template(address, traffic, run))
+    return path
 
 
 def ask(address: Address, *, prompt: str, stream: bool = False) -> bytes | None:
@@ -83,3 +100,9 @@ def ask(address: Address, *, prompt: str, stream: bool = False) -> bytes | None:
     except OSError:  # urllib's own errors are among them
         return None
     return content
+
+
+def _body(address: Address, system: str, question: str, traffic: Traffic) -> bytes:
+    messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
+    fields = {"model": address.model, "messages": messages, "max_tokens": 64, "temperature": 0.7}
+    return json.dumps(fields | {"stream": traffic.streamed}).encode()

@@ -23,11 +23,14 @@ LITELLM_KEY = "sk-bench"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """One gateway on the package index. ``command``: its own arguments, given the site, the port and its folder."""
+    """One gateway on the package index. ``command``: its own arguments.
+
+    They are told the site, the port, a folder, and how many processes there may be.
+    """
 
     name: str
     title: str
-    command: Callable[[Site, int, Path], list[str]]
+    command: Callable[[Site, int, Path, int], list[str]]
     environment: dict[str, str]
     api_key: str = "none"
 
@@ -58,19 +61,21 @@ class Peer:
         _run([*pip, "--only-binary", ":all:", "--require-hashes", "--no-deps", "-r", str(self._lock)])
         stamp.write_text(wanted)
 
-    def start(self, site: Site) -> tuple[Address, Running]:
-        """Start it on the contender's core, with nothing of our environment."""
+    def start(self, site: Site, processes: int) -> tuple[Address, Running]:
+        """Start it on its cores, with nothing of our environment."""
         port = free_port()
-        folder = site.folder / self.name
+        name = f"{self.name}-{processes}"
+        folder = site.folder / name
         folder.mkdir()
         binaries = self._venv / "bin"
-        program, *arguments = self.command(site, port, folder)
+        program, *arguments = self.command(site, port, folder, processes)
         environment = {"PATH": f"{binaries}:/usr/bin:/bin", "HOME": str(folder), "LANG": "C.UTF-8"} | self.environment
-        running = site.start(self.name, [str(binaries / program), *arguments], environment, core=site.cores.contender)
+        started = [str(binaries / program), *arguments]
+        running = site.start(name, started, environment, cores=site.cores.of(processes))
         return Address(port=port, api_key=self.api_key, model=MODEL), running
 
 
-def _litellm(site: Site, port: int, folder: Path) -> list[str]:
+def _litellm(site: Site, port: int, folder: Path, processes: int) -> list[str]:
     upstream = {"model": f"openai/{MODEL}", "api_base": f"{site.upstream_url}/v1", "api_key": "none"}
     config = folder / "config.yaml"  # JSON is YAML
     config.write_text(
@@ -82,11 +87,13 @@ def _litellm(site: Site, port: int, folder: Path) -> list[str]:
         )
     )
     options = ["--config", str(config), "--host", "127.0.0.1", "--port", str(port)]
-    return ["litellm", *options, "--num_workers", "1", "--telemetry", "False"]
+    return ["litellm", *options, "--num_workers", str(processes), "--telemetry", "False"]
 
 
-def _router(program: str, warn: str) -> Callable[[Site, int, Path], list[str]]:
-    def command(site: Site, port: int, folder: Path) -> list[str]:
+def _router(program: str, warn: str) -> Callable[[Site, int, Path, int], list[str]]:
+    """Return what starts a router, which is one process with as many threads as it has cores."""
+
+    def command(site: Site, port: int, folder: Path, processes: int) -> list[str]:
         options = ["--host", "127.0.0.1", "--port", str(port), "--worker-urls", site.upstream_url]
         options += ["--policy", "cache_aware", "--log-level", warn]
         return [*program.split(), *options, "--prometheus-port", str(free_port())]

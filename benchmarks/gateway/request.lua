@@ -1,26 +1,23 @@
--- One chat completion request of about 1.1 KB for wrk, and its summary as one line of JSON.
+-- Requests for wrk from a template, and its summary as one line of JSON.
 --
--- Arguments: API key, model, run (8 characters, unlike those of every other run), number of distinct prompts
--- (0: every prompt is new), "stream" or "whole". Sessions: 256 names in turn.
+-- Arguments: the template (see benchmarks/gateway/load.py), number of distinct prompts (0: every prompt is new).
 
-local turn, distinct, head, head_end, before, after = 0, 0
+local turn, distinct, before, between, after = 0, 0
 
 function init(args)
-  local key, model, run, stream = args[1], args[2], args[3], args[5] == "stream"
-  distinct = tonumber(args[4])
-  before = '{"model":"' .. model .. '","messages":[{"role":"system","content":"' ..
-    string.rep("You answer briefly and kindly. ", 12) .. '"},{"role":"user","content":"Question ' .. run .. '-'
-  after = ': ' .. string.rep("what keeps a room warm while it rains? ", 12) ..
-    '"}],"max_tokens":64,"temperature":0.7,"stream":' .. tostring(stream) .. '}'
-  head = 'POST ' .. wrk.path .. ' HTTP/1.1\r\nHost: ' .. wrk.host .. '\r\nAuthorization: Bearer ' .. key ..
-    '\r\nContent-Type: application/json\r\nContent-Length: ' .. (#before + 10 + #after) .. '\r\nX-Session-Id: s'
-  head_end = '\r\n\r\n'
+  local file = assert(io.open(args[1], "rb"))
+  local text = file:read("*a")
+  file:close()
+  distinct = tonumber(args[2])
+  local session, session_end = text:find("{session}", 1, true)
+  local number, number_end = text:find("{number}#", 1, true)
+  before, between, after = text:sub(1, session - 1), text:sub(session_end + 1, number - 1), text:sub(number_end + 1)
 end
 
 function request()
   turn = turn + 1
   local prompt = distinct > 0 and turn % distinct or turn
-  return head .. (prompt % 256) .. head_end .. before .. string.format("%010d", prompt) .. after
+  return before .. string.format("%09d", prompt % 256) .. between .. string.format("%09d", prompt) .. after
 end
 
 function done(summary, latency)

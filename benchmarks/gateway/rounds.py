@@ -1,22 +1,19 @@
-"""Measure contenders in turn, several times over, so that what disturbs the machine disturbs them alike."""
+"""Throughput in a closed loop: contenders in turn, several times over, so that what disturbs one disturbs all alike."""
 
 from __future__ import annotations
 
 import statistics
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from benchmarks.errors import NotRun
 from benchmarks.gateway import upstream
+from benchmarks.gateway.closed_loop import Load, Outcome, generate
 from benchmarks.gateway.contenders import Contender, Up
-from benchmarks.gateway.load import Load, Outcome, Workload, generate
+from benchmarks.gateway.lineup import Lineup
+from benchmarks.gateway.load import HITS, NEW, STREAM, Traffic, new_run
+from benchmarks.gateway.plan import Plan
 from benchmarks.gateway.site import Site
 
-CONNECTIONS: dict[Workload, tuple[int, ...]] = {"new": (1, 16, 64), "repeated": (1, 16, 64), "stream": (16,)}
-#: A slow contender needs seconds for sixteen streams at once: a short window would end before the first is whole.
-STREAM_WINDOWS = 2
-WARM_UP_SECONDS = 1
 WARM_UP_CONNECTIONS = 4
 
 
@@ -40,29 +37,58 @@ class Sample:
     def cpu_us_per_request(self) -> float:
         return self.cpu_seconds * 1e6 / max(1, self.outcome.requests)
 
+    @property
+    def failures(self) -> int:
+        """How many answers were errors and how many connections broke."""
+        return self.outcome.bad_status + self.outcome.broken
+
+    @property
+    def upstream_share(self) -> float:
+        """Share of the requests that reached the mock upstream."""
+        return self.upstream_requests / max(1, self.outcome.requests)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """A figure over all rounds."""
+    """One figure over all rounds."""
 
     median: float
     low: float
     high: float
 
 
+#: What is sent, and on how many connections.
+Shot = tuple[Traffic, int]
+
+
 @dataclass(slots=True, kw_only=True)
 class Figures:
-    """Everything measured of one contender, by workload and number of connections."""
+    """What was measured of one contender. ``memory_bytes``: after the last round; None for no gateway."""
 
     contender: Contender
+    samples: dict[Shot, list[Sample]] = field(default_factory=dict)
     memory_bytes: int | None = None
     warm_up_requests: int = 0
-    samples: dict[tuple[Workload, int], list[Sample]] = field(default_factory=dict)
 
-    def over_rounds(self, workload: Workload, connections: int, figure: Callable[[Sample], float]) -> Spread:
-        """Return a figure of this measurement over all rounds."""
-        values = [figure(sample) for sample in self.samples[workload, connections]]
+    def over_rounds(self, traffic: Traffic, connections: int, figure: Callable[[Sample], float]) -> Spread | None:
+        """Return a figure of this measurement over all rounds; None when it was not made."""
+        values = [figure(sample) for sample in self.samples.get((traffic, connections), ())]
+        if not values:
+            return None
         return Spread(median=statistics.median(values), low=min(values), high=max(values))
+
+    def median(self, traffic: Traffic, connections: int, figure: Callable[[Sample], float]) -> float | None:
+        """Return its median alone."""
+        spread = self.over_rounds(traffic, connections, figure)
+        return None if spread is None else spread.median
+
+    def rps(self, traffic: Traffic, connections: int) -> float | None:
+        """Return the median of the requests answered per second."""
+        return self.median(traffic, connections, lambda sample: sample.rps)
+
+    def capacity(self) -> float:
+        """Return the highest rate of new small requests, whatever the connections; 0 when none was measured."""
+        return max((self.rps(*shot) or 0.0 for shot in self.samples if shot[0] == NEW), default=0.0)
 
     def requests(self) -> int:
         """Return how many requests were answered in all, warm-up included."""
@@ -71,68 +97,66 @@ class Figures:
         )
 
     def failures(self) -> int:
-        """Return how many answers were errors and how many connections broke."""
-        outcomes = [sample.outcome for samples in self.samples.values() for sample in samples]
-        return sum(outcome.bad_status + outcome.broken for outcome in outcomes)
+        """Return how many requests failed."""
+        return sum(sample.failures for samples in self.samples.values() for sample in samples)
 
 
-def measure(
-    site: Site, contenders: Sequence[tuple[Contender, Up]], *, rounds: int, seconds: int
-) -> tuple[dict[str, Figures], dict[str, str]]:
-    """Run all rounds; the order turns by one each time.
+def measure(lineup: Lineup, plan: Plan) -> dict[str, Figures]:
+    """Run all rounds, with bodies of 1 KB; the order turns by one each time. Returns the figures by name."""
+    found = {contender.name: Figures(contender=contender) for contender, _ in lineup.ready}
+    repeated_run = new_run()
 
-    Returns the figures by name and, by title, why a contender has none: one that stops answering has no more turns.
-    """
-    found = {contender.name: Figures(contender=contender) for contender, _ in contenders}
-    lost: dict[str, str] = {}
-    repeated_run = _new_run()
-    for number in range(rounds):
-        turn = number % len(contenders)
-        for contender, up in [*contenders[turn:], *contenders[:turn]]:
-            if contender.name not in found:
-                continue
-            print(f"Round {number + 1} of {rounds}: {contender.title}", flush=True)
-            up.resume()
-            try:
-                _take_turn(site, up, found[contender.name], seconds, repeated_run)
-            except NotRun as error:
-                print(f"{contender.title}: {error}", flush=True)
-                lost[contender.title] = f"{error.problem} in round {number + 1}"
-                del found[contender.name]
-            up.pause()
-    return found, lost
+    def take(contender: Contender, up: Up) -> None:
+        figures = found[contender.name]
+        for traffic in contender.traffics:
+            window = plan.seconds * (plan.stream_windows if traffic == STREAM else 1)
+            run = repeated_run if traffic == HITS else ""
+            _warm_up(lineup.site, up, figures, traffic, plan, run)
+            for connections in (plan.stream_connections,) if traffic == STREAM else plan.connections:
+                _measure(lineup.site, up, figures, (traffic, connections), window, run)
+        if up.running:
+            figures.memory_bytes = up.memory_bytes()
+
+    for number in range(plan.rounds):
+        lineup.take_turns(f"Round {number + 1} of {plan.rounds}", take, first=number)
+    return found
 
 
-def _take_turn(site: Site, up: Up, figures: Figures, seconds: int, repeated_run: str) -> None:
-    for workload in figures.contender.workloads:
-        _measure_workload(site, up, figures, workload, seconds, repeated_run if workload == "repeated" else "")
-    if up.running is not None:
-        figures.memory_bytes = up.running.memory_bytes()
+def measure_larger(lineup: Lineup, found: Mapping[str, Figures], plan: Plan) -> None:
+    """Add samples of larger bodies to the figures."""
+
+    def take(contender: Contender, up: Up) -> None:
+        figures = found[contender.name]
+        for size in plan.larger_bodies:
+            for small in contender.traffics:
+                traffic = Traffic(small.workload, size)
+                run = new_run()
+                if small == HITS:
+                    _warm_up(lineup.site, up, figures, traffic, plan, run)
+                shot = (traffic, plan.larger_connections)
+                _measure(lineup.site, up, figures, shot, plan.seconds, run if small == HITS else "")
+
+    lineup.take_turns("Larger bodies", take)
 
 
-def _measure_workload(site: Site, up: Up, figures: Figures, workload: Workload, seconds: int, run: str) -> None:
-    """Warm up, then take one sample per number of connections. An empty ``run``: new prompts each time."""
-    warm_up = Load(workload=workload, connections=WARM_UP_CONNECTIONS, seconds=WARM_UP_SECONDS, run=run or _new_run())
-    figures.warm_up_requests += generate(up.address, warm_up).requests
-    window = seconds * (STREAM_WINDOWS if workload == "stream" else 1)
-    for connections in CONNECTIONS[workload]:
-        load = Load(workload=workload, connections=connections, seconds=window, run=run or _new_run())
-        figures.samples.setdefault((workload, connections), []).append(_sample(site, up, load))
-
-
-def _sample(site: Site, up: Up, load: Load) -> Sample:
-    asked, spent = upstream.answered(site), _cpu_seconds(up)
-    outcome = generate(up.address, load)
+def sample(site: Site, up: Up, load: Load) -> Sample:
+    """Take one measurement. Raises NotRun."""
+    asked, spent = upstream.answered(site), up.cpu_seconds()
+    outcome = generate(site.folder, up.address, load)
     return Sample(
         outcome=outcome,
-        cpu_seconds=_cpu_seconds(up) - spent,
+        cpu_seconds=up.cpu_seconds() - spent,
         upstream_requests=upstream.answered(site) - asked,
     )
 
 
-def _cpu_seconds(up: Up) -> float:
-    return up.running.cpu_seconds() if up.running is not None else 0.0
+def _warm_up(site: Site, up: Up, figures: Figures, traffic: Traffic, plan: Plan, run: str) -> None:
+    load = Load(traffic=traffic, connections=WARM_UP_CONNECTIONS, seconds=plan.warm_up_seconds, run=run or new_run())
+    figures.warm_up_requests += generate(site.folder, up.address, load).requests
 
 
-def _new_run() -> str:
-    return uuid.uuid4().hex[:8]
+def _measure(site: Site, up: Up, figures: Figures, shot: Shot, seconds: int, run: str) -> None:
+    """Take one sample. An empty ``run``: new prompts each time."""
+    traffic, connections = shot
+    load = Load(traffic=traffic, connections=connections, seconds=seconds, run=run or new_run())
+    figures.samples.setdefault(shot, []).append(sample(site, up, load))

@@ -1,37 +1,84 @@
-"""Give the Hearth under test what it needs to serve: a tenant, a key, a model with a price, and a ready replica.
+"""Give the Hearth under test what it needs to serve: tenants, keys, a model with a price, and a ready replica.
 
 Run as ``python -m benchmarks.gateway.seed PORT`` in the instance's environment; PORT is the mock upstream's. Prints
-the key. No worker runs beside it, so the replica row stays as it is written here.
+one line of JSON: tenant → key. No worker runs beside it, so the replica row stays as it is written here.
 """
 
 from __future__ import annotations
 
+import json
 import sys
+from dataclasses import dataclass
 
 import django
 from django.db import transaction
 
 from benchmarks.gateway.upstream import MODEL
 
-#: High enough never to refuse, so that the limit is taken from Redis for every request all the same.
+#: High enough never to refuse, so that each is taken from Redis for every request all the same.
 REQUESTS_PER_MINUTE = 60_000_000
+TOKENS_PER_MINUTE = 10**12
+CONCURRENT_REQUESTS = 1_000_000
+#: Bodies of 100 KB are some 25,000 tokens.
+CONTEXT_TOKENS = 131_072
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What a tenant has switched on."""
+
+    limits: bool
+    cache: bool
+
+
+#: The first has everything, the others are rungs of the ladder.
+TENANTS = {
+    "full": Kind(limits=True, cache=True),
+    "limited": Kind(limits=True, cache=False),
+    "open": Kind(limits=False, cache=False),
+}
 
 
 @transaction.atomic
-def seed(upstream_port: int) -> str:
-    """Create it all and return the text of the key."""
-    from billing import prices
-    from catalogue import registry as catalogue
+def seed(upstream_port: int) -> dict[str, str]:
+    """Create it all and return the text of each tenant's key."""
+    found = {slug: _tenant(slug, kind) for slug, kind in TENANTS.items()}
+    _model("full", upstream_port)
+    return found
+
+
+def _tenant(slug: str, kind: Kind) -> str:
     from tenants import keys, registry
     from tenants.audit import SYSTEM
+    from tenants.limits import Figures, set_limit
     from tenants.models import Project
+    from tenants.subjects import Subject
+
+    policy = registry.Policy(cache_mode="all" if kind.cache else "off")
+    tenant = registry.create_tenant(SYSTEM, slug=slug, name=slug, policy=policy)
+    if kind.limits:
+        figures = Figures(
+            requests_per_minute=REQUESTS_PER_MINUTE,
+            tokens_per_minute=TOKENS_PER_MINUTE,
+            concurrent_requests=CONCURRENT_REQUESTS,
+        )
+        set_limit(SYSTEM, Subject(tenant=tenant), figures)
+    project = Project.objects.get(tenant=tenant, slug="default")
+    return keys.issue(SYSTEM, project, name="bench").secret
+
+
+def _model(owner: str, upstream_port: int) -> None:
+    from billing import prices
+    from catalogue import registry as catalogue
+    from tenants.audit import SYSTEM
+    from tenants.models import Tenant
     from workers import deployments, endpoints
     from workers.models import Replica
 
-    policy = registry.Policy(cache_mode="all", requests_per_minute=REQUESTS_PER_MINUTE)
-    tenant = registry.create_tenant(SYSTEM, slug="bench", name="Bench", policy=policy)
-    described = catalogue.Description(name=MODEL, source=MODEL, engine="simulated", context_length_tokens=8192)
-    revision = catalogue.register(SYSTEM, tenant, described)
+    described = catalogue.Description(
+        name=MODEL, source=MODEL, engine="simulated", context_length_tokens=CONTEXT_TOKENS, public=True
+    )
+    revision = catalogue.register(SYSTEM, Tenant.objects.get(slug=owner), described)
     prices.ensure_demo_prices(SYSTEM, MODEL)
     pool = deployments.ensure_pool(SYSTEM, name="bench", kind="simulated")
     node = deployments.ensure_node(SYSTEM, pool=pool, name="bench")
@@ -46,10 +93,8 @@ def seed(upstream_port: int) -> str:
         generation=1,
     )
     endpoints.announce()
-    project = Project.objects.get(tenant=tenant, slug="default")
-    return keys.issue(SYSTEM, project, name="bench").secret
 
 
 if __name__ == "__main__":
     django.setup()
-    print(seed(int(sys.argv[1])))
+    print(json.dumps(seed(int(sys.argv[1]))))

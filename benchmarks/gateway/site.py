@@ -46,10 +46,10 @@ class Site:
         return self.folder / f"{name}.log"
 
     def start(
-        self, name: str, command: Sequence[str], environment: Mapping[str, str], *, core: int | None = None
+        self, name: str, command: Sequence[str], environment: Mapping[str, str], *, cores: Sequence[int] = ()
     ) -> Running:
-        """Start a program, on one core if ``core`` says so; it ends with the run."""
-        pinned = (TASKSET, "--cpu-list", str(core)) if core is not None else ()
+        """Start a program, on these cores if any are named; it ends with the run."""
+        pinned = (TASKSET, "--cpu-list", ",".join(map(str, cores))) if cores else ()
         process = launch(
             [SETPRIV, "--pdeathsig", "KILL", *pinned, *command], log_path=self.log_path(name), environment=environment
         )

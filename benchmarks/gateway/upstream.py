@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks import compiler
 from benchmarks.errors import NotRun, Unfit
 from benchmarks.gateway.site import Site, free_port
 
@@ -16,11 +16,7 @@ MODEL = "bench-model"
 
 def start(site: Site) -> Site:
     """Compile and start it; return the site that has it. Raises Unfit."""
-    program = site.folder / "mock_upstream"
-    command = ["gcc", "-O2", "-std=gnu11", "-D_GNU_SOURCE", "-o", str(program), str(SOURCE)]
-    compiled = subprocess.run(command, capture_output=True, text=True, check=False)
-    if compiled.returncode != 0:
-        raise Unfit("The mock upstream does not compile.", compiled.stderr)
+    program = compiler.compile_program(SOURCE, site.folder)
     placed = replace(site, upstream_port=free_port())
     running = placed.start("mock_upstream", [str(program), str(placed.upstream_port)], {})
     try:

@@ -4,7 +4,8 @@
  *   mock_upstream PORT        listens on 127.0.0.1, runs until it is killed
  *
  * POST: a chat completion of about 1 KB; when the body asks for a stream, 64 content events, the usage event and
- * [DONE], each in an HTTP chunk of its own, written at once. POST .../render: the prompt's token ids, as vLLM has it.
+ * [DONE], each in an HTTP chunk of its own, written at once; a stream whose body says "stay silent" gets the first event
+ * and then nothing, until the client leaves. POST .../render: the prompt's token ids, as vLLM has it.
  * GET /count: how many completions were answered so far. Any other GET: what routers ask of a healthy engine. Bodies
  * need a Content-Length; one larger than the buffer, or any other error of the client, closes its connection.
  */
@@ -39,7 +40,7 @@ struct connection {
 };
 
 static char json_reply[4096], render_reply[4096], get_reply[1024], stream_reply[64 * 1024];
-static size_t json_reply_size, render_reply_size, get_reply_size, stream_reply_size;
+static size_t json_reply_size, render_reply_size, get_reply_size, stream_reply_size, silent_reply_size;
 static unsigned long long answered;
 
 static void fail(const char *what)
@@ -99,6 +100,8 @@ static void prepare_replies(void)
                  "\" warm\"},\"logprobs\":null,\"finish_reason\":%s}]}",
                  head, i == 0 ? "\"role\":\"assistant\"," : "", i == CONTENT_EVENTS - 1 ? "\"stop\"" : "null");
         append_event(body);
+        if (i == 0)
+            silent_reply_size = stream_reply_size;
     }
     snprintf(body, sizeof body, "{%s,\"object\":\"chat.completion.chunk\",\"choices\":[],\"usage\":%s}", head, usage);
     append_event(body);
@@ -140,6 +143,8 @@ static void choose_reply(struct connection *c, const char *body, size_t length)
         answered++;
         c->reply = stream ? stream_reply : json_reply;
         c->reply_left = stream ? stream_reply_size : json_reply_size;
+        if (stream && memmem(body, length, "stay silent", 11) != NULL)
+            c->reply_left = silent_reply_size;
     } else if (strncmp(c->buffer, "GET /count ", 11) == 0) {
         char number[32];
         snprintf(number, sizeof number, "%llu", answered);

@@ -1,0 +1,82 @@
+"""Hearth's gateway with some of its parts left out: an ASGI application for the ladder, never for production.
+
+It is the real journey with the real parts. Those that BENCH_RUNG does not name are replaced by ones that do nothing,
+because production has no switch for them; limits and the prediction cache are switched by a tenant's own policy.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import UUID
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hearth.settings")
+
+import django
+
+django.setup(set_prefix=False)
+
+from django.conf import settings
+
+from billing.records import Record
+from billing.wal import WalWriter
+from gateway.dispatch import Dispatcher
+from gateway.flights import Flights
+from gateway.parts import Parts
+from gateway.pipeline import Pipeline
+from gateway.runtime import Runtime
+from hearth.asgi import GatewayRole
+from routing.errors import NoReplica
+from routing.router import Ask, Choice, Router
+
+VARIABLE = "BENCH_RUNG"
+ROUTING, WAL = "routing", "wal"
+
+
+class FirstReplica(Router):
+    """Sends everything to the first replica and remembers nothing."""
+
+    def choose(self, ask: Ask, candidates: Sequence[UUID]) -> Choice:
+        """Return the first candidate. Raises NoReplica."""
+        if not candidates:
+            raise NoReplica
+        return Choice(replica_id=candidates[0], reason="only", warm_tokens=0, tokens=0)
+
+    def finish(self, choice: Choice) -> None:
+        """Count nothing."""
+
+
+class NoLog(WalWriter):
+    """Writes nothing down."""
+
+    def append(self, *records: Record) -> None:
+        """Forget the records."""
+
+    async def synced(self) -> None:
+        """Return at once."""
+
+
+class Rung(GatewayRole):
+    """The gateway role with these parts only."""
+
+    def __init__(self, kept: frozenset[str]) -> None:
+        super().__init__()
+        self._kept = kept
+
+    def _running(self) -> Runtime:
+        if self._runtime is None:
+            running = super()._running()
+            self._runtime = replace(running, pipeline=Pipeline(self._reduced(running)))
+        return self._runtime
+
+    def _reduced(self, running: Runtime) -> Parts:
+        parts = running.parts
+        if ROUTING not in self._kept:
+            parts = replace(parts, dispatcher=Dispatcher(running.upstream, FirstReplica(), Flights()))
+        if WAL not in self._kept:
+            parts = replace(parts, wal=NoLog(settings.WAL_DIR, "bench"))
+        return parts
+
+
+application = Rung(frozenset(os.environ.get(VARIABLE, "").split()))
