@@ -30,6 +30,7 @@ from gateway.messages import JSON, Incoming, Outgoing, Trace
 from gateway.parts import Parts
 from gateway.schemas import Call
 from gateway.visits import INFERENCE_SCOPE, Visit
+from gateway.wire import models
 from gateway.wire.base import Wire
 from gateway.wire.table import ENDPOINTS, speaking
 from tenants import networks
@@ -57,7 +58,9 @@ class Pipeline:
         trace = _trace(new_id(), incoming)
         if trace.client_request_id:
             trace.headers.append((b"x-client-request-id", trace.client_request_id.encode("latin-1", "replace")))
-        return await _answered(self._route(incoming, trace), trace, _kind(incoming.path))
+        outgoing = await _answered(self._route(incoming, trace), trace, _kind(incoming.path))
+        outgoing.headers.extend(trace.timings())
+        return outgoing
 
     async def run_deferred(self, request_id: UUID, public_id: str, wire: Wire, incoming: Incoming) -> Outgoing:
         """Answer a request that was accepted earlier, under its own id; its limit is not taken a second time."""
@@ -85,7 +88,7 @@ class Pipeline:
         if path == MODELS or path.startswith(MODELS + "/"):
             _require(incoming, "GET")
             caller = await self._authenticate(incoming.headers, incoming.client)
-            return self._models(caller, path.removeprefix(MODELS).removeprefix("/"), trace)
+            return self._models(caller, incoming, trace)
         if path.startswith(POLL_PATH):
             _require(incoming, "GET")
             caller = _allowed(await self._authenticate(incoming.headers, incoming.client))
@@ -142,17 +145,19 @@ class Pipeline:
             raise model_not_allowed(model.name, caller.allowed_models)
         return model
 
-    def _models(self, caller: Caller, name: str, trace: Trace) -> Outgoing:
+    def _models(self, caller: Caller, incoming: Incoming, trace: Trace) -> Outgoing:
         """Describe the model of this name or alias, or all that the key may call."""
         catalogue = self._parts.feed.view.catalogue
+        anthropic = models.asks_anthropic(incoming.headers)
+        name = incoming.path.removeprefix(MODELS).removeprefix("/")
         if name:
             model = catalogue.find(caller.tenant_id, name)
             if model is None or not _may_call(caller, model):
                 raise NotFound(f"The model {name[:200]!r} does not exist or is not yours.", "model_not_found", "model")
-            document = _described(model)
+            document = models.one(model, anthropic=anthropic)
         else:
             visible = [model for model in catalogue.visible(caller.tenant_id) if _may_call(caller, model)]
-            document = {"object": "list", "data": [_described(model) for model in visible]}
+            document = models.several(visible, anthropic=anthropic)
         return Outgoing(status=200, headers=[*JSON, *trace.headers], body=orjson.dumps(document))
 
 
@@ -161,7 +166,6 @@ async def _answered(work: Awaitable[Outgoing], trace: Trace, endpoint: str) -> O
     status = CLIENT_GONE
     try:
         outgoing = await _told(work, trace)
-        outgoing.headers.extend(trace.timings())
         status = outgoing.status
         return outgoing
     finally:
@@ -230,13 +234,3 @@ def _allowed(caller: Caller) -> Caller:
 
 def _may_call(caller: Caller, model: ServedModel) -> bool:
     return not caller.allowed_models or model.name in caller.allowed_models
-
-
-def _described(model: ServedModel) -> dict[str, object]:
-    return {
-        "id": model.name,
-        "object": "model",
-        "created": model.created_at,
-        "owned_by": model.owner_slug,
-        "max_model_len": model.context_length_tokens,
-    }

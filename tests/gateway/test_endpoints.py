@@ -229,3 +229,45 @@ async def test_no_more_tokens_are_asked_for_than_the_context_holds(
     for asked in (2049, 10**9, 2048, 5):
         await gateway.ask({"model": MODEL, **body, field: asked}, path=path, headers={"cache-control": "no-store"})
     assert [sent[field] for sent in gateway.bodies()] == [2048, 2048, 2048, 5]
+
+
+async def test_models_are_listed_in_anthropics_words_to_its_clients(gateway: Gateway) -> None:
+    headers = {"anthropic-version": "2023-06-01"}
+    listed = await gateway.ask(method="GET", path="/v1/models", headers=headers)
+    (model,) = listed.json["data"]
+    assert {**listed.json, "data": []} == {"data": [], "has_more": False, "first_id": MODEL, "last_id": MODEL}
+    assert (model["type"], model["id"], model["display_name"], model["created_at"][-1]) == ("model", MODEL, MODEL, "Z")
+    assert (await gateway.ask(method="GET", path=f"/v1/models/{MODEL}", headers=headers)).json == model
+
+
+async def test_every_answer_says_where_its_time_went(gateway: Gateway) -> None:
+    asked = [
+        await gateway.ask(MESSAGES, path="/v1/messages"),
+        await gateway.ask(MESSAGES, path="/v1/messages"),
+        await gateway.ask({**MESSAGES, "stream": True}, path="/v1/messages"),
+        await gateway.ask({**MESSAGES, "model": "nobody"}, path="/v1/messages"),
+        await gateway.ask(method="GET", path="/v1/models"),
+    ]
+    for got in asked:
+        told = dict(part.split(";dur=") for part in got.answer_headers["server-timing"].split(", "))
+        spent = {name: float(text) for name, text in told.items()}
+        assert list(spent) == ["admit", "queue", "engine", "total"]
+        overhead = float(got.answer_headers["x-gateway-overhead-ms"])
+        assert overhead == pytest.approx(spent["total"] - spent["engine"] - spent["queue"], abs=0.02)
+        assert float(got.answer_headers["x-queue-ms"]) == spent["queue"] == 0
+        names = [name for name, _ in got.sent[0]["headers"]]
+        assert len(names) == len(set(names))
+    assert [got.answer_headers.get("x-cache") for got in asked] == ["miss", "hit", "bypass", None, None]
+
+
+async def test_a_replica_has_another_name_for_each_tenant(gateway: Gateway) -> None:
+    session = {"x-session-id": "s", "cache-control": "no-store"}
+    keys = (gateway.world.acme.secret, gateway.world.globex.secret)
+    told = [
+        {(await gateway.ask(MESSAGES, path="/v1/messages", key=key, headers=session)).answer_headers["x-replica"]}
+        for key in keys
+        for _ in range(2)
+    ]
+    assert told[0] == told[1] != told[2] == told[3]
+    known = {str(replica.id) for replica in gateway.world.replicas}
+    assert all(len(name) == 8 and name not in known for (name,) in told)
