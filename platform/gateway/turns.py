@@ -104,6 +104,7 @@ class Turns:
         self._drop()
         if self._timer is not None:
             self._timer.cancel()
+        await asyncio.sleep(0)  # the loop closes what was aborted in its next turn
 
     def _ask(self, packed: bytes, script: tuple[Script, tuple[Argument, ...]] | None) -> Answer:
         answer: Answer = asyncio.get_running_loop().create_future()
