@@ -1,7 +1,8 @@
 """Store a batch of usage rows with everything that follows from it, in one transaction.
 
-Whatever is killed and wherever: either the rows, their roll-ups, their postings and the position in the log are all
-there, or none of it. A batch that comes again adds nothing, because only rows that were really inserted count.
+Whatever is killed and wherever: either the rows, their roll-ups, their postings, what they add to budgets and the
+position in the log are all there, or none of it. A batch that comes again adds nothing, because only rows that were
+really inserted count.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import msgspec
 from django.db import connection, transaction
 from django.utils import timezone
 
-from billing import ledger, prices, rollups
+from billing import ledger, prices, rollups, spending
 from billing.models import UsageRecord, WalOffset
 from billing.usage import COLUMNS, UsageRow, bucket_of, moment_of, rated
 from tenants import keys
@@ -43,8 +44,10 @@ def store(rows: Sequence[UsageRow], positions: dict[UUID, Position], *, node: st
     """Insert, rate, roll up and post the rows, and move the positions; return how many rows were new."""
     with transaction.atomic():
         prices.exclude_changes()
+        spending.exclude_counting()
         new = _insert(_rated(rows))
         _post(new)
+        spending.add(new)
         rollups.add(row for row in new if row.purpose == UsageRecord.Purpose.TENANT)
         _move(positions, node)
         keys.note_used(_used(new))
@@ -57,11 +60,13 @@ def rate_unrated() -> int:
     while True:
         with transaction.atomic():
             prices.exclude_changes()
+            spending.exclude_counting()
             waiting = UsageRecord.objects.select_for_update(skip_locked=True).filter(amount_pico=None, id__gt=after)
             page = [_row(record) for record in waiting.order_by("id")[:PAGE_ROWS]]
             new = [row for row in _rated(page) if row.amount_pico is not None]
             UsageRecord.objects.bulk_update([UsageRecord(**_charge(row)) for row in new], _CHARGED)
             _post(new)
+            spending.add(new)
             rollups.add_money(row for row in new if row.purpose == UsageRecord.Purpose.TENANT)
         total += len(new)
         if len(page) < PAGE_ROWS:

@@ -1,4 +1,7 @@
-"""What the ``drain`` role runs; ``python -m billing.drain`` runs it alone. See :mod:`billing.drainer`."""
+"""What the ``drain`` role runs; ``python -m billing.drain`` runs it alone.
+
+See :mod:`billing.drainer`, and :mod:`billing.keeper` for budgets.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +27,17 @@ def main(watch: Callable[[Drain], None] = lambda drain: None) -> None:
     django.setup()
     from django.conf import settings
 
+    from billing.counters import Counters
     from billing.drainer import Drain  # its models need the settings
+    from billing.keeper import TIMEOUT_SECONDS, Keeper
 
     drain = Drain(settings.WAL_DIR, settings.NODE_NAME)
     signal.signal(signal.SIGTERM, drain.stop)
     signal.signal(signal.SIGINT, drain.stop)
     logging.getLogger(__name__).info("draining %s", settings.WAL_DIR)
     watch(drain)
-    drain.run()
+    counters = Counters(settings.REDIS_LIMITS_URL, timeout_seconds=TIMEOUT_SECONDS)
+    drain.run(Keeper(counters, drain.open_starts).pass_by)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 from types import FrameType
+from typing import Protocol
 from uuid import UUID
 
 import msgspec
@@ -25,6 +26,7 @@ from billing.backlog import WalBacklog, beyond
 from billing.batch import Position
 from billing.errors import WalDirectoryBusy
 from billing.models import WalOffset
+from billing.records import Start
 from billing.tail import Tail
 from billing.usage import UsageRow
 from billing.wal_format import Segment, segments
@@ -39,6 +41,12 @@ FIRST_RETRY_SECONDS = 0.1
 LAST_RETRY_SECONDS = 5.0
 LOCK_FILE = "drain.lock"
 REFUSED_FILE = "refused.jsonl"
+
+
+class Between(Protocol):
+    """What is done between batches."""
+
+    def __call__(self, *, caught_up: bool) -> None: ...
 
 
 class Drain:
@@ -82,14 +90,23 @@ class Drain:
         """Make :meth:`run` store what is there and return. A plain flag, so it is safe in a signal handler."""
         self._stopping = True
 
-    def run(self) -> None:
-        """Drain until stopped. Once stopped it does not wait for a database that is away."""
+    def open_starts(self) -> list[Start]:
+        """Return the STARTs read whose requests are not stored."""
+        return [start for tail in self._tails.values() for start in tail.open_starts()]
+
+    def run(self, between: Between = lambda *, caught_up: None) -> None:
+        """Drain until stopped. Once stopped it does not wait for a database that is away.
+
+        ``between`` is called after each batch, told whether the logs were read to their end; it may raise
+        django.db.Error.
+        """
         pause = FIRST_RETRY_SECONDS
         while True:
             stopping = self._stopping
             self.passed_at = time.monotonic()
             try:
                 more = self.step()
+                between(caught_up=not more)
             except Error as error:
                 connection.close()
                 if stopping:

@@ -210,6 +210,49 @@ class UsageRollup(models.Model):
         return f"{self.tenant_id} {self.starts_at:%Y-%m-%d %H:%M}"
 
 
+class BudgetWindow(models.Model):
+    """What was spent of a budget in one of its periods, kept by the drain in the transaction that inserts the rows.
+
+    A new period is a new row, so that no job resets anything. ``starts_at`` is 1970 for a budget without periods.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    budget_id = models.UUIDField()
+    tenant_id = models.UUIDField()
+    starts_at = models.DateTimeField()
+    spent_pico = models.DecimalField(max_digits=38, decimal_places=0, default=0)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=("budget_id", "starts_at"), name="budget_window_once"),
+            models.CheckConstraint(name="spent_not_negative", condition=Q(spent_pico__gte=0)),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.budget_id} {self.starts_at:%Y-%m-%d}"
+
+
+class BudgetAlert(models.Model):
+    """So many percent of a budget were spent: raised once for each period and percentage, and never changed."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    budget_id = models.UUIDField()
+    tenant_id = models.UUIDField()
+    starts_at = models.DateTimeField()
+    percent = models.PositiveSmallIntegerField()
+    #: As of the moment it was raised.
+    spent_pico = models.DecimalField(max_digits=38, decimal_places=0)
+    limit_pico = models.PositiveBigIntegerField()
+    raised_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("budget_id", "starts_at", "percent"), name="budget_alert_once"),)
+        indexes = (models.Index(fields=("tenant_id", "-raised_at"), name="alerts_by_tenant"),)
+
+    def __str__(self) -> str:
+        return f"{self.percent} % of {self.budget_id}"
+
+
 class WalOffset(models.Model):
     """How far a writer's log is stored. Moved by the drain in the transaction that inserts the rows it covers."""
 

@@ -26,9 +26,15 @@ REFUSED_RECORDS = Counter(
     "hearth_wal_refused_records", "Usage rows that the database refuses, kept in refused.jsonl.", registry=None
 )
 
+BUDGET_RECOUNTS = Counter(
+    "hearth_budget_recounts",
+    "Times a tenant's budget counters were set anew: new, changed, lost, or not equal to what is stored.",
+    registry=None,
+)
+
 #: What a process that writes usage shows, and what the drain does.
 WRITER = (APPENDED_BYTES, APPEND_ERRORS)
-DRAIN = (DRAINED_RECORDS, REFUSED_RECORDS)
+DRAIN = (DRAINED_RECORDS, REFUSED_RECORDS, BUDGET_RECOUNTS)
 
 
 class Backlog(Collector):

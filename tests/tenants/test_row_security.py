@@ -17,6 +17,8 @@ from django.db.utils import DatabaseError
 from django.utils import timezone
 
 from billing.models import (
+    BudgetAlert,
+    BudgetWindow,
     LedgerAccount,
     LedgerEntry,
     LedgerTransaction,
@@ -118,6 +120,17 @@ ROWS: dict[str, Callable[[Customer], object]] = {
         tenant_id=customer.tenant.id,
         project_id=customer.project.id,
         model_name="demo",
+    ),
+    "billing_budgetwindow": lambda customer: BudgetWindow.objects.create(
+        budget_id=new_id(), tenant_id=customer.tenant.id, starts_at=datetime(2026, 1, 1, tzinfo=UTC)
+    ),
+    "billing_budgetalert": lambda customer: BudgetAlert.objects.create(
+        budget_id=new_id(),
+        tenant_id=customer.tenant.id,
+        starts_at=datetime(2026, 1, 1, tzinfo=UTC),
+        percent=80,
+        spent_pico=8,
+        limit_pico=10,
     ),
     "billing_ledgeraccount": lambda customer: LedgerAccount.objects.create(
         tenant_id=customer.tenant.id, kind="receivable", currency="USD"

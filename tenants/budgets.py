@@ -1,0 +1,132 @@
+"""Create, change and archive budgets. What was spent of them is in ``billing.spending``.
+
+A change is in force at every gateway within a second; what is left of a budget follows as soon as the drain's keeper
+has counted again (see ``billing.keeper``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict, Unpack
+
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from tenants import audit, epoch
+from tenants.audit import Actor
+from tenants.errors import AlreadyExists, BadName, NotAllowed
+from tenants.models import Budget
+from tenants.subjects import Subject, subject_of
+
+#: $9.2 million, what a counter of 64 bits holds.
+LARGEST_LIMIT_PICO = 2**63 - 1
+MOST_ALERTS = 10
+FIELDS = ("limit_pico", "action", "alert_percents")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a new budget says. The period never changes: another period is another budget."""
+
+    limit_pico: int
+    period: str = Budget.Period.MONTH.value
+    action: str = Budget.Action.BLOCK.value
+    alert_percents: Sequence[int] = ()
+
+
+class Changes(TypedDict, total=False):
+    """What may change of a budget."""
+
+    limit_pico: int
+    action: str
+    alert_percents: Sequence[int]
+
+
+@transaction.atomic
+def create(actor: Actor, subject: Subject, terms: Terms) -> Budget:
+    """Create a budget in the tenant's currency; what was spent in the running period counts.
+
+    Raises BadName for a value that is not allowed, AlreadyExists where the subject has one of that period.
+    """
+    if terms.period not in Budget.Period.values:
+        raise BadName("period", terms.period, " | ".join(Budget.Period.values))
+    values = _checked({name: getattr(terms, name) for name in FIELDS})
+    try:
+        with transaction.atomic():
+            budget = Budget.objects.create(
+                tenant=subject.tenant,
+                project=subject.project,
+                key=subject.key,
+                model_name=subject.model_name,
+                period=terms.period,
+                currency=subject.tenant.currency,
+                **values,
+            )
+    except IntegrityError:
+        raise AlreadyExists("budget", terms.period) from None
+    _record(actor, "budget.created", budget, before=None, after=values)
+    return budget
+
+
+@transaction.atomic
+def change(actor: Actor, budget: Budget, **changes: Unpack[Changes]) -> Budget:
+    """Change these fields; in force for what comes, in the running period too. Raises BadName, NotAllowed."""
+    locked = _locked(budget)
+    if locked.archived_at is not None:
+        raise NotAllowed("budget", str(locked.id), "archived")
+    before = {name: getattr(locked, name) for name in FIELDS}
+    after = _checked({**before, **changes})
+    if after == before:
+        return locked
+    for name, value in after.items():
+        setattr(locked, name, value)
+    locked.save(update_fields=list(FIELDS))
+    _record(actor, "budget.changed", locked, before=before, after=after)
+    return locked
+
+
+@transaction.atomic
+def archive(actor: Actor, budget: Budget) -> Budget:
+    """Let the budget bound nothing any more; its figures stay. Doing it twice changes nothing."""
+    locked = _locked(budget)
+    if locked.archived_at is not None:
+        return locked
+    locked.archived_at = timezone.now()
+    locked.save(update_fields=["archived_at"])
+    _record(actor, "budget.archived", locked, before={name: getattr(locked, name) for name in FIELDS}, after=None)
+    return locked
+
+
+def _locked(budget: Budget) -> Budget:
+    rows = Budget.objects.select_for_update(of=("self",)).select_related("tenant", "project", "key")
+    return rows.get(id=budget.id)
+
+
+def _record(
+    actor: Actor, action: str, budget: Budget, *, before: dict[str, Any] | None, after: dict[str, Any] | None
+) -> None:
+    who = {**subject_of(budget).describe(), "period": budget.period}
+    audit.record(
+        actor,
+        action,
+        ("budget", budget.id),
+        tenant=budget.tenant,
+        before=None if before is None else {**who, **before},
+        after=None if after is None else {**who, **after},
+    )
+    epoch.bump()
+
+
+def _checked(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values with alerts sorted and each named once. Raises BadName."""
+    limit_pico, action = values["limit_pico"], values["action"]
+    if not 0 <= limit_pico <= LARGEST_LIMIT_PICO:
+        raise BadName("limit_pico", str(limit_pico), f"a whole number from 0 to {LARGEST_LIMIT_PICO}")
+    if action not in Budget.Action.values:
+        raise BadName("action", str(action), " | ".join(Budget.Action.values))
+    percents = sorted(set(values["alert_percents"]))
+    if len(percents) > MOST_ALERTS or any(not 1 <= percent <= 100 for percent in percents):
+        shown = ", ".join(str(percent) for percent in percents)
+        raise BadName("alert_percents", shown, f"at most {MOST_ALERTS} whole numbers from 1 to 100")
+    return {"limit_pico": limit_pico, "action": str(action), "alert_percents": percents}

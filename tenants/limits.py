@@ -1,0 +1,102 @@
+"""Set and remove limits: requests and tokens a minute, and requests at once. In force everywhere within a second."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from django.db import transaction
+
+from tenants import audit, epoch
+from tenants.audit import Actor
+from tenants.errors import BadName
+from tenants.models import Limit, Tenant
+from tenants.subjects import Subject, subject_of
+
+LARGEST = {
+    "requests_per_minute": 2**31 - 1,
+    "tokens_per_minute": 10**12,
+    "concurrent_requests": 2**31 - 1,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What a limit allows. For each: None is unlimited and 0 admits nothing."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    concurrent_requests: int | None = None
+
+
+@transaction.atomic
+def set_limit(actor: Actor, subject: Subject, figures: Figures) -> Limit:
+    """Make this the subject's limit, whatever it was before; the same again changes nothing.
+
+    Raises BadName for a figure out of range, and where there is none at all.
+    """
+    _check(figures)
+    # The tenant's row stands for all its limits, so that two who set the same one for the first time take turns.
+    Tenant.objects.select_for_update().get(id=subject.tenant.id)
+    who = {"tenant": subject.tenant, "project": subject.project, "key": subject.key, "model_name": subject.model_name}
+    limit = Limit.objects.filter(**who).first()
+    before = None if limit is None else asdict(figures_of(limit))
+    after = asdict(figures)
+    if limit is None:
+        limit = Limit.objects.create(**who, **after)
+    elif before == after:
+        return limit
+    else:
+        for name, value in after.items():
+            setattr(limit, name, value)
+        limit.save(update_fields=list(after))
+    _record(actor, "limit.set", limit, before=before, after=after)
+    return limit
+
+
+@transaction.atomic
+def remove(actor: Actor, limit: Limit) -> None:
+    """Lift a limit. One that is gone already changes nothing."""
+    locked = Limit.objects.select_for_update(of=("self",)).select_related("tenant", "project", "key")
+    found = locked.filter(id=limit.id).first()
+    if found is None:
+        return
+    _record(actor, "limit.removed", found, before=asdict(figures_of(found)), after=None)
+    found.delete()
+
+
+def figures_of(limit: Limit) -> Figures:
+    """Return what the limit allows."""
+    return Figures(
+        requests_per_minute=limit.requests_per_minute,
+        tokens_per_minute=limit.tokens_per_minute,
+        concurrent_requests=limit.concurrent_requests,
+    )
+
+
+def _record(
+    actor: Actor,
+    action: str,
+    limit: Limit,
+    *,
+    before: dict[str, int | None] | None,
+    after: dict[str, int | None] | None,
+) -> None:
+    who = subject_of(limit).describe()
+    audit.record(
+        actor,
+        action,
+        ("limit", limit.id),
+        tenant=limit.tenant,
+        before=None if before is None else {**who, **before},
+        after=None if after is None else {**who, **after},
+    )
+    epoch.bump()
+
+
+def _check(figures: Figures) -> None:
+    values = asdict(figures)
+    if all(value is None for value in values.values()):
+        raise BadName("limit", "nothing", f"at least one of {', '.join(values)}")
+    for name, value in values.items():
+        if value is not None and not 0 <= value <= LARGEST[name]:
+            raise BadName(name, str(value), f"a whole number from 0 to {LARGEST[name]}, or null for unlimited")

@@ -1,0 +1,73 @@
+"""Whom a limit or a budget is for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from tenants.errors import NotAllowed, NotFound
+from tenants.models import ApiKey, Budget, Limit, Project, Tenant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A tenant, or one of its projects or keys; of one served model, or with an empty name of all together."""
+
+    tenant: Tenant
+    project: Project | None = None
+    key: ApiKey | None = None
+    model_name: str = ""
+
+    @property
+    def is_tenants_own(self) -> bool:
+        """True where it is for the tenant as a whole: what only an operator may set."""
+        return self.project is None and self.key is None
+
+    def describe(self) -> dict[str, str | None]:
+        """Return it for the audit log."""
+        return {
+            "project": self.project.slug if self.project else None,
+            "key": self.key.public_id if self.key else None,
+            "model": self.model_name or None,
+        }
+
+
+def subject(tenant: Tenant, *, project: str | None = None, key: UUID | None = None, model_name: str = "") -> Subject:
+    """Return the subject with this project (its slug) or key (its id); whether the model exists is the caller's to ask.
+
+    Raises NotFound for a project or key that is not the tenant's, NotAllowed for both together, for an archived
+    project or tenant and for a revoked key.
+    """
+    if project is not None and key is not None:
+        raise NotAllowed("project", project, "given together with a key; name one of them")
+    if tenant.state == Tenant.State.ARCHIVED:
+        raise NotAllowed("tenant", tenant.slug, tenant.state)
+    return Subject(
+        tenant=tenant,
+        project=_project(tenant, project) if project is not None else None,
+        key=_key(tenant, key) if key is not None else None,
+        model_name=model_name,
+    )
+
+
+def subject_of(bound: Limit | Budget) -> Subject:
+    """Return whom this limit or budget is for."""
+    return Subject(tenant=bound.tenant, project=bound.project, key=bound.key, model_name=bound.model_name)
+
+
+def _project(tenant: Tenant, slug: str) -> Project:
+    found = Project.objects.filter(tenant=tenant, slug=slug).first()
+    if found is None:
+        raise NotFound("project", slug)
+    if found.archived_at is not None:
+        raise NotAllowed("project", slug, "archived")
+    return found
+
+
+def _key(tenant: Tenant, key_id: UUID) -> ApiKey:
+    found = ApiKey.objects.filter(tenant=tenant, id=key_id).first()
+    if found is None:
+        raise NotFound("key", str(key_id))
+    if found.revoked_at is not None:
+        raise NotAllowed("key", found.public_id, "revoked")
+    return found

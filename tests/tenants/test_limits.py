@@ -1,0 +1,115 @@
+"""Limits: set, replaced and lifted, each change audited and told to every gateway."""
+
+from __future__ import annotations
+
+import pytest
+
+from tenants import epoch, keys, limits, snapshot
+from tenants.audit import Actor
+from tenants.errors import BadName, NotAllowed, NotFound
+from tenants.limits import Figures
+from tenants.models import AuditEntry, Limit, Tenant
+from tenants.subjects import Subject, subject
+from tests.tenants.customers import OPERATOR, Customer
+
+
+def caller(customer: Customer) -> snapshot.Caller:
+    """Return the customer's key as a gateway sees it now."""
+    return snapshot.load().authenticate(customer.secret)
+
+
+def test_a_limit_is_seen_by_the_caller_it_is_for_and_by_no_other(acme: Customer, globex: Customer) -> None:
+    limits.set_limit(OPERATOR, Subject(tenant=acme.tenant), Figures(requests_per_minute=60))
+    limits.set_limit(OPERATOR, Subject(tenant=acme.tenant, project=acme.project), Figures(tokens_per_minute=1000))
+    limits.set_limit(
+        OPERATOR, Subject(tenant=acme.tenant, key=acme.key, model_name="demo"), Figures(concurrent_requests=2)
+    )
+    assert [
+        (line.scope, line.model_name, line.requests_per_minute, line.tokens_per_minute, line.concurrent_requests)
+        for line in caller(acme).limits
+    ] == [
+        ("tenant", "", 60, None, None),
+        ("project", "", None, 1000, None),
+        ("key", "demo", None, None, 2),
+    ]
+    assert caller(globex).limits == ()
+
+
+def test_setting_a_limit_again_replaces_it_and_says_what_it_was(acme: Customer) -> None:
+    whole = Subject(tenant=acme.tenant)
+    first = limits.set_limit(OPERATOR, whole, Figures(requests_per_minute=60))
+    before = epoch.current()
+    second = limits.set_limit(OPERATOR, whole, Figures(tokens_per_minute=500))
+    assert second.id == first.id
+    assert limits.figures_of(Limit.objects.get()) == Figures(tokens_per_minute=500)
+    assert epoch.current() == before + 1
+    entry = AuditEntry.objects.filter(action="limit.set").latest("id")
+    assert (entry.actor, entry.tenant_id, entry.object_id) == (OPERATOR.name, acme.tenant.id, str(first.id))
+    who = {"project": None, "key": None, "model": None}
+    assert entry.before == {**who, "requests_per_minute": 60, "tokens_per_minute": None, "concurrent_requests": None}
+    assert entry.after == {**who, "requests_per_minute": None, "tokens_per_minute": 500, "concurrent_requests": None}
+
+
+def test_setting_the_same_limit_again_changes_nothing(acme: Customer) -> None:
+    whole = Subject(tenant=acme.tenant)
+    limits.set_limit(OPERATOR, whole, Figures(requests_per_minute=60))
+    before = epoch.current(), AuditEntry.objects.count()
+    limits.set_limit(OPERATOR, whole, Figures(requests_per_minute=60))
+    assert (epoch.current(), AuditEntry.objects.count()) == before
+
+
+def test_a_lifted_limit_bounds_nobody_and_is_lifted_once(acme: Customer) -> None:
+    limit = limits.set_limit(OPERATOR, Subject(tenant=acme.tenant), Figures(requests_per_minute=0))
+    limits.remove(OPERATOR, limit)
+    assert caller(acme).limits == ()
+    before = AuditEntry.objects.count()
+    limits.remove(OPERATOR, limit)
+    assert AuditEntry.objects.count() == before
+    assert AuditEntry.objects.latest("id").action == "limit.removed"
+
+
+@pytest.mark.parametrize(
+    ("figures", "kind"),
+    [
+        (Figures(), "limit"),
+        (Figures(requests_per_minute=-1), "requests_per_minute"),
+        (Figures(requests_per_minute=2**31), "requests_per_minute"),
+        (Figures(tokens_per_minute=10**12 + 1), "tokens_per_minute"),
+        (Figures(concurrent_requests=2**31), "concurrent_requests"),
+    ],
+)
+def test_a_figure_out_of_range_is_refused_by_name(acme: Customer, figures: Figures, kind: str) -> None:
+    with pytest.raises(BadName) as refused:
+        limits.set_limit(OPERATOR, Subject(tenant=acme.tenant), figures)
+    assert refused.value.kind == kind
+    assert not Limit.objects.exists()
+
+
+def test_a_strangers_project_and_key_do_not_exist(acme: Customer, globex: Customer) -> None:
+    with pytest.raises(NotFound):
+        subject(acme.tenant, key=globex.key.id)
+    with pytest.raises(NotFound):
+        subject(acme.tenant, project="no-such")
+    assert subject(acme.tenant, project="default").project == acme.project != globex.project
+
+
+def test_nothing_is_set_for_what_is_closed_or_named_twice(acme: Customer) -> None:
+    keys.revoke(OPERATOR, acme.key)
+    with pytest.raises(NotAllowed):
+        subject(acme.tenant, key=acme.key.id)
+    with pytest.raises(NotAllowed):
+        subject(acme.tenant, project="default", key=acme.key.id)
+    acme.tenant.state = Tenant.State.ARCHIVED
+    with pytest.raises(NotAllowed):
+        subject(acme.tenant)
+
+
+def test_the_audit_names_whom_the_limit_is_for(acme: Customer) -> None:
+    actor = Actor(kind="key", name=acme.key.public_id)
+    limits.set_limit(
+        actor, Subject(tenant=acme.tenant, key=acme.key, model_name="demo"), Figures(requests_per_minute=1)
+    )
+    entry = AuditEntry.objects.latest("id")
+    assert entry.actor_kind == "key"
+    assert entry.after is not None
+    assert (entry.after["key"], entry.after["model"]) == (acme.key.public_id, "demo")
