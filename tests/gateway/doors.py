@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from typing import Any
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 from gateway.admission import Admission, Demand, Ticket
 from gateway.errors import GatewayError
+from gateway.local import Rank
+from gateway.renewal import LEASE_SECONDS
 from gateway.turns import Turns
 from tenants.ids import KeyId, ProjectId, TenantId, new_id
 from tenants.registry import Policy
 from tenants.scopes import BudgetLine, LimitLine, Period, Scope
 from tenants.snapshot import Caller
 
+ALONE = Rank()
+OPEN = LimitLine(
+    id=UUID(int=0),
+    scope="tenant",
+    model_name="",
+    requests_per_minute=None,
+    tokens_per_minute=None,
+    concurrent_requests=None,
+)
 
-def line(scope: Scope = "tenant", model_name: str = "", **figures: int | None) -> LimitLine:
+
+def line(scope: Scope = "tenant", model_name: str = "", **figures: int) -> LimitLine:
     """Return a limit with these figures; what is not named is unlimited."""
-    named = {"requests_per_minute": None, "tokens_per_minute": None, "concurrent_requests": None, **figures}
-    return LimitLine(id=uuid4(), scope=scope, model_name=model_name, **named)
+    return replace(OPEN, id=uuid4(), scope=scope, model_name=model_name, **cast(Any, figures))
 
 
 def budget(limit_pico: int, scope: Scope = "tenant", period: Period = "total", model_name: str = "") -> BudgetLine:
@@ -63,10 +77,35 @@ def demand(who: Caller, **changes: Any) -> Demand:
     return Demand(caller=who, **{**usual, **changes})
 
 
-def door(url: str | None = None, timeout_seconds: float = 5.0, **options: Any) -> Admission:
-    """Return admission with this Redis for limits and answers, the session's unless one is named."""
-    talk = Turns(url or os.environ["REDIS_URL"], timeout_seconds=timeout_seconds)
-    return Admission(talk, talk, **options)
+class Doors:
+    """Gateways' doors, closed with the block."""
+
+    def __init__(self) -> None:
+        self._talks: list[Turns] = []
+
+    async def __aenter__(self) -> Doors:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for talk in self._talks:
+            await talk.close()
+
+    def __call__(
+        self,
+        url: str | None = None,
+        timeout_seconds: float = 30.0,
+        cache_url: str | None = None,
+        rank: Rank = ALONE,
+        lease_seconds: float = LEASE_SECONDS,
+    ) -> Admission:
+        """Return admission with this Redis for limits, the session's unless one is named, and this one for answers."""
+        talk = self._talk(url or os.environ["REDIS_URL"], timeout_seconds)
+        cache = talk if cache_url is None else self._talk(cache_url, timeout_seconds)
+        return Admission(talk, cache, rank=lambda: rank, lease_seconds=lease_seconds)
+
+    def _talk(self, url: str, timeout_seconds: float) -> Turns:
+        self._talks.append(Turns(url, timeout_seconds=timeout_seconds))
+        return self._talks[-1]
 
 
 async def tried(gate: Admission, asked: Demand) -> Ticket | GatewayError:
@@ -75,3 +114,10 @@ async def tried(gate: Admission, asked: Demand) -> Ticket | GatewayError:
         return await gate.admit(asked)
     except GatewayError as refusal:
         return refusal
+
+
+async def until(true: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until it is; a minute at most."""
+    async with asyncio.timeout(60):
+        while not await true():  # noqa: ASYNC110 - Redis tells nobody
+            await asyncio.sleep(0.05)
