@@ -13,7 +13,7 @@ from django.conf import settings
 from billing.errors import WalError
 from gateway import telemetry
 from gateway.delivery import Send, deliver
-from gateway.errors import BodyTooLarge, BodyTooSlow, GatewayError, Unavailable
+from gateway.errors import BadRequest, BodyTooLarge, BodyTooSlow, GatewayError, Unavailable
 from gateway.messages import JSON, Incoming, Outgoing
 from gateway.pipeline import Pipeline
 from gateway.wire.table import speaking
@@ -115,7 +115,9 @@ class GatewayApp:
         body = Body(receive)
         try:
             incoming = await self._read(scope, body, interrupt)
-        except ClientGone:
+        except ClientGone:  # or it stays and wants an answer to a body that is not framed as its headers say
+            broken = BadRequest("The body broke off, or is not framed as its headers say.", "body_broken")
+            await self._send(send, _refused(broken, scope["path"]), interrupt)
             return
         except GatewayError as error:
             if isinstance(error, BodyTooLarge):

@@ -11,6 +11,8 @@ from hearth.instance import Instance
 #: Seconds that a role may take to finish what it has begun; then it is killed.
 STREAMS_GRACE_SECONDS = 30.0
 TASKS_GRACE_SECONDS = 15.0
+#: For the head of a request; its body has HEARTH_BODY_TIMEOUT_SECONDS of its own.
+HEAD_TIMEOUT_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +27,9 @@ class Role:
 
 def _granian(instance: Instance, port: int) -> list[str]:
     """Without ``--respawn-failed-workers`` a killed worker ends the whole server."""
-    options = ["--interface", "asgi", "--host", instance.host, "--port", str(port), "--workers", "1"]
+    # HTTP/2 would be another parser for strangers to try, and balancers speak HTTP/1.1 to what is behind them.
+    options = ["--interface", "asgi", "--host", instance.host, "--port", str(port), "--workers", "1", "--http", "1"]
+    options += ["--http1-header-read-timeout", str(HEAD_TIMEOUT_MS)]
     options += ["--loop", "uvloop", "--respawn-failed-workers", "--log-level", "warning"]
     options += ["--workers-kill-timeout", str(int(STREAMS_GRACE_SECONDS))]
     return [sys.executable, "-m", "granian", *options, "hearth.asgi:application"]
@@ -38,7 +42,8 @@ def _celery_worker(name: str, instance: Instance, *, queue: str, pool: str, conc
 
 
 def _gateway(instance: Instance) -> list[str]:
-    return _granian(instance, instance.port)
+    server = _granian(instance, instance.port)
+    return [*server[:-1], "--no-ws", server[-1]]
 
 
 def _portal(instance: Instance) -> list[str]:

@@ -56,10 +56,11 @@ async def test_a_body_that_does_not_come_is_given_up_with_408(gateway: Gateway) 
     assert gateway.records() == []
 
 
-async def test_a_client_that_leaves_before_its_body_is_complete_gets_nothing(gateway: Gateway) -> None:
+async def test_a_body_that_breaks_off_is_a_bad_request_that_nothing_comes_of(gateway: Gateway) -> None:
     exchange = gateway.exchange(pieces=())
     exchange.disconnect.set()
-    assert (await exchange.run()).sent == []
+    asked = await exchange.run()
+    assert (asked.status, asked.error["code"]) == (400, "body_broken")
     assert gateway.records() == []
 
 

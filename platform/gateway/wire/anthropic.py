@@ -150,7 +150,7 @@ class CountTokens(_Anthropic):
 
 def _blocks(body: dict[str, Any]) -> list[dict[str, Any]]:
     """Return whatever may carry a mark: blocks of messages, those inside tool results, the system prompt, tools."""
-    found: list[Any] = [*body.get("tools", ()), body]
+    found: list[Any] = [*(body.get("tools") or ()), body]
     for holder in ({"content": body.get("system")}, *body["messages"]):
         if isinstance(holder.get("content"), list):
             found.extend(holder["content"])
