@@ -6,11 +6,15 @@ Charged, by how the request ended (``state``) and how many tokens came out of it
     complete        prompt classes              prompt classes + completion
     client_gone     prompt classes (the engine  prompt classes + what was made until
                     did that work)              the client left
+    refused         prompt classes: none where  prompt classes + what was delivered
+                    the engine refused
     engine_error    nothing                     prompt classes + what was delivered
     interrupted     nothing                     estimated prompt + what was streamed
     prediction hit  the fixed price of a hit, whatever the tokens
 
-``interrupted`` means that the gateway itself died. A charge of nothing still names its price version, so that it is
+``refused`` in the middle of an answer: its key or its budget was at an end. ``interrupted`` means that the gateway
+itself died. Which moment leads to which state and to which tokens, streamed or not, is the table "What an answer costs
+that does not come to its end" in docs/api.md. A charge of nothing still names its price version, so that it is
 a decision and not a gap; where there is no price there is no charge at all and the row waits as unrated.
 """
 

@@ -93,16 +93,13 @@ class Meter:
         now = time.perf_counter()
         if self.first_token_at is None:
             self.first_token_at = now
-        self.streamed_tokens += tokens
+        total = self.streamed_tokens + tokens
         if now - self._last_progress >= PROGRESS_SECONDS:
             self._last_progress = now
             self._append(
-                Progress(
-                    request_id=RequestId(self._trace.request_id),
-                    completion_tokens=self.streamed_tokens,
-                    at_ns=time.time_ns(),
-                )
+                Progress(request_id=RequestId(self._trace.request_id), completion_tokens=total, at_ns=time.time_ns())
             )
+        self.streamed_tokens = total  # what could not be written down is not passed on either
 
     def delivered(self) -> Usage:
         """Return what a cut answer took: the prompt by estimate, and the tokens that were passed on."""
@@ -158,6 +155,7 @@ class Meter:
             tokens = end.prompt_tokens + end.cached_prompt_tokens + end.completion_tokens if end is not None else 0
             self.ticket.settle(tokens=tokens, amount_pico=0)
         if end is not None:
+            self._trace.ended = end.state
             telemetry.ended(self._call.endpoint, self._model.name, end)
 
     def _owe(self, end: End) -> None:

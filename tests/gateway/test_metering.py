@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import pytest
 from billing.records import encode
 from billing.wal_format import FRAME
 from tests.gateway.engines import CHUNKS, delta, events, streaming
-from tests.gateway.world import DOORS, HELLO, STREAMED, Gateway
+from tests.gateway.world import DOORS, HELLO, STREAMED, Gateway, until
 
 pytestmark = pytest.mark.parametrize("gateway", DOORS, indirect=True)
 
@@ -40,15 +41,42 @@ async def test_what_cannot_be_metered_is_not_served(gateway: Gateway, body: dict
 
 
 @pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["whole", "stream"])
-async def test_an_end_that_cannot_be_written_is_not_called_a_success(gateway: Gateway, body: dict[str, Any]) -> None:
+async def test_an_end_that_cannot_be_written_is_not_called_a_success_and_is_written_later(
+    gateway: Gateway, body: dict[str, Any]
+) -> None:
     await gateway.ask({**body, "temperature": 1})
     start_bytes = FRAME.size + len(encode(gateway.starts()[0]))
     with full_disk(gateway, room_bytes=start_bytes + 8):  # a START fits, an END does not
         got = await gateway.ask(body)
-    assert (len(gateway.starts()), len(gateway.ends())) == (2, 1)
+        assert (len(gateway.starts()), len(gateway.ends())) == (2, 1)
     assert b"usage_log_unavailable" in got.body
     assert b"[DONE]" not in got.body
     assert gateway.loads() == [0, 0]
+    await until(lambda: len(gateway.ends()) == 2)
+    end = gateway.ends()[1]
+    assert (end.state, end.prompt_tokens, end.completion_tokens) == ("engine_error", 0, 0)
+
+
+async def test_at_the_logs_cap_what_runs_is_metered_and_nothing_new_is_served(gateway: Gateway) -> None:
+    room = gateway.runtime.wal.room
+    assert room is not None
+    await gateway.ask()
+    gateway.let_all_say(streaming(events(CHUNKS[:2], done=False), then_wait=True))
+    running = gateway.exchange({**STREAMED, "temperature": 1})
+    work = asyncio.ensure_future(running.run())
+    await until(lambda: b"Hel" in running.body)
+    cap, room.max_bytes = room.max_bytes, 1
+    await until(lambda: room.occupancy().is_full)
+    for body in (HELLO, {**HELLO, "temperature": 1}):  # the first would be answered from memory
+        got = await gateway.ask(body)
+        assert (got.status, got.error["code"]) == (503, "usage_log_unavailable")
+    running.disconnect.set()
+    await work
+    await until(lambda: [end.state for end in gateway.ends()] == ["complete", "client_gone"])
+    assert len(gateway.starts()) == 2
+    room.max_bytes = cap
+    await until(lambda: not room.occupancy().is_full)
+    assert (await gateway.ask()).answer_headers["x-cache"] == "hit"
 
 
 async def test_a_hit_that_cannot_be_metered_is_not_served(gateway: Gateway) -> None:
