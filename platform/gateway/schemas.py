@@ -76,7 +76,6 @@ def parse(wire: Wire, raw: bytes) -> Call:
             "invalid_value",
             "n",
         )
-    options = body.get("stream_options") or {}
     stream = bool(body.get("stream"))
     if stream and not wire.streams:
         raise BadRequest(f"{wire.path} does not stream; leave 'stream' out.", "invalid_value", "stream")
@@ -85,7 +84,7 @@ def parse(wire: Wire, raw: bytes) -> Call:
         body=body,
         model=model,
         stream=stream,
-        include_usage=bool(options.get("include_usage")),
+        include_usage=wire.tells_usage(body),
         max_new_tokens=wire.max_new_tokens(body),
         choices=choices,
     )

@@ -16,11 +16,11 @@ from gateway.costs import DEFAULT_NEW_TOKENS
 from gateway.errors import BadRequest
 from gateway.schemas import MAX_BRACKETS, MAX_CHOICES, MAX_DEPTH, STRIPPED, Call
 from gateway.wire.base import Wire
-from gateway.wire.fields import MAX_MESSAGES
+from gateway.wire.fields import MAX_INPUTS, MAX_MESSAGES
 from gateway.wire.table import ENDPOINTS
 from tenants import keyspace
 from tenants.ids import RevisionId, TenantId, new_id
-from tests.gateway.test_limits import caller
+from tests.gateway.doors import caller
 
 CHAT = ENDPOINTS["/v1/chat/completions"]
 COMPLETIONS = ENDPOINTS["/v1/completions"]
@@ -220,13 +220,13 @@ def test_a_batch_of_more_prompts_than_choices_is_refused() -> None:
     ],
 )
 def test_the_other_endpoints_field_is_the_engines_business(endpoint: Wire, body: dict[str, Any]) -> None:
-    asked = prompts.ask(parse(body, endpoint), caller(None), MODEL, {})
+    asked = prompts.ask(parse(body, endpoint), caller(), MODEL, {})
     assert len(asked.chain.links) == 1
 
 
 def test_the_length_that_routing_expects_fits_in_the_model() -> None:
     def expected(**limits: int) -> int:
-        return prompts.ask(parse({**HELLO, **limits}), caller(None), MODEL, {}).max_new_tokens
+        return prompts.ask(parse({**HELLO, **limits}), caller(), MODEL, {}).max_new_tokens
 
     assert [expected(), expected(max_tokens=5), expected(max_tokens=2**62), expected(max_tokens=5, n=3)] == [
         DEFAULT_NEW_TOKENS,
@@ -249,14 +249,14 @@ def test_the_length_that_routing_expects_fits_in_the_model() -> None:
 def test_a_session_is_named_by_header_cache_key_or_user(
     headers: dict[str, str], fields: dict[str, str], session: str | None
 ) -> None:
-    who = caller(None)
+    who = caller()
     asked = prompts.ask(parse({**HELLO, **fields}), who, MODEL, headers)
     assert asked.session == (keyspace.session_key(who, "demo", session) if session else None)
 
 
 def test_tools_come_before_the_messages_and_count_as_system_prompt() -> None:
-    plain = prompts.ask(parse(HELLO), caller(None), MODEL, {}).chain
-    tooled = prompts.ask(parse({**HELLO, "tools": [{"type": "function"}]}), caller(None), MODEL, {}).chain
+    plain = prompts.ask(parse(HELLO), caller(), MODEL, {}).chain
+    tooled = prompts.ask(parse({**HELLO, "tools": [{"type": "function"}]}), caller(), MODEL, {}).chain
     assert (len(plain.links), plain.system_links, len(tooled.links), tooled.system_links) == (1, 0, 2, 1)
 
 
@@ -265,24 +265,107 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
     max_leaves=8,
 )
-fields = st.sampled_from(
-    ["model", "messages", "prompt", "stream", "stream_options", "n", "max_tokens", "user", "tools", "seed", "x"]
-)
+CONVERSED: dict[str, Any] = {"messages": HELLO["messages"]}
+VALID: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": CONVERSED,
+    "/v1/completions": {"prompt": "Once"},
+    "/v1/responses": {"input": "Hello"},
+    "/v1/embeddings": {"input": ["Hello"]},
+    "/v1/messages": {**CONVERSED, "max_tokens": 5},
+    "/v1/messages/count_tokens": CONVERSED,
+    "/v1/tokenize": {"prompt": "Hello"},
+    "/v1/detokenize": {"tokens": [1]},
+}
+known = sorted({name for wire in ENDPOINTS.values() for name in wire.checks} - {"model"})
+others = ["stream_options", "tools", "seed", "metadata", "conversation", "x"]
+endpoints = st.sampled_from(list(ENDPOINTS.values()))
 
 
-@given(st.dictionaries(fields, json_values, max_size=6), st.sampled_from([CHAT, COMPLETIONS]))
-def test_any_json_is_either_refused_or_can_be_routed_and_sent(body: dict[str, Any], endpoint: Wire) -> None:
-    raw = json.dumps({**(HELLO if endpoint == CHAT else ONCE), **body}).encode()
+def test_every_endpoint_has_a_body_that_is_tried_here() -> None:
+    assert set(VALID) == set(ENDPOINTS)
+
+
+@given(st.dictionaries(st.sampled_from([*known, *others]), json_values, max_size=6), endpoints)
+def test_any_json_is_either_refused_or_can_be_routed_and_sent(body: dict[str, Any], wire: Wire) -> None:
+    raw = json.dumps({"model": "demo", **VALID[wire.path], **body}).encode()
     try:
-        call = schemas.parse(endpoint, raw)
+        call = schemas.parse(wire, raw)
     except BadRequest as error:
-        assert orjson.loads(error.body())["error"]["message"]
+        assert orjson.loads(wire.error_body(error))["error"]["message"]
         return
-    prompts.ask(call, caller(None), MODEL, {})
-    assert orjson.loads(engine_body(call, "salt"))["cache_salt"] == "salt"
+    wire.clamp(call.body, MODEL.context_length_tokens)
+    prompts.ask(call, caller(), MODEL, {})
+    assert orjson.loads(engine_body(call, "salt")).get("cache_salt") == ("salt" if wire.salted else None)
 
 
-@given(st.binary(max_size=60), st.sampled_from([CHAT, COMPLETIONS]))
-def test_any_bytes_are_answered_with_an_error_of_ours(raw: bytes, endpoint: Wire) -> None:
-    code, _ = refused(raw, endpoint)
+@given(st.binary(max_size=60), endpoints)
+def test_any_bytes_are_answered_with_an_error_of_ours(raw: bytes, wire: Wire) -> None:
+    code, _ = refused(raw, wire)
     assert code in {"invalid_json", "invalid_type", "missing_field"}
+
+
+@pytest.mark.parametrize("path", sorted(VALID))
+def test_a_field_that_is_missing_is_named_on_every_endpoint(path: str) -> None:
+    (first, *_) = VALID[path]
+    assert refused(orjson.dumps({"model": "demo"}), ENDPOINTS[path]) == ("missing_field", first)
+    assert refused(orjson.dumps(VALID[path]), ENDPOINTS[path]) == ("missing_field", "model")
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "value", "code"),
+    [
+        ("/v1/messages", "max_tokens", 0, "invalid_value"),
+        ("/v1/messages", "max_tokens", None, "missing_field"),
+        ("/v1/messages", "system", 1, "invalid_type"),
+        ("/v1/messages", "tools", {}, "invalid_type"),
+        ("/v1/messages", "metadata", [], "invalid_type"),
+        ("/v1/responses", "input", [], "invalid_value"),
+        ("/v1/responses", "input", 5, "invalid_type"),
+        ("/v1/responses", "max_output_tokens", "5", "invalid_type"),
+        ("/v1/responses", "instructions", ["x"], "invalid_type"),
+        ("/v1/responses", "previous_response_id", "resp_1", "unsupported_value"),
+        ("/v1/responses", "background", True, "unsupported_value"),
+        ("/v1/embeddings", "input", "", "invalid_value"),
+        ("/v1/embeddings", "input", [], "invalid_value"),
+        ("/v1/embeddings", "input", ["x"] * (MAX_INPUTS + 1), "invalid_value"),
+        ("/v1/embeddings", "encoding_format", "bytes", "invalid_value"),
+        ("/v1/embeddings", "stream", True, "invalid_value"),
+        ("/v1/detokenize", "tokens", "1", "invalid_type"),
+    ],
+)
+def test_what_an_endpoint_does_not_take_is_named(path: str, field: str, value: Any, code: str) -> None:
+    assert refused(orjson.dumps({"model": "demo", **VALID[path], field: value}), ENDPOINTS[path]) == (code, field)
+
+
+def test_one_list_of_tokens_may_be_as_long_as_it_is() -> None:
+    call = parse({"model": "demo", "input": [1] * (MAX_INPUTS + 1)}, ENDPOINTS["/v1/embeddings"])
+    assert (call.choices, call.max_new_tokens) == (0, None)
+
+
+def test_what_writes_nothing_expects_no_answer() -> None:
+    for wire in ENDPOINTS.values():
+        call = parse({"model": "demo", **VALID[wire.path]}, wire)
+        assert (prompts.ask(call, caller(), MODEL, {}).max_new_tokens > 0) == bool(wire.limits)
+
+
+def test_an_anthropic_user_is_a_session_and_a_free_count_is_none() -> None:
+    who, named = caller(), {"metadata": {"user_id": "u1"}}
+    asked = prompts.ask(parse({**HELLO, "max_tokens": 5, **named}, ENDPOINTS["/v1/messages"]), who, MODEL, {})
+    assert asked.session == keyspace.session_key(who, "demo", "u1")
+    counted = prompts.ask(parse(HELLO, ENDPOINTS["/v1/messages/count_tokens"]), who, MODEL, {"x-session-id": "s"})
+    assert (counted.session, counted.chain.links) == (None, ())
+
+
+def test_a_prompt_begins_as_before_when_its_cache_mark_moves_on() -> None:
+    def links(*blocks: dict[str, Any]) -> tuple[bytes, ...]:
+        messages = [{"role": "user", "content": [block]} for block in blocks]
+        call = parse({"model": "demo", "max_tokens": 5, "messages": messages}, ENDPOINTS["/v1/messages"])
+        return prompts.ask(call, WHO, MODEL, {}).chain.links
+
+    first, second = ({"type": "text", "text": text} for text in ("one", "two"))
+    mark = {"cache_control": {"type": "ephemeral"}}
+    before, after = links({**first, **mark}), links(first, {**second, **mark})
+    assert after[: len(before)] == before
+
+
+WHO = caller()

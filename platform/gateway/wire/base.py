@@ -92,6 +92,10 @@ class Wire:
         """Return the tokens that may be written for each choice; None leaves it to the model's context."""
         return next((body[name] for name in self.limits if body.get(name) is not None), None)
 
+    def tells_usage(self, body: Mapping[str, Any]) -> bool:
+        """Say whether the client asked for the events of kind ``usage``."""
+        return False
+
     def clamp(self, body: dict[str, Any], context_length_tokens: int) -> None:
         """Ask for no more tokens than the model's context holds.
 

@@ -82,6 +82,10 @@ class _Chunked(Wire):
     streams = True
     keeps = "both"
 
+    def tells_usage(self, body: Mapping[str, Any]) -> bool:
+        """Return ``stream_options.include_usage``."""
+        return bool((body.get("stream_options") or {}).get("include_usage"))
+
     def engine_body(self, body: Mapping[str, Any], *, stream: bool, salt: str) -> bytes:
         """Return the body for the engine; a stream's usage is always asked for."""
         asked: dict[str, Any] = {**body, "cache_salt": salt}
