@@ -70,8 +70,6 @@ class TenantPolicy(models.Model):
     cache_scope = models.CharField(max_length=16, choices=Scope.choices, default=Scope.TENANT)
     #: A new epoch empties the tenant's prefix cache on every engine.
     salt_epoch = models.PositiveIntegerField(default=1)
-    #: Requests a minute for the whole tenant; None is unlimited, 0 admits nothing.
-    requests_per_minute = models.PositiveIntegerField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:

@@ -25,10 +25,9 @@ class Policy:
     cache_ttl_seconds: int = 3600
     cache_scope: str = "tenant"
     salt_epoch: int = 1
-    requests_per_minute: int | None = None
 
 
-POLICY_FIELDS = ("cache_mode", "cache_ttl_seconds", "cache_scope", "salt_epoch", "requests_per_minute")
+POLICY_FIELDS = ("cache_mode", "cache_ttl_seconds", "cache_scope", "salt_epoch")
 
 
 @transaction.atomic
@@ -149,12 +148,10 @@ def _check_policy(values: dict[str, Any]) -> None:
     ):
         if values[field] not in choices:
             raise BadName(field, str(values[field]), " | ".join(choices))
-    if values["requests_per_minute"] is not None:
-        _check_number("requests_per_minute", values["requests_per_minute"], "or null for unlimited")
     for field in ("cache_ttl_seconds", "salt_epoch"):
         _check_number(field, values[field])
 
 
-def _check_number(field: str, value: object, *more: str) -> None:
+def _check_number(field: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
-        raise BadName(field, str(value), ", ".join(["a whole number from 0 to 2147483647", *more]))
+        raise BadName(field, str(value), "a whole number from 0 to 2147483647")

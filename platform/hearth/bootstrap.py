@@ -22,12 +22,14 @@ from catalogue import registry as catalogue
 from catalogue.models import ModelRevision
 from catalogue.registry import Description
 from hearth import cluster, env
-from tenants import keys, registry
+from tenants import keys, limits, registry
 from tenants.audit import SYSTEM
 from tenants.errors import KeyRefused, NotFound
 from tenants.ids import PLATFORM_SLUG
+from tenants.limits import Figures
 from tenants.models import Project, Tenant, User
 from tenants.registry import Policy
+from tenants.subjects import Subject
 from workers import deployments, operations
 from workers.engines.driver import TINY_MODEL
 from workers.models import Deployment, Pool
@@ -38,11 +40,13 @@ TINY_NAME = "hearth-tiny"
 DEMO_KEYS_FILE = "demo-keys.json"
 #: What the last start was asked for.
 WISH_FILE = "asked.json"
-#: (slug, name, policy). Generous, but finite: a runaway script is told so.
+#: (slug, name, policy).
 DEMO_TENANTS = (
-    ("acme", "Acme", Policy(cache_mode="all", requests_per_minute=6000)),
-    ("globex", "Globex", Policy(cache_mode="deterministic", requests_per_minute=6000)),
+    ("acme", "Acme", Policy(cache_mode="all")),
+    ("globex", "Globex", Policy(cache_mode="deterministic")),
 )
+#: Of each of them. Generous, but finite: a runaway script is told so.
+DEMO_LIMIT = Figures(requests_per_minute=6000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +181,10 @@ def _fulfil(revision: ModelRevision, wish: Mapping[str, Any], before: Mapping[st
 
 
 def _demo_tenant(slug: str, name: str, policy: Policy) -> DemoTenant:
+    is_new = not Tenant.objects.filter(slug=slug).exists()
     tenant = _tenant(slug, name, policy)
+    if is_new:
+        limits.set_limit(SYSTEM, Subject(tenant=tenant), DEMO_LIMIT)
     file = settings.DATA_DIR / DEMO_KEYS_FILE
     known: dict[str, str] = json.loads(file.read_text()) if file.is_file() else {}
     try:

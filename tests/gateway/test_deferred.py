@@ -14,7 +14,10 @@ from redis.asyncio import Redis
 
 import hearth.celery  # noqa: F401 - whoever sends a task needs the app configured first
 from gateway import tasks
-from tenants import keys, registry
+from tenants import keys
+from tenants.limits import Figures, set_limit
+from tenants.scopes import LimitLine
+from tenants.subjects import Subject
 from tests.gateway import world
 from tests.gateway.asgi import Exchange
 from tests.gateway.engines import answer, saying
@@ -90,8 +93,8 @@ async def test_an_id_that_is_none_is_not_found(gateway: Gateway, text: str) -> N
 
 async def test_a_deferred_request_counts_once_against_the_limit(gateway: Gateway) -> None:
     acme = gateway.world.acme
-    await in_database(lambda: registry.set_policy(OPERATOR, acme.tenant, requests_per_minute=2))
-    await until(lambda: _limit(gateway) == 2)
+    await in_database(lambda: set_limit(OPERATOR, Subject(tenant=acme.tenant), Figures(requests_per_minute=2)))
+    await until(lambda: bool(_limits(gateway)))
     accepted = await gateway.ask(headers=LATER)
     assert accepted.answer_headers["x-ratelimit-remaining-requests"] == "1"
     await work(accepted.json["id"])
@@ -153,5 +156,5 @@ async def test_a_deferred_request_waits_for_a_replica_as_any_other(gateway: Gate
     assert (await poll(gateway, ticket["id"])).json == answer()
 
 
-def _limit(gateway: Gateway) -> int | None:
-    return gateway.runtime.feed.view.callers.caller(gateway.world.acme.key.public_id).policy.requests_per_minute
+def _limits(gateway: Gateway) -> tuple[LimitLine, ...]:
+    return gateway.runtime.feed.view.callers.caller(gateway.world.acme.key.public_id).limits

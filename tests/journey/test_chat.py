@@ -91,8 +91,10 @@ def test_a_stream_is_metered_as_exactly_as_an_answer(front: Instance) -> None:
 
 def test_limits_are_told_and_hold(front: Instance) -> None:
     slug = f"limited-{uuid4().hex[:8]}"
-    made = front.operator("/tenants", {"slug": slug, "name": "Limited", "policy": {"requests_per_minute": 3}})
+    made = front.operator("/tenants", {"slug": slug, "name": "Limited"})
     assert made.status == 201, made
+    limited = front.operator(f"/tenants/{slug}/limits", {"requests_per_minute": 3}, method="PUT")
+    assert limited.status == 200, limited
     key = front.operator(f"/tenants/{slug}/keys", {"name": "k"}).json()["secret"]
     body = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
     answers = [front.call("/chat/completions", key, body) for _ in range(5)]

@@ -143,11 +143,11 @@ def test_an_operator_scales_suspends_and_sets_a_policy(used: World, signed_in: S
         assert answer.status_code == 400, wrong
         assert "Nothing was changed" in answer.content.decode() or "is not possible" in answer.content.decode()
     assert Deployment.objects.get().desired_replicas == 3
-    browser.post("/portal/tenants/acme/policy/", {"cache_mode": "all", "requests_per_minute": "90"})
+    browser.post("/portal/tenants/acme/policy/", {"cache_mode": "all", "cache_ttl_seconds": "90"})
     policy = registry.policy_of(used.acme.tenant)
-    assert (policy.version, policy.cache_mode, policy.requests_per_minute) == (2, "all", 90)
-    browser.post("/portal/tenants/acme/policy/", {"requests_per_minute": ""})
-    assert registry.policy_of(used.acme.tenant).requests_per_minute is None
+    assert (policy.version, policy.cache_mode, policy.cache_ttl_seconds) == (2, "all", 90)
+    browser.post("/portal/tenants/acme/policy/", {"cache_ttl_seconds": ""})
+    assert registry.policy_of(used.acme.tenant).cache_ttl_seconds == 90
     browser.post("/portal/tenants/acme/state/", {"state": "suspended"})
     assert Tenant.objects.get(slug="acme").state == "suspended"
     browser.post("/portal/tenants/acme/state/", {"state": "active"})
@@ -249,7 +249,7 @@ def test_a_viewer_looks_and_changes_nothing(world: World, signed_in: SignIn) -> 
 
 def test_a_member_sets_no_policy(world: World, signed_in: SignIn) -> None:
     browser = signed_in(world.acme.owner)
-    assert browser.post("/portal/tenants/acme/policy/", {"requests_per_minute": ""}).status_code == 404
+    assert browser.post("/portal/tenants/acme/policy/", {"cache_mode": "off"}).status_code == 404
     assert browser.post("/portal/tenants/acme/state/", {"state": "suspended"}).status_code == 404
     assert TenantPolicy.objects.filter(tenant=world.acme.tenant).count() == 1
 
@@ -274,7 +274,7 @@ def test_a_stranger_s_session_changes_nothing(used: World, signed_in: SignIn) ->
         ("tenants/acme/keys/create/", {"name": "mine"}),
         (f"tenants/acme/keys/{used.acme.key.id}/revoke/", {}),
         (f"tenants/globex/keys/{used.acme.key.id}/revoke/", {}),
-        ("tenants/acme/policy/", {"requests_per_minute": "1"}),
+        ("tenants/acme/policy/", {"cache_mode": "off"}),
         ("tenants/acme/state/", {"state": "suspended"}),
         ("create-tenant/", {"slug": "mine"}),
         (f"fleet/scale/{worlds.MODEL}/", {"minimum": "0", "maximum": "0"}),

@@ -10,15 +10,20 @@ import pytest
 from django.db import connection, transaction
 from django.db.utils import DatabaseError
 
-from tenants import audit, epoch, keys, registry, tokens
+from tenants import audit, budgets, epoch, keys, limits, registry, tokens
 from tenants.audit import Actor
+from tenants.budgets import Terms
+from tenants.limits import Figures
 from tenants.models import AuditEntry, Project, Tenant, User
+from tenants.subjects import Subject
 from tests.tenants.customers import OPERATOR, Customer
 
 CHANGES: dict[str, Callable[[Customer], object]] = {
     "tenant.created": lambda acme: registry.create_tenant(OPERATOR, slug="new", name="New"),
     "project.created": lambda acme: registry.create_project(OPERATOR, acme.tenant, slug="new", name="New"),
-    "policy.changed": lambda acme: registry.set_policy(OPERATOR, acme.tenant, requests_per_minute=5),
+    "policy.changed": lambda acme: registry.set_policy(OPERATOR, acme.tenant, cache_ttl_seconds=5),
+    "limit.set": lambda acme: limits.set_limit(OPERATOR, Subject(tenant=acme.tenant), Figures(requests_per_minute=5)),
+    "budget.created": lambda acme: budgets.create(OPERATOR, Subject(tenant=acme.tenant), Terms(limit_pico=5)),
     "tenant.suspended": lambda acme: registry.suspend(OPERATOR, acme.tenant),
     "tenant.archived": lambda acme: registry.archive(OPERATOR, acme.tenant),
     "key.issued": lambda acme: keys.issue(OPERATOR, acme.project, name="second"),
@@ -55,10 +60,10 @@ def test_a_change_that_changes_nothing_writes_nothing(acme: Customer) -> None:
 
 
 def test_an_entry_says_what_was_and_what_is(acme: Customer) -> None:
-    registry.set_policy(OPERATOR, acme.tenant, requests_per_minute=5)
+    registry.set_policy(OPERATOR, acme.tenant, cache_ttl_seconds=5)
     entry = AuditEntry.objects.get(action="policy.changed")
     assert entry.before is not None
-    assert entry.after == {**entry.before, "requests_per_minute": 5}
+    assert entry.after == {**entry.before, "cache_ttl_seconds": 5}
     assert (entry.object_kind, entry.object_id) == ("tenant", str(acme.tenant.id))
 
 

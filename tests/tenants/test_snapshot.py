@@ -15,7 +15,7 @@ from tests.tenants.customers import OPERATOR, Customer
 
 
 def test_a_caller_is_who_the_database_says(acme: Customer) -> None:
-    registry.set_policy(OPERATOR, acme.tenant, cache_mode="all", requests_per_minute=9)
+    registry.set_policy(OPERATOR, acme.tenant, cache_mode="all", cache_ttl_seconds=9)
     caller = snapshot.load().authenticate(acme.secret)
     assert caller == snapshot.Caller(
         tenant_id=acme.tenant.id,  # type: ignore[arg-type]
@@ -26,7 +26,7 @@ def test_a_caller_is_who_the_database_says(acme: Customer) -> None:
         scopes=frozenset({"inference", "management:read"}),
         allowed_models=frozenset(),
         trust_group="",
-        policy=registry.Policy(cache_mode="all", requests_per_minute=9),
+        policy=registry.Policy(cache_mode="all", cache_ttl_seconds=9),
     )
 
 
@@ -36,12 +36,12 @@ def test_two_snapshots_of_one_state_are_equal_and_name_its_epoch(acme: Customer,
 
 
 def test_each_tenant_gets_its_own_newest_policy(acme: Customer, globex: Customer) -> None:
-    for limit in (5, 6, 7):
-        registry.set_policy(OPERATOR, acme.tenant, requests_per_minute=limit)
-    registry.set_policy(OPERATOR, globex.tenant, requests_per_minute=1)
+    for seconds in (5, 6, 7):
+        registry.set_policy(OPERATOR, acme.tenant, cache_ttl_seconds=seconds)
+    registry.set_policy(OPERATOR, globex.tenant, cache_ttl_seconds=1)
     found = snapshot.load()
-    assert found.authenticate(acme.secret).policy.requests_per_minute == 7
-    assert found.authenticate(globex.secret).policy.requests_per_minute == 1
+    assert found.authenticate(acme.secret).policy.cache_ttl_seconds == 7
+    assert found.authenticate(globex.secret).policy.cache_ttl_seconds == 1
 
 
 def test_a_snapshot_does_not_change_with_the_database(acme: Customer) -> None:

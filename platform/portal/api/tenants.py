@@ -40,13 +40,6 @@ class PolicySerializer(serializers.Serializer[TenantPolicy]):
         required=False,
         help_text="A new epoch empties the tenant's prefix cache on every engine.",
     )
-    requests_per_minute = serializers.IntegerField(
-        min_value=0,
-        max_value=LARGEST_INTEGER,
-        required=False,
-        allow_null=True,
-        help_text="For the whole tenant. null is unlimited, 0 admits nothing.",
-    )
     created_at = serializers.DateTimeField(read_only=True)
 
 
@@ -189,7 +182,7 @@ def with_policies(tenants: Sequence[Tenant]) -> list[Described]:
 
 
 def _refuse_unknown(asked: PolicySerializer) -> None:
-    """A misspelt limit that is silently ignored is a limit that does not hold."""
+    """A misspelt field that is silently ignored is a policy that does not hold."""
     unknown = sorted(set(asked.initial_data) - {name for name, field in asked.fields.items() if not field.read_only})
     if unknown:
         raise serializers.ValidationError({unknown[0]: "This is not a field of the policy, or may not be set."})

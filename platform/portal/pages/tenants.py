@@ -103,13 +103,13 @@ def _row(tenant: Tenant, sums: Sums, requests: int, period: periods.Period) -> d
 
 
 def _asked(request: HttpRequest) -> dict[str, Any]:
-    """Read the form. Raises BadName for what is not a number where one belongs; an empty limit is none."""
+    """Read the form. Raises BadName for what is not a number where one belongs; an empty one changes nothing."""
     asked: dict[str, Any] = {name: posted(request, name) for name in CHOICES if name in request.POST}
-    for name in (*NUMBERS, "requests_per_minute"):
+    for name in NUMBERS:
         text = posted(request, name)
-        if name not in request.POST or (not text and name in NUMBERS):
+        if not text:
             continue
-        if text and not (text.isascii() and text.isdigit() and len(text) <= 10):
+        if not (text.isascii() and text.isdigit() and len(text) <= 10):
             raise BadName(name, text, "a whole number")
-        asked[name] = int(text) if text else None
+        asked[name] = int(text)
     return asked

@@ -1,0 +1,47 @@
+"""Changes of the schema that carry data over, in both directions."""
+
+from __future__ import annotations
+
+import pytest
+from django.core.management import call_command
+from django.db import connection
+
+from tenants import limits
+from tenants.ids import new_id
+from tenants.limits import Figures
+from tenants.models import Limit
+from tenants.subjects import Subject
+from tests.tenants import customers
+from tests.tenants.customers import OPERATOR
+
+
+@pytest.mark.django_db(transaction=True)
+def test_requests_per_minute_move_from_the_policy_into_a_limit_and_back() -> None:
+    acme, globex = customers.create("acme").tenant, customers.create("globex").tenant
+    limits.set_limit(OPERATOR, Subject(tenant=globex), Figures(requests_per_minute=7, tokens_per_minute=100))
+    try:
+        call_command("migrate", "tenants", "0004", verbosity=0)
+        assert in_policies() == {"acme": None, "globex": 7}
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "INSERT INTO tenants_tenantpolicy (id, tenant_id, version, cache_mode, cache_ttl_seconds, cache_scope,"
+                " salt_epoch, requests_per_minute) VALUES (%s, %s, 2, 'all', 60, 'tenant', 1, 0)",
+                [new_id(), acme.id],
+            )
+    finally:
+        call_command("migrate", "tenants", verbosity=0)
+    found = {limit.tenant.slug: limits.figures_of(limit) for limit in Limit.objects.select_related("tenant")}
+    assert found == {
+        "acme": Figures(requests_per_minute=0),
+        "globex": Figures(requests_per_minute=7, tokens_per_minute=100),
+    }
+
+
+def in_policies() -> dict[str, int | None]:
+    """Return what the policies in force said before."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT DISTINCT ON (slug) slug, requests_per_minute FROM tenants_tenantpolicy AS policy"
+            " JOIN tenants_tenant AS tenant ON tenant.id = tenant_id ORDER BY slug, policy.version DESC"
+        )
+        return dict(cursor.fetchall())
