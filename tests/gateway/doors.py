@@ -30,15 +30,21 @@ OPEN = LimitLine(
 )
 
 
-def line(scope: Scope = "tenant", model_name: str = "", **figures: int) -> LimitLine:
+def line(scope: Scope = "tenant", model_name: str = "", id: UUID | None = None, **figures: int) -> LimitLine:
     """Return a limit with these figures; what is not named is unlimited."""
-    return replace(OPEN, id=uuid4(), scope=scope, model_name=model_name, **cast(Any, figures))
+    return replace(OPEN, id=id or uuid4(), scope=scope, model_name=model_name, **cast(Any, figures))
 
 
-def budget(limit_pico: int, scope: Scope = "tenant", period: Period = "total", model_name: str = "") -> BudgetLine:
+def budget(
+    limit_pico: int,
+    scope: Scope = "tenant",
+    period: Period = "total",
+    model_name: str = "",
+    id: UUID | None = None,
+) -> BudgetLine:
     """Return a hard budget."""
     return BudgetLine(
-        id=uuid4(),
+        id=id or uuid4(),
         scope=scope,
         model_name=model_name,
         period=period,
