@@ -8,6 +8,7 @@ import pytest
 
 from tests.engines.replica import Client, Replica, running
 from workers.engines import environment
+from workers.engines.driver import EMBEDDING_ARGS, TINY_MODEL_ARGS
 
 #: Slow enough that a long answer can be cut short.
 SIMULATED_SPEED = ("--decode-tokens-per-second", "400", "--prefill-tokens-per-second", "50000")
@@ -20,7 +21,19 @@ def _replica(request: pytest.FixtureRequest) -> Iterator[Replica]:
     kind: str = request.param
     if kind == "vllm" and environment.status() is None:
         pytest.skip("the engine environment is not installed: python -m workers.engines.environment")
-    with running(kind, *(SIMULATED_SPEED if kind == "simulated" else ())) as replica:
+    with running(kind, *TINY_MODEL_ARGS, *(SIMULATED_SPEED if kind == "simulated" else ())) as replica:
+        yield replica
+
+
+@pytest.fixture(
+    scope="session", params=["simulated", pytest.param("vllm", marks=pytest.mark.real_engine)], name="embedder"
+)
+def _embedder(request: pytest.FixtureRequest) -> Iterator[Replica]:
+    """Start one engine of each kind that serves embeddings, for the few tests of those."""
+    kind: str = request.param
+    if kind == "vllm" and environment.status() is None:
+        pytest.skip("the engine environment is not installed: python -m workers.engines.environment")
+    with running(kind, *EMBEDDING_ARGS) as replica:
         yield replica
 
 

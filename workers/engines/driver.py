@@ -9,6 +9,14 @@ from workers.engines import zygote
 from workers.engines.errors import UnknownEngine
 
 TINY_MODEL = Path(__file__).resolve().parent / "tiny"
+#: What the tiny model's engine is told: its template is ChatML, so calls are told as Hermes' models do; and without the
+#: last, a model this small fills what a JSON schema leaves open with blanks until its tokens are used up.
+TINY_MODEL_ARGS = (
+    *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+    *("--structured-outputs-config", '{"backend":"xgrammar","disable_any_whitespace":true}'),
+)
+#: Makes an engine serve embeddings. vLLM serves either those or text from one process, whatever the model.
+EMBEDDING_ARGS = ("--runner", "pooling", "--convert", "embed")
 
 #: Names an engine process never inherits: what belongs to Hearth's own processes (addresses, secrets,
 #: import path) and what would change the engine's block hashes or API key behind the driver's back.

@@ -77,6 +77,13 @@ class Speaker:
                 break
         return self._ended(tokens, sampling)
 
+    def exact(self, text: str, max_tokens: int) -> Answer:
+        """Return the answer that is exactly ``text``, as far as the token limit goes."""
+        tokens = self._cut(text)
+        if len(tokens) < max_tokens:
+            return Answer((*tokens, Token(self._tokenizer.end_id, "")), "stop", None)
+        return Answer(tuple(tokens[:max_tokens]), "length", None)
+
     def _ended(self, tokens: list[Token], sampling: Sampling) -> Answer:
         """Cut at a stop string, at the token limit, or end with the end token."""
         kept = tokens[: sampling.max_tokens]
@@ -89,15 +96,18 @@ class Speaker:
         return Answer(tuple(_flushed(held, kept)), "length", None)
 
     def _tokens(self, piece: str) -> list[Token]:
-        """Return a word's tokens, each with its own text; where those do not add up, the last has it all."""
         known = self._pieces.get(piece)
         if known is None:
-            ids = self._tokenizer.encode(piece)
-            texts = [self._tokenizer.decode([number]) for number in ids]
-            if "".join(texts) != piece:
-                texts = [*("" for _ in ids[:-1]), piece]
-            known = self._pieces[piece] = [Token(i, text) for i, text in zip(ids, texts, strict=True)]
+            known = self._pieces[piece] = self._cut(piece)
         return known
+
+    def _cut(self, text: str) -> list[Token]:
+        """Return a text's tokens, each with its own text; where those do not add up, the last has it all."""
+        ids = self._tokenizer.encode(text)
+        texts = [self._tokenizer.decode([number]) for number in ids]
+        if "".join(texts) != text:
+            texts = [*("" for _ in ids[:-1]), text]
+        return [Token(i, part) for i, part in zip(ids, texts, strict=True)]
 
 
 def _generator(prompt: Sequence[int], sampling: Sampling) -> random.Random:

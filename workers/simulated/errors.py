@@ -41,14 +41,16 @@ def unknown_model(name: str, served: str) -> ApiError:
     return ApiError(message, status=404, kind="NotFoundError", param="model")
 
 
-def too_long(limit: int) -> ApiError:
-    """Return the 400 of a prompt above the context length; vLLM stops counting one token past it."""
+def too_long(limit: int, *, counted: int | None = None) -> ApiError:
+    """Return the 400 of a prompt above the context length; of text vLLM stops counting one token past it."""
+    tokens = limit + 1 if counted is None else counted
+    least = "at least " if counted is None else ""
     message = (
-        f"This model's maximum context length is {limit} tokens. However, your prompt contains at least "
-        f"{limit + 1} input tokens, which exceeds this limit even without any output tokens. "
+        f"This model's maximum context length is {limit} tokens. However, your prompt contains {least}"
+        f"{tokens} input tokens, which exceeds this limit even without any output tokens. "
         "Please reduce the length of the input prompt."
     )
-    return bad_value("input_tokens", message, limit + 1)
+    return bad_value("input_tokens", message, tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class Finding:
     place: str
     message: str
     value: object
-    context: Mapping[str, str] | None = None
+    context: Mapping[str, object] | None = None
 
     def __str__(self) -> str:
         told: dict[str, object] = {

@@ -92,6 +92,12 @@ class Reader:
         """Note that a required field is not there."""
         self.wrong("missing", name, "Field required", self.body)
 
+    def invalid(self, name: str, message: str) -> None:
+        """Note that a check of vLLM's own refused the value."""
+        value = self.body.get(name)
+        context = {"error": ValueError(message)}
+        self.findings.append(Finding("value_error", f"{self.place}.{name}", f"Value error, {message}", value, context))
+
     def _read(self, name: str, convert: Callable[[Any], Value | tuple[str, str]]) -> Value | None:
         value = self.body.get(name)
         if value is None:

@@ -1,19 +1,21 @@
-"""/v1/chat/completions and /v1/completions: from the body to the last byte."""
+"""Every endpoint that generates text: from the body to the last byte."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any
 
 import orjson
 from aiohttp import web
 
-from workers.simulated import fields, replies
+from workers.simulated import fields, messages, responses
 from workers.simulated.answers import Sampling, Token
 from workers.simulated.engine import Run
 from workers.simulated.errors import ApiError, too_long
 from workers.simulated.faults import Cut
-from workers.simulated.replies import Job
+from workers.simulated.jobs import Dialect, Job, Kind, new_id
+from workers.simulated.replies import Replies
 from workers.simulated.schemas import (
     Chat,
     Common,
@@ -25,22 +27,41 @@ from workers.simulated.schemas import (
 )
 from workers.simulated.service import Service
 from workers.simulated.tokens import render_chat
+from workers.simulated.tools import Form
 
-Prompt = str | tuple[int, ...]
+Open = Callable[[Service, dict[str, Any], Mapping[str, str]], Job]
+
+DIALECTS: Mapping[Kind, Callable[[Job], Dialect]] = {
+    "chat": Replies,
+    "completion": Replies,
+    "messages": messages.MessageEvents,
+    "responses": responses.ResponseEvents,
+}
+#: vLLM names an answer to Anthropic's request like a chat's; a response is joined by an underscore.
+ID_PREFIXES: Mapping[Kind, str] = {
+    "chat": "chatcmpl-",
+    "completion": "cmpl-",
+    "messages": "chatcmpl-",
+    "responses": "resp_",
+}
 
 
 def routes(service: Service) -> list[web.RouteDef]:
     """Return the routes that generate text."""
 
-    async def chat(request: web.Request) -> web.StreamResponse:
-        body = fields.parse(await request.read(), request.headers.get("Content-Type", ""))
-        return await _serve(service, request, lambda: open_chat(service, body, request.headers))
+    def route(path: str, open_job: Open) -> web.RouteDef:
+        async def answer(request: web.Request) -> web.StreamResponse:
+            body = fields.parse(await request.read(), request.headers.get("Content-Type", ""))
+            return await _serve(service, request, lambda: open_job(service, body, request.headers))
 
-    async def completions(request: web.Request) -> web.StreamResponse:
-        body = fields.parse(await request.read(), request.headers.get("Content-Type", ""))
-        return await _serve(service, request, lambda: open_completion(service, body, request.headers))
+        return web.post(path, answer)
 
-    return [web.post("/v1/chat/completions", chat), web.post("/v1/completions", completions)]
+    return [
+        route("/v1/chat/completions", open_chat),
+        route("/v1/completions", open_completion),
+        route("/v1/messages", open_messages),
+        route("/v1/responses", open_response),
+    ]
 
 
 def chat_prompt(service: Service, asked: Chat) -> tuple[int, ...]:
@@ -49,7 +70,7 @@ def chat_prompt(service: Service, asked: Chat) -> tuple[int, ...]:
     if not asked.messages:
         raise ApiError("Cannot apply chat template to an empty conversation. Provide at least one message.")
     text = render_chat(asked.messages, generation_prompt=asked.generation_prompt, continue_final=asked.continue_final)
-    return _fitting(service, service.tokenizer.encode(text))
+    return fitting(service, service.tokenizer.encode(text))
 
 
 def completion_prompts(service: Service, asked: Completion) -> list[tuple[int, ...]]:
@@ -60,59 +81,109 @@ def completion_prompts(service: Service, asked: Completion) -> list[tuple[int, .
     ids: list[tuple[int, ...]] = []
     for prompt in asked.prompts:
         if isinstance(prompt, str):
-            ids.append(_fitting(service, service.tokenizer.encode(prompt, add_special_tokens=True)))
+            ids.append(fitting(service, service.tokenizer.encode(prompt, add_special_tokens=True)))
             continue
         for number in prompt:
             if not 0 <= number < service.tokenizer.size:
                 raise ApiError(f"Token id {number} is out of vocabulary")
-        ids.append(_fitting(service, prompt))
+        ids.append(fitting(service, prompt))
     return ids
 
 
 def open_chat(service: Service, body: dict[str, Any], headers: Mapping[str, str]) -> Job:
     """Return the job of a chat body. Raises ApiError."""
-    asked = read_chat(body, served=service.settings.served_name)
-    return _job(service, "chat", asked.common, body, headers, [chat_prompt(service, asked)])
+    return _conversation(service, "chat", body, body, headers)
+
+
+def open_messages(service: Service, body: dict[str, Any], headers: Mapping[str, str]) -> Job:
+    """Return the job of an Anthropic body. Raises ApiError."""
+    return _conversation(service, "messages", body, messages.chat_body(body), headers)
+
+
+def open_response(service: Service, body: dict[str, Any], headers: Mapping[str, str]) -> Job:
+    """Return the job of a responses body. Raises ApiError."""
+    return _conversation(service, "responses", body, responses.chat_body(body), headers)
 
 
 def open_completion(service: Service, body: dict[str, Any], headers: Mapping[str, str]) -> Job:
     """Return the job of a completion body. Raises ApiError."""
     asked = read_completion(body)
-    return _job(service, "completion", asked.common, body, headers, completion_prompts(service, asked))
+    prompts = completion_prompts(service, asked)
+    limits = _limits(service, asked.common, body, prompts)
+    runs = _runs(service, asked.common, prompts, limits)
+    echoed = [service.tokenizer.decode(run.prompt) if asked.common.echo else "" for run in runs]
+    return Job(
+        kind="completion",
+        id=_id("completion", headers),
+        model=service.settings.served_name,
+        body=body,
+        common=asked.common,
+        runs=runs,
+        echoes=tuple(echoed),
+        tokenizer=service.tokenizer,
+        limit_tokens=max(limits),
+    )
 
 
-def _fitting(service: Service, ids: Sequence[int]) -> tuple[int, ...]:
+def fitting(service: Service, ids: Sequence[int]) -> tuple[int, ...]:
+    """Return the ids of a prompt. Raises ApiError when they are more than the context."""
     if len(ids) > service.settings.context_length_tokens:
         raise too_long(service.settings.context_length_tokens)
     return tuple(ids)
 
 
-def _job(
-    service: Service,
-    kind: Literal["chat", "completion"],
-    common: Common,
-    body: Mapping[str, Any],
-    headers: Mapping[str, str],
-    prompts: Sequence[tuple[int, ...]],
+def _conversation(
+    service: Service, kind: Kind, body: dict[str, Any], chat: dict[str, Any], headers: Mapping[str, str]
 ) -> Job:
+    """Return the job of what was sent as ``body`` and is ``chat`` in the words of /v1/chat/completions."""
+    asked = read_chat(chat, service.settings)
+    if kind == "responses":
+        asked = replace(asked, common=replace(asked.common, limit_name=responses.LIMIT))
+    prompts = [chat_prompt(service, asked)]
+    limits = _limits(service, asked.common, chat, prompts)
+    runs = _runs(service, asked.common, prompts, limits, asked.form)
+    return Job(
+        kind=kind,
+        id=_id(kind, headers),
+        model=service.settings.served_name,
+        body=body,
+        common=asked.common,
+        runs=runs,
+        echoes=("",) * len(runs),
+        tokenizer=service.tokenizer,
+        limit_tokens=limits[0],
+        form=asked.form,
+        images=asked.images,
+    )
+
+
+def _id(kind: Kind, headers: Mapping[str, str]) -> str:
+    return f"{ID_PREFIXES[kind]}{headers.get('X-Request-Id') or new_id()}"
+
+
+def _limits(service: Service, common: Common, body: Mapping[str, Any], prompts: Sequence[tuple[int, ...]]) -> list[int]:
+    """Return how many tokens an answer to each prompt may have, after vLLM's checks. Raises ApiError."""
     limits = [token_limit(common, len(p), service.settings.context_length_tokens) for p in prompts]
     check_values(common, body)
+    return limits
+
+
+def _runs(
+    service: Service,
+    common: Common,
+    prompts: Sequence[tuple[int, ...]],
+    limits: Sequence[int],
+    form: Form | None = None,
+) -> tuple[Run, ...]:
     runs: list[Run] = []
     for prompt, limit in zip(prompts, limits, strict=True):
         for index in range(common.n):
-            answer = service.speaker.answer(prompt, _sampling(common, limit, index))
+            if form is None:
+                answer = service.speaker.answer(prompt, _sampling(common, limit, index))
+            else:
+                answer = service.speaker.exact(form.text, limit)
             runs.append(service.engine.open(prompt, common.cache_salt, answer))
-    echoed = [service.tokenizer.decode(run.prompt) if common.echo else "" for run in runs]
-    prefix = "chatcmpl" if kind == "chat" else "cmpl"
-    return Job(
-        kind=kind,
-        id=f"{prefix}-{headers.get('X-Request-Id') or replies.new_id()}",
-        model=service.settings.served_name,
-        common=common,
-        runs=tuple(runs),
-        echoes=tuple(echoed),
-        tokenizer=service.tokenizer,
-    )
+    return tuple(runs)
 
 
 def _sampling(common: Common, limit: int, index: int) -> Sampling:
@@ -160,15 +231,16 @@ async def _whole(service: Service, request: web.Request, job: Job) -> web.Stream
     async with aclosing(_tokens(service, job)) as tokens:
         async for index, _sent, token in tokens:
             texts[index] += token.text
-    return web.Response(body=orjson.dumps(replies.whole(job, texts)), content_type="application/json")
+    reply = DIALECTS[job.kind](job).whole(texts)
+    return web.Response(body=orjson.dumps(reply), content_type="application/json")
 
 
 async def _stream(service: Service, request: web.Request, job: Job) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
     await response.prepare(request)
-    if job.kind == "chat":
-        opening = (replies.event(replies.role_chunk(job, index)) for index in range(len(job.runs)))
-        await response.write(b"".join(opening))
+    dialect = DIALECTS[job.kind](job)
+    if opening := dialect.opening():
+        await response.write(opening)
     held: list[list[Token]] = [[] for _ in job.runs]
     async with aclosing(_tokens(service, job)) as tokens:
         async for index, sent, token in tokens:
@@ -177,17 +249,14 @@ async def _stream(service: Service, request: web.Request, job: Job) -> web.Strea
             last = sent == len(answer.tokens)
             if token.text or last:
                 finish = answer.finish_reason if last else None
-                chunk = replies.token_chunk(job, index, held[index], sent=sent, finish=finish)
-                await response.write(replies.event(chunk))
+                await response.write(dialect.told(index, held[index], sent=sent, finish=finish))
                 held[index] = []
     ending = [
-        replies.event(replies.token_chunk(job, index, held[index], sent=run.sent_tokens, finish="abort"))
+        dialect.told(index, held[index], sent=run.sent_tokens, finish="abort")
         for index, run in enumerate(job.runs)
         if run.aborted
     ]
-    if job.common.include_usage:
-        ending.append(replies.event(replies.usage_chunk(job)))
-    await response.write(b"".join([*ending, replies.DONE]))
+    await response.write(b"".join([*ending, dialect.ending()]))
     await response.write_eof()
     return response
 

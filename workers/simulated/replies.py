@@ -1,19 +1,15 @@
 """The JSON that vLLM answers with: whole replies, stream chunks, usage. Keys stand in vLLM's order."""
 
 import math
-import time
-import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import orjson
 
 from workers.simulated.answers import Token
 from workers.simulated.engine import Run
-from workers.simulated.schemas import Common
+from workers.simulated.jobs import Job
 from workers.simulated.settings import VLLM_VERSION
-from workers.simulated.tokens import Tokenizer
 
 FINGERPRINT = f"simulated-{VLLM_VERSION}"
 DONE = b"data: [DONE]\n\n"
@@ -21,38 +17,44 @@ DONE = b"data: [DONE]\n\n"
 LOGPROB = -math.log(2)
 
 
-def new_id() -> str:
-    """Return sixteen random hexadecimal digits."""
-    return uuid.uuid4().hex[:16]
+class Replies:
+    """Tells a job's answer in OpenAI's chat and completion objects."""
 
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._called: set[int] = set()
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """One HTTP request for text: what was asked and the sequences that answer it, in order of their index."""
+    def whole(self, texts: Sequence[str]) -> dict[str, Any]:
+        """Return the reply to a request without streaming."""
+        return whole(self._job, texts)
 
-    kind: Literal["chat", "completion"]
-    id: str
-    model: str
-    common: Common
-    runs: tuple[Run, ...]
-    echoes: tuple[str, ...]
-    tokenizer: Tokenizer
-    created: int = field(default_factory=lambda: int(time.time()))
+    def opening(self) -> bytes:
+        """Return the chunks that open a chat's choices; a completion begins with its text."""
+        if self._job.kind != "chat":
+            return b""
+        return b"".join(event(role_chunk(self._job, index)) for index in range(len(self._job.runs)))
 
-    @property
-    def prompts(self) -> int:
-        """Return how many prompts the runs belong to: each has ``n`` of them."""
-        return len(self.runs) // self.common.n
+    def told(self, index: int, tokens: Sequence[Token], *, sent: int, finish: str | None) -> bytes:
+        """Return one chunk; of a call its name first, then its arguments, and then its end."""
+        job = self._job
+        if job.tool is None:
+            return event(token_chunk(job, index, tokens, sent=sent, finish=finish))
+        deltas: list[dict[str, Any]] = []
+        if index not in self._called:
+            self._called.add(index)
+            opened = {"id": job.called(index), "type": "function", "index": 0, "function": {"name": job.tool}}
+            deltas.append({"content": None, "tool_calls": [opened]})
+        if text := "".join(token.text for token in tokens):
+            deltas.append({"content": None, "tool_calls": [{"index": 0, "function": {"arguments": text}}]})
+        chunks = [delta_chunk(job, index, tokens, delta, sent=sent) for delta in deltas]
+        if finish is not None:
+            reason = finish_reason(job, finish)
+            chunks.append(delta_chunk(job, index, tokens, {}, sent=sent, finish=reason))
+        return b"".join(map(event, chunks))
 
-    @property
-    def prompt_tokens(self) -> int:
-        """Return the tokens of all prompts, each counted once whatever ``n`` is."""
-        return sum(len(run.prompt) for run in self.runs[:: self.common.n])
-
-    @property
-    def completion_tokens(self) -> int:
-        """Return the tokens generated so far, the end token included."""
-        return sum(run.sent_tokens for run in self.runs)
+    def ending(self) -> bytes:
+        """Return the usage, if it was asked for, and the end of the stream."""
+        return (event(usage_chunk(self._job)) if self._job.common.include_usage else b"") + DONE
 
 
 def event(chunk: dict[str, Any]) -> bytes:
@@ -104,20 +106,43 @@ def token_chunk(job: Job, index: int, tokens: Sequence[Token], *, sent: int, fin
     text = "".join(token.text for token in tokens)
     ids = [token.id for token in tokens] if job.common.return_token_ids else None
     stop_reason = run.answer.stop_reason if finish == "stop" else None
-    choice: dict[str, Any] = {"index": index}
     if job.kind == "chat":
-        choice["delta"] = {"content": text}
-        choice |= {"logprobs": _chat_logprobs(job, [t.id for t in tokens]), "finish_reason": finish}
-        if finish is not None:
-            choice["stop_reason"] = stop_reason
-        choice["token_ids"] = ids
-    else:
-        first = sent == len(tokens)
-        prompt_ids = list(run.prompt) if ids is not None and first else None
-        choice["text"] = (job.echoes[index] + text) if first and job.common.echo else text
-        choice |= {"logprobs": _text_logprobs(job, [t.id for t in tokens]), "finish_reason": finish}
-        choice |= {"stop_reason": stop_reason, "prompt_token_ids": prompt_ids, "token_ids": ids}
-    chunk = _chunk(job, choice)
+        return delta_chunk(job, index, tokens, {"content": text}, sent=sent, finish=finish)
+    first = sent == len(tokens)
+    choice: dict[str, Any] = {"index": index}
+    choice["text"] = (job.echoes[index] + text) if first and job.common.echo else text
+    choice |= {"logprobs": _text_logprobs(job, [t.id for t in tokens]), "finish_reason": finish}
+    prompt_ids = list(run.prompt) if ids is not None and first else None
+    choice |= {"stop_reason": stop_reason, "prompt_token_ids": prompt_ids, "token_ids": ids}
+    return _counted(job, _chunk(job, choice), run, sent=sent, finish=finish)
+
+
+def delta_chunk(
+    job: Job,
+    index: int,
+    tokens: Sequence[Token],
+    delta: dict[str, Any],
+    *,
+    sent: int,
+    finish: str | None = None,
+) -> dict[str, Any]:
+    """Return a chunk of a chat that adds ``delta``, which ``tokens`` made."""
+    run = job.runs[index]
+    choice: dict[str, Any] = {"index": index, "delta": delta}
+    choice |= {"logprobs": chat_logprobs(job, [t.id for t in tokens]), "finish_reason": finish}
+    if finish is not None:
+        choice["stop_reason"] = run.answer.stop_reason if finish == "stop" else None
+    choice["token_ids"] = [token.id for token in tokens] if job.common.return_token_ids else None
+    return _counted(job, _chunk(job, choice), run, sent=sent, finish=finish)
+
+
+def finish_reason(job: Job, finish: str | None) -> str | None:
+    """Return how a choice ended, in OpenAI's words; a function that the request named ends with "stop"."""
+    called = job.form is not None and job.form.tool is not None and not job.form.named
+    return "tool_calls" if called and finish == "stop" else finish
+
+
+def _counted(job: Job, chunk: dict[str, Any], run: Run, *, sent: int, finish: str | None) -> dict[str, Any]:
     if job.common.continuous_usage:
         prompt = len(run.prompt)
         chunk["usage"] = {"prompt_tokens": prompt, "total_tokens": prompt + sent, "completion_tokens": sent}
@@ -162,12 +187,16 @@ def _generated(run: Run) -> list[int]:
 
 def _chat_choice(job: Job, index: int, text: str) -> dict[str, Any]:
     run = job.runs[index]
-    message = {"role": "assistant", "content": text, "refusal": None, "annotations": None, "audio": None}
+    message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None, "annotations": None}
+    message |= {"audio": None, "function_call": None}
+    if job.tool is not None:
+        called = {"id": job.called(index), "type": "function", "function": {"name": job.tool, "arguments": text}}
+        message |= {"content": "", "tool_calls": [called]}
     return {
         "index": index,
-        "message": message | {"function_call": None, "reasoning": None},
-        "logprobs": _chat_logprobs(job, _generated(run)),
-        "finish_reason": run.finish_reason,
+        "message": message | {"reasoning": None},
+        "logprobs": chat_logprobs(job, _generated(run)),
+        "finish_reason": finish_reason(job, run.finish_reason),
         "stop_reason": run.answer.stop_reason,
         "token_ids": _generated(run) if job.common.return_token_ids else None,
         "routed_experts": None,
@@ -189,7 +218,8 @@ def _completion_choice(job: Job, index: int, text: str) -> dict[str, Any]:
     }
 
 
-def _chat_logprobs(job: Job, ids: Sequence[int]) -> dict[str, Any] | None:
+def chat_logprobs(job: Job, ids: Sequence[int]) -> dict[str, Any] | None:
+    """Return the likelihoods of tokens in chat's form, or None when they were not asked for."""
     if job.common.logprobs is None:
         return None
     content: list[dict[str, Any]] = []

@@ -1,16 +1,20 @@
 """Bodies of /v1/chat/completions and /v1/completions, read and checked as vLLM does, in its order."""
 
+import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from workers.simulated.errors import ApiError, bad_value
 from workers.simulated.fields import Reader
+from workers.simulated.settings import Settings
+from workers.simulated.tools import Form, check_tools, form_of
 
 SALT_LENGTH = 128
 SALT_FORBIDDEN = frozenset("@/\\\x00")
 COMPLETION_MAX_TOKENS = 16
 MOST_LOGPROBS = 20
+TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +23,8 @@ class Common:
 
     model: str | None
     max_tokens: int | None
+    #: The field that gave ``max_tokens``.
+    limit_name: str
     min_tokens: int
     temperature: float
     seed: int | None
@@ -46,6 +52,8 @@ class Chat:
     messages: tuple[Mapping[str, str], ...]
     generation_prompt: bool
     continue_final: bool
+    form: Form | None = None
+    images: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +64,7 @@ class Completion:
     prompts: tuple[str | tuple[int, ...], ...]
 
 
-def read_chat(body: dict[str, Any], *, served: str) -> Chat:
+def read_chat(body: dict[str, Any], settings: Settings) -> Chat:
     """Return a chat request. Raises ApiError."""
     reader = Reader(body)
     messages = read_messages(reader)
@@ -65,16 +73,26 @@ def read_chat(body: dict[str, Any], *, served: str) -> Chat:
     logprobs = reader.flag("logprobs")
     top = reader.integer("top_logprobs") or 0
     common = _common(reader, max_tokens=fallback if limit is None else limit, logprobs=top if logprobs else None)
+    if limit is not None:
+        common = replace(common, limit_name="max_completion_tokens")
     generation_prompt = reader.flag("add_generation_prompt", True)
     continue_final = reader.flag("continue_final_message")
     reader.finish()
     if top and not logprobs:
         raise bad_value("top_logprobs", "when using `top_logprobs`, `logprobs` must be set to true.")
     _check_early(body, common)
-    if body.get("tool_choice") == "auto" and body.get("tools"):
-        raise ApiError('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set')
-    _check_text_only(body["messages"], served)
-    return Chat(common=common, messages=messages, generation_prompt=generation_prompt, continue_final=continue_final)
+    check_tools(body, chooses_tools=settings.chooses_tools)
+    images = _images(body["messages"])
+    if images and not settings.sees:
+        raise ApiError(f"{settings.served_name} is not a multimodal model")
+    return Chat(
+        common=common,
+        messages=messages,
+        generation_prompt=generation_prompt,
+        continue_final=continue_final,
+        form=form_of(body, messages),
+        images=images,
+    )
 
 
 def read_completion(body: dict[str, Any]) -> Completion:
@@ -114,7 +132,7 @@ def read_messages(reader: Reader) -> tuple[Mapping[str, str], ...]:
         if content is None and message["role"] == "assistant":
             content = ""
         if isinstance(content, list):
-            content = "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+            content = "\n".join(_part_text(part) for part in content if isinstance(part, dict))
         if not isinstance(content, str):
             reader.wrong("string_type", f"{place}.content", "Input should be a valid string", content)
             continue
@@ -146,8 +164,8 @@ def token_limit(common: Common, prompt_tokens: int, context_tokens: int) -> int:
     """Return how many tokens one answer may have: what was asked for, as far as the context goes."""
     asked = common.max_tokens
     if asked is not None and asked > context_tokens:
-        message = f"max_tokens={asked} cannot be greater than max_model_len={context_tokens}."
-        raise bad_value("max_tokens", f"{message} Please request fewer output tokens.", asked)
+        message = f"{common.limit_name}={asked} cannot be greater than max_model_len={context_tokens}."
+        raise bad_value(common.limit_name, f"{message} Please request fewer output tokens.", asked)
     left = context_tokens - prompt_tokens
     limit = left if asked is None else min(asked, left)
     if limit < 1 and common.echo and asked == 0:
@@ -177,6 +195,7 @@ def _common(reader: Reader, *, max_tokens: int | None, logprobs: int | None) -> 
     return Common(
         model=reader.text("model") or None,
         max_tokens=max_tokens,
+        limit_name="max_tokens",
         min_tokens=reader.integer("min_tokens") or 0,
         temperature=1.0 if temperature is None else temperature,
         seed=reader.integer("seed"),
@@ -201,7 +220,11 @@ def _check_early(body: Mapping[str, Any], common: Common) -> None:
     """Check what vLLM's schemas check themselves, before the model's name is looked at."""
     if body.get("stream_options") and not common.stream:
         raise bad_value("stream_options", "Stream options can only be defined when `stream=True`.")
-    salt = body.get("cache_salt")
+    check_salt(body.get("cache_salt"))
+
+
+def check_salt(salt: Any) -> None:
+    """Check a salt as every endpoint that takes one does. Raises ApiError."""
     if salt is None:
         return
     if not isinstance(salt, str) or not salt:
@@ -218,12 +241,27 @@ def _check_temperature(value: float) -> None:
         raise bad_value("temperature", f"temperature must be in [0, 2], got {value}.", value)
 
 
-def _check_text_only(messages: Any, served: str) -> None:
+def _images(messages: Any) -> tuple[str, ...]:
+    """Return the fingerprint of every part that is no text: SHA-256 of its URL, in hex."""
+    found: list[str] = []
     for message in messages:
         content = message.get("content")
         for part in content if isinstance(content, list) else ():
-            if isinstance(part, dict) and part.get("type", "text") not in {"text", "input_text", "refusal"}:
-                raise ApiError(f"{served} is not a multimodal model")
+            if isinstance(part, dict) and part.get("type", "text") not in TEXT_PARTS:
+                found.append(_fingerprint(part))
+    return tuple(found)
+
+
+def _part_text(part: Mapping[str, Any]) -> str:
+    if part.get("type", "text") in TEXT_PARTS:
+        return str(part.get("text", ""))
+    return f"[{_fingerprint(part)[:16]}]"
+
+
+def _fingerprint(part: Mapping[str, Any]) -> str:
+    named = part.get("image_url")
+    url = named.get("url") if isinstance(named, dict) else named
+    return hashlib.sha256(str(url).encode()).hexdigest()
 
 
 def _prompts(reader: Reader) -> tuple[str | tuple[int, ...], ...]:

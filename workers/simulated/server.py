@@ -11,7 +11,7 @@ import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from workers.simulated import inference, operations, tokenizing, tokens
+from workers.simulated import embeddings, inference, messages, operations, tokenizing, tokens
 from workers.simulated.answers import Speaker
 from workers.simulated.engine import Engine
 from workers.simulated.errors import ApiError
@@ -59,7 +59,8 @@ async def application(settings: Settings) -> web.Application:
         faults=faults,
     )
     app = web.Application(client_max_size=LARGEST_BODY_BYTES, middlewares=[_errors, _guard(settings.api_key)])
-    app.add_routes([*inference.routes(service), *tokenizing.routes(service), *operations.routes(service)])
+    generating = embeddings.routes(service) if settings.embeds else inference.routes(service)
+    app.add_routes([*generating, *tokenizing.routes(service), *operations.routes(service)])
     app.on_response_prepare.append(_request_id)
     if publisher is not None:
         app.cleanup_ctx.append(_publishing(publisher))
@@ -97,7 +98,8 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except ApiError as error:
-        return web.Response(body=orjson.dumps(error.body()), status=error.status, content_type="application/json")
+        body = messages.error_body(error) if request.path.startswith(messages.PATH) else error.body()
+        return web.Response(body=orjson.dumps(body), status=error.status, content_type="application/json")
     except web.HTTPException as error:
         allow = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
         detail = orjson.dumps({"detail": error.reason})

@@ -8,8 +8,8 @@ from workers.simulated.answers import Speaker
 from workers.simulated.engine import Engine
 from workers.simulated.errors import unknown_model
 from workers.simulated.faults import FaultState
+from workers.simulated.jobs import Job
 from workers.simulated.metrics import Metrics
-from workers.simulated.replies import Job
 from workers.simulated.settings import Settings
 from workers.simulated.tokens import Tokenizer
 
@@ -38,6 +38,8 @@ class Ledger:
             "prompt_tokens": job.prompt_tokens,
             "ended": None,
         }
+        if job.images:
+            entry["images"] = list(job.images)
         self.recent.append(entry)
         return entry
 

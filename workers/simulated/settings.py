@@ -36,6 +36,12 @@ class Settings:
     kv_replay_endpoint: str | None
     kv_events_topic: str
     development_routes: bool
+    #: The model may choose a tool by itself (``--enable-auto-tool-choice``).
+    chooses_tools: bool
+    #: Serves embeddings, and no text (``--runner pooling``).
+    embeds: bool
+    #: Takes images; vLLM knows that by the model.
+    sees: bool
     faults: Faults
 
     @property
@@ -69,6 +75,9 @@ def read(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Settin
         kv_replay_endpoint=given.kv_replay_endpoint,
         kv_events_topic=given.kv_events_topic,
         development_routes=environ.get("VLLM_SERVER_DEV_MODE") == "1",
+        chooses_tools=given.enable_auto_tool_choice and bool(given.tool_call_parser),
+        embeds=given.runner == "pooling",
+        sees=given.vision,
         faults=Faults.parse(given.fault),
     )
 
@@ -91,5 +100,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kv-events-endpoint")
     parser.add_argument("--kv-replay-endpoint")
     parser.add_argument("--kv-events-topic", default="")
+    parser.add_argument("--enable-auto-tool-choice", action="store_true")
+    parser.add_argument("--tool-call-parser", default="", help="any name: calls are written as JSON")
+    parser.add_argument("--runner", choices=("auto", "generate", "pooling"), default="auto")
+    parser.add_argument("--convert", choices=("auto", "none", "embed"), default="auto", help="without effect")
+    parser.add_argument("--structured-outputs-config", default="", help="without effect")
+    parser.add_argument("--allowed-media-domains", nargs="*", default=(), help="without effect: nothing is fetched")
+    parser.add_argument("--vision", action="store_true", help="take images, each as a few tokens")
     parser.add_argument("--fault", action="append", default=[], metavar="NAME=VALUE")
     return parser

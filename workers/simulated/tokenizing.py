@@ -1,14 +1,15 @@
-"""/tokenize, /detokenize and the /render routes: what a prompt becomes, without running it."""
+"""/tokenize, /detokenize, Anthropic's count and the /render routes: what a prompt becomes, without running it."""
 
 from typing import Any
 
 import orjson
 from aiohttp import web
 
-from workers.simulated import fields, replies
+from workers.simulated import fields, messages
 from workers.simulated.errors import Finding, Malformed
 from workers.simulated.fields import Reader
 from workers.simulated.inference import chat_prompt, completion_prompts
+from workers.simulated.jobs import new_id
 from workers.simulated.schemas import Common, read_chat, read_completion, read_messages, token_limit
 from workers.simulated.service import Service
 from workers.simulated.tokens import render_chat
@@ -36,21 +37,29 @@ def routes(service: Service) -> list[web.RouteDef]:
         return _json({"prompt": service.tokenizer.decode(tokens)})
 
     async def render_conversation(request: web.Request) -> web.Response:
-        asked = read_chat(await _body(request), served=service.settings.served_name)
-        prefix = f"chatcmpl-{request.headers.get('X-Request-Id') or replies.new_id()}"
+        asked = read_chat(await _body(request), service.settings)
+        prefix = f"chatcmpl-{request.headers.get('X-Request-Id') or new_id()}"
         return _json(_rendered(service, prefix, chat_prompt(service, asked), asked.common))
 
     async def render_prompts(request: web.Request) -> web.Response:
         asked = read_completion(await _body(request))
-        prefix = f"cmpl-{request.headers.get('X-Request-Id') or replies.new_id()}"
+        prefix = f"cmpl-{request.headers.get('X-Request-Id') or new_id()}"
         prompts = completion_prompts(service, asked)
         names = [prefix] if len(prompts) == 1 else [f"{prefix}-{index}" for index in range(len(prompts))]
         pairs = zip(names, prompts, strict=True)
         return _json([_rendered(service, name, prompt, asked.common) for name, prompt in pairs])
 
+    async def count_tokens(request: web.Request) -> web.Response:
+        asked = read_chat(messages.counted_body(await _body(request)), service.settings)
+        count = len(chat_prompt(service, asked))
+        return _json({"input_tokens": count, "context_management": {"original_input_tokens": count}})
+
+    both = [web.post("/tokenize", tokenize), web.post("/detokenize", detokenize)]
+    if service.settings.embeds:
+        return both
     return [
-        web.post("/tokenize", tokenize),
-        web.post("/detokenize", detokenize),
+        *both,
+        web.post("/v1/messages/count_tokens", count_tokens),
         web.post("/v1/chat/completions/render", render_conversation),
         web.post("/v1/completions/render", render_prompts),
     ]
