@@ -45,9 +45,9 @@ check: install-dev ## Lint, types, import rules, migrations, the guard of platfo
 	$(BIN)/python -W ignore manage.py check
 	$(BIN)/python -W ignore manage.py makemigrations --check --dry-run
 
-bench: bench-gateway bench-coldstart ## Run every benchmark; BENCH_ARGS="--rounds 1 --no-publish" for a glance
+bench: bench-gateway bench-coldstart ## Run every benchmark; BENCH_ARGS="--rounds 1 --no-publish" for a shorter one
 
-bench-gateway: install ## Measure the gateway beside LiteLLM, sglang-router and vllm-router (6 minutes)
+bench-gateway: install ## Measure the gateway beside LiteLLM, sglang-router and vllm-router (12 minutes)
 	@exec $(BIN)/python -m benchmarks.gateway $(BENCH_ARGS)
 
 bench-coldstart: install ## Time engines that start from nothing and warm ones that are promoted (8 minutes)
