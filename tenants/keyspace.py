@@ -67,6 +67,18 @@ def value_mac(name: bytes, value: bytes) -> bytes:
     return _mac(secret.value, b"value", name, value)
 
 
+def idempotency_name(caller: Caller, path: str, text: str) -> bytes:
+    """Return the 32-byte name of an ``Idempotency-Key`` of this API key at one endpoint; its text is kept nowhere."""
+    secret = settings.SECRETS.cache_mac
+    return _mac(secret.value, b"idempotency", caller.tenant_id.bytes, caller.key_id.bytes, path.encode(), text.encode())
+
+
+def request_mac(name: bytes, *parts: bytes) -> bytes:
+    """Return 32 bytes that tell whether the request that comes again under this name is the same."""
+    secret = settings.SECRETS.cache_mac
+    return _mac(secret.value, b"request", name, *parts)
+
+
 def prefix_root(caller: Caller, model_name: str) -> bytes:
     """Return the 32-byte root of this caller's prefix chains: equal prompts of two scopes share no link."""
     return hashlib.sha256(cache_salt(caller, model_name).encode()).digest()

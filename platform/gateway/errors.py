@@ -4,6 +4,7 @@ GatewayError            500  itself: what nobody foresaw
 ├── Unauthorized        401  no key, or one that opens nothing
 ├── Forbidden           403  the key may not do this
 ├── BadRequest          400  what was wrong, where, and what is allowed
+├── Conflict            409  the same request runs, or ran with an answer too large to keep
 ├── BodyTooLarge        413
 ├── BodyTooSlow         408
 ├── NotFound            404  no such model, path or request, or not yours
@@ -71,6 +72,12 @@ class Forbidden(GatewayError):
 @dataclass(eq=False)
 class BadRequest(GatewayError):
     status: int = 400
+    kind: str = "invalid_request_error"
+
+
+@dataclass(eq=False)
+class Conflict(GatewayError):
+    status: int = 409
     kind: str = "invalid_request_error"
 
 
@@ -169,6 +176,37 @@ def model_not_allowed(model: str, allowed: Collection[str]) -> Forbidden:
     """Return the answer to a key that may call other models only."""
     names = ", ".join(sorted(allowed))
     return Forbidden(f"The API key may not call {model!r}; it may call {names}.", "model_not_allowed", "model")
+
+
+def idempotency_in_progress() -> Conflict:
+    """Return the answer to a request that came again before it was answered."""
+    return Conflict(
+        "The request with this Idempotency-Key still runs. Try again in 1 s.",
+        "idempotency_in_progress",
+        headers=[_retry_after(1)],
+    )
+
+
+def idempotency_answer_not_kept(max_bytes: int) -> Conflict:
+    """Return the answer to a request that ran, with an answer that is too large to be told again."""
+    return Conflict(
+        f"The request with this Idempotency-Key was answered with more than the {max_bytes} bytes that are kept.",
+        "idempotency_answer_not_kept",
+    )
+
+
+def idempotency_key_reused() -> BadRequest:
+    """Return the answer to another request under a key that was used."""
+    return BadRequest("This Idempotency-Key came with another request.", "idempotency_key_reused", status=422)
+
+
+def idempotency_unavailable() -> Unavailable:
+    """Return the answer to a request that shall run once only while nobody can say whether it has."""
+    return Unavailable(
+        "Nobody can say now whether this Idempotency-Key was used. Try again in 1 s, or without it.",
+        "idempotency_unavailable",
+        headers=[_retry_after(1)],
+    )
 
 
 def no_replica_ready(model: str, retry_after_seconds: float = 5.0) -> NotReady:

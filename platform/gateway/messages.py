@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from billing.records import State
 from gateway.errors import GatewayError
 from gateway.wire.base import Wire
 
@@ -89,3 +90,5 @@ class Trace:
 
     #: Why the request was ended from outside (``gateway.visits``).
     refusal: GatewayError | None = None
+    #: How it ended, once its END is written.
+    ended: State | None = None

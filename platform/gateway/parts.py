@@ -10,6 +10,7 @@ from gateway.admission import Admission
 from gateway.dispatch import Dispatcher
 from gateway.feed import Feed
 from gateway.hold import Hold
+from gateway.idempotency import Idempotency
 from gateway.messages import Incoming, Outgoing, Trace
 from gateway.visits import Visits
 from gateway.wire.base import Wire
@@ -30,4 +31,5 @@ class Parts:
     wal: WalWriter
     defer: Defer
     visits: Visits
+    idempotency: Idempotency
     poll_deferred: Callable[[Caller, str], Awaitable[Outgoing]]

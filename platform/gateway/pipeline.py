@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Mapping
+from functools import partial
 from uuid import UUID
 
 import orjson
@@ -25,6 +26,7 @@ from gateway.errors import (
     scope_missing,
     unauthorized,
 )
+from gateway.idempotency import HEADER as IDEMPOTENCY
 from gateway.inference import Inference
 from gateway.messages import JSON, Incoming, Outgoing, Trace
 from gateway.parts import Parts
@@ -104,14 +106,23 @@ class Pipeline:
         call = schemas.parse(wire, incoming.body)
         model = self._model(caller, call)
         trace.model = model.name
-        if "respond-async" in incoming.headers.get("prefer", "").lower():
-            if call.stream:
-                raise BadRequest("A deferred answer cannot be streamed; leave 'stream' out.", "invalid_value", "stream")
-            trace.headers.extend((await self._parts.admission.admit(_deferral(caller, model, trace))).headers())
-            return await self._parts.defer(caller, wire, incoming, trace)
         visit = Visit(caller=caller, model_name=model.name, client=incoming.client, trace=trace)
-        work = Inference(self._parts, caller, call, model, trace).run(incoming)
-        return await self._parts.visits.run(visit, work)
+        return await self._parts.visits.run(visit, self._once(caller, call, model, incoming, trace))
+
+    async def _once(self, caller: Caller, call: Call, model: ServedModel, incoming: Incoming, trace: Trace) -> Outgoing:
+        """Answer the call, or as it was answered when it came first under its Idempotency-Key."""
+        if IDEMPOTENCY not in incoming.headers:
+            return await self._run(caller, call, model, incoming, trace)
+        work = partial(self._run, caller, call, model, incoming, trace)
+        return await self._parts.idempotency.once(caller, incoming, trace, work)
+
+    async def _run(self, caller: Caller, call: Call, model: ServedModel, incoming: Incoming, trace: Trace) -> Outgoing:
+        if "respond-async" not in incoming.headers.get("prefer", "").lower():
+            return await Inference(self._parts, caller, call, model, trace).run(incoming)
+        if call.stream:
+            raise BadRequest("A deferred answer cannot be streamed; leave 'stream' out.", "invalid_value", "stream")
+        trace.headers.extend((await self._parts.admission.admit(_deferral(caller, model, trace))).headers())
+        return await self._parts.defer(caller, trace.wire, incoming, trace)
 
     async def require_key(self, headers: Mapping[str, str], client: str) -> None:
         """Return when the headers carry a live key that this client may use.

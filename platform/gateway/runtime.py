@@ -15,6 +15,7 @@ from gateway.dispatch import Dispatcher
 from gateway.feed import Feed, View
 from gateway.flights import Flights
 from gateway.hold import Hold, Limits
+from gateway.idempotency import Idempotency
 from gateway.parts import Parts
 from gateway.pipeline import Pipeline
 from gateway.reports import Reporter, process_name
@@ -83,6 +84,7 @@ def start(role: str) -> Runtime:
         wal=wal,
         defer=deferred.accept,
         visits=visits,
+        idempotency=Idempotency(limits),
         poll_deferred=deferred.poll,
     )
     feed.start()

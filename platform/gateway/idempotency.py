@@ -1,0 +1,234 @@
+"""Run a request that comes again under its ``Idempotency-Key`` once, and answer it each time.
+
+In the Redis of the limits the key is first a claim of the process that runs the request, which ends by itself when
+that dies, and then the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+
+from gateway import errors
+from gateway.kept import MAX_ANSWER_BYTES, Answer, Claim, Record, Slot, TooLarge
+from gateway.messages import Incoming, Outgoing, Trace
+from gateway.resp import RedisFailed, Script
+from gateway.turns import Turns
+from tenants.snapshot import Caller
+
+log = logging.getLogger(__name__)
+
+HEADER = "idempotency-key"
+_TEXT = re.compile(r"[\x20-\x7e]{1,255}")
+KEEP_SECONDS = 24 * 3600
+#: How long the key of a process that died stays taken.
+CLAIM_SECONDS = 15.0
+#: An answer that Redis does not take is offered so often, each so many seconds.
+OFFERS, OFFER_SECONDS = 10, 1.0
+#: What is told of one request and not of its answer.
+_NOT_KEPT = (b"x-ratelimit-", b"server-timing", b"x-gateway-overhead-ms", b"x-queue-ms", b"x-client-request-id")
+
+#: KEYS[1] the key; ARGV[1] the claim, ARGV[2] what takes its place, empty for nothing, ARGV[3] for how long, ms.
+#: What somebody else has put there meanwhile is left alone.
+_REPLACE = Script.of("""
+local found = redis.call('GET', KEYS[1])
+if found and found ~= ARGV[1] then return 0 end
+if ARGV[2] == '' then redis.call('DEL', KEYS[1]) else redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) end
+return 1
+""")
+#: KEYS[1] the key; ARGV[1] the claim, ARGV[2] for how long from now, ms.
+_RENEW = Script.of("""
+if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+return 0
+""")
+
+
+class Idempotency:
+    """The keys of the requests of a process. Lives on one event loop."""
+
+    def __init__(self, turns: Turns, *, claim_seconds: float = CLAIM_SECONDS) -> None:
+        self._turns = turns
+        self._claim_seconds = claim_seconds
+
+    async def once(
+        self, caller: Caller, incoming: Incoming, trace: Trace, work: Callable[[], Awaitable[Outgoing]]
+    ) -> Outgoing:
+        """Return what ``work`` answers, or what it answered when the key came first; without a key, do the work.
+
+        A key whose work fails is free again. Raises BadRequest, Conflict, Unavailable, and what ``work`` raises.
+        """
+        text = incoming.headers.get(HEADER)
+        if text is None:
+            return await work()
+        if not _TEXT.fullmatch(text):
+            raise errors.BadRequest("An Idempotency-Key is 1 to 255 printable characters.", "invalid_value", HEADER)
+        how = incoming.headers.get("prefer", "").lower().encode("latin-1", "replace")
+        slot = Slot.of(caller, incoming.path, text, (how, incoming.body))
+        owned = _Owned(self._turns, slot, self._claim_seconds)
+        try:
+            found = await owned.take()
+            if found is not None:
+                return _again(found, slot, trace)
+            return await owned.watch(await work(), trace)
+        except BaseException:
+            owned.free()
+            raise
+
+
+class _Owned:
+    """A key that this request has claimed, until its answer is kept or it is free again."""
+
+    def __init__(self, turns: Turns, slot: Slot, claim_seconds: float) -> None:
+        self._turns = turns
+        self._slot = slot
+        self._claim = slot.seal(Claim(request=slot.request, fence=secrets.token_bytes(16)))
+        self._claim_seconds = claim_seconds
+        self._milliseconds = int(claim_seconds * 1000)
+        self._renewing: asyncio.TimerHandle | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self._is_free = False
+
+    async def take(self) -> Record | None:
+        """Claim the key, or return what has it. Raises Unavailable."""
+        key = self._slot.redis_key
+        try:
+            if await self._turns.send("SET", key, self._claim, "NX", "PX", self._milliseconds) is not None:
+                self._renew_later()
+                return None
+            found = await self._turns.send("GET", key)
+        except RedisFailed:
+            raise errors.idempotency_unavailable() from None
+        if found is None:  # it was given back between the two questions
+            raise errors.idempotency_in_progress()
+        record = self._slot.open(found)
+        if record is None:
+            log.error("what Redis keeps under an Idempotency-Key is not what was put there")
+            raise errors.idempotency_unavailable()
+        return record
+
+    async def watch(self, outgoing: Outgoing, trace: Trace) -> Outgoing:
+        """Return the answer to send, which is kept once all of it was told."""
+        if outgoing.status // 100 != 2:
+            self.free()
+        elif outgoing.stream is not None:
+            told = _Told(self, outgoing, outgoing.stream, trace)
+            return replace(outgoing, stream=told.pieces(), on_close=told.close)
+        else:
+            await asyncio.wait({self.keep(outgoing, outgoing.body)}, timeout=OFFER_SECONDS)
+        return outgoing
+
+    def keep(self, outgoing: Outgoing, body: bytes | None) -> asyncio.Task[None]:
+        """Put the answer in the claim's place, whatever becomes of the request; ``body`` None: it is too large."""
+        if self._keeping is None:
+            record: Record = TooLarge(request=self._slot.request)
+            if body is not None and len(body) <= MAX_ANSWER_BYTES:
+                record = Answer(
+                    request=self._slot.request,
+                    status=outgoing.status,
+                    headers=[each for each in outgoing.headers if not each[0].startswith(_NOT_KEPT)],
+                    body=body,
+                    is_stream=outgoing.stream is not None,
+                )
+            self._stop_renewing()
+            self._keeping = asyncio.ensure_future(self._offer(self._slot.seal(record)))
+            _keeping.add(self._keeping)
+            self._keeping.add_done_callback(_keeping.discard)
+        return self._keeping
+
+    def free(self) -> None:
+        """Give the key back, unless its answer is kept. Where that fails, the claim ends by itself."""
+        if self._keeping is None and not self._is_free:
+            self._is_free = True
+            self._stop_renewing()
+            self._turns.tell_script(_REPLACE, 1, self._slot.redis_key, self._claim, b"", 0)
+
+    async def _offer(self, value: bytes) -> None:
+        for _ in range(OFFERS):
+            try:
+                await self._turns.call(_REPLACE, 1, self._slot.redis_key, self._claim, value, KEEP_SECONDS * 1000)
+            except RedisFailed:
+                await asyncio.sleep(OFFER_SECONDS)
+            else:
+                return
+        log.error("Redis did not take an answer: the request would run again under its Idempotency-Key")
+
+    def _renew_later(self) -> None:
+        self._renewing = asyncio.get_running_loop().call_later(self._claim_seconds / 3, self._renew)
+
+    def _renew(self) -> None:
+        self._turns.tell_script(_RENEW, 1, self._slot.redis_key, self._claim, self._milliseconds)
+        self._renew_later()
+
+    def _stop_renewing(self) -> None:
+        if self._renewing is not None:
+            self._renewing.cancel()
+
+
+#: Answers on their way to Redis: a task that nobody holds may be collected before it is done.
+_keeping: set[asyncio.Task[None]] = set()
+
+
+class _Told:
+    """A stream on its way to its client, noted for those who ask again."""
+
+    def __init__(self, owned: _Owned, outgoing: Outgoing, stream: AsyncIterator[bytes], trace: Trace) -> None:
+        self._owned = owned
+        self._outgoing = outgoing
+        self._stream = stream
+        self._trace = trace
+        #: None once they are more than is kept.
+        self._pieces: list[bytes] | None = []
+        self._size = 0
+        self._is_whole = False
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Yield the pieces; the answer is kept before the stream ends."""
+        async for piece in self._stream:
+            self._note(piece)
+            yield piece
+        if self._is_whole:
+            await asyncio.wait({self._keep()}, timeout=OFFER_SECONDS)
+
+    def close(self) -> None:
+        """End it for good. A client that leaves once it has heard everything finds its answer kept."""
+        self._outgoing.on_close()
+        if self._is_whole:
+            self._keep()
+        else:
+            self._owned.free()
+
+    def _note(self, piece: bytes) -> None:
+        # A stream's last piece is told once its END is written.
+        self._is_whole = self._trace.ended == "complete"
+        self._size += len(piece)
+        if self._size > MAX_ANSWER_BYTES:
+            self._pieces = None
+        elif self._pieces is not None and not piece.startswith(b":"):
+            self._pieces.append(piece)
+
+    def _keep(self) -> asyncio.Task[None]:
+        return self._owned.keep(self._outgoing, None if self._pieces is None else b"".join(self._pieces))
+
+
+def _again(found: Record, slot: Slot, trace: Trace) -> Outgoing:
+    """Return the answer that is kept. Raises BadRequest for another request's, Conflict where there is none."""
+    if found.request != slot.request:
+        raise errors.idempotency_key_reused()
+    match found:
+        case Claim():
+            raise errors.idempotency_in_progress()
+        case TooLarge():
+            raise errors.idempotency_answer_not_kept(MAX_ANSWER_BYTES)
+    own = [each for each in trace.headers if each[0] == b"x-client-request-id"]
+    headers = [*found.headers, *own, (b"idempotent-replayed", b"true")]
+    if found.is_stream:
+        return Outgoing(status=found.status, headers=headers, stream=_at_once(found.body))
+    return Outgoing(status=found.status, headers=headers, body=found.body)
+
+
+async def _at_once(body: bytes) -> AsyncIterator[bytes]:
+    yield body

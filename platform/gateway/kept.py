@@ -1,0 +1,80 @@
+"""What is kept under an ``Idempotency-Key``: who runs its request, or how it was answered. Sealed and scoped.
+
+The key's own text and the request are kept nowhere, only MACs of them.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from hmac import compare_digest
+
+import msgspec
+
+from tenants import keyspace
+from tenants.snapshot import Caller
+
+MAX_ANSWER_BYTES = 1 << 20
+_SEAL_BYTES = 32
+
+
+class Claim(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """Somebody runs the request of this MAC; ``fence`` tells his claim from all others."""
+
+    request: bytes
+    fence: bytes
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """The answer to the request of this MAC; a stream's body is all its events."""
+
+    request: bytes
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+    is_stream: bool
+
+
+class TooLarge(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """The request of this MAC was answered, with more than MAX_ANSWER_BYTES."""
+
+    request: bytes
+
+
+Record = Claim | Answer | TooLarge
+_decoder = msgspec.msgpack.Decoder(Record)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """Where a key is kept, and which request came with it. ``name`` and ``request`` are MACs."""
+
+    redis_key: str
+    name: bytes
+    request: bytes
+
+    @classmethod
+    def of(cls, caller: Caller, path: str, text: str, request: tuple[bytes, ...]) -> Slot:
+        """Return the slot of a key's text at one endpoint; nobody but this very API key has the same."""
+        name = keyspace.idempotency_name(caller, path, text)
+        return cls(
+            redis_key=keyspace.redis_key(caller, "idempotency", name.hex()),
+            name=name,
+            request=keyspace.request_mac(name, *request),
+        )
+
+    def seal(self, record: Record) -> bytes:
+        """Return the bytes to keep."""
+        packed = zlib.compress(msgspec.msgpack.encode(record), level=1)
+        return keyspace.value_mac(self.name, packed) + packed
+
+    def open(self, stored: bytes) -> Record | None:
+        """Return what was kept, or None when it was altered, moved from another key, or is of another version."""
+        mark, packed = stored[:_SEAL_BYTES], stored[_SEAL_BYTES:]
+        if not compare_digest(mark, keyspace.value_mac(self.name, packed)):
+            return None
+        try:
+            found: Record = _decoder.decode(zlib.decompress(packed))
+        except (zlib.error, msgspec.DecodeError):
+            return None
+        return found
