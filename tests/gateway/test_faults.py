@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
+from gateway.streaming import MAX_EVENT_BYTES
 from tests.gateway import world
 from tests.gateway.engines import CHUNKS, answer, chunk, events, hang_up, hello, saying, streaming, text_of
 from tests.gateway.world import DOORS, HELLO, STREAMED, Gateway, in_database, until
@@ -128,8 +129,11 @@ async def test_a_stream_that_breaks_off_ends_with_an_error_event_and_is_charged_
         [*events(CHUNKS[:3], done=False), b'data: {"usage": nonsense\n\n'],
         [*events(CHUNKS[:3], done=False), b'data: ["usage"]\n\n'],
         events(CHUNKS[:3], done=False),
+        [*events(CHUNKS[:3], done=False), b"<html>\n\n<body>"],
+        [*events(CHUNKS[:3], done=False), b"data: " + bytes(MAX_EVENT_BYTES)],
+        [b"\x00\xff" * 10_000],
     ],
-    ids=["error", "malformed", "list", "end"],
+    ids=["error", "malformed", "list", "end", "page", "endless event", "noise"],
 )
 async def test_whatever_goes_wrong_in_a_stream_the_client_is_told_so_in_our_words(
     gateway: Gateway, pieces: list[bytes]
@@ -148,6 +152,14 @@ async def test_a_stream_without_usage_is_charged_by_what_was_passed_on(gateway: 
     assert got.events[-1] == b"data: [DONE]"
     (end,) = gateway.ends()
     assert (end.state, end.tokens_source, end.completion_tokens) == ("complete", "streamed", 3)
+
+
+async def test_an_answer_without_usage_is_charged_its_prompt_by_estimate(gateway: Gateway) -> None:
+    gateway.let_all_say(saying(answer(usage=None)))
+    assert (await gateway.ask()).status == 200
+    (end,) = gateway.ends()
+    assert (end.state, end.tokens_source) == ("complete", "estimated")
+    assert (end.prompt_tokens, end.completion_tokens) == (2, 0)
 
 
 @pytest.mark.parametrize("document", [b"{", b"", b"[]", b'"text"', b"null"])
