@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import orjson
 import pytest
 
+import hearth.celery  # noqa: F401 - whoever sends a task needs the app configured first
+from gateway import tasks
 from gateway.wire.table import ENDPOINTS
 from tests.gateway.engines import hang_up, saying, streaming
 from tests.gateway.protocols import (
@@ -20,7 +23,7 @@ from tests.gateway.protocols import (
     TOKENS,
     every_protocol,
 )
-from tests.gateway.world import DOORS, MODEL, Gateway
+from tests.gateway.world import DOORS, MODEL, Gateway, in_database
 
 pytestmark = pytest.mark.parametrize("gateway", DOORS, indirect=True)
 
@@ -271,3 +274,19 @@ async def test_a_replica_has_another_name_for_each_tenant(gateway: Gateway) -> N
     assert told[0] == told[1] != told[2] == told[3]
     known = {str(replica.id) for replica in gateway.world.replicas}
     assert all(len(name) == 8 and name not in known for (name,) in told)
+
+
+@pytest.mark.parametrize(("path", "body", "answer", "metered"), ASKED)
+async def test_an_answer_may_be_fetched_later_by_its_tenant_alone(
+    gateway: Gateway, path: str, body: dict[str, Any], answer: Any, metered: bool
+) -> None:
+    accepted = await gateway.ask(body, path=path, headers={"prefer": "respond-async"})
+    assert (accepted.status, gateway.bodies()) == (202, [])
+    try:
+        await in_database(lambda: tasks.run_deferred(accepted.json["id"]))
+    finally:
+        await asyncio.to_thread(tasks.background.close)
+    stranger = await gateway.ask(method="GET", path=accepted.json["url"], key=gateway.world.globex.secret)
+    done = await gateway.ask(method="GET", path=accepted.json["url"])
+    assert (stranger.status, done.status, done.json) == (404, 200, answer)
+    assert len(gateway.ends()) == metered
