@@ -11,6 +11,8 @@ import pytest
 import hearth.celery  # noqa: F401 - whoever sends a task needs the app configured first
 from gateway import tasks
 from gateway.wire.table import ENDPOINTS
+from tests.gateway import world
+from tests.gateway.asgi import Exchange
 from tests.gateway.engines import hang_up, saying, streaming
 from tests.gateway.protocols import (
     COUNT,
@@ -23,7 +25,7 @@ from tests.gateway.protocols import (
     TOKENS,
     every_protocol,
 )
-from tests.gateway.world import DOORS, MODEL, Gateway, in_database
+from tests.gateway.world import DOORS, MODEL, Gateway, in_database, until
 
 pytestmark = pytest.mark.parametrize("gateway", DOORS, indirect=True)
 
@@ -252,8 +254,7 @@ async def test_every_answer_says_where_its_time_went(gateway: Gateway) -> None:
         await gateway.ask(method="GET", path="/v1/models"),
     ]
     for got in asked:
-        told = dict(part.split(";dur=") for part in got.answer_headers["server-timing"].split(", "))
-        spent = {name: float(text) for name, text in told.items()}
+        spent = _timing(got)
         assert list(spent) == ["admit", "queue", "engine", "total"]
         overhead = float(got.answer_headers["x-gateway-overhead-ms"])
         assert overhead == pytest.approx(spent["total"] - spent["engine"] - spent["queue"], abs=0.02)
@@ -290,3 +291,38 @@ async def test_an_answer_may_be_fetched_later_by_its_tenant_alone(
     done = await gateway.ask(method="GET", path=accepted.json["url"])
     assert (stranger.status, done.status, done.json) == (404, 200, answer)
     assert len(gateway.ends()) == metered
+
+
+async def test_none_of_a_clients_headers_reaches_an_engine(gateway: Gateway) -> None:
+    sent = {
+        "x-vllm-priority": "-100",
+        "x-session-id": "mine",
+        "x-request-id": "mine",
+        "x-data-parallel-rank": "1",
+        "endpoint-load-metrics-format": "json",
+        "anthropic-beta": "mine",
+        "cookie": "mine",
+    }
+    assert (await gateway.ask(MESSAGES, path="/v1/messages", headers=sent)).status == 200
+    (heard,) = [headers for engine in gateway.engines for headers in engine.headers]
+    assert not set(heard) & (set(sent) - {"x-request-id"})
+    assert b"mine" not in orjson.dumps(heard)
+
+
+async def test_the_wait_for_a_replica_is_told_apart_from_the_engines_work(gateway: Gateway) -> None:
+    await in_database(world.stop_replicas)
+    await until(lambda: not gateway.runtime.feed.view.endpoints)
+    waiting = asyncio.ensure_future(gateway.ask(MESSAGES, path="/v1/messages"))
+    await until(lambda: gateway.held() == 1)
+    await in_database(lambda: world.place(gateway.world, [engine.port for engine in gateway.engines]))
+    got = await waiting
+    assert got.json == MESSAGE
+    spent = _timing(got)
+    assert spent["queue"] > 0
+    assert spent["queue"] + spent["engine"] <= spent["total"] + 0.02
+
+
+def _timing(got: Exchange) -> dict[str, float]:
+    """Return what ``server-timing`` says, milliseconds by name."""
+    parts = (part.split(";dur=") for part in got.answer_headers["server-timing"].split(", "))
+    return {name: float(spent) for name, spent in parts}

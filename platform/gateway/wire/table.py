@@ -22,10 +22,10 @@ ENDPOINTS: dict[str, Wire] = {
         Detokenize(),
     )
 }
-_ANTHROPIC = "/v1/messages"
+_OPENAI, _ANTHROPIC = "/v1/chat/completions", "/v1/messages"
 
 
 def speaking(path: str) -> Wire:
     """Return the endpoint in whose words an error at ``path`` is told: Anthropic's below its path, else OpenAI's."""
     anthropic = path == _ANTHROPIC or path.startswith(_ANTHROPIC + "/")
-    return ENDPOINTS[path] if path in ENDPOINTS else ENDPOINTS[_ANTHROPIC if anthropic else "/v1/embeddings"]
+    return ENDPOINTS[path] if path in ENDPOINTS else ENDPOINTS[_ANTHROPIC if anthropic else _OPENAI]
