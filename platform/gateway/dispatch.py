@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-import aiohttp
-
 from gateway import errors, telemetry
 from gateway.errors import EngineFailed, EngineGone
+from gateway.exchange import Broken, Exchange, Silent, Unreached, UpstreamError
 from gateway.flights import Flights
 from gateway.messages import Trace
 from gateway.metering import Meter
 from gateway.schemas import Call
+from gateway.upstream import Upstream
 from routing.errors import NoReplica
 from routing.router import Ask, Choice, Router
 from workers.endpoints import Endpoint
@@ -26,18 +25,12 @@ log = logging.getLogger(__name__)
 #: A replica that just failed is passed over for this long, unless nothing else is left, seconds.
 AVOID_SECONDS = 2.0
 MAX_ATTEMPTS = 3
-#: A request body up to this size is written to the engine at once.
-WHOLE_BYTES = 1 << 20
-FAILURES = (aiohttp.ClientError, TimeoutError, OSError)
+FAILURES = (UpstreamError,)
 #: Refusals that are about what the tenant sent; any other (401, 404, 500) is between us and the engine.
 ABOUT_THE_REQUEST = (400, 413, 422)
 
 
-#: The engine never had the request.
-UNREACHED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
-
-
-class WrongStatus(aiohttp.ClientError):
+class WrongStatus(UpstreamError):
     """A replica is there, but its answer is neither a reply nor a refusal of the request."""
 
     def __init__(self, status: int) -> None:
@@ -68,34 +61,34 @@ class Reply:
     first: bytes
     #: Estimate of the whole prompt.
     prompt_tokens: int
-    response: aiohttp.ClientResponse
+    exchange: Exchange
     #: Counts the request out.
     finish: Callable[[], None]
     closed: bool = False
 
     async def rest(self) -> AsyncIterator[bytes]:
         """Yield what follows the first piece, as it comes."""
-        async for piece in self.response.content.iter_any():
+        while piece := await self.exchange.piece():
             yield piece
 
-    def close(self) -> None:
-        """Let go of the connection and count the request out; the second call does nothing."""
+    def close(self, *, answered: bool = False) -> None:
+        """Let go of the connection and count the request out; the second call does nothing.
+
+        ``answered``: the engine has said its last word, so that its connection may be used again.
+        """
         if not self.closed:
             self.closed = True
-            self.response.close()
+            self.exchange.close(answered=answered)
             self.finish()
 
 
 class Dispatcher:
-    """Owns the router's use and the HTTP session to the engines."""
+    """Owns the router's use and the connections to the engines."""
 
-    def __init__(
-        self, session: aiohttp.ClientSession, router: Router, flights: Flights, timeout: aiohttp.ClientTimeout
-    ) -> None:
-        self._session = session
+    def __init__(self, upstream: Upstream, router: Router, flights: Flights) -> None:
+        self._upstream = upstream
         self._router = router
         self._flights = flights
-        self._timeout = timeout
         self._avoid: dict[UUID, float] = {}
 
     async def send(
@@ -111,7 +104,7 @@ class Dispatcher:
             meter=meter,
             trace=trace,
         )
-        failures: list[Exception] = []
+        failures: list[UpstreamError] = []
         doubted: list[UUID] = []
         for attempt in range(MAX_ATTEMPTS):
             try:
@@ -123,7 +116,7 @@ class Dispatcher:
                 telemetry.retried(trace.model)
             try:
                 reply = await self._try(endpoint, choice, errand)
-            except FAILURES as error:
+            except UpstreamError as error:
                 failures.append(error)
                 telemetry.engine_failed(trace.model, error)
                 if isinstance(error, WrongStatus):
@@ -151,7 +144,7 @@ class Dispatcher:
 
         Raises one of FAILURES, Unavailable or EngineRefused, with the request counted out.
         """
-        response: aiohttp.ClientResponse | None = None
+        exchange: Exchange | None = None
         self._flights.take_off(endpoint.deployment, choice.tokens)
 
         def finish() -> None:
@@ -161,64 +154,60 @@ class Dispatcher:
         try:
             errand.meter.start(
                 prompt_tokens_estimate=errand.ask.chain.tokens,
+                cached_tokens_estimate=choice.warm_tokens,
                 replica_id=choice.replica_id,
                 route_reason=choice.reason,
             )
             asked = time.perf_counter()
-            response = await self._post(endpoint, errand)
-            streamed = errand.call.stream and response.status == 200
-            first = await (response.content.readany() if streamed else response.read())
+            exchange = await self._post(endpoint, errand)
             errand.trace.engine_seconds = time.perf_counter() - asked
-            if response.status in ABOUT_THE_REQUEST:
-                raise errors.engine_refused(response.status, first.replace(errand.salt.encode(), b"..."))
-            if response.status != 200:
-                unserved = errors.not_served(response.status, first, errand.call.model, errand.call.endpoint)
-                raise unserved or WrongStatus(response.status)
+            first = exchange.take()
+            if exchange.status in ABOUT_THE_REQUEST:
+                raise errors.engine_refused(exchange.status, first.replace(errand.salt.encode(), b"..."))
+            if exchange.status != 200:
+                unserved = errors.not_served(exchange.status, first, errand.call.model, errand.call.endpoint)
+                raise unserved or WrongStatus(exchange.status)
             if not first:
-                raise aiohttp.ServerDisconnectedError("the answer ended before its first byte")
+                raise Broken("the answer ended before its first byte", heard=True)
             return Reply(
                 choice=choice,
                 first=first,
                 prompt_tokens=errand.ask.chain.tokens,
-                response=response,
+                exchange=exchange,
                 finish=finish,
             )
         except BaseException:
-            if response is not None:
-                response.close()
+            if exchange is not None:
+                exchange.close()
             finish()
             raise
 
-    async def _post(self, endpoint: Endpoint, errand: _Errand) -> aiohttp.ClientResponse:
-        return await self._session.post(
-            endpoint.base_url + errand.call.wire.engine_path,
-            # aiohttp writes a large body in pieces only when it is a file
-            data=errand.payload if len(errand.payload) <= WHOLE_BYTES else io.BytesIO(errand.payload),
-            headers={
-                "content-type": "application/json",
-                "authorization": f"Bearer {endpoint.api_key}",
-                "x-request-id": str(errand.trace.request_id),
-            },
-            timeout=self._timeout,
-            allow_redirects=False,
+    async def _post(self, endpoint: Endpoint, errand: _Errand) -> Exchange:
+        headers = {
+            "content-type": "application/json",
+            "authorization": f"Bearer {endpoint.api_key}",
+            "x-request-id": str(errand.trace.request_id),
+        }
+        return await self._upstream.post(
+            endpoint.base_url, errand.call.wire.engine_path, headers, errand.payload, stream=errand.call.stream
         )
 
 
-def _failed(failures: Sequence[Exception]) -> EngineFailed:
+def _failed(failures: Sequence[UpstreamError]) -> EngineFailed:
     """Return the answer to a request on which every replica failed."""
     message = f"No replica answered ({_told(failures[-1])}). Nothing was charged; try again."
     if all(_is_gone(failure) for failure in failures):
-        reached = sum(not isinstance(failure, UNREACHED) for failure in failures)
+        reached = sum(not isinstance(failure, Unreached) for failure in failures)
         return EngineGone(message, "engine_failed", reached=reached)
     return EngineFailed(message, "engine_failed")
 
 
-def _is_gone(failure: Exception) -> bool:
+def _is_gone(failure: UpstreamError) -> bool:
     """Say whether an engine that failed so may have ended or be about to: it broke off, or said that it is closing."""
     if isinstance(failure, WrongStatus):
         return failure.status == 503
-    return not isinstance(failure, aiohttp.SocketTimeoutError)
+    return not isinstance(failure, Silent)
 
 
-def _told(failure: Exception) -> str:
+def _told(failure: UpstreamError) -> str:
     return str(failure) if isinstance(failure, WrongStatus) else type(failure).__name__

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-import aiohttp
 from django.conf import settings
 
 from billing.wal import WalWriter
@@ -20,24 +19,25 @@ from gateway.parts import Parts
 from gateway.pipeline import Pipeline
 from gateway.reports import Reporter, process_name
 from gateway.turns import Turns
+from gateway.upstream import Upstream
 from gateway.visits import Visits
 from routing.router import Router
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """Everything a process opens: one HTTP session, one Redis conversation per address, one WAL writer, one feed."""
+    """Everything a process opens: connections to engines and to Redis, one WAL writer, one feed."""
 
     pipeline: Pipeline
     feed: Feed
-    session: aiohttp.ClientSession
+    upstream: Upstream
     redis: tuple[Turns, ...]
     wal: WalWriter
 
     async def close(self) -> None:
         """Close what was opened, the WAL last."""
         await asyncio.to_thread(self.feed.stop)
-        await self.session.close()
+        await self.upstream.close()
         for turns in self.redis:
             await turns.close()
         self.wal.close()
@@ -61,26 +61,17 @@ def start(role: str) -> Runtime:
 
     feed = Feed(on_change=changed, on_look=reporter.look)
     hold = Hold(feed, flights, _hold_limits())
-    session = aiohttp.ClientSession(
-        # vLLM closes an idle connection after 5 s (VLLM_HTTP_TIMEOUT_KEEP_ALIVE): a request sent at that moment fails
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        auto_decompress=False,
-        skip_auto_headers=("user-agent", "accept-encoding"),
+    upstream = Upstream(
+        connect_seconds=settings.ENGINE_CONNECT_TIMEOUT_SECONDS, silence_seconds=settings.ENGINE_TIMEOUT_SECONDS
     )
     limits = _turns(settings.REDIS_LIMITS_URL)
     same = settings.REDIS_CACHE_URL == settings.REDIS_LIMITS_URL
     cache = limits if same else _turns(settings.REDIS_CACHE_URL)
-    timeout = aiohttp.ClientTimeout(
-        total=None,
-        sock_connect=settings.ENGINE_CONNECT_TIMEOUT_SECONDS,
-        sock_read=settings.ENGINE_TIMEOUT_SECONDS,
-    )
     parts = Parts(
         feed=feed,
         hold=hold,
         admission=Admission(limits, cache),
-        dispatcher=Dispatcher(session, router, flights, timeout),
+        dispatcher=Dispatcher(upstream, router, flights),
         wal=wal,
         defer=deferred.accept,
         visits=visits,
@@ -89,7 +80,7 @@ def start(role: str) -> Runtime:
     )
     feed.start()
     redis = (limits,) if same else (limits, cache)
-    return Runtime(pipeline=Pipeline(parts), feed=feed, session=session, redis=redis, wal=wal)
+    return Runtime(pipeline=Pipeline(parts), feed=feed, upstream=upstream, redis=redis, wal=wal)
 
 
 def _hold_limits() -> Limits:

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
-import aiohttp
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from billing.records import End
+from gateway.exchange import Broken, Garbled, Silent, Unreached, UpstreamError
 
 #: Seconds: from an answer out of the prediction cache to a long generation.
 DURATIONS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -128,7 +128,7 @@ def limit_refused(reason: str) -> None:
     _LIMIT_REFUSALS.labels(reason).inc()
 
 
-def engine_failed(model: str, failure: Exception) -> None:
+def engine_failed(model: str, failure: UpstreamError) -> None:
     """Count an engine that failed a request."""
     _ENGINE_FAILURES.labels(model, _reason(failure)).inc()
 
@@ -169,13 +169,13 @@ def _requests(endpoint: str, model: str, hundreds: int) -> Counter:
     return _REQUESTS.labels(endpoint, model, f"{hundreds}xx")
 
 
-def _reason(failure: Exception) -> str:
+def _reason(failure: UpstreamError) -> str:
     match failure:
-        case TimeoutError():
+        case Silent():
             return "timeout"
-        case aiohttp.ClientConnectorError():
+        case Unreached():
             return "connect"
-        case aiohttp.ClientConnectionError() | aiohttp.ClientPayloadError() | OSError():
+        case Broken() | Garbled():
             return "broken"
         case _:
             return "status"

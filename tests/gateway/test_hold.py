@@ -183,8 +183,7 @@ async def test_a_client_that_leaves_just_as_its_reply_begins_leaves_nothing_coun
     await put_to_sleep(gateway)
     (sent,) = await hold(gateway, STREAMED)
     (waiting,) = [task for task in asyncio.all_tasks() if "_closing" in repr(task.get_coro())]
-    (answering,) = [task for task in asyncio.all_tasks() if "_answer" in repr(task.get_coro())]
-    waiting.add_done_callback(lambda _: answering.cancel())
+    waiting.add_done_callback(lambda _: sent.cancel())
     await wake_up(gateway)
     await asyncio.wait({sent})
     assert [end.state for end in gateway.ends()] == ["client_gone"]
