@@ -71,11 +71,11 @@ class Relay:
         A reply that is closed fails whoever reads it.
         """
         self._ended = error
-        self._reply.close()
+        self._reply.close(answered=self._reader.done)
 
     def leave(self) -> None:
         """End the stream for good; if nothing ended it before, its client left. A second call does nothing."""
-        self._reply.close()
+        self._reply.close(answered=self._reader.done)
         self._end_cut("client_gone")
 
     def _pass(self, splitter: streaming.EventSplitter, piece: bytes) -> bytes:
