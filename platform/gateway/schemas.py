@@ -13,7 +13,8 @@ import orjson
 from gateway.errors import BadRequest
 from gateway.wire.base import Wire
 
-#: What a client may not say to an engine: another tenant's cache, a place in the queue, an engine's own plumbing.
+#: What a client may not say to an engine: another tenant's cache, a place in the queue, an engine's own plumbing; and
+#: how many tokens make an event (``stream_interval``), as a stream that is cut is charged by its events.
 STRIPPED = (
     "cache_salt",
     "priority",
@@ -23,6 +24,7 @@ STRIPPED = (
     "kv_transfer_params",
     "ec_transfer_params",
     "vllm_xargs",
+    "stream_interval",
 )
 
 #: What orjson writes; it reads up to 1024, and whatever cannot be written cannot be sent on.
