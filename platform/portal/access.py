@@ -13,10 +13,12 @@ from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
+from tenants import networks
 from tenants.audit import Actor
 from tenants.errors import NotFound
 from tenants.ids import TenantId
 from tenants.models import ApiKey, Membership, Tenant, User
+from tenants.networks import Network
 
 READ = "management:read"
 WRITE = "management:write"
@@ -38,6 +40,8 @@ class Viewer:
     scopes: frozenset[str] | None = None
     #: Models a key may call; empty, or for people, all that its tenant sees.
     allowed_models: frozenset[str] = frozenset()
+    #: Where a key may be used from; empty, or for people, everywhere.
+    networks: tuple[Network, ...] = ()
     user: User | None = None
 
     @property
@@ -84,6 +88,7 @@ def viewer_of_key(key: ApiKey) -> Viewer:
         manages=own if WRITE in scopes else frozenset(),
         scopes=scopes,
         allowed_models=frozenset(key.allowed_models),
+        networks=networks.parse(key.allowed_networks),
     )
 
 

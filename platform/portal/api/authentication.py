@@ -8,13 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from django.contrib.auth.models import AnonymousUser
+from django.utils import timezone
 from rest_framework.authentication import BaseAuthentication, SessionAuthentication, get_authorization_header
 from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated, PermissionDenied
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
 from portal.access import READ, Viewer, viewer_of_key, viewer_of_user
-from tenants import keys, tokens
+from portal.addresses import client_address
+from tenants import keys, networks, tokens
 from tenants.errors import KeyRefused
 from tenants.models import User
 
@@ -39,7 +41,7 @@ class BearerAuthentication(BaseAuthentication):
             if text.startswith(f"{tokens.PREFIX}_"):
                 user = tokens.authenticate(text.strip()).user
                 return user, viewer_of_user(user)
-            return AnonymousUser(), viewer_of_key(keys.authenticate(text.strip()))
+            return AnonymousUser(), _viewer_of_key(request, text.strip())
         except KeyRefused as refusal:
             # one answer for every reason, so that a guesser learns nothing
             raise AuthenticationFailed("This token or key is not valid.", "invalid_api_key") from refusal
@@ -93,6 +95,18 @@ class OperatorChanges(MaySee):
         if not super().has_permission(request, view):
             return False
         return request.method in SAFE_METHODS or viewer_of(request).is_operator
+
+
+def _viewer_of_key(request: Request, text: str) -> Viewer:
+    """Return who calls with a key, and note its use. Raises KeyRefused, PermissionDenied."""
+    key = keys.authenticate(text)
+    viewer = viewer_of_key(key)
+    if not networks.allows(viewer.networks, client_address(request._request)):
+        raise PermissionDenied("This key may not be used from this address.", "address_not_allowed")
+    now = timezone.now()
+    if keys.is_due(key, now):
+        keys.note_used({key.id: now})
+    return viewer
 
 
 def viewer_of(request: Request) -> Viewer:

@@ -65,6 +65,13 @@ def page_of(row: type[serializers.Serializer[Any]], name: str) -> serializers.Se
     )
 
 
+def refuse_unknown(asked: serializers.Serializer[Any]) -> None:
+    """Raise ValidationError for a field that is none: a misspelt one that is ignored is a rule that does not hold."""
+    unknown = sorted(set(asked.initial_data) - {name for name, field in asked.fields.items() if not field.read_only})
+    if unknown:
+        raise ValidationError({unknown[0]: "There is no such field, or it may not be set."})
+
+
 def wants_csv(request: Request) -> bool:
     """Say whether CSV is asked for. Raises ValidationError for a format that there is not."""
     chosen = request.query_params.get("format", "json")

@@ -16,7 +16,7 @@ from rest_framework.views import APIView
 from portal.access import tenant_for, tenants_of
 from portal.api import pagination
 from portal.api.authentication import OperatorChanges, OperatorOnly, viewer_of
-from portal.api.documents import PAGE_PARAMETERS, page_of, refusals
+from portal.api.documents import PAGE_PARAMETERS, page_of, refusals, refuse_unknown
 from tenants import registry
 from tenants.models import Tenant, TenantPolicy
 
@@ -132,7 +132,7 @@ class TenantView(APIView):
         found = tenant_for(viewer, tenant)
         asked = PolicySerializer(data=request.data)
         asked.is_valid(raise_exception=True)
-        _refuse_unknown(asked)
+        refuse_unknown(asked)
         registry.set_policy(viewer.actor, found, **asked.validated_data)
         return Response(read(found))
 
@@ -179,10 +179,3 @@ def with_policies(tenants: Sequence[Tenant]) -> list[Described]:
         .distinct("tenant_id")
     }
     return [Described(tenant=tenant, policy=policies[tenant.id]) for tenant in tenants]
-
-
-def _refuse_unknown(asked: PolicySerializer) -> None:
-    """A misspelt field that is silently ignored is a policy that does not hold."""
-    unknown = sorted(set(asked.initial_data) - {name for name, field in asked.fields.items() if not field.read_only})
-    if unknown:
-        raise serializers.ValidationError({unknown[0]: "This is not a field of the policy, or may not be set."})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 from uuid import UUID
 
 from django.contrib.auth import authenticate
@@ -17,6 +16,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from portal import guesses
+from portal.addresses import client_address
 from portal.api.authentication import CHALLENGE, OperatorOnly, viewer_of
 from portal.api.documents import refusals
 from tenants import tokens
@@ -107,7 +107,7 @@ class TokenView(APIView):
 
 def _user(request: Request, username: str, password: str) -> User:
     """Return whose password this is. Raises TooManyGuesses before it looks, AuthenticationFailed after."""
-    address: Any = request.META.get("REMOTE_ADDR", "")
+    address = client_address(request._request)
     guesses.check(username, address)
     user = authenticate(request, username=username, password=password)
     if not isinstance(user, User):

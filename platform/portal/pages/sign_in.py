@@ -10,6 +10,7 @@ from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponseBase
 
 from portal import guesses
+from portal.addresses import client_address
 from portal.errors import TooManyGuesses
 from portal.pages.shell import protected
 
@@ -21,7 +22,7 @@ class SignInForm(AuthenticationForm):
         """Check the password. Says the same of an unknown name as of a wrong password."""
         name = self.cleaned_data.get("username") or ""
         assert self.request is not None
-        address = self.request.META.get("REMOTE_ADDR", "")
+        address = client_address(self.request)
         try:
             guesses.check(name, address)
         except TooManyGuesses as error:
