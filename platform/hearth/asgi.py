@@ -22,6 +22,7 @@ import hearth.celery  # noqa: F401 - whoever sends a task needs the app configur
 from gateway import runtime
 from gateway.app import GatewayApp
 from gateway.errors import NotFound
+from hearth import open_files
 from hearth.vitals import web
 
 
@@ -56,6 +57,7 @@ class GatewayRole:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
+                open_files.allow(settings.CONNECTIONS)
                 beat = self._vitals.start()
                 self._running()
                 await send({"type": "lifespan.startup.complete"})

@@ -67,8 +67,21 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="HEARTH_METRICS_PORT",
         default="",
-        doc="First of seven TCP ports for them: gateway, portal, drain, agent, control, inference, beat. Empty: "
-        "HEARTH_PORT + 2, so that instances ten ports apart live side by side.",
+        doc="First of seven TCP ports for them: gateway, portal, drain, agent, control, inference, beat; further "
+        "gateways follow. Empty: HEARTH_PORT + 2, so that instances ten ports apart live side by side.",
+    ),
+    Setting(
+        name="HEARTH_GATEWAY_PROCESSES",
+        default="1",
+        doc="Gateway processes that `hearth up` runs on one port; the kernel shares new connections out among them. "
+        "One, which serves thousands of requests a second; each more takes another core.",
+    ),
+    Setting(
+        name="HEARTH_CONNECTIONS",
+        default="8192",
+        doc="Connections that each gateway and portal process takes at once, idle ones included; more wait to be "
+        "accepted. Enough for thousands of streams at 40 KiB each, and twice as many open files are allowed if the "
+        "system lets them.",
     ),
     Setting(
         name="HEARTH_ROLE",

@@ -35,6 +35,9 @@ class Instance:
     database_url: str
     database_owner_url: str
     redis_url: str
+    gateway_processes: int = 1
+    #: That each web process takes at once.
+    connections: int = 8192
 
     @property
     def portal_port(self) -> int:
@@ -136,6 +139,7 @@ class Instance:
         base = {name: value for name, value in os.environ.items() if name != "DATABASE_OWNER_URL"}
         redis = self.redis()
         return base | {
+            "HEARTH_CONNECTIONS": str(self.connections),
             "HEARTH_DATA_DIR": str(self.data_dir),
             "HEARTH_ENGINE": self.engine,
             "HEARTH_HOST": self.host,
@@ -176,6 +180,8 @@ def from_environment() -> Instance:
         database_url=env.text("DATABASE_URL"),
         database_owner_url=env.text("DATABASE_OWNER_URL"),
         redis_url=env.text("REDIS_URL"),
+        gateway_processes=env.integer("HEARTH_GATEWAY_PROCESSES", minimum=1),
+        connections=env.integer("HEARTH_CONNECTIONS", minimum=1),
     )
 
 

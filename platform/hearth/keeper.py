@@ -18,6 +18,7 @@ from hearth.children import Child
 from hearth.instance import Instance
 from hearth.progress import Progress
 from hearth.roles import ENGINES_STOP_STAGE, Role
+from hearth.roles import processes as processes_of
 from workers.processes import ProcessIdentity, identify, is_running
 
 TICK_SECONDS = 0.2
@@ -81,17 +82,18 @@ class Keeper:
     def start(self, roles: Iterable[Role], engine: str) -> None:
         """Start the roles, in order. Raises OSError."""
         for role in roles:
-            child = Child(
-                name=role.name,
-                command=role.command(self._instance),
-                environment=self._instance.environment(role.name) | {"HEARTH_ENGINE": engine},
-                log_path=self._instance.log_path(role.name),
-                record_path=self._instance.records_dir / f"{role.name}.json",
-                grace_seconds=role.grace_seconds,
-                stop_stage=role.stop_stage,
-            )
-            self._children.append(child)
-            child.start()
+            for name, instance in processes_of(role, self._instance):
+                child = Child(
+                    name=name,
+                    command=role.command(instance),
+                    environment=instance.environment(role.name) | {"HEARTH_ENGINE": engine},
+                    log_path=instance.log_path(name),
+                    record_path=instance.records_dir / f"{name}.json",
+                    grace_seconds=role.grace_seconds,
+                    stop_stage=role.stop_stage,
+                )
+                self._children.append(child)
+                child.start()
         self._progress.say(f"Started {', '.join(child.name for child in self._children)}")
 
     def go_on(self) -> None:

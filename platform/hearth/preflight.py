@@ -124,9 +124,9 @@ def check_ports(instance: Instance) -> None:
         _Port(instance.host, instance.port, "gateway", _FOR_CLIENTS),
         _Port(instance.host, instance.portal_port, "portal", _FOR_CLIENTS),
     ]
-    for role in ports.ORDER:
-        port = ports.port_of(instance, role)
-        wanted.append(_Port(instance.metrics_host, port, f"metrics listener of role {role}", _FOR_VITALS))
+    for name in ports.names(instance):
+        port = ports.port_of(instance, name)
+        wanted.append(_Port(instance.metrics_host, port, f"metrics listener of role {name}", _FOR_VITALS))
     for each in wanted:
         try:
             _try_to_listen(each.host, each.port)
@@ -135,7 +135,8 @@ def check_ports(instance: Instance) -> None:
 
 
 def _check_vitals_fit(instance: Instance) -> None:
-    first, last = instance.metrics_port, instance.metrics_port + len(ports.ORDER) - 1
+    count = len(ports.names(instance))
+    first, last = instance.metrics_port, instance.metrics_port + count - 1
     fault = ""
     if last > LAST_PORT:
         fault = f"leaves too few ports: the roles take {first} to {last}"
@@ -144,7 +145,7 @@ def _check_vitals_fit(instance: Instance) -> None:
     if fault:
         raise PreflightError(
             f"HEARTH_METRICS_PORT={first} {fault}.",
-            f"Set it to a port up to {LAST_PORT - len(ports.ORDER) + 1} that leaves theirs to gateway and portal.",
+            f"Set it to a port up to {LAST_PORT - count + 1} that leaves theirs to gateway and portal.",
         )
 
 

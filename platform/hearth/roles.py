@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 from hearth.instance import Instance
+from hearth.vitals import ports
 
 #: Seconds that a role may take to finish what it has begun; then it is killed.
 STREAMS_GRACE_SECONDS = 30.0
@@ -25,6 +26,18 @@ class Role:
     command: Callable[[Instance], list[str]]
 
 
+def processes(role: Role, instance: Instance) -> Iterator[tuple[str, Instance]]:
+    """Yield the name of each process of a role and the instance as that process sees it.
+
+    Further gateways listen on the port of the first, which their server shares (SO_REUSEPORT), and have a port of
+    their own for their vitals.
+    """
+    yield role.name, instance
+    if role.name == "gateway":
+        for name in ports.further_gateways(instance):
+            yield name, replace(instance, metrics_port=ports.port_of(instance, name))
+
+
 def _granian(instance: Instance, port: int) -> list[str]:
     """Without ``--respawn-failed-workers`` a killed worker ends the whole server."""
     # HTTP/2 would be another parser for strangers to try, and balancers speak HTTP/1.1 to what is behind them.
@@ -32,6 +45,8 @@ def _granian(instance: Instance, port: int) -> list[str]:
     options += ["--http1-header-read-timeout", str(HEAD_TIMEOUT_MS)]
     options += ["--loop", "uvloop", "--respawn-failed-workers", "--log-level", "warning"]
     options += ["--workers-kill-timeout", str(int(STREAMS_GRACE_SECONDS))]
+    # By default 1,024, which as many clients that only keep their connections would use up.
+    options += ["--backpressure", str(instance.connections)]
     return [sys.executable, "-m", "granian", *options, "hearth.asgi:application"]
 
 

@@ -11,7 +11,7 @@ from hearth import children, env, fleet, node, secrets, summary
 from hearth.fleet import PlaceholderStatus, ReplicaStatus
 from hearth.instance import Instance
 from hearth.keeper import keeper_process
-from hearth.roles import ROLES
+from hearth.roles import ROLES, processes
 from hearth.supervisor import phase
 from hearth.vitals import ports
 from workers.processes import ProcessIdentity, is_running
@@ -85,7 +85,7 @@ def read(instance: Instance) -> Status:
     now = phase(instance)
     ready = summary.read(instance.up_path) if now == "up" else None
     member = node.read(instance.node_path) if now == "up" else None
-    names = member.roles if member else [role.name for role in ROLES]
+    names = member.roles if member else [name for role in ROLES for name, _ in processes(role, instance)]
     roles = tuple(_role(instance, name, supervised=supervisor is not None) for name in names)
     asked = _ask_database(instance, only_here=member is not None) if now != "down" else _Asked()
     return Status(

@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from hearth import open_files
 from tests.journey.instance import MODEL, Instance, request, wait_for
 from tests.journey.raw_http import Heard, connect, listen, say
 
@@ -29,6 +30,8 @@ CHUNKED = b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
 BEHIND = b"GET /v1/models HTTP/1.1\r\nHost: behind\r\n\r\n"
 #: No growth: hostile requests by the thousand may leave behind caches and fragments, but not themselves.
 GROWTH_BYTES = 64 << 20
+#: More than the server of the web roles takes unless it is told.
+KEPT_CONNECTIONS = 1_100
 
 
 def head(instance: Instance) -> bytes:
@@ -166,6 +169,20 @@ def test_clients_that_dribble_hold_nobody_up_and_are_cut_off(simulated: Instance
         for connection in slow:
             connection.close()
     wait_for(lambda: in_flight(simulated) == 0, "the end of what dribbled", seconds=30)
+
+
+def test_clients_that_only_keep_their_connections_keep_nobody_out(simulated: Instance) -> None:
+    open_files.allow(KEPT_CONNECTIONS)
+    kept = []
+    try:
+        for _ in range(KEPT_CONNECTIONS):
+            kept.append(connect(simulated.api_base))
+            kept[-1].sendall(b"GET /v1/nothing HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert kept[-1].recv(12) == b"HTTP/1.1 404"
+        assert simulated.call("/chat/completions", simulated.key("globex"), BODY).status == 200
+    finally:
+        for connection in kept:
+            connection.close()
 
 
 def test_an_answer_to_a_hostile_header_is_one_answer(simulated: Instance) -> None:

@@ -1,0 +1,58 @@
+"""What processes a role has, and how many clients one of them takes."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hearth import preflight, roles
+from hearth.instance import Instance
+from hearth.vitals import ports
+from tests.ports import INSTANCE_PORTS, free_ports
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Instance:
+    port = free_ports(INSTANCE_PORTS + 2)
+    return Instance(
+        data_dir=tmp_path,
+        host="127.0.0.1",
+        port=port,
+        metrics_host="127.0.0.1",
+        metrics_port=port + 2,
+        node="test",
+        engine="simulated",
+        model="",
+        replicas=1,
+        database_url="",
+        database_owner_url="",
+        redis_url="",
+    )
+
+
+def test_further_gateways_share_the_port_of_the_first_and_have_vitals_of_their_own(instance: Instance) -> None:
+    three = replace(instance, gateway_processes=3)
+    found = [(name, place) for role in roles.ROLES for name, place in roles.processes(role, three)]
+    assert [name for name, _ in found if name.startswith("gateway")] == ["gateway", "gateway-2", "gateway-3"]
+    assert len(found) == len(roles.ROLES) + 2
+    own = {name: int(place.environment("gateway")["HEARTH_METRICS_PORT"]) for name, place in found if "gateway" in name}
+    assert own == {
+        "gateway": three.metrics_port,
+        "gateway-2": three.metrics_port + 7,
+        "gateway-3": three.metrics_port + 8,
+    }
+    assert {place.port for _, place in found} == {instance.port}
+    assert ports.url_of(three, "gateway-3") == f"http://127.0.0.1:{three.metrics_port + 8}"
+
+
+def test_the_port_of_a_further_gateways_vitals_is_looked_at(instance: Instance) -> None:
+    two = replace(instance, gateway_processes=2)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", ports.port_of(two, "gateway-2")))
+        listener.listen()
+        preflight.check_ports(instance)
+        with pytest.raises(preflight.PreflightError, match="gateway-2"):
+            preflight.check_ports(two)
