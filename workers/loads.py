@@ -83,6 +83,12 @@ def demand() -> dict[UUID, Load]:
     }
 
 
+def gateways() -> tuple[str, ...]:
+    """Return the names of the processes that live, in order. Idle ones too: each repeats a row for every deployment."""
+    fresh = GatewayLoad.objects.filter(reported_at__gt=Now() - LASTS)
+    return tuple(fresh.order_by("process").values_list("process", flat=True).distinct())
+
+
 def busy_at() -> dict[UUID, dt.datetime]:
     """Return when each deployment last had a request, at any process that is not forgotten."""
     rows = GatewayLoad.objects.exclude(busy_at=None).order_by().values("deployment").annotate(last=Max("busy_at"))

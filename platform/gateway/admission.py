@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from billing.holds import SETTLE as SETTLE_HOLD
 from caching.recent import Recent
 from gateway import limits, refusals
 from gateway.errors import GatewayError
@@ -22,14 +21,13 @@ from gateway.limits import Plan, Plans
 from gateway.local import LocalLimits, Rank, Refusal
 from gateway.messages import Headers
 from gateway.renewal import LEASE_SECONDS, End, Renewal
-from gateway.resp import Argument, RedisAway, RedisFailed, RedisNotAsked, Script
+from gateway.resp import Argument, RedisAway, RedisFailed, RedisNotAsked
 from gateway.scripts import ADMIT, ADMITTED, EXCEEDED, EXTEND, LIMITED, RENEW, SETTLE, TOO_LARGE
 from gateway.turns import Answer, Turns
 from tenants.snapshot import Caller
 
 #: Of answers this process keeps at hand.
 RECENT_BYTES = 32 << 20
-_END_HOLD = Script.of(SETTLE_HOLD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +112,7 @@ class Admission:
         lease_seconds: float = LEASE_SECONDS,
     ) -> None:
         """``rank``: which of the live gateways this is."""
-        turns.teach(ADMIT, EXTEND, SETTLE, RENEW, _END_HOLD)
+        turns.teach(ADMIT, EXTEND, SETTLE, RENEW)
         self._turns = turns
         self._cache = cache
         self.patience_seconds = turns.timeout_seconds
@@ -177,7 +175,7 @@ class Admission:
 
         def heard(answer: Answer) -> None:
             if _failed(answer):
-                self._end_hold(plan, demand.request_id, amount_pico)
+                self._end_later(plan, demand.request_id, amount_pico)
 
         self._turns.call(SETTLE, *said).add_done_callback(heard)
 
@@ -223,8 +221,8 @@ class Admission:
         try:
             outcome, which, kind, wait_ms, found, *owed = await (_within(answer, ticket.deadline) if again else answer)
         except RedisFailed as failure:
-            if counters and not isinstance(failure, RedisNotAsked):
-                self._end_hold(plan, demand.request_id, 0)  # it may have been placed all the same
+            if runs and not isinstance(failure, RedisNotAsked):
+                self._end_later(plan, demand.request_id, 0)  # it may be admitted there when Redis goes on
             self._take_here(ticket, requests=requests, runs=runs)
             return
         except asyncio.CancelledError:
@@ -275,10 +273,11 @@ class Admission:
             claim.leases = plan.leased
             self._renewal.opened(claim.leases, demand.request_id)
 
-    def _end_hold(self, plan: Plan, request_id: UUID, amount_pico: int) -> None:
-        """End a hold once Redis hears; whether it did already does not matter."""
-        arguments = (1, plan.keys.holds, plan.keys.counters, request_id.hex, str(amount_pico))
-        self._renewal.end_later(plan.keys, request_id, End(script=_END_HOLD, arguments=arguments))
+    def _end_later(self, plan: Plan, request_id: UUID, amount_pico: int) -> None:
+        """End a request's leases and its hold once Redis hears; whether it did already does not matter."""
+        if plan.leased or plan.budgets:
+            said = _settling(plan, request_id, 0, str(amount_pico))
+            self._renewal.end_later(plan.keys, request_id, End(script=SETTLE, arguments=said))
 
 
 async def _within(answer: Awaitable[Any], deadline: float) -> Any:

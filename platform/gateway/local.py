@@ -7,6 +7,7 @@ admit twice what is configured, never more. A limit smaller than the number of g
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -24,6 +25,12 @@ class Rank:
 
     number: int = 0
     gateways: int = 1
+
+    @classmethod
+    def of(cls, own: str, live: Iterable[str]) -> Rank:
+        """Return the rank of the process of this name; one that is not known to live yet counts as if it were."""
+        names = sorted({own, *live})
+        return cls(number=names.index(own), gateways=len(names))
 
     def share(self, whole: int) -> int:
         """Return this gateway's part; the parts of all sum to the whole."""
@@ -81,11 +88,12 @@ class LocalLimits:
     ) -> Refusal | list[int]:
         """Take from every limit, or from none; return who refuses, or what requests and tokens each owes.
 
-        ``forced`` takes what does not fit.
+        Other gateways' shares count as owed. ``forced`` takes what does not fit.
         """
         now = time.monotonic_ns() // 1_000_000
         refusals: list[Refusal] = []
-        taken: list[int] = []
+        changes: list[tuple[_Bucket, int]] = []
+        told: list[int] = []
         for line in lines:
             counted = self._counted.setdefault(line.id, _Counted())
             kinds: tuple[tuple[Kind, _Bucket, int | None, int], ...] = (
@@ -94,27 +102,26 @@ class LocalLimits:
             )
             for kind, bucket, limit, amount in kinds:
                 if limit is None:
-                    taken.append(0)
+                    told.append(0)
                     continue
                 share = rank.share(limit)
                 owed = bucket.at(now, share) + amount * UNITS
-                taken.append(owed)
+                changes.append((bucket, owed))
+                told.append(owed + (limit - share) * UNITS)
                 if amount and owed > share * UNITS:
-                    fits = 0 < amount <= share
-                    wait = -(-(owed - share * UNITS) // share) if fits else AGAIN_MS
+                    wait = -(-(owed - share * UNITS) // share) if amount <= share else AGAIN_MS
                     refusals.append(Refusal(line=line, kind=kind, wait_ms=wait))
             together = line.concurrent_requests
             if leased and together is not None and len(counted.running) >= rank.share(together):
                 refusals.append(Refusal(line=line, kind="concurrency", wait_ms=AGAIN_MS))
         if refusals and not forced:
             return max(refusals, key=lambda each: each.wait_ms)
-        for number, line in enumerate(lines):
-            counted = self._counted[line.id]
-            counted.requests.put(now, taken[2 * number])
-            counted.tokens.put(now, taken[2 * number + 1])
-            if leased and line.concurrent_requests is not None:
-                counted.running.add(request_id)
-        return taken
+        for bucket, owed in changes:
+            bucket.put(now, owed)
+        if leased:
+            for line in lines:
+                self._counted[line.id].running.add(request_id)
+        return told
 
     def settle(self, lines: tuple[LimitLine, ...], rank: Rank, request_id: UUID, *, tokens: int) -> None:
         """End a request: its leases, and the tokens it used beyond those it took, negative for fewer."""

@@ -15,6 +15,7 @@ from gateway.feed import Feed, View
 from gateway.flights import Flights
 from gateway.hold import Hold, Limits
 from gateway.idempotency import Idempotency
+from gateway.local import Rank
 from gateway.parts import Parts
 from gateway.pipeline import Pipeline
 from gateway.reports import Reporter, process_name
@@ -51,7 +52,8 @@ def start(role: str) -> Runtime:
     router = Router()
     flights = Flights()
     visits = Visits()
-    reporter = Reporter(process_name(role, settings.NODE_NAME), flights)
+    name = process_name(role, settings.NODE_NAME)
+    reporter = Reporter(name, flights)
 
     def changed(old: View | None, new: View) -> None:
         loop.call_soon_threadsafe(_forget_restarted, router, old, new)
@@ -60,6 +62,9 @@ def start(role: str) -> Runtime:
         loop.call_soon_threadsafe(hold.wake)
 
     feed = Feed(on_change=changed, on_look=reporter.look)
+    def rank() -> Rank:
+        return Rank.of(name, feed.view.gateways)
+
     hold = Hold(feed, flights, _hold_limits())
     upstream = Upstream(
         connect_seconds=settings.ENGINE_CONNECT_TIMEOUT_SECONDS, silence_seconds=settings.ENGINE_TIMEOUT_SECONDS
@@ -70,7 +75,7 @@ def start(role: str) -> Runtime:
     parts = Parts(
         feed=feed,
         hold=hold,
-        admission=Admission(limits, cache),
+        admission=Admission(limits, cache, rank=rank),
         dispatcher=Dispatcher(upstream, router, flights),
         wal=wal,
         defer=deferred.accept,

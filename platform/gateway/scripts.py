@@ -243,6 +243,7 @@ return 1
 RENEW = Script.of(
     _CLOCK
     + """
+redis.call('ZREMRANGEBYSCORE', KEYS[1], 0, now)
 for i = 2, #ARGV do
     redis.call('ZADD', KEYS[1], now + tonumber(ARGV[1]), ARGV[i])
 end

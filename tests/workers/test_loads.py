@@ -53,6 +53,16 @@ def test_a_request_between_two_reports_is_remembered_and_no_report_forgets_it(fl
     assert after[short.id] > before[short.id]
 
 
+def test_processes_that_report_are_known_by_name_even_when_they_have_nothing_to_do(fleet: Fleet) -> None:
+    one, other = fleet.deploy(1), fleet.deploy(1, name="other")
+    loads.report("b", {one.id: Load(), other.id: Load()})
+    loads.report("a", {one.id: BUSY, other.id: Load()})
+    assert loads.gateways() == ("a", "b")
+    make_older(loads.LASTS)
+    loads.report("b", {one.id: Load()})
+    assert loads.gateways() == ("b",)
+
+
 def test_a_silent_process_counts_for_nothing_until_it_speaks_again(fleet: Fleet) -> None:
     deployment = fleet.deploy(1)
     loads.report("a", {deployment.id: BUSY})
