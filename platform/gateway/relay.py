@@ -71,7 +71,7 @@ class Relay:
         A reply that is closed fails whoever reads it.
         """
         self._ended = error
-        self._reply.close(answered=self._reader.done)
+        self._reply.close()
 
     def leave(self) -> None:
         """End the stream for good; if nothing ended it before, its client left. A second call does nothing."""
