@@ -21,6 +21,7 @@ from django.utils import timezone
 from billing.errors import PriceExists, PriceInThePast, PriceJump, PriceOutOfRange
 from billing.models import PriceBook, PriceVersion
 from billing.rating import Price, Rates
+from tenants import epoch
 from tenants.audit import Actor, record
 from tenants.models import Tenant
 
@@ -75,6 +76,11 @@ def table_for(tenant_ids: Iterable[UUID], model_names: Iterable[str]) -> PriceTa
     return PriceTable(versions)
 
 
+def load() -> PriceTable:
+    """Return every price of everybody; one set after that raises the policy epoch."""
+    return PriceTable(PriceVersion.objects.select_related("book").order_by("effective_from"))
+
+
 def exclude_changes() -> None:
     """Let no price change be made until the current transaction ends."""
     with connection.cursor() as cursor:
@@ -90,7 +96,7 @@ def set_price(
     effective_from: datetime | None = None,
     confirm: bool = False,
 ) -> PriceVersion:
-    """Add a price version and its audit entry, in one transaction; None takes effect at once.
+    """Add a price version and its audit entry, in one transaction; None takes effect at once. Gateways are told.
 
     ``confirm`` allows a change of more than tenfold. Raises PriceOutOfRange, PriceInThePast, PriceJump, PriceExists.
     """
@@ -117,6 +123,7 @@ def set_price(
             before=None if before is None else asdict(before),
             after={**asdict(rates), "book": book.name, "model": model_name, "effective_from": moment.isoformat()},
         )
+        epoch.bump()
         return version
 
 

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -20,13 +20,15 @@ import psycopg
 from django.db import connection
 from django.db.utils import Error as DjangoError
 
+from billing import prices
+from billing.prices import PriceTable
 from catalogue import registry
 from catalogue.registry import Catalogue, ServedModel
 from gateway.errors import Unavailable
 from tenants import epoch, snapshot
 from tenants.errors import KeyRefused
 from tenants.snapshot import Caller, Snapshot
-from workers import endpoints, loads, promises
+from workers import endpoints, promises
 from workers.endpoints import Endpoint
 from workers.promises import Deployed
 
@@ -36,24 +38,21 @@ log = logging.getLogger(__name__)
 DATABASE_ERRORS = (DjangoError, psycopg.Error, OSError)
 #: With notices this is only a safety net; without them a revoked key still dies within a second.
 POLL_SECONDS = 0.5
-#: Medians of many starts change slowly, and so does who serves.
+#: Medians of many starts change slowly.
 ETA_SECONDS = 5.0
 CHANNELS = (epoch.CHANNEL, endpoints.CHANNEL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Everything as of one moment. ``endpoints`` is by model name, ``etas`` by deployment, seconds.
-
-    ``gateways`` are the names of the processes that live, as they have reported.
-    """
+    """Everything as of one moment. ``endpoints`` is by model name, ``etas`` by deployment, seconds."""
 
     callers: Snapshot
     catalogue: Catalogue
     endpoints: Mapping[str, tuple[Endpoint, ...]]
     deployments: tuple[Deployed, ...]
     etas: Mapping[UUID, float]
-    gateways: tuple[str, ...] = ()
+    prices: PriceTable = field(default_factory=lambda: PriceTable(()))
 
     def waking(self, model: ServedModel) -> Deployed | None:
         """Return the deployment that may bring up a replica of the model, the active revision's first."""
@@ -74,7 +73,6 @@ class Feed:
         self._on_change = on_change
         self._on_look = on_look
         self._etas: Mapping[UUID, float] = {}
-        self._gateways: tuple[str, ...] = ()
         self._etas_until = 0.0
         self._view: View | None = None
         self._stop = threading.Event()
@@ -185,11 +183,10 @@ class Feed:
         self._on_look(new)
 
     def _read(self, old: View | None) -> View:
-        """Return what the database says now; callers and catalogue are read again only when their epoch moved."""
+        """Return what the database says now; callers, catalogue and prices are read again only when the epoch moved."""
         same = old is not None and old.callers.epoch == epoch.current()
         if time.monotonic() >= self._etas_until:
             self._etas = promises.etas()
-            self._gateways = loads.gateways()
             self._etas_until = time.monotonic() + ETA_SECONDS
         ready: dict[str, tuple[Endpoint, ...]] = {}
         for endpoint in endpoints.ready():
@@ -197,10 +194,10 @@ class Feed:
         return View(
             callers=old.callers if old is not None and same else snapshot.load(),
             catalogue=old.catalogue if old is not None and same else registry.load(),
+            prices=old.prices if old is not None and same else prices.load(),
             endpoints=ready,
             deployments=promises.deployed(),
             etas=self._etas,
-            gateways=self._gateways,
         )
 
     def _looked(self, *, healthy: bool) -> None:

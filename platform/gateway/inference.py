@@ -78,6 +78,8 @@ class Inference:
         try:
             if stored is not None:
                 return self._replay(stored)
+            if self._meter.allowance is not None:
+                self._meter.hold(self._meter.allowance.held_pico)
             self._tell_cache("bypass" if answer.bypass else "miss", answer.bypass or "")
             ask = prompts.ask(self._call, self._caller, self._model, incoming.headers)
             work = self._reply(ask, answer, len(incoming.body))
@@ -194,12 +196,15 @@ class Inference:
 
     async def _admit(self, answer: Answer, body_bytes: int, *, limited: bool) -> Entry | None:
         """Take what the request needs from every limit and budget; the meter gives back what it did not use."""
+        allowance = self._meter.allowance = costs.allowance(
+            self._parts.feed.view.prices, self._caller, self._call, self._model, body_bytes, self._trace.request_id
+        )
         demand = Demand(
             caller=self._caller,
             model_name=self._model.name,
             request_id=self._trace.request_id,
             tokens=costs.reserved_tokens(self._call, self._model, body_bytes),
-            hold_pico=0,
+            hold_pico=allowance.held_pico if allowance is not None else 0,
             answer_key=self._redis_key(answer) if answer.readable else None,
             limited=limited,
         )

@@ -17,6 +17,7 @@ from caching.entry import Entry
 from catalogue.registry import ServedModel
 from gateway import telemetry
 from gateway.admission import Ticket
+from gateway.costs import Allowance
 from gateway.errors import Unavailable
 from gateway.messages import Trace
 from gateway.schemas import Call
@@ -52,6 +53,8 @@ class Meter:
         self.cache: tuple[CacheResult, str] = ("miss", "")
         #: What the request was admitted with; settled with its END.
         self.ticket: Ticket | None = None
+        #: What it has paid for beforehand, under a hard budget.
+        self.allowance: Allowance | None = None
         #: What the prompt takes by estimate, while an engine works on it.
         self.asked = NOTHING
         self.streamed_tokens = 0
@@ -83,6 +86,18 @@ class Meter:
         self.asked = Usage(
             prompt_tokens=prompt_tokens_estimate - cached, cached_prompt_tokens=cached, completion_tokens=0
         )
+
+    async def extend(self) -> None:
+        """Hold the next part of a stream under a hard budget when what is held runs low.
+
+        Raises BudgetExceeded, Unavailable: nothing further may be passed on.
+        """
+        if self.allowance is None or self.ticket is None:
+            return
+        more = self.allowance.next_pico(self.streamed_tokens)
+        if more:
+            await self.ticket.extend(hold_pico=more)
+            self.hold(self.allowance.held_pico)
 
     def unasked(self) -> None:
         """Take note that the engine failed: nothing works on the request until it is started again."""
@@ -153,7 +168,8 @@ class Meter:
         self._closed = True
         if self.ticket is not None:
             tokens = end.prompt_tokens + end.cached_prompt_tokens + end.completion_tokens if end is not None else 0
-            self.ticket.settle(tokens=tokens, amount_pico=0)
+            charged = self.allowance.amount_pico(end) if self.allowance is not None and end is not None else 0
+            self.ticket.settle(tokens=tokens, amount_pico=charged)
         if end is not None:
             self._trace.ended = end.state
             telemetry.ended(self._call.endpoint, self._model.name, end)

@@ -9,7 +9,7 @@ from billing.records import State
 from caching.errors import NotReplayable
 from gateway import streaming, telemetry
 from gateway.dispatch import Reply
-from gateway.errors import EngineFailed, GatewayError, Unavailable
+from gateway.errors import BudgetExceeded, EngineFailed, GatewayError, Unavailable
 from gateway.exchange import UpstreamError
 from gateway.messages import Trace
 from gateway.metering import Meter
@@ -49,6 +49,8 @@ class Relay:
                 passed = self._pass(splitter, piece)
                 if passed:
                     yield passed
+                if self._meter.allowance is not None and not reader.done:
+                    await self._meter.extend()
                 if reader.done or reader.failed or self._ended is not None:
                     break
             if reader.done:
@@ -59,7 +61,7 @@ class Relay:
             if self._ended is None:
                 log.warning("replica %s broke a stream: %s", self._reply.choice.replica_id, error)
                 telemetry.engine_failed(self._trace.model, error)
-        except Unavailable as error:  # the usage log is full: what cannot be metered is not sent
+        except (BudgetExceeded, Unavailable) as error:  # what cannot be paid for or metered is not sent
             self.end_with(error)
         except Exception:
             log.exception("request %s failed in the middle of its stream", self._trace.request_id)
