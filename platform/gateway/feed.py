@@ -28,7 +28,7 @@ from gateway.errors import Unavailable
 from tenants import epoch, snapshot
 from tenants.errors import KeyRefused
 from tenants.snapshot import Caller, Snapshot
-from workers import endpoints, promises
+from workers import endpoints, loads, promises
 from workers.endpoints import Endpoint
 from workers.promises import Deployed
 
@@ -38,14 +38,17 @@ log = logging.getLogger(__name__)
 DATABASE_ERRORS = (DjangoError, psycopg.Error, OSError)
 #: With notices this is only a safety net; without them a revoked key still dies within a second.
 POLL_SECONDS = 0.5
-#: Medians of many starts change slowly.
+#: Medians of many starts change slowly, and so does who serves.
 ETA_SECONDS = 5.0
 CHANNELS = (epoch.CHANNEL, endpoints.CHANNEL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Everything as of one moment. ``endpoints`` is by model name, ``etas`` by deployment, seconds."""
+    """Everything as of one moment. ``endpoints`` is by model name, ``etas`` by deployment, seconds.
+
+    ``gateways`` are the names of the processes that live, as they have reported.
+    """
 
     callers: Snapshot
     catalogue: Catalogue
@@ -53,6 +56,7 @@ class View:
     deployments: tuple[Deployed, ...]
     etas: Mapping[UUID, float]
     prices: PriceTable = field(default_factory=lambda: PriceTable(()))
+    gateways: tuple[str, ...] = ()
 
     def waking(self, model: ServedModel) -> Deployed | None:
         """Return the deployment that may bring up a replica of the model, the active revision's first."""
@@ -73,6 +77,7 @@ class Feed:
         self._on_change = on_change
         self._on_look = on_look
         self._etas: Mapping[UUID, float] = {}
+        self._gateways: tuple[str, ...] = ()
         self._etas_until = 0.0
         self._view: View | None = None
         self._stop = threading.Event()
@@ -187,6 +192,7 @@ class Feed:
         same = old is not None and old.callers.epoch == epoch.current()
         if time.monotonic() >= self._etas_until:
             self._etas = promises.etas()
+            self._gateways = loads.gateways()
             self._etas_until = time.monotonic() + ETA_SECONDS
         ready: dict[str, tuple[Endpoint, ...]] = {}
         for endpoint in endpoints.ready():
@@ -198,6 +204,7 @@ class Feed:
             endpoints=ready,
             deployments=promises.deployed(),
             etas=self._etas,
+            gateways=self._gateways,
         )
 
     def _looked(self, *, healthy: bool) -> None:
