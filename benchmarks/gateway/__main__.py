@@ -32,6 +32,7 @@ from benchmarks.gateway.plan import FULL, QUICK, Plan
 from benchmarks.gateway.site import Site
 from benchmarks.gateway.upstream import MODEL
 from benchmarks.machine import Cores
+from hearth import open_files
 
 #: Left out of a glance: its start alone takes half as long as everything else.
 SLOW = "litellm"
@@ -83,6 +84,7 @@ def _parse(arguments: Sequence[str]) -> Options:
 def _run(options: Options) -> Run:
     cores = machine.split_cores()
     machine.require_tools()
+    open_files.allow(max(open_loop.MAX_CONNECTIONS, options.plan.idle_streams))  # what is started inherits it
     began = time.monotonic()
     with ExitStack() as cleanup, machine.kept_on(cores.others):
         folder = cleanup.enter_context(workplace.open_folder())
