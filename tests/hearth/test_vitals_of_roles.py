@@ -121,6 +121,7 @@ def test_while_postgresql_hangs_the_gateway_serves_and_the_portal_does_not(insta
         status, said = _ask(instance, "gateway", "/readyz")
         assert (status, said["status"], said["missing"]) == (200, "degraded", [])
         assert _call(instance, instance.up_json["tenants"][0]["api_key"]) == 200
+        wait_for(lambda: _value(instance, "drain", "hearth_wal_backlog_bytes") > 0)
         assert "hearth_replicas" not in _metrics(instance, "control")
         assert "hearth_reconcile_tick_age_seconds" in _metrics(instance, "control")
         wait_for(lambda: _ask(instance, "control", "/readyz")[1]["missing"] == ["reconcile"])
@@ -129,6 +130,7 @@ def test_while_postgresql_hangs_the_gateway_serves_and_the_portal_does_not(insta
             assert _ask(instance, role, "/livez")[0] == 200
     for role in NAMES:
         wait_for(lambda role=role: _ask(instance, role, "/readyz")[1]["status"] == "ready")  # type: ignore[misc]
+    wait_for(lambda: _value(instance, "drain", "hearth_wal_backlog_bytes") == 0)
 
 
 @contextmanager
