@@ -5,7 +5,6 @@ Running it again changes nothing: same data, same keys, and what operators have 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import socket
@@ -20,8 +19,8 @@ from django.db import transaction
 from billing import prices
 from catalogue import registry as catalogue
 from catalogue.models import ModelRevision
-from catalogue.registry import Description
 from hearth import cluster, env
+from hearth.served import Wish, deployment_name
 from tenants import keys, limits, registry
 from tenants.audit import SYSTEM
 from tenants.errors import KeyRefused, NotFound
@@ -31,11 +30,9 @@ from tenants.models import Project, Tenant, User
 from tenants.registry import Policy
 from tenants.subjects import Subject
 from workers import deployments, operations
-from workers.engines.driver import TINY_MODEL
 from workers.models import Deployment, Pool
 
 ADMIN = "admin"
-TINY_NAME = "hearth-tiny"
 #: The demo keys are the one exception to "shown once": they stay in this file, mode 0600.
 DEMO_KEYS_FILE = "demo-keys.json"
 #: What the last start was asked for.
@@ -76,7 +73,7 @@ def run(*, engine: Literal["vllm", "simulated"], model: str, replicas: int, node
     cluster.declare_secrets()
     platform = _tenant(PLATFORM_SLUG, "Platform", Policy(cache_mode="off"))
     _admin()
-    revision = _model(platform, engine, model)
+    revision = catalogue.register(SYSTEM, platform, Wish(source=model, engine=engine).described())
     prices.ensure_demo_prices(SYSTEM, revision.model.name)
     least = _deployment(revision, replicas, node)
     demo = tuple(_demo_tenant(slug, name, policy) for slug, name, policy in DEMO_TENANTS)
@@ -103,47 +100,13 @@ def _admin() -> None:
         user.save(update_fields=["password"])
 
 
-def _model(owner: Tenant, engine: Literal["vllm", "simulated"], model: str) -> ModelRevision:
-    source = model or str(TINY_MODEL)
-    folder = Path(source)
-    name = TINY_NAME if not model else folder.name if folder.is_dir() else model
-    described = Description(
-        name=name,
-        source=str(folder.absolute()) if folder.is_dir() else source,
-        engine=engine,
-        context_length_tokens=_context_length(folder),
-        weights_digest=_folder_digest(folder) if folder.is_dir() else "",
-        public=True,
-    )
-    return catalogue.register(SYSTEM, owner, described)
-
-
-def _context_length(folder: Path) -> int:
-    """Return HEARTH_CONTEXT_TOKENS, or the model's own limit where its folder tells a smaller one."""
-    wanted = env.integer("HEARTH_CONTEXT_TOKENS", minimum=1)
-    config = folder / "config.json"
-    if not config.is_file():
-        return wanted
-    return min(wanted, int(json.loads(config.read_text()).get("max_position_embeddings") or wanted))
-
-
-def _folder_digest(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for file in sorted(folder.iterdir()):
-        if file.is_file():
-            digest.update(f"{file.name}\0{file.stat().st_size}\0".encode())
-            with file.open("rb") as content:
-                digest.update(hashlib.file_digest(content, "sha256").digest())
-    return digest.hexdigest()
-
-
 def _deployment(revision: ModelRevision, replicas: int, node: str) -> int:
     """Deploy the revision on this node as asked, and return how many replicas it has at least.
 
     What an operator changed meanwhile stands: of a wish that was there at the last start only what differs from it is
     done. So the model of an earlier start is scaled to nothing when another is asked for, and nothing else is.
     """
-    name = "".join(c if c.isalnum() else "-" for c in revision.model.name.lower()).strip("-")[:63]
+    name = deployment_name(revision.model.name)
     wish = {
         "deployment": name,
         "revision": str(revision.id),

@@ -11,7 +11,7 @@ from billing.records import End, Start
 from billing.wal import WalWriter
 from tenants.ids import PLATFORM_SLUG, KeyId, ProjectId, TenantId
 from tenants.models import Project
-from workers.agent.canaries import ENDPOINT, Canary, CanaryResult
+from workers.agent.canaries import Canary, CanaryResult
 
 #: Canaries are sent with no key.
 NO_KEY = cast(KeyId, UUID(int=0))
@@ -35,7 +35,7 @@ class CanaryLog:
                 project_id=self._project_id,
                 key_id=NO_KEY,
                 purpose="canary",
-                endpoint=ENDPOINT,
+                endpoint=canary.endpoint,
                 model_name=canary.model_name,
                 revision_id=canary.revision_id,
                 started_at_ns=canary.started_at_ns,

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from hearth import (
+    deploy,
     detached,
     keeper,
     liveness,
@@ -164,6 +165,11 @@ def _manage(parsed: argparse.Namespace) -> int:
     os.execve(sys.executable, [sys.executable, "-m", "django", *parsed.arguments], environment)
 
 
+def _deploy(parsed: argparse.Namespace) -> int:
+    deploy.run(from_environment(), parsed)
+    return 0
+
+
 def _engine(parsed: argparse.Namespace) -> int:
     if parsed.action == "install":
         engine_environment.install(Progress().say)
@@ -214,6 +220,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     manage.add_argument("arguments", nargs=argparse.REMAINDER, help="the command and its arguments")
     manage.set_defaults(run=_manage)
+
+    further = commands.add_parser("deploy", help="serve a further model", description=deploy.HELP)
+    deploy.add_arguments(further)
+    further.set_defaults(run=_deploy)
 
     engine = commands.add_parser(
         "engine",

@@ -7,10 +7,16 @@ from pathlib import Path
 import pytest
 
 from tests.engines.replica import API_KEY, spec_for
-from workers.engines.driver import EngineCommand, driver_for
+from workers.engines.driver import (
+    EMBEDDING_ARGS,
+    TINY_MODEL_ARGS,
+    EngineCommand,
+    driver_for,
+    serves_embeddings,
+)
 from workers.engines.environment import EngineEnvironment, EngineKind
 from workers.engines.errors import EngineUnavailable, UnknownEngine
-from workers.engines.vllm import VllmDriver
+from workers.engines.vllm import NO_HOST, VllmDriver
 
 FOLDER = Path("/somewhere/engine")
 
@@ -115,6 +121,27 @@ def test_events_are_published_only_when_asked_for(tmp_path: Path) -> None:
 def test_a_revisions_own_arguments_come_last(driver: VllmDriver, tmp_path: Path) -> None:
     command = driver.command(spec_for(tmp_path, engine_args=("--max-num-seqs", "4")))
     assert command.argv[-2:] == ("--max-num-seqs", "4")
+
+
+@pytest.mark.parametrize(
+    ("engine_args", "embeds"),
+    [(EMBEDDING_ARGS, True), (TINY_MODEL_ARGS, False), (("--convert", "pooling"), False), ((), False)],
+)
+def test_an_engines_arguments_say_whether_it_embeds(engine_args: tuple[str, ...], embeds: bool) -> None:
+    assert serves_embeddings(engine_args) is embeds
+
+
+@pytest.mark.parametrize(
+    ("allowed", "told"), [((), [NO_HOST]), (("a.example", "b.example"), ["a.example", "b.example"])]
+)
+def test_media_is_fetched_only_from_hosts_that_are_allowed(
+    tmp_path: Path, allowed: tuple[str, ...], told: list[str]
+) -> None:
+    command = vllm(EngineKind.VLLM_CPU).command(spec_for(tmp_path, media_domains=allowed))
+    place = command.argv.index("--allowed-media-domains") + 1
+    assert list(command.argv[place : place + len(told)]) == told
+    assert command.argv[place + len(told)].startswith("--")
+    assert command.env["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] == "0"
 
 
 @pytest.mark.parametrize("driver", [vllm(EngineKind.VLLM_CPU), driver_for("simulated")])

@@ -7,13 +7,15 @@ from typing import Protocol
 
 from tenants.ids import ReplicaId, RequestId, RevisionId
 
-ENDPOINT = "/v1/completions"
+#: Where a canary goes: to what the engine serves.
+TEXT, EMBEDDINGS = "/v1/completions", "/v1/embeddings"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canary:
-    """A request of one token, about to be sent. Times are Unix nanoseconds."""
+    """A request of one token, about to be sent to ``endpoint``. Times are Unix nanoseconds."""
 
+    endpoint: str
     request_id: RequestId
     replica_id: ReplicaId
     model_name: str
@@ -34,8 +36,8 @@ class CanaryResult:
 
     @property
     def answered(self) -> bool:
-        """True when the engine produced a token."""
-        return self.status == 200 and self.completion_tokens > 0
+        """True when the engine produced what it was asked for."""
+        return self.status == 200 and not self.problem
 
 
 class CanarySink(Protocol):

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from django.conf import settings
+
 from workers import engine_keys, processes
 from workers.agent.health import Health
 from workers.agent.place import FENCE_VARIABLE, OWNER_VARIABLE, Place
@@ -16,7 +18,7 @@ from workers.agent.probes import Load, Report, Target
 from workers.agent.registry import EngineRecord, ZygoteRecord
 from workers.agent.rows import Program, Wanted
 from workers.engines import zygote_client
-from workers.engines.driver import EngineCommand, EngineSpec, driver_for
+from workers.engines.driver import EngineCommand, EngineSpec, driver_for, serves_embeddings
 from workers.processes import ProcessIdentity
 from workers.relay.addresses import engine_address
 
@@ -165,6 +167,7 @@ class EngineRoom:
             replica_id=row.replica_id,
             revision_id=row.revision_id,
             model_name=row.program.served_name,
+            embeds=serves_embeddings(row.program.engine_args),
         )
         return Engine(record, target, driver_for(row.program.engine).startup_budget_seconds)
 
@@ -196,6 +199,7 @@ def spec_for(program: Program, devices: tuple[str, ...], log_path: Path) -> Engi
         api_key="",
         log_path=log_path,
         context_length_tokens=program.context_length_tokens,
+        media_domains=tuple(settings.MEDIA_DOMAINS),
         gpu_uuids=tuple(device for device in devices if device.startswith(GPU)),
         engine_args=program.engine_args,
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from tenants.ids import ReplicaId, RequestId, RevisionId, new_id
-from workers.agent.canaries import ENDPOINT, Canary, CanaryResult, CanarySink
+from workers.agent.canaries import EMBEDDINGS, TEXT, Canary, CanaryResult, CanarySink
 
 _SAMPLE = re.compile(r"^vllm:(\w+)(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
 #: What counts as progress: an engine that neither reads nor writes tokens may be wedged.
@@ -28,6 +28,8 @@ class Target:
     replica_id: ReplicaId
     revision_id: RevisionId
     model_name: str
+    #: It serves embeddings, and no text.
+    embeds: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,7 @@ class Prober:
 
     def _canary(self, target: Target, timeout_seconds: float) -> CanaryResult:
         canary = Canary(
+            endpoint=EMBEDDINGS if target.embeds else TEXT,
             request_id=cast(RequestId, new_id()),
             replica_id=target.replica_id,
             model_name=target.model_name,
@@ -106,24 +109,25 @@ def parse_load(text: str) -> Load | None:
 
 def _one_token(target: Target, canary: Canary, timeout_seconds: float) -> CanaryResult:
     """Send a prompt shorter than any cache block, so that canaries neither fill nor hit a prefix cache."""
-    body = {"model": target.model_name, "prompt": "Hi", "max_tokens": 1, "temperature": 0}
+    body: dict[str, Any] = {"model": target.model_name, "prompt": "Hi", "max_tokens": 1, "temperature": 0}
+    if target.embeds:
+        body = {"model": target.model_name, "input": "Hi"}
     headers = {"content-type": "application/json", "x-request-id": str(canary.request_id)}
+    raw, path = json.dumps(body).encode(), canary.endpoint
     try:
-        status, answer = _request(
-            target, "POST", ENDPOINT, timeout_seconds=timeout_seconds, body=json.dumps(body).encode(), headers=headers
-        )
+        status, answer = _request(target, "POST", path, timeout_seconds=timeout_seconds, body=raw, headers=headers)
     except (OSError, http.client.HTTPException) as error:
         return CanaryResult(finished_at_ns=time.time_ns(), status=0, problem=_cause(error))
     if status != 200:
         problem = f"{status}: {answer[:200].decode(errors='replace')}"
         return CanaryResult(finished_at_ns=time.time_ns(), status=status, problem=problem)
     try:
-        return _counted(json.loads(answer)["usage"])
+        return _counted(json.loads(answer)["usage"], embeds=target.embeds)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return CanaryResult(finished_at_ns=time.time_ns(), status=200, problem=f"unreadable answer: {error!r}")
 
 
-def _counted(usage: Mapping[str, Any]) -> CanaryResult:
+def _counted(usage: Mapping[str, Any], *, embeds: bool) -> CanaryResult:
     cached = int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
     return CanaryResult(
         finished_at_ns=time.time_ns(),
@@ -131,7 +135,7 @@ def _counted(usage: Mapping[str, Any]) -> CanaryResult:
         prompt_tokens=int(usage["prompt_tokens"]) - cached,
         cached_prompt_tokens=cached,
         completion_tokens=int(usage["completion_tokens"]),
-        problem="" if usage["completion_tokens"] else "no token came back",
+        problem="" if embeds or usage["completion_tokens"] else "no token came back",
     )
 
 

@@ -1,7 +1,8 @@
 """How an engine is started: what a replica asks for, the command for it, and one driver per engine."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
@@ -62,6 +63,8 @@ class EngineSpec:
     #: Threads of one engine on a CPU; None shares the cores between two engines.
     cpu_threads: int | None = None
     shutdown_timeout_seconds: int = 30
+    #: Hosts from which it may fetch the images, audio and video that requests name; empty: from none.
+    media_domains: tuple[str, ...] = ()
     #: Opens /pause, /resume and the other unauthenticated development routes: only where nobody else
     #: reaches the port.
     development_routes: bool = False
@@ -71,6 +74,11 @@ class EngineSpec:
     def base_url(self) -> str:
         """Return where the engine answers, without a trailing slash."""
         return f"http://{self.host}:{self.port}"
+
+
+def serves_embeddings(engine_args: Sequence[str]) -> bool:
+    """Say whether an engine with these arguments serves embeddings, and so no text."""
+    return any(pair == EMBEDDING_ARGS[:2] for pair in pairwise(engine_args))
 
 
 @dataclass(frozen=True, slots=True)

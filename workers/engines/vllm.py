@@ -13,6 +13,9 @@ from workers.engines.errors import EngineUnavailable
 #: KV cache of one CPU replica. vLLM takes whole GiB, and one holds two million tokens of the tiny model.
 CPU_KV_CACHE_GIB = 1
 
+#: A name that no host can have (RFC 2606).
+NO_HOST = "nowhere.invalid"
+
 
 @dataclass(frozen=True, slots=True)
 class VllmDriver:
@@ -65,6 +68,8 @@ def _flags(spec: EngineSpec, *, on_cpu: bool) -> tuple[str, ...]:
         "--enable-scale-out",
         "--disable-uvicorn-access-log",
         "--disable-fastapi-docs",
+        # Without a list vLLM fetches from anywhere, so from inside the operator's network.
+        *("--allowed-media-domains", *(spec.media_domains or (NO_HOST,))),
         # The default of 0 aborts running requests on SIGTERM.
         *("--shutdown-timeout", str(spec.shutdown_timeout_seconds)),
     ]
@@ -95,6 +100,8 @@ def _environment(spec: EngineSpec, *, on_cpu: bool) -> dict[str, str]:
         "HEARTH_REPLICA_ID": spec.replica_id,
         "VLLM_API_KEY": spec.api_key,
         "VLLM_NO_USAGE_STATS": "1",
+        # A host that may be fetched from could name one that may not.
+        "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
         # Events carry all 32 bytes of a hash; the default sends the last eight as an integer.
         "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0",
     }
