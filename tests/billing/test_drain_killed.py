@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -9,12 +10,16 @@ from contextlib import contextmanager
 
 import pytest
 from django.db import connection, transaction
+from redis import Redis
 
 from billing import ledger
-from billing.models import UsageRecord, UsageRollup, WalOffset
+from billing.holds import counter_name, counter_prefix
+from billing.models import BudgetWindow, UsageRecord, UsageRollup, WalOffset
 from tenants.ids import TenantId, new_id
+from tests.billing.budgeted import budget
 from tests.billing.conftest import Process, Processes, Sums, sums
 from tests.billing.test_drain import AMOUNT_PICO, INTERRUPTED_PICO
+from tests.tenants import customers
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("demo_prices")]
 
@@ -79,6 +84,31 @@ def test_killing_writers_and_drains_loses_nothing_and_charges_nothing_twice(proc
     assert sum(ledger.balances(tenant_id)[0].amount_pico for tenant_id in tenant_ids) == owed
     assert sum(UsageRollup.objects.values_list("requests", flat=True)) == len(stored)
     assert not WalOffset.objects.exists()
+
+
+def test_killing_drains_leaves_a_budget_with_what_its_rows_say(processes: Processes) -> None:
+    customer = customers.create("acme")
+    limit_pico = 10**15
+    made = [budget(customer.tenant, limit_pico, period="total"), budget(customer.tenant, 1, action="alert")]
+    writer = processes.writer(customer.tenant.id, 0)
+    chance = random.Random()
+    for _ in range(3):
+        drain = processes.drain()
+        time.sleep(chance.uniform(0.6, 1.6))
+        drain.kill()
+    writer.kill()
+    last = processes.drain()
+    wait_until(lambda: not list(processes.wal_dir.glob("*.wal")))
+    with Redis.from_url(os.environ["REDIS_URL"]) as redis:
+        counter = counter_prefix(TenantId(customer.tenant.id)) + counter_name(made[0].id, 0)
+        wait_until(lambda: redis.get(counter) == b"%d" % (limit_pico - sums().ledger_pico))
+        redis.delete(counter)
+    last.stop()
+    windows = BudgetWindow.objects.exclude(spent_pico=0)
+    assert sums().usage_pico > 0
+    assert {window.budget_id: int(window.spent_pico) for window in windows} == {
+        each.id: sums().usage_pico for each in made
+    }
 
 
 @pytest.mark.parametrize("table", ["billing_ledgerentry", "billing_usagerollup", "billing_waloffset"])

@@ -1,0 +1,195 @@
+"""Hard budgets through a whole gateway, a real drain and its keeper: what they admit, spend and give back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import pytest
+from aiohttp import web
+from django.db import connection
+from django.db.models import Sum
+from redis import Redis
+
+from billing import prices, spending
+from billing.counters import Counters
+from billing.drainer import Drain
+from billing.holds import counter_name, counter_prefix, holds_key
+from billing.keeper import Keeper
+from billing.models import UsageRecord
+from billing.prices import DEMO_RATES
+from gateway.costs import STEP_TOKENS, TEMPLATE_TOKENS
+from tenants import budgets
+from tenants.audit import SYSTEM
+from tenants.budgets import Terms
+from tenants.ids import TenantId
+from tenants.models import Budget
+from tenants.subjects import Subject
+from tests.gateway.asgi import Exchange
+from tests.gateway.engines import delta, events, hello, stream
+from tests.gateway.world import HELLO, MODEL, Gateway, in_database, until
+from tests.tenants.customers import OPERATOR
+
+#: What the scripted engine's usage costs at the demo prices: 8 prompt tokens, 4 cached ones and 3 written.
+CHARGED_PICO = 8 * 150_000 + 4 * 15_000 + 3 * 600_000
+MOST_NEW_TOKENS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """What is stored, held and left of one budget of acme."""
+
+    gateway: Gateway
+    budget: Budget
+
+    def key(self) -> str:
+        """Return the key of its counter."""
+        window = spending.bound(self.budget).window(self.budget.created_at)
+        return counter_prefix(TenantId(self.budget.tenant_id)) + counter_name(self.budget.id, window.start)
+
+    def left(self) -> int | None:
+        """Return what Redis has left of it."""
+        with Redis.from_url(os.environ["REDIS_URL"], decode_responses=True) as redis:
+            value = redis.get(self.key())
+        return None if value is None else int(str(value))
+
+    def holds(self) -> dict[str, str]:
+        """Return all that is held of its tenant's."""
+        with Redis.from_url(os.environ["REDIS_URL"], decode_responses=True) as redis:
+            found = redis.hgetall(holds_key(TenantId(self.budget.tenant_id)))
+        return {str(name): str(value) for name, value in found.items()}
+
+    async def keep(self) -> None:
+        """Store what the log has, and let the keeper do a round."""
+        await in_database(self._keep)
+
+    def _keep(self) -> None:
+        drain = Drain(self.gateway.wal, "here")
+        counters = Counters(os.environ["REDIS_URL"], timeout_seconds=10)
+        try:
+            while drain.step():
+                pass
+            Keeper(counters, drain.open_starts).pass_by(caught_up=True)
+        finally:
+            counters.close()
+            drain.close()
+
+
+def body(**changes: Any) -> dict[str, Any]:
+    """Return a request of one size, whatever its seed from 100 to 999."""
+    return {**HELLO, "temperature": 1, "max_tokens": MOST_NEW_TOKENS, "seed": 100, **changes}
+
+
+def held_pico(asked: dict[str, Any], new_tokens: int = MOST_NEW_TOKENS) -> int:
+    """Return what a request holds."""
+    return (len(orjson.dumps(asked)) + TEMPLATE_TOKENS) * 150_000 + new_tokens * 600_000
+
+
+@pytest.fixture
+def emptied(transactional_db: None) -> Iterator[None]:
+    """Usage is emptied afterwards, which Django's flush leaves."""
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute("TRUNCATE billing_usagerecord")
+
+
+async def budgeted(gateway: Gateway, limit_pico: int, *, priced: bool = True) -> Books:
+    """Give acme a hard budget, its model a price, and wait until the gateway knows both."""
+
+    def make() -> Budget:
+        if priced:
+            prices.set_price(SYSTEM, prices.ensure_price_book(), MODEL, DEMO_RATES)
+        return budgets.create(OPERATOR, Subject(tenant=gateway.world.acme.tenant), Terms(limit_pico=limit_pico))
+
+    made = Books(gateway, await in_database(make))
+    public_id = gateway.world.acme.key.public_id
+    await until(lambda: gateway.runtime.feed.view.callers.caller(public_id).budgets)
+    return made
+
+
+def after(released: asyncio.Event) -> Callable[[web.Request, dict[str, Any]], Any]:
+    """Say hello once it is allowed."""
+
+    async def say(request: web.Request, asked: dict[str, Any]) -> web.StreamResponse:
+        await released.wait()
+        return await hello(request, asked)
+
+    return say
+
+
+@pytest.mark.usefixtures("emptied")
+async def test_of_two_hundred_at_once_a_budget_admits_exactly_those_that_fit(gateway: Gateway) -> None:
+    limit_pico = 37 * held_pico(body()) + CHARGED_PICO
+    books = await budgeted(gateway, limit_pico)
+    assert (await gateway.ask(body())).error["code"] == "budget_unknown", "nobody has counted yet"
+    await books.keep()
+    assert books.left() == limit_pico
+
+    released = asyncio.Event()
+    gateway.let_all_say(after(released))
+    exchanges = [gateway.exchange(body(seed=100 + number)) for number in range(200)]
+    sent = [asyncio.ensure_future(exchange.run()) for exchange in exchanges]
+    await until(lambda: sum(one.done() for one in sent) == 163)
+    assert books.left() == CHARGED_PICO
+    await books.keep()
+    assert books.left() == CHARGED_PICO, "what is held and runs is counted as held"
+    released.set()
+    answers: list[Exchange] = await asyncio.gather(*sent)
+
+    refused = [answer for answer in answers if answer.status != 200]
+    assert sum(answer.status == 200 for answer in answers) == 37
+    assert {(answer.status, answer.error["code"]) for answer in refused} == {(429, "budget_exceeded")}
+    await until(lambda: books.left() == limit_pico - 37 * CHARGED_PICO)
+    assert all(value.startswith("=") for value in books.holds().values())
+    await books.keep()
+    charged = await in_database(lambda: UsageRecord.objects.aggregate(total=Sum("amount_pico"))["total"])
+    assert charged == 37 * CHARGED_PICO <= limit_pico
+    assert books.holds() == {}
+    assert books.left() == limit_pico - charged
+
+
+@pytest.mark.usefixtures("emptied")
+async def test_a_stream_pays_as_it_goes_and_ends_with_an_error_when_nothing_is_left(gateway: Gateway) -> None:
+    asked = body(stream=True, max_tokens=2000)
+    limit_pico = held_pico(asked, 2 * STEP_TOKENS) + 599_999
+    books = await budgeted(gateway, limit_pico)
+    await books.keep()
+    tokens = events([delta(f"{number},") for number in range(1500)])
+    gateway.let_all_say(lambda request, asked: stream(request, tokens, pause_seconds=0.0005))
+    got = await gateway.ask(asked)
+    assert got.status == 200
+    told = [event for event in got.events if b'"content"' in event]
+    assert 1.5 * STEP_TOKENS <= len(told) <= 2 * STEP_TOKENS
+    assert b"budget_exceeded" in got.events[-1]
+    assert got.events[-1].startswith(b"event: error")
+    assert max(start.held_pico for start in gateway.starts()) == limit_pico - 599_999
+    await books.keep()
+    row = await in_database(UsageRecord.objects.get)
+    assert row.completion_tokens == len(told)
+    assert row.amount_pico is not None
+    assert books.left() == limit_pico - row.amount_pico > 0
+    assert books.holds() == {}
+
+
+async def test_a_model_without_a_price_is_refused_under_a_hard_budget_and_to_nobody_else(gateway: Gateway) -> None:
+    books = await budgeted(gateway, 10**12, priced=False)
+    await books.keep()
+    refused = await gateway.ask(body())
+    assert (refused.status, refused.error["code"]) == (503, "price_missing")
+    assert (await gateway.ask(body(), key=gateway.world.globex.secret)).status == 200
+
+
+@pytest.mark.usefixtures("emptied")
+async def test_a_request_that_is_refused_or_fails_holds_nothing_afterwards(gateway: Gateway) -> None:
+    books = await budgeted(gateway, 10**12)
+    await books.keep()
+    for engine in gateway.engines:
+        await engine.stop()
+    gateway.limit_hold(seconds=0.0)
+    assert (await gateway.ask(body())).status >= 500
+    await until(lambda: books.left() == 10**12)
+    assert books.holds() == {}
