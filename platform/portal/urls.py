@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib.auth.views import LogoutView
 from django.urls import URLPattern, path
 
-from portal.pages import audit, fleet, keys, prices, requests, statements, tenants, usage
+from portal.pages import audit, fleet, key, keys, prices, requests, statements, tenants, usage
 from portal.pages.sign_in import SignInView
 
 app_name = "portal"
@@ -31,6 +31,8 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:slug>/statement.csv", statements.as_csv, name="statement-csv"),
     path("tenants/<slug:slug>/keys/", keys.index, name="keys"),
     path("tenants/<slug:slug>/keys/create/", keys.create, name="key-create"),
+    path("tenants/<slug:slug>/keys/<uuid:key>/change/", key.change, name="key-change"),
+    path("tenants/<slug:slug>/keys/<uuid:key>/rotate/", key.rotate, name="key-rotate"),
     path("tenants/<slug:slug>/keys/<uuid:key>/revoke/", keys.revoke, name="key-revoke"),
     path("tenants/<slug:slug>/policy/", tenants.policy, name="policy"),
     path("tenants/<slug:slug>/state/", tenants.set_state, name="tenant-state"),

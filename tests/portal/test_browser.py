@@ -179,7 +179,18 @@ def test_a_member_makes_a_key_that_is_shown_once(page: Page, complaints: list[st
     expect(page.get_by_test_id("secret")).to_have_text(re.compile("^hk_[a-z0-9]{12}_"))
     page.get_by_test_id("rail-keys").click()
     expect(page.get_by_test_id("secret")).to_have_count(0)
-    expect(page.get_by_test_id("keys")).to_contain_text("laptop")
+    row = page.get_by_test_id("keys").get_by_role("row", name="laptop")
+    row.get_by_test_id("change").click()
+    page.get_by_label("Networks it may be used from").fill("192.0.2.0/24")
+    keep_pictures(page, "key-change")
+    page.get_by_test_id("confirm").click()
+    expect(row).to_contain_text("192.0.2.0/24")
+    row.get_by_test_id("rotate").click()
+    keep_pictures(page, "key-rotate")
+    page.get_by_test_id("confirm").click()
+    expect(page.get_by_test_id("issued")).to_contain_text("takes the place of")
+    expect(page.get_by_test_id("keys").get_by_role("row", name="laptop")).to_have_count(2)
+    keep_pictures(page, "keys")
     assert complaints == []
 
 

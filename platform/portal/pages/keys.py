@@ -1,4 +1,4 @@
-"""A tenant's keys: listed, made (the secret is shown once), revoked."""
+"""A tenant's keys: listed, made (the secret is shown once), revoked. Changing one: ``portal.pages.key``."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect
+from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
 from portal.access import Viewer, tenant_for
@@ -33,32 +34,32 @@ MOST_SHOWN = 500
 @page
 def index(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
     """List the keys, and offer to make one to whoever may."""
-    return _show(request, viewer, tenant_for(viewer, slug))
+    return show_keys(request, viewer, tenant_for(viewer, slug))
 
 
 @require_POST
 @page
 def create(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
     """Make a key and show its secret in this one answer. Nothing keeps it: not a session, not a redirect."""
-    tenant = _managed(viewer, slug)
+    tenant = managed(viewer, slug)
     name = posted(request, "name")
     scopes = CHOICES.get(request.POST.get("scopes", "inference"))
     project = Project.objects.filter(tenant=tenant, slug=posted(request, "project") or "default").first()
     if not name or len(name) > LONGEST_NAME or scopes is None or project is None:
         problem = "Give the key a name of at most 200 characters, and choose a project of this tenant."
-        return _show(request, viewer, tenant, problem=problem, status=400)
+        return show_keys(request, viewer, tenant, problem=problem, status=400)
     try:
         issued = keys.issue(viewer.actor, project, name=name, scopes=scopes, created_by=viewer.user)
     except NotAllowed as error:
-        return _show(request, viewer, tenant, problem=f"The project {error.name} is {error.state}.", status=409)
-    return _show(request, viewer, tenant, issued=issued, status=201)
+        return show_keys(request, viewer, tenant, problem=f"The project {error.name} is {error.state}.", status=409)
+    return show_keys(request, viewer, tenant, issued=issued, status=201)
 
 
 @require_POST
 @page
 def revoke(request: HttpRequest, viewer: Viewer, slug: str, key: UUID) -> HttpResponseRedirect:
     """Revoke a key of this tenant, and of no other."""
-    tenant = _managed(viewer, slug)
+    tenant = managed(viewer, slug)
     found = ApiKey.objects.filter(tenant=tenant, id=key).first()
     if found is None:
         raise NotFound("key", str(key))
@@ -67,14 +68,15 @@ def revoke(request: HttpRequest, viewer: Viewer, slug: str, key: UUID) -> HttpRe
     return redirect("portal:keys", slug=tenant.slug)
 
 
-def _managed(viewer: Viewer, slug: str) -> Tenant:
+def managed(viewer: Viewer, slug: str) -> Tenant:
+    """Return a tenant whose keys this viewer may change. Raises NotFound, then PermissionDenied."""
     tenant = tenant_for(viewer, slug)
     if not viewer.may_manage(tenant.id):
         raise PermissionDenied
     return tenant
 
 
-def _show(
+def show_keys(
     request: HttpRequest,
     viewer: Viewer,
     tenant: Tenant,
@@ -83,12 +85,16 @@ def _show(
     problem: str = "",
     status: int = 200,
 ) -> HttpResponse:
+    """Show the page of keys, with the one that was just issued or what went wrong."""
     with as_tenant(TenantId(tenant.id)):
-        listed = list(ApiKey.objects.filter(tenant=tenant).select_related("project").order_by("-id")[:MOST_SHOWN])
+        rows = ApiKey.objects.filter(tenant=tenant).select_related("project", "rotated_from", "rotated_to")
+        listed = list(rows.order_by("-id")[:MOST_SHOWN])
         projects = list(Project.objects.filter(tenant=tenant, archived_at=None).order_by("slug"))
+    now = timezone.now()
+    over = [key for key in listed if key.revoked_at or (key.expires_at and key.expires_at <= now)]
     context = {
-        "live": [key for key in listed if key.revoked_at is None],
-        "revoked": [key for key in listed if key.revoked_at is not None],
+        "live": [key for key in listed if key not in over],
+        "over": over,
         "projects": projects,
         "issued": issued,
         "problem": problem,

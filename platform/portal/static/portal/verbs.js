@@ -1,5 +1,5 @@
-// Ask before the fleet is changed: a link with [data-ask] opens its page as a dialog; without this it is a page.
-// The command beside the question follows what is filled in.
+// Ask before something is changed: a link with [data-ask] opens its page as a dialog; without this it is a page.
+// The command beside the question, if there is one, follows what is filled in.
 "use strict";
 
 (function () {
@@ -7,6 +7,7 @@
 
   function follow(form) {
     const command = form.querySelector("[data-pattern]");
+    if (!command) return;
     const values = new FormData(form);
     command.textContent = command.dataset.pattern.replace(/\{(\w+)\}/g, (_, name) => values.get(name) || `{${name}}`);
   }
