@@ -32,11 +32,14 @@ _REQUEST_HEADERS = [
     _header("X-Session-Id", "Requests of one session go to one replica while it is healthy."),
     _header("Cache-Control", "`no-store` or `no-cache`, of the prediction cache."),
     _header("Prefer", "`respond-async`: answer 202 with a place to fetch the answer from."),
+    _header("Idempotency-Key", "Of one request however often it is sent: it runs once. 1 to 255 printable characters."),
 ]
+_REFUSALS = ("400", "401", "403", "404", "408", "409", "413", "422", "429", "502", "503")
 _ANSWER_HEADERS = {
     "x-request-id": _told("Hearth's id of the request."),
     "x-cache": _told("hit, miss or bypass; `x-cache-reason` says why."),
     "x-replica": _told("Which replica, by a name that only this tenant has for it."),
+    "idempotent-replayed": _told("`true` of an answer that was given before, under the same Idempotency-Key."),
     "server-timing": _told("Where the time until the answer began went, milliseconds."),
 }
 
@@ -59,7 +62,7 @@ def _asked(
             "responses": {
                 "200": {"description": "The answer.", "headers": _ANSWER_HEADERS, "content": content},
                 "202": {"description": "Accepted; `Location` says where the answer will be."},
-                **_refused("400", "401", "403", "404", "408", "413", "429", "502", "503", envelope=envelope),
+                **_refused(*_REFUSALS, envelope=envelope),
             },
         }
     }
