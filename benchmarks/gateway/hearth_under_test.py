@@ -29,6 +29,8 @@ from hearth.instance import Instance
 from hearth.roles import BY_NAME
 
 DRAIN_TIMEOUT_SECONDS = 90.0
+#: A drain that has work brings some more within this time.
+DRAIN_LOOK_SECONDS = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,7 @@ class HearthUnderTest:
                 before, count = count, _count(connection)
                 if count == before:
                     break
-                time.sleep(2)
+                time.sleep(DRAIN_LOOK_SECONDS)
         return count
 
 

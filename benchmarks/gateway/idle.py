@@ -14,7 +14,7 @@ from benchmarks.gateway.plan import Plan
 #: Streams that are being opened at the same time.
 OPENING = 50
 OPEN_SECONDS = 30.0
-SETTLE_SECONDS = 1.0
+SETTLE_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,7 @@ class Rung:
 
 RUNGS = (
     Rung(title="Hearth: key, checks, own HTTP", tenant="open", parts=""),
-    Rung(title="+ limits", tenant="limited", parts=""),
+    Rung(title="+ limits and a budget", tenant="limited", parts=""),
     Rung(title="+ cache key, lookup and store", tenant="full", parts=""),
     Rung(title="+ routing", tenant="full", parts="routing"),
     Rung(title="+ write-ahead log: everything on", tenant="full"),
@@ -86,8 +86,8 @@ def _climb(site: Site, hearth: Up, rung: Rung, number: int, plan: Plan) -> Step:
 
 def _step(site: Site, title: str, up: Up, plan: Plan) -> Step:
     with running(up):
-        warm_up = Load(traffic=NEW, connections=4, seconds=plan.warm_up_seconds, run=new_run())
-        sample(site, up, warm_up)
+        if plan.warm_up_seconds:
+            sample(site, up, Load(traffic=NEW, connections=4, seconds=plan.warm_up_seconds, run=new_run()))
         samples = {}
         for connections in plan.ladder_connections:
             load = Load(traffic=NEW, connections=connections, seconds=plan.seconds, run=new_run())

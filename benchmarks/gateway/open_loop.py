@@ -22,7 +22,9 @@ WARM_UP_SECONDS = 1
 GRACE_SECONDS = 20
 #: It keeps up with a rate while, for 99 of 100 requests, it comes round this soon after they are due, milliseconds.
 PUNCTUAL_MS = 5.0
-LIMIT_RATES = (2_500, 5_000, 10_000, 20_000, 40_000)
+LIMIT_RATES = (2_500, 10_000, 20_000, 40_000)
+#: A machine that is not quite quiet gets a second chance at each.
+LIMIT_TRIES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,14 +72,22 @@ def build(folder: Path) -> Path:
     return compiler.compile_program(SOURCE, folder)
 
 
-def generate(program: Path, address: Address, traffic: Traffic, *, rate: int, seconds: int) -> Arrivals:
-    """Send ``rate`` new requests a second. Raises NotRun when the generator gives no figures."""
+def generate(
+    program: Path,
+    address: Address,
+    traffic: Traffic,
+    *,
+    rate: int,
+    seconds: int,
+    warm_up_seconds: int = WARM_UP_SECONDS,
+) -> Arrivals:
+    """Send ``rate`` requests a second. Raises NotRun when the generator gives no figures."""
     template = write_template(program.parent, address, traffic, new_run())
-    numbers = (rate, seconds, WARM_UP_SECONDS, traffic.distinct_prompts, MAX_CONNECTIONS)
+    numbers = (rate, seconds, warm_up_seconds, traffic.distinct_prompts, MAX_CONNECTIONS)
     command = [str(program), str(address.port), str(template), *map(str, numbers)]
     try:
         ran = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=seconds + WARM_UP_SECONDS + GRACE_SECONDS
+            command, capture_output=True, text=True, check=False, timeout=seconds + warm_up_seconds + GRACE_SECONDS
         )
     except subprocess.TimeoutExpired:
         raise NotRun("the load generator did not end") from None
@@ -93,13 +103,17 @@ def limit(program: Path, upstream: Address, traffic: Traffic) -> int:
     """
     reached = 0
     for rate in LIMIT_RATES:
-        found = generate(program, upstream, traffic, rate=rate, seconds=1)
-        if found.failed or found.late.p99 > PUNCTUAL_MS * 1000:
+        tries = (_unwarmed(program, upstream, traffic, rate) for _ in range(LIMIT_TRIES))
+        if not any(found.failed == 0 and found.late.p99 <= PUNCTUAL_MS * 1000 for found in tries):
             break
         reached = rate
     if not reached:
         raise Unfit(f"The load generator cannot keep up with {LIMIT_RATES[0]} requests a second.")
     return reached
+
+
+def _unwarmed(program: Path, upstream: Address, traffic: Traffic, rate: int) -> Arrivals:
+    return generate(program, upstream, traffic, rate=rate, seconds=1, warm_up_seconds=0)
 
 
 def _arrivals(rate: int, found: dict[str, float]) -> Arrivals:

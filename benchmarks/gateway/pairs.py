@@ -51,7 +51,7 @@ def _take(site: Site, contender: Contender, first: Up, plan: Plan) -> Pair:
         up = contenders.more_of_hearth(site, first, Gateways(name="hearth-pair", processes=PROCESSES))
     try:
         with running(up):
-            for seconds in (plan.warm_up_seconds, plan.seconds):
+            for seconds in filter(None, (plan.warm_up_seconds, plan.seconds)):
                 load = Load(traffic=NEW, connections=BUSY_CONNECTIONS, seconds=seconds, run=new_run())
                 measured = sample(site, up, load)
             return Pair(sample=measured, memory_bytes=up.memory_bytes())

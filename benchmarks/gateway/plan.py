@@ -16,6 +16,7 @@ class Plan:
     stream_connections: int = 16
     #: A slow contender needs seconds for sixteen streams at once: a short window would end before the first is whole.
     stream_windows: int
+    #: 0: only prediction hits are warmed up, which they cannot do without.
     warm_up_seconds: int = 1
     #: Larger bodies, in bytes, and the connections they come on.
     larger_bodies: tuple[int, ...]
@@ -26,6 +27,8 @@ class Plan:
     #: Lower rates are measured for longer, until there are so many answers, but not beyond the longest.
     open_answers: int
     longest_open_seconds: int
+    #: Each contender at half of its capacity too.
+    halves: bool = True
     idle_streams: int
     #: Contenders that are run with two processes too; None: all.
     pairs: frozenset[str] | None
@@ -58,11 +61,13 @@ QUICK = Plan(
     seconds=1,
     connections=(1, BUSY_CONNECTIONS),
     stream_windows=1,
+    warm_up_seconds=0,
     larger_bodies=(100_000,),
     rates=(500,),
     open_seconds=1,
     open_answers=1,
     longest_open_seconds=2,
+    halves=False,
     idle_streams=200,
     pairs=frozenset({"hearth"}),
     ladder_connections=(BUSY_CONNECTIONS,),

@@ -151,7 +151,10 @@ def sample(site: Site, up: Up, load: Load) -> Sample:
 
 
 def _warm_up(site: Site, up: Up, figures: Figures, traffic: Traffic, plan: Plan, run: str) -> None:
-    load = Load(traffic=traffic, connections=WARM_UP_CONNECTIONS, seconds=plan.warm_up_seconds, run=run or new_run())
+    seconds = max(1, plan.warm_up_seconds) if traffic.workload == "repeated" else plan.warm_up_seconds
+    if not seconds:
+        return
+    load = Load(traffic=traffic, connections=WARM_UP_CONNECTIONS, seconds=seconds, run=run or new_run())
     figures.warm_up_requests += generate(site.folder, up.address, load).requests
 
 

@@ -25,7 +25,7 @@ CONTEXT_TOKENS = 131_072
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What a tenant has switched on."""
+    """What a tenant has switched on. ``limits``: a hard budget with them."""
 
     limits: bool
     cache: bool
@@ -48,7 +48,7 @@ def seed(upstream_port: int) -> dict[str, str]:
 
 
 def _tenant(slug: str, kind: Kind) -> str:
-    from tenants import keys, registry
+    from tenants import budgets, keys, registry
     from tenants.audit import SYSTEM
     from tenants.limits import Figures, set_limit
     from tenants.models import Project
@@ -63,6 +63,7 @@ def _tenant(slug: str, kind: Kind) -> str:
             concurrent_requests=CONCURRENT_REQUESTS,
         )
         set_limit(SYSTEM, Subject(tenant=tenant), figures)
+        budgets.create(SYSTEM, Subject(tenant=tenant), budgets.Terms(limit_pico=budgets.LARGEST_LIMIT_PICO))
     project = Project.objects.get(tenant=tenant, slug="default")
     return keys.issue(SYSTEM, project, name="bench").secret
 

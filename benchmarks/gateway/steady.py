@@ -55,7 +55,7 @@ def _rates(contender: Contender, figures: Figures, limit: int, plan: Plan) -> It
         if rate <= capacity:
             yield NEW, rate, False
     half = int(min(figures.capacity() / 2, limit))
-    if half and contender.name != DIRECT:
+    if plan.halves and half and contender.name != DIRECT:
         yield NEW, half, True
     if contender.name == HEARTH:
         yield HITS, max(plan.rates), False

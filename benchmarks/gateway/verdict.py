@@ -109,9 +109,10 @@ def behind(run: Run) -> str:
     if hearth is None:
         return "Hearth was not run."
     lines = []
-    for name, figures in run.figures.items():
-        if name in {DIRECT, HEARTH}:
-            continue
+    others = {name: figures for name, figures in run.figures.items() if name not in {DIRECT, HEARTH}}
+    if not others:
+        return "Nobody else was measured."
+    for name, figures in others.items():
         lost = [*_slower(run, hearth, figures), *_later(run, name), *_larger(run, name)]
         if lost:
             lines.append(f"{figures.contender.title}: {'; '.join(lost)}.")
@@ -158,7 +159,7 @@ def _larger(run: Run, name: str) -> list[str]:
     if held is not None and others is not None and held.opened and others.opened:
         factor = _quotient(held.bytes_per_stream, others.bytes_per_stream)
         if factor is not None and factor > NOTABLE:
-            found.append(f"and {factor:.1f} × as much for each idle stream")
+            found.append(f"Hearth takes {factor:.1f} × the memory for each idle stream")
     return found
 
 
