@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -20,9 +21,10 @@ from gateway.errors import GatewayError
 from gateway.limits import Plan, Plans
 from gateway.local import LocalLimits, Rank, Refusal
 from gateway.messages import Headers
-from gateway.renewal import LEASE_SECONDS, End, Renewal
+from gateway.renewal import LEASE_SECONDS, RENEWALS, End, Renewal
 from gateway.resp import Argument, RedisAway, RedisFailed, RedisNotAsked
-from gateway.scripts import ADMIT, ADMITTED, EXCEEDED, EXTEND, LIMITED, RENEW, SETTLE, TOO_LARGE
+from gateway.scripts import ADMIT, ADMITTED, CHARGE, EXCEEDED, EXTEND, LIMITED, RENEW, SETTLE, SLICE, TOO_LARGE
+from gateway.slices import END_HOLD, Slices
 from gateway.turns import Answer, Turns
 from tenants.snapshot import Caller
 
@@ -51,6 +53,8 @@ class _Claim:
 
     tokens: int = 0
     held_pico: int = 0
+    #: Of the slices of this process, because Redis was away.
+    sliced_pico: int = 0
     counters: tuple[str, ...] = ()
     leases: tuple[str, ...] = ()
     #: Counted in this process, because Redis was away.
@@ -112,7 +116,7 @@ class Admission:
         lease_seconds: float = LEASE_SECONDS,
     ) -> None:
         """``rank``: which of the live gateways this is."""
-        turns.teach(ADMIT, EXTEND, SETTLE, RENEW)
+        turns.teach(ADMIT, EXTEND, SETTLE, CHARGE, RENEW, SLICE, END_HOLD)
         self._turns = turns
         self._cache = cache
         self.patience_seconds = turns.timeout_seconds
@@ -121,6 +125,7 @@ class Admission:
         self._local = LocalLimits()
         self._recent = Recent(RECENT_BYTES)
         self._renewal = Renewal(turns, lease_seconds)
+        self._slices = Slices(turns, self._renewal, lambda: rank().gateways, round_seconds=lease_seconds / RENEWALS)
 
     async def admit(self, demand: Demand) -> Ticket:
         """Take the request from every limit and budget and fetch its answer, all or nothing.
@@ -166,33 +171,63 @@ class Admission:
         if claim.local:
             self._local.settle(plan.lines, self._rank(), demand.request_id, tokens=more)
             more = 0
-        if not (more and plan.settle_arguments) and not claim.leases and not claim.counters:
-            return
-        said = _settling(plan, demand.request_id, more, str(amount_pico) if claim.counters else "")
-        if not claim.counters:
-            self._turns.tell_script(SETTLE, *said)
-            return
+        if claim.sliced_pico:
+            self._charge(ticket, amount_pico)
+        if claim.counters and not claim.sliced_pico:
+            said = _settling(plan, demand.request_id, more, str(amount_pico))
+            self._turns.call(SETTLE, *said).add_done_callback(
+                lambda answer: self._end_later(plan, demand.request_id, amount_pico) if _failed(answer) else None
+            )
+        elif claim.leases or (more and plan.settle_arguments):
+            self._turns.tell_script(SETTLE, *_settling(plan, demand.request_id, more, ""))
 
-        def heard(answer: Answer) -> None:
-            if _failed(answer):
-                self._end_later(plan, demand.request_id, amount_pico)
-
-        self._turns.call(SETTLE, *said).add_done_callback(heard)
-
-    async def extend(self, ticket: Ticket, hold_pico: int) -> None:
+    async def extend(self, ticket: Ticket, hold_pico: int, *, again: bool = False) -> None:
         """Hold more. See :meth:`Ticket.extend`."""
         keys, claim = ticket.plan.keys, ticket.claim
+        begins = int(claim.local and not claim.held_pico)
         whole = claim.held_pico + hold_pico
         try:
             outcome, which = await self._turns.call(
-                EXTEND, 1, keys.holds, keys.counters, ticket.demand.request_id.hex, hold_pico, whole, *claim.counters
+                EXTEND,
+                1,
+                keys.holds,
+                keys.counters,
+                ticket.demand.request_id.hex,
+                hold_pico,
+                whole,
+                begins,
+                *claim.counters,
             )
         except RedisFailed:
-            raise refusals.budget_unavailable(ticket.plan.budgets[0]) from None
+            if not self._slices.spend(claim.counters, hold_pico):
+                raise refusals.budget_unavailable(ticket.plan.budgets[0]) from None
+            claim.sliced_pico += hold_pico
+            return
+        if outcome == EXCEEDED and not again and self._slices.give_back(claim.counters):
+            await self.extend(ticket, hold_pico, again=True)
+            return
         if outcome != ADMITTED:
             line = ticket.plan.budgets[which - 1]
             raise refusals.budget_exceeded(line) if outcome == EXCEEDED else refusals.budget_unknown(line)
         claim.held_pico = whole
+
+    def _charge(self, ticket: Ticket, amount_pico: int) -> None:
+        """Have the budgets know what a request cost that spent slices; then the slices are whole again."""
+        keys, claim, request_id = ticket.plan.keys, ticket.claim, ticket.demand.request_id
+        arguments: tuple[Argument, ...] = (
+            1,
+            keys.holds,
+            keys.counters,
+            request_id.hex,
+            str(amount_pico),
+            *claim.counters,
+        )
+        heard = partial(self._slices.release, claim.counters, claim.sliced_pico)
+        self._renewal.end(keys, request_id, End(script=CHARGE, arguments=arguments, heard=heard))
+
+    def close(self) -> None:
+        """Give back what this process has set aside of budgets. The conversation must still be open."""
+        self._slices.close()
 
     async def _take(self, ticket: Ticket, answer_key: str | None, *, requests: int, again: bool = False) -> None:
         """Take a ticket's claim. What is found under the key, or was before, takes requests alone.
@@ -223,18 +258,24 @@ class Admission:
         except RedisFailed as failure:
             if runs and not isinstance(failure, RedisNotAsked):
                 self._end_later(plan, demand.request_id, 0)  # it may be admitted there when Redis goes on
-            self._take_here(ticket, requests=requests, runs=runs)
+            self._take_here(ticket, counters, requests=requests, runs=runs)
             return
         except asyncio.CancelledError:
             # It may have been admitted, and nobody will settle it. Whether its tokens were taken is not known.
             if runs and (counters or plan.leased):
                 self._turns.tell_script(SETTLE, *_settling(plan, demand.request_id, 0, "0"))
             raise
+        if outcome == EXCEEDED and not again and self._slices.give_back(counters):
+            await self._take(ticket, answer_key, requests=requests, again=True)
+            return
         if outcome != ADMITTED:
             raise _refusal(plan, demand, outcome, which, kind, wait_ms)
         ticket.claim.owed = owed
         if found is None:
-            self._claimed(ticket, counters, runs=runs)
+            if counters:
+                ticket.claim.counters, ticket.claim.held_pico = counters, demand.hold_pico
+                self._slices.used(plan.keys, counters, demand.hold_pico)
+            self._claimed(ticket, runs=runs)
         elif isinstance(found, bytes):
             ticket.stored = found
         else:
@@ -243,14 +284,14 @@ class Admission:
             if ticket.stored is None:  # it has just expired
                 await self._take(ticket, None, requests=0, again=True)
 
-    def _take_here(self, ticket: Ticket, *, requests: int, runs: bool) -> None:
+    def _take_here(self, ticket: Ticket, counters: tuple[str, ...], *, requests: int, runs: bool) -> None:
         """Take a ticket's claim in this process. Raises RateLimited, Unavailable."""
-        demand, plan, rank = ticket.demand, ticket.plan, self._rank()
-        if runs and plan.budgets:
+        demand, plan = ticket.demand, ticket.plan
+        if counters and not self._slices.spend(counters, demand.hold_pico):
             raise refusals.budget_unavailable(plan.budgets[0])
         taken = self._local.take(
             plan.lines,
-            rank,
+            self._rank(),
             demand.request_id,
             requests=requests,
             tokens=demand.tokens if runs else 0,
@@ -258,17 +299,17 @@ class Admission:
             forced=not demand.limited,
         )
         if isinstance(taken, Refusal):
+            self._slices.release(counters, demand.hold_pico)
             raise refusals.limited(taken.line, taken.kind, taken.wait_ms)
-        ticket.claim.owed = taken
-        ticket.claim.local = True
-        self._claimed(ticket, (), runs=runs)
+        claim = ticket.claim
+        claim.owed, claim.local = taken, True
+        claim.counters, claim.sliced_pico = counters, demand.hold_pico if counters else 0
+        self._claimed(ticket, runs=runs)
 
-    def _claimed(self, ticket: Ticket, counters: tuple[str, ...], *, runs: bool) -> None:
-        """Note what the ticket has to give back."""
+    def _claimed(self, ticket: Ticket, *, runs: bool) -> None:
+        """Note the tokens and leases that the ticket has to give back."""
         demand, plan, claim = ticket.demand, ticket.plan, ticket.claim
         claim.tokens = demand.tokens if runs else 0
-        claim.counters = counters
-        claim.held_pico = demand.hold_pico if counters else 0
         if runs and plan.leased:
             claim.leases = plan.leased
             self._renewal.opened(claim.leases, demand.request_id)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from uuid import UUID
 
 from gateway.limits import Keys
-from gateway.resp import Script
+from gateway.resp import Argument, Script
 from gateway.scripts import RENEW
 from gateway.turns import Answer, Turns
 
@@ -26,10 +26,11 @@ MOST_MISSED = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """A script that ends something, and may be told twice."""
+    """A script that ends something, and may be told twice. ``heard`` is called once Redis answered."""
 
     script: Script
-    arguments: tuple[str | bytes | int, ...]
+    arguments: tuple[Argument, ...]
+    heard: Callable[[], None] = lambda: None
 
 
 class Renewal:
@@ -61,8 +62,7 @@ class Renewal:
     def end(self, keys: Keys, request_id: UUID, end: End) -> None:
         """Tell Redis of an end, again until it has heard."""
         self._missed.pop((keys.holds, request_id), None)
-        answer = self._turns.call(end.script, *end.arguments)
-        answer.add_done_callback(partial(self._heard, (keys.holds, request_id), end))
+        self._tell((keys.holds, request_id), end)
 
     def end_later(self, keys: Keys, request_id: UUID, end: End) -> None:
         """Do as :meth:`end` once Redis has had time to come back."""
@@ -70,8 +70,15 @@ class Renewal:
             self._missed[(keys.holds, request_id)] = end
             self._schedule()
 
+    def _tell(self, name: tuple[str, UUID], end: End) -> None:
+        self._turns.call(end.script, *end.arguments).add_done_callback(partial(self._heard, name, end))
+
     def _heard(self, name: tuple[str, UUID], end: End, answer: Answer) -> None:
-        if not answer.cancelled() and answer.exception() is not None and len(self._missed) < MOST_MISSED:
+        if answer.cancelled():
+            return
+        if answer.exception() is None:
+            end.heard()
+        elif len(self._missed) < MOST_MISSED:
             self._missed[name] = end
             self._schedule()
 
@@ -88,8 +95,7 @@ class Renewal:
                 self._turns.tell_script(RENEW, 1, key, self.lease_ms, *batch)
         missed, self._missed = self._missed, {}
         for name, end in missed.items():
-            answer = self._turns.call(end.script, *end.arguments)
-            answer.add_done_callback(partial(self._heard, name, end))
+            self._tell(name, end)
         if self._leases:
             self._schedule()
 

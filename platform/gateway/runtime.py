@@ -30,6 +30,7 @@ class Runtime:
     """Everything a process opens: connections to engines and to Redis, one WAL writer, one feed."""
 
     pipeline: Pipeline
+    parts: Parts
     feed: Feed
     upstream: Upstream
     redis: tuple[Turns, ...]
@@ -39,6 +40,7 @@ class Runtime:
         """Close what was opened, the WAL last."""
         await asyncio.to_thread(self.feed.stop)
         await self.upstream.close()
+        self.parts.admission.close()
         for turns in self.redis:
             await turns.close()
         self.wal.close()
@@ -62,6 +64,7 @@ def start(role: str) -> Runtime:
         loop.call_soon_threadsafe(hold.wake)
 
     feed = Feed(on_change=changed, on_look=reporter.look)
+
     def rank() -> Rank:
         return Rank.of(name, feed.view.gateways)
 
@@ -85,7 +88,7 @@ def start(role: str) -> Runtime:
     )
     feed.start()
     redis = (limits,) if same else (limits, cache)
-    return Runtime(pipeline=Pipeline(parts), feed=feed, upstream=upstream, redis=redis, wal=wal)
+    return Runtime(pipeline=Pipeline(parts), parts=parts, feed=feed, upstream=upstream, redis=redis, wal=wal)
 
 
 def _hold_limits() -> Limits:

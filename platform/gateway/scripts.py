@@ -193,21 +193,69 @@ return reply
 """
 )
 
-#: KEYS: holds. ARGV: what keys of counters begin with; the request's id; pico-dollars more and in all; the names of
-#: counters. Returns the outcome and the number of the budget that refuses. UNKNOWN too where nothing is held.
+#: KEYS: holds. ARGV: what keys of counters begin with; the request's id; pico-dollars more and in all; 1 to begin a
+#: hold where there is none; the names of counters. Returns the outcome and the number of the budget that refuses;
+#: UNKNOWN too where nothing is held.
 EXTEND = Script.of(
     _HOLD
     + """
 local held = redis.call('HGET', KEYS[1], ARGV[2])
-if not held or string.sub(held, 1, 1) == '=' then
+if held and string.sub(held, 1, 1) == '=' or not held and ARGV[5] ~= '1' then
     return {-2, 1}
 end
-local refused, by = hold(ARGV[1], ARGV[3], 5)
+local refused, by = hold(ARGV[1], ARGV[3], 6)
 if refused then
     return {refused, by}
 end
-redis.call('HSET', KEYS[1], ARGV[2], ARGV[4] .. ' ' .. table.concat(ARGV, ' ', 5))
+redis.call('HSET', KEYS[1], ARGV[2], ARGV[4] .. ' ' .. table.concat(ARGV, ' ', 6))
 return {1, 0}
+"""
+)
+
+#: KEYS: holds. ARGV: what keys of counters begin with; the request's id; what it cost in pico-dollars; the names of
+#: counters. Ends its hold, or charges it where there is none, because it spent a slice. May be told twice.
+CHARGE = Script.of(
+    SETTLE_FUNCTION
+    + """
+if settle(KEYS[1], ARGV[1], ARGV[2], ARGV[3]) or ARGV[3] == '0' or redis.call('HEXISTS', KEYS[1], ARGV[2]) == 1 then
+    return 0
+end
+redis.call('HSET', KEYS[1], ARGV[2], '=' .. ARGV[3] .. ' ' .. table.concat(ARGV, ' ', 4))
+for i = 4, #ARGV do
+    if redis.call('EXISTS', ARGV[1] .. ARGV[i]) == 1 then
+        redis.call('DECRBY', ARGV[1] .. ARGV[i], ARGV[3])
+    end
+end
+return 1
+"""
+)
+
+#: KEYS: holds. ARGV: what keys of counters begin with; the name of one; the id of a slice of it; pico-dollars wanted, 0
+#: for a slice that was taken before; what must be left; one part in how many of that is the most. Returns the
+#: pico-dollars that were set aside; of a slice from before 1 where it may be kept; 0 where it may not; -1 where it is
+#: no longer there. Its sums are rough and may be: what is moved is moved as text.
+SLICE = Script.of(
+    """
+local key, wanted = ARGV[1] .. ARGV[2], ARGV[4]
+if wanted == '0' and redis.call('HEXISTS', KEYS[1], ARGV[3]) == 0 then
+    return '-1'
+end
+local left = redis.call('GET', key)
+if not left or tonumber(left) < tonumber(ARGV[5]) then
+    return '0'
+end
+if wanted == '0' then
+    return '1'
+end
+local most = math.floor(tonumber(left) / tonumber(ARGV[6]))
+if tonumber(wanted) > most then
+    wanted = string.format('%.0f', most)
+end
+if wanted ~= '0' then
+    redis.call('DECRBY', key, wanted)
+    redis.call('HSET', KEYS[1], ARGV[3], wanted .. ' ' .. ARGV[2])
+end
+return wanted
 """
 )
 

@@ -95,6 +95,11 @@ class Turns:
         """True while Redis has failed so often that it is not asked."""
         return self._failures >= FAILURES_TO_OPEN and time.monotonic() < self._alone_until
 
+    @property
+    def failing(self) -> bool:
+        """True from a failure until Redis answers again."""
+        return self._failures > 0
+
     async def close(self) -> None:
         """Wait for what was asked, each command for its time at most, then close the connection."""
         if self._waiting:
