@@ -87,18 +87,6 @@ class Meter:
             prompt_tokens=prompt_tokens_estimate - cached, cached_prompt_tokens=cached, completion_tokens=0
         )
 
-    async def extend(self) -> None:
-        """Hold the next part of a stream under a hard budget when what is held runs low.
-
-        Raises BudgetExceeded, Unavailable: nothing further may be passed on.
-        """
-        if self.allowance is None or self.ticket is None:
-            return
-        more = self.allowance.next_pico(self.streamed_tokens)
-        if more:
-            await self.ticket.extend(hold_pico=more)
-            self.hold(self.allowance.held_pico)
-
     def unasked(self) -> None:
         """Take note that the engine failed: nothing works on the request until it is started again."""
         self.asked = NOTHING

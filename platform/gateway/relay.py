@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Callable
 from billing.records import State
 from caching.errors import NotReplayable
 from gateway import streaming, telemetry
+from gateway.advance import Advance
 from gateway.dispatch import Reply
-from gateway.errors import BudgetExceeded, EngineFailed, GatewayError, Unavailable
+from gateway.errors import EngineFailed, GatewayError, Unavailable
 from gateway.exchange import UpstreamError
 from gateway.messages import Trace
 from gateway.metering import Meter
@@ -38,7 +39,11 @@ class Relay:
         self._include_usage = include_usage
         self._keep = keep
         self._reader = reader
+        self._advance: Advance | None = None
+        if meter.allowance is not None and meter.ticket is not None:
+            self._advance = Advance(meter.ticket, meter, meter.allowance)
         self._ended: GatewayError | None = None
+        self._ended_as: State = "engine_error"
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Yield whole events. The END is written before the last byte; :meth:`leave` writes it for a cut stream."""
@@ -46,11 +51,11 @@ class Relay:
         reader = self._reader
         try:
             async for piece in streaming.pieces(self._reply.first, self._reply.rest()):
-                passed = self._pass(splitter, piece)
+                passed, tokens = self._read(splitter, piece)
+                if tokens and not await self._may_pass(tokens):
+                    break
                 if passed:
                     yield passed
-                if self._meter.allowance is not None and not reader.done:
-                    await self._meter.extend()
                 if reader.done or reader.failed or self._ended is not None:
                     break
             if reader.done:
@@ -61,8 +66,8 @@ class Relay:
             if self._ended is None:
                 log.warning("replica %s broke a stream: %s", self._reply.choice.replica_id, error)
                 telemetry.engine_failed(self._trace.model, error)
-        except (BudgetExceeded, Unavailable) as error:  # what cannot be paid for or metered is not sent
-            self.end_with(error)
+        except Unavailable as error:  # the usage log is full: what cannot be metered is not sent
+            self._end(error, "engine_error")
         except Exception:
             log.exception("request %s failed in the middle of its stream", self._trace.request_id)
         yield self._cut()
@@ -72,24 +77,38 @@ class Relay:
 
         A reply that is closed fails whoever reads it.
         """
-        self._ended = error
-        self._reply.close()
+        self._end(error, "refused")
 
     def leave(self) -> None:
         """End the stream for good; if nothing ended it before, its client left. A second call does nothing."""
         self._reply.close(answered=self._reader.done)
         self._end_cut("client_gone")
 
-    def _pass(self, splitter: streaming.EventSplitter, piece: bytes) -> bytes:
-        """Return the bytes of this piece that the client gets; its end and its errors are told by us."""
+    def _end(self, error: GatewayError, state: State) -> None:
+        self._ended, self._ended_as = error, state
+        self._reply.close()
+
+    async def _may_pass(self, tokens: int) -> bool:
+        """Count tokens that are about to be passed on; False where no budget pays for them. Raises Unavailable."""
+        if self._advance is not None:
+            try:
+                await self._advance.cover(self._meter.streamed_tokens + tokens)
+            except GatewayError as refusal:
+                self.end_with(refusal)
+                return False
+        self._meter.streamed(tokens)
+        return True
+
+    def _read(self, splitter: streaming.EventSplitter, piece: bytes) -> tuple[bytes, int]:
+        """Return what of this piece the client gets, and its tokens; its end and its errors are told by us."""
         out = []
+        tokens = 0
         for event in splitter.feed(piece):
             kind = self._reader.read(event)
-            if kind == "content":
-                self._meter.streamed(1)
+            tokens += kind == "content"
             if kind in {"head", "content"} or (kind == "usage" and self._include_usage):
                 out.append(event + streaming.SEPARATOR)
-        return b"".join(out)
+        return b"".join(out), tokens
 
     async def _settle(self) -> None:
         reader = self._reader
@@ -108,20 +127,20 @@ class Relay:
 
     def _cut(self) -> bytes:
         """Write the END of a stream that did not come to its own, and return the event that says why."""
-        if self._ended is None:
-            self._end_cut("engine_error")
-            return self._reader.error_event(STREAM_BROKEN)
-        self._end_cut("engine_error" if isinstance(self._ended, Unavailable) else "refused")
-        return self._reader.error_event(self._ended)
+        self._end_cut(self._ended_as)
+        return self._reader.error_event(self._ended or STREAM_BROKEN)
 
     def _end_cut(self, state: State) -> None:
         """Charge what the engine reported, if it did; else the estimated prompt and what was passed on.
 
-        Of an engine that failed before its first token nothing counts.
+        Nothing of an engine that failed before a token was passed on, and of what was refused never more than was
+        passed on, for no more is paid for.
         """
-        if self._reader.usage is not None:
-            self._meter.give_up(state, 200, self._reader.usage)
-        elif state == "engine_error" and not self._meter.streamed_tokens:
+        if self._advance is not None:
+            self._advance.close()
+        if state == "engine_error" and not self._meter.streamed_tokens:
             self._meter.give_up(state, 200, NOTHING, source="streamed")
+        elif self._reader.usage is not None and state != "refused":
+            self._meter.give_up(state, 200, self._reader.usage)
         else:
             self._meter.give_up(state, 200, self._meter.delivered(), source="streamed")
