@@ -53,7 +53,7 @@ _CACHE = Counter(
     registry=None,
 )
 _LIMIT_REFUSALS = Counter(
-    "hearth_gateway_limit_refusals", "Requests refused by a tenant's limit.", ("reason",), registry=None
+    "hearth_gateway_limit_refusals", "Requests refused by a limit or a hard budget.", ("reason",), registry=None
 )
 _ENGINE_FAILURES = Counter(
     "hearth_gateway_engine_failures",
@@ -65,7 +65,7 @@ _ENGINE_RETRIES = Counter(
     "hearth_gateway_engine_retries", "Requests sent to another replica.", ("model",), registry=None
 )
 REDIS_TURN_FAILURES = Counter(
-    "hearth_gateway_redis_turn_failures", "Turns of Redis that failed or were too slow.", registry=None
+    "hearth_gateway_redis_turn_failures", "Times that Redis failed or was too slow.", registry=None
 )
 REDIS_BREAKER_OPENS = Counter(
     "hearth_gateway_redis_breaker_opens", "Times that Redis was left alone for a while.", registry=None
@@ -124,7 +124,7 @@ def ended(endpoint: str, model: str, end: End) -> None:
 
 
 def limit_refused(reason: str) -> None:
-    """Count a request that a tenant's limit refused; ``reason`` is the limit's name."""
+    """Count a request that a limit or budget refused; ``reason`` is what of it."""
     _LIMIT_REFUSALS.labels(reason).inc()
 
 

@@ -179,14 +179,17 @@ SETTINGS: tuple[Setting, ...] = (
         default="",
         doc="Redis for every purpose whose own URL is not set. Empty: the embedded server.",
     ),
-    Setting(name="REDIS_LIMITS_URL", default="", doc="Redis of the request limits. Empty: REDIS_URL."),
+    Setting(
+        name="REDIS_LIMITS_URL",
+        default="",
+        doc="Redis of limits and budgets; must not evict. Empty: REDIS_URL.",
+    ),
     Setting(name="REDIS_CACHE_URL", default="", doc="Redis of the prediction cache; may evict. Empty: REDIS_URL."),
     Setting(name="REDIS_BROKER_URL", default="", doc="Redis of Celery; must not evict. Empty: REDIS_URL."),
     Setting(
         name="HEARTH_REDIS_TIMEOUT_MS",
         default="50",
-        doc="Longest turn of Redis, milliseconds; a request waits for the one under way and its own. A slow Redis is "
-        "worse than a dead one.",
+        doc="Longest wait of a request for Redis in all, milliseconds. A slow Redis is worse than a dead one.",
     ),
     Setting(
         name="HEARTH_MAX_BODY_BYTES",
