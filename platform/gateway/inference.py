@@ -13,18 +13,18 @@ import orjson
 from caching import fingerprint
 from caching.entry import Entry, decode, encode
 from catalogue.registry import ServedModel
-from gateway import costs, prompts
+from gateway import costs, prompts, receipts
 from gateway.admission import Demand
 from gateway.dispatch import Reply
 from gateway.errors import NOT_NOW, EngineFailed, EngineRefused, GatewayError
 from gateway.hold import Guest
 from gateway.late import LateStream, within
-from gateway.messages import JSON, SSE, Heartbeat, Incoming, Outgoing, Trace
+from gateway.messages import JSON, SSE, Headers, Heartbeat, Incoming, Outgoing, Trace
 from gateway.metering import Meter
 from gateway.parts import Parts
 from gateway.relay import Relay
 from gateway.schemas import Call
-from gateway.wire.usage import Usage
+from gateway.wire.usage import NOTHING, Usage
 from routing.router import Ask
 from tenants import keyspace
 from tenants.snapshot import Caller
@@ -74,8 +74,8 @@ class Inference:
     async def run(self, incoming: Incoming, *, limited: bool = True) -> Outgoing:
         """Answer the call. ``limited`` False: its request was already counted. Raises GatewayError."""
         answer = self._name(incoming.headers)
-        stored = await self._admit(answer, len(incoming.body), limited=limited)
         try:
+            stored = await self._admit(answer, len(incoming.body), limited=limited)
             if stored is not None:
                 return self._replay(stored)
             if self._meter.allowance is not None:
@@ -232,7 +232,8 @@ class Inference:
 
     def _replay(self, entry: Entry) -> Outgoing:
         self._meter.hit(entry)
-        headers = [(b"x-cache", b"hit"), (b"age", str(entry.age_seconds()).encode()), *self._trace.headers]
+        told = [(b"x-cache", b"hit"), (b"age", str(entry.age_seconds()).encode())]
+        headers = [*told, *self._trace.headers, *self._receipt(NOTHING, hit=True)]
         if not self._call.stream:
             return Outgoing(status=200, headers=[*JSON, *headers], body=entry.body)
         events = self._call.wire.replay(orjson.loads(entry.body), include_usage=self._call.include_usage)
@@ -254,7 +255,14 @@ class Inference:
         if whole and usage is not None:
             self._keep(begun.answer, reply.first, usage)
         await self._meter.synced()
-        return Outgoing(status=200, headers=[*JSON, *self._trace.headers], body=reply.first)
+        receipt = self._receipt(usage) if usage is not None else []
+        return Outgoing(status=200, headers=[*JSON, *self._trace.headers, *receipt], body=reply.first)
+
+    def _receipt(self, usage: Usage, *, hit: bool = False) -> Headers:
+        prices = self._parts.feed.view.prices
+        return receipts.headers(
+            prices, self._caller.tenant_id, self._model.name, self._trace.request_id, usage, hit=hit
+        )
 
     def _stream(self, begun: Begun) -> Outgoing:
         reply, answer = begun.reply, begun.answer
