@@ -70,6 +70,31 @@ def create(actor: Actor, subject: Subject, terms: Terms) -> Budget:
 
 
 @transaction.atomic
+def put(actor: Actor, subject: Subject, terms: Terms) -> tuple[Budget, bool]:
+    """Create the subject's budget of this period, or change the one it has; say whether it was created.
+
+    Raises as :func:`create` and :func:`change` do.
+    """
+    rows = Budget.objects.filter(
+        tenant=subject.tenant,
+        project=subject.project,
+        key=subject.key,
+        model_name=subject.model_name,
+        period=terms.period,
+        archived_at=None,
+    )
+    found = rows.first()
+    if found is None:
+        return create(actor, subject, terms), True
+    changes: Changes = {
+        "limit_pico": terms.limit_pico,
+        "action": terms.action,
+        "alert_percents": terms.alert_percents,
+    }
+    return change(actor, found, **changes), False
+
+
+@transaction.atomic
 def change(actor: Actor, budget: Budget, **changes: Unpack[Changes]) -> Budget:
     """Change these fields; in force for what comes, in the running period too. Raises BadName, NotAllowed."""
     locked = _locked(budget)

@@ -121,6 +121,15 @@ class Counters:
             for (tenant_id, names), reply in zip(wanted.items(), replies, strict=True)
         }
 
+    def left(self, wanted: Mapping[TenantId, Sequence[str]]) -> dict[str, int | None]:
+        """Return what is left by counter; None where nobody has counted yet."""
+        keys = {name: f"{counter_prefix(tenant_id)}{name}" for tenant_id, names in wanted.items() for name in names}
+        with self._redis.pipeline(transaction=False) as pipe:
+            for key in keys.values():
+                pipe.get(key)
+            values = pipe.execute()
+        return {name: None if value is None else int(value) for name, value in zip(keys, values, strict=True)}
+
     def recount(self, recounts: Mapping[TenantId, Recount]) -> None:
         """Set the counters. Exact while no usage is stored meanwhile; requests may come and go."""
         if not recounts:

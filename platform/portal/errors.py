@@ -2,6 +2,7 @@
 
 PortalError
 ├── BadQuery          a parameter of the address that cannot be read
+├── NotForYou         a change that others may make
 └── TooManyGuesses    wrong passwords; no more for a while
 """
 
@@ -21,6 +22,13 @@ class BadQuery(PortalError):
     param: str
     value: str
     allowed: str
+
+
+@dataclass(eq=False)
+class NotForYou(PortalError):
+    """Carries who may."""
+
+    who: str
 
 
 @dataclass(eq=False)

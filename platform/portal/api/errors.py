@@ -15,7 +15,7 @@ from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
 from billing import errors as billing
-from portal.errors import BadQuery, TooManyGuesses
+from portal.errors import BadQuery, NotForYou, TooManyGuesses
 from tenants import errors as tenants
 from workers import errors as workers
 from workers import refusals
@@ -58,6 +58,8 @@ def _of_rooms(error: Exception) -> Response | None:
             answer = _of_billing(error)
         case BadQuery(param, value, allowed):
             answer = envelope(f"{param} {value!r} is not understood: use {allowed}.", 400, "invalid_value", param)
+        case NotForYou(who):
+            answer = envelope(who, 403, "permission_denied")
         case TooManyGuesses(seconds):
             answer = envelope(f"Too many wrong passwords. Try again in {seconds} s.", 429, "too_many_attempts")
             answer["Retry-After"] = str(seconds)

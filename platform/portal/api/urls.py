@@ -6,10 +6,12 @@ from django.urls import URLPattern, path, re_path
 
 from portal.api import (
     audit,
+    budgets,
     fallback,
     fleet,
     fleet_lists,
     keys,
+    limits,
     models,
     prices,
     projects,
@@ -33,6 +35,10 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:tenant>/keys/<uuid:key>", keys.KeyView.as_view()),
     path("tenants/<slug:tenant>/keys/<uuid:key>/revoke", keys.RevokeKeyView.as_view()),
     path("tenants/<slug:tenant>/keys/<uuid:key>/rotate", keys.RotateKeyView.as_view()),
+    path("tenants/<slug:tenant>/limits", limits.LimitsView.as_view()),
+    path("tenants/<slug:tenant>/limits/<uuid:limit>", limits.LimitView.as_view()),
+    path("tenants/<slug:tenant>/budgets", budgets.BudgetsView.as_view()),
+    path("tenants/<slug:tenant>/budgets/<uuid:budget>", budgets.BudgetView.as_view()),
     path("tenants/<slug:tenant>/statements/<str:month>", statements.StatementView.as_view()),
     path("usage", usage.UsageView.as_view()),
     path("usage/totals", usage.TotalsView.as_view()),

@@ -1,0 +1,104 @@
+"""Who may set limits and budgets, and for whom: decided here for pages and API alike.
+
+Operators set them for anybody. A tenant's owners, and its keys that may change things, set them for its projects and
+keys; what bounds the tenant as a whole is the platform's to say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from uuid import UUID
+
+from django.conf import settings
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+
+from billing import standings
+from billing.counters import Counters
+from billing.standings import Standing
+from catalogue.models import Model
+from portal.access import Viewer
+from portal.errors import NotForYou
+from tenants import subjects
+from tenants.errors import NotFound
+from tenants.ids import TenantId
+from tenants.models import Budget, Limit, Membership, Tenant
+from tenants.rls import as_tenant
+from tenants.subjects import Subject
+
+WHO = "Limits and budgets are set by operators, owners of the tenant, and keys with the scope 'management:write'."
+#: For a page, which shows what is held where it can.
+TIMEOUT_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """Whom a limit or budget is for, as asked: a project's slug or a key's id, and a model's name or nothing."""
+
+    project: str | None = None
+    key: UUID | None = None
+    model: str = ""
+
+
+def may_set_any(viewer: Viewer, tenant: Tenant) -> bool:
+    """Say whether this viewer may set limits and budgets of the tenant's projects and keys."""
+    if viewer.is_operator:
+        return True
+    if viewer.user is None:
+        return viewer.may_manage(tenant.id)
+    return Membership.objects.filter(user=viewer.user, tenant=tenant, role=Membership.Role.OWNER).exists()
+
+
+def subject(viewer: Viewer, tenant: Tenant, named: Named) -> Subject:
+    """Return whom to set it for. Raises NotForYou, NotFound, NotAllowed."""
+    if not may_set_any(viewer, tenant):
+        raise NotForYou(WHO)
+    found = subjects.subject(tenant, project=named.project, key=named.key, model_name=named.model)
+    _require(viewer, found)
+    if named.model and not _models_of(tenant).filter(name=named.model).exists():
+        raise NotFound("model", named.model)
+    return found
+
+
+def require(viewer: Viewer, bound: Limit | Budget) -> None:
+    """Return if this viewer may change or remove it. Raises NotForYou."""
+    if not may_set_any(viewer, bound.tenant):
+        raise NotForYou(WHO)
+    _require(viewer, subjects.subject_of(bound))
+
+
+def limits_of(tenant: Tenant) -> QuerySet[Limit]:
+    """Return a tenant's limits, with whom they are for."""
+    return Limit.objects.filter(tenant=tenant).select_related("tenant", "project", "key")
+
+
+def budgets_of(tenant: Tenant) -> QuerySet[Budget]:
+    """Return a tenant's budgets in force, with whom they are for."""
+    return Budget.objects.filter(tenant=tenant, archived_at=None).select_related("tenant", "project", "key")
+
+
+def standings_of(tenant: Tenant, budgets: list[Budget]) -> list[Standing]:
+    """Return how these budgets of the tenant stand, read as the tenant."""
+    with as_tenant(TenantId(tenant.id)):
+        return standings.standings(budgets, timezone.now(), _counters())
+
+
+def models_of(tenant: Tenant) -> list[str]:
+    """Return the names of the models that the tenant may call."""
+    return list(_models_of(tenant).order_by("name").values_list("name", flat=True))
+
+
+def _models_of(tenant: Tenant) -> QuerySet[Model]:
+    own = Q(visibility=Model.Visibility.PUBLIC) | Q(owner=tenant)
+    return Model.objects.filter(own, archived_at=None)
+
+
+def _require(viewer: Viewer, found: Subject) -> None:
+    if found.is_tenants_own and not viewer.is_operator:
+        raise NotForYou("What bounds a tenant as a whole is set by operators. Name a project or a key.")
+
+
+@cache
+def _counters() -> Counters:
+    return Counters(settings.REDIS_LIMITS_URL, timeout_seconds=TIMEOUT_SECONDS)
