@@ -159,8 +159,10 @@ class Dispatcher:
                 route_reason=choice.reason,
             )
             asked = time.perf_counter()
-            exchange = await self._post(endpoint, errand)
-            errand.trace.engine_seconds = time.perf_counter() - asked
+            try:
+                exchange = await self._post(endpoint, errand)
+            finally:  # the time that a replica took which failed was not the gateway's either
+                errand.trace.engine_seconds += time.perf_counter() - asked
             first = exchange.take()
             if exchange.status in ABOUT_THE_REQUEST:
                 raise errors.engine_refused(exchange.status, first.replace(errand.salt.encode(), b"..."))
