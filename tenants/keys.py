@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import Q
 from django.utils import timezone
 
@@ -24,6 +24,14 @@ FIELDS = ("name", "scopes", "allowed_models", "allowed_networks", "expires_at")
 LONGEST_OVERLAP = timedelta(days=30)
 #: How old ``last_used_at`` gets before it is written again.
 USED_EVERY = timedelta(minutes=1)
+_LINEAGES = """
+    WITH RECURSIVE line AS (
+        SELECT id AS heir, id, rotated_from_id FROM tenants_apikey WHERE id = ANY(%s)
+        UNION ALL
+        SELECT line.heir, old.id, old.rotated_from_id FROM tenants_apikey AS old
+        JOIN line ON old.id = line.rotated_from_id
+    ) SELECT heir, id FROM line
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,6 +201,18 @@ def note_used(moments: Mapping[UUID, datetime]) -> None:
 def is_due(key: ApiKey, moment: datetime) -> bool:
     """Say whether a use at this moment is to be written down."""
     return key.last_used_at is None or key.last_used_at < moment - USED_EVERY
+
+
+def lineages(key_ids: Iterable[UUID]) -> dict[UUID, frozenset[UUID]]:
+    """Return each key with all that it came from by rotation: what they spend counts against its budgets too."""
+    wanted = set(key_ids)
+    lines = {key_id: {key_id} for key_id in wanted}
+    if wanted:
+        with connection.cursor() as cursor:
+            cursor.execute(_LINEAGES, [list(wanted)])
+            for heir, key_id in cursor.fetchall():
+                lines[heir].add(key_id)
+    return {heir: frozenset(line) for heir, line in lines.items()}
 
 
 def _create(project: Project, **fields: Any) -> IssuedKey:

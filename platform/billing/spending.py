@@ -8,7 +8,7 @@ other by a lock, so that a batch is in the sum or adds to the row, never both an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -21,7 +21,7 @@ from django.db.models import Q, QuerySet, Sum
 
 from billing.models import BudgetAlert, BudgetWindow, UsageRecord, UsageRollup
 from billing.usage import UsageRow, bucket_of
-from tenants import audit, periods
+from tenants import audit, keys, periods
 from tenants.audit import SYSTEM
 from tenants.ids import first_id_at
 from tenants.models import Budget, Tenant
@@ -62,7 +62,8 @@ class Bound:
     id: UUID
     tenant_id: UUID
     project_id: UUID | None
-    key_id: UUID | None
+    #: Of a key and those that it came from by rotation; empty: of every key.
+    key_ids: frozenset[UUID]
     model_name: str
     period: Period
     timezone: str
@@ -74,7 +75,7 @@ class Bound:
         """Say whether it counts a request of its tenant's."""
         return (
             self.project_id in {None, project_id}
-            and self.key_id in {None, key_id}
+            and (not self.key_ids or key_id in self.key_ids)
             and self.model_name in {"", model_name}
         )
 
@@ -100,16 +101,22 @@ def bounds(tenant_ids: Iterable[UUID] | None = None) -> list[Bound]:
     rows: QuerySet[Budget] = Budget.objects.filter(archived_at=None).select_related("tenant").order_by("id")
     if tenant_ids is not None:
         rows = rows.filter(tenant_id__in=set(tenant_ids))
-    return [bound(budget) for budget in rows]
+    found = list(rows)
+    lines = keys.lineages(budget.key_id for budget in found if budget.key_id is not None)
+    return [_bound(budget, lines) for budget in found]
 
 
 def bound(budget: Budget) -> Bound:
     """Return a budget as it is counted."""
+    return _bound(budget, keys.lineages([budget.key_id] if budget.key_id is not None else []))
+
+
+def _bound(budget: Budget, lines: Mapping[UUID, frozenset[UUID]]) -> Bound:
     return Bound(
         id=budget.id,
         tenant_id=budget.tenant_id,
         project_id=budget.project_id,
-        key_id=budget.key_id,
+        key_ids=lines[budget.key_id] if budget.key_id is not None else frozenset(),
         model_name=budget.model_name,
         period=cast(Period, budget.period),
         timezone=budget.tenant.billing_timezone,
@@ -177,7 +184,7 @@ def spent(windows: Iterable[Window]) -> dict[tuple[UUID, int], int]:
 
 def counted(each: Bound, window: Window) -> int:
     """Return what the rows say was spent in a period: from roll-ups where they tell budgets apart, else from usage."""
-    if each.key_id is None:
+    if not each.key_ids:
         within = Q(tenant_id=each.tenant_id, starts_at__gte=window.starts_at)
         if window.end is not None:
             within &= Q(starts_at__lt=_time(window.end))
@@ -186,7 +193,7 @@ def counted(each: Bound, window: Window) -> int:
         rollups = UsageRollup.objects.filter(within & _of_model(each))
         return int(rollups.aggregate(total=Sum("amount_pico"))["total"] or 0)
     first = first_id_at(window.starts_at)
-    within = Q(tenant_id=each.tenant_id, id__gte=first, key_id=each.key_id, purpose=UsageRecord.Purpose.TENANT)
+    within = Q(tenant_id=each.tenant_id, id__gte=first, key_id__in=each.key_ids, purpose=UsageRecord.Purpose.TENANT)
     if window.end is not None:
         within &= Q(id__lt=first_id_at(_time(window.end)))
     rows = UsageRecord.objects.filter(within & _of_model(each))
