@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 from django.conf import LazySettings
-from django.db import connections
+from django.db import connection, connections
 from redis.asyncio import Redis
 
 from tenants.models import PolicyEpoch
@@ -26,6 +26,14 @@ def committed(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)
     PolicyEpoch.objects.get_or_create(id=1)
+
+
+@pytest.fixture
+def emptied(transactional_db: None) -> Iterator[None]:
+    """Usage is emptied afterwards, which Django's flush leaves."""
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute("TRUNCATE billing_usagerecord")
 
 
 @pytest.fixture

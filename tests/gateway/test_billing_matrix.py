@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -12,7 +11,6 @@ from typing import Any, Literal
 import orjson
 import pytest
 from aiohttp import web
-from django.db import connection
 
 from billing import prices
 from billing.drainer import Drain
@@ -116,14 +114,6 @@ def engine_timeout_seconds() -> float:
     return 3.0
 
 
-@pytest.fixture
-def emptied_usage(committed: None) -> Iterator[None]:
-    """Leave no usage behind, which Django's flush does."""
-    yield
-    with connection.cursor() as cursor:
-        cursor.execute("TRUNCATE billing_usagerecord")
-
-
 class Scene:
     """The engine of each cell, which knows what its client has seen."""
 
@@ -207,7 +197,7 @@ def drained(gateway: Gateway) -> dict[str, tuple[Outcome, int | None]]:
     }
 
 
-@pytest.mark.usefixtures("emptied_usage")
+@pytest.mark.usefixtures("emptied")
 async def test_every_way_to_end_early_is_charged_as_the_table_says(gateway: Gateway) -> None:
     await in_database(lambda: prices.ensure_demo_prices(SYSTEM, MODEL))
     scene = Scene(gateway)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 import pytest
 from aiohttp import web
-from django.db import connection
 from django.db.models import Sum
 from redis import Redis
 
@@ -87,14 +86,6 @@ def body(**changes: Any) -> dict[str, Any]:
 def held_pico(asked: dict[str, Any], new_tokens: int = MOST_NEW_TOKENS) -> int:
     """Return what a request holds."""
     return (len(orjson.dumps(asked)) + TEMPLATE_TOKENS) * 150_000 + new_tokens * 600_000
-
-
-@pytest.fixture
-def emptied(transactional_db: None) -> Iterator[None]:
-    """Usage is emptied afterwards, which Django's flush leaves."""
-    yield
-    with connection.cursor() as cursor:
-        cursor.execute("TRUNCATE billing_usagerecord")
 
 
 async def budgeted(gateway: Gateway, limit_pico: int, *, priced: bool = True) -> Books:
