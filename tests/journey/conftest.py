@@ -49,8 +49,8 @@ def running(**settings: str) -> Iterator[Instance]:
 
 @pytest.fixture(scope="session")
 def instance() -> Iterator[Instance]:
-    """Start an instance with two real vLLM replicas, once for all journey tests."""
-    with running(HEARTH_ENGINE="vllm", HEARTH_REPLICAS="2") as found:
+    """Start an instance with two real vLLM replicas, once for all journey tests, and room for two further models."""
+    with running(HEARTH_ENGINE="vllm", HEARTH_REPLICAS="2", HEARTH_SLOTS="5") as found:
         yield found
 
 

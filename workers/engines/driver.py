@@ -16,8 +16,8 @@ TINY_MODEL_ARGS = (
     *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
     *("--structured-outputs-config", '{"backend":"xgrammar","disable_any_whitespace":true}'),
 )
-#: Makes an engine serve embeddings. vLLM serves either those or text from one process, whatever the model.
-EMBEDDING_ARGS = ("--runner", "pooling", "--convert", "embed")
+#: Makes an engine serve embeddings, of a model made for text too. vLLM serves one of both from a process.
+EMBEDDING_ARGS = ("--runner", "pooling")
 
 #: Names an engine process never inherits: what belongs to Hearth's own processes (addresses, secrets,
 #: import path) and what would change the engine's block hashes or API key behind the driver's back.
@@ -78,7 +78,7 @@ class EngineSpec:
 
 def serves_embeddings(engine_args: Sequence[str]) -> bool:
     """Say whether an engine with these arguments serves embeddings, and so no text."""
-    return any(pair == EMBEDDING_ARGS[:2] for pair in pairwise(engine_args))
+    return any(pair == EMBEDDING_ARGS for pair in pairwise(engine_args))
 
 
 @dataclass(frozen=True, slots=True)

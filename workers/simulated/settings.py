@@ -103,7 +103,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--enable-auto-tool-choice", action="store_true")
     parser.add_argument("--tool-call-parser", default="", help="any name: calls are written as JSON")
     parser.add_argument("--runner", choices=("auto", "generate", "pooling"), default="auto")
-    parser.add_argument("--convert", choices=("auto", "none", "embed"), default="auto", help="without effect")
     parser.add_argument("--structured-outputs-config", default="", help="without effect")
     parser.add_argument("--allowed-media-domains", nargs="*", default=(), help="without effect: nothing is fetched")
     parser.add_argument("--vision", action="store_true", help="take images, each as a few tokens")
