@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from hearth import (
     deploy,
+    deploy_check,
     detached,
     keeper,
     liveness,
@@ -156,6 +157,16 @@ def _secrets(parsed: argparse.Namespace) -> int:
     return 0
 
 
+def _check(_: argparse.Namespace) -> int:
+    found = deploy_check.findings(from_environment())
+    for number, each in enumerate(found, 1):
+        print(f"{number}. {each.problem}\n   {each.remedy}")
+    print(
+        f"\n{len(found)} to mend before strangers may reach this." if found else "Nothing found that speaks against it."
+    )
+    return 1 if found else 0
+
+
 def _manage(parsed: argparse.Namespace) -> int:
     """Become Django's management command, with the addresses of this instance."""
     instance = from_environment()
@@ -210,6 +221,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     state.add_argument("--json", action="store_true", help="print JSON, without secrets")
     state.set_defaults(run=_status)
+
+    check = commands.add_parser(
+        "check",
+        help="say what must change before strangers may reach this",
+        description="Look at settings, secrets, folders and the engines that run here, and print what must not be so "
+        "where strangers can reach it, each with what to do. Changes nothing. Exit status 1 when something is found.",
+    )
+    check.add_argument("--deploy", action="store_true", required=True, help="what a deployment must not have")
+    check.set_defaults(run=_check)
 
     _add_roles(commands)
 

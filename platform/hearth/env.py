@@ -259,6 +259,13 @@ SETTINGS: tuple[Setting, ...] = (
         "them X-Forwarded-For is believed. Empty, because anybody can send that header.",
     ),
     Setting(
+        name="HEARTH_TLS_PROXY",
+        default="0",
+        choices=("0", "1"),
+        doc="A proxy with TLS is in front of gateway and portal and sets X-Forwarded-Proto: cookies then travel over "
+        "TLS only, and browsers are told to insist on it. Off, because a first start has none.",
+    ),
+    Setting(
         name="HEARTH_MEDIA_DOMAINS",
         default="",
         doc="Hosts that engines may fetch images, audio and video from when a request names their address, comma "
