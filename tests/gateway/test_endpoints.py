@@ -163,6 +163,11 @@ async def test_anthropics_key_header_and_error_envelope_are_understood(gateway: 
     assert (unknown.status, unknown.json["error"]["type"]) == (404, "not_found_error")
 
 
+async def test_a_body_that_is_too_large_is_refused_in_the_words_of_its_path(gateway: Gateway) -> None:
+    got = await gateway.ask(b" " * (11 << 20), path="/v1/messages")
+    assert (got.status, got.json["type"], got.json["error"]["type"]) == (413, "error", "request_too_large")
+
+
 async def test_marks_of_what_to_cache_are_accepted_everywhere_and_do_not_part_two_turns(gateway: Gateway) -> None:
     mark = {"cache_control": {"type": "ephemeral"}}
     text = {"type": "text", "text": "Long context."}

@@ -40,6 +40,7 @@ _ANSWER_HEADERS = {
     "x-cache": _told("hit, miss or bypass; `x-cache-reason` says why."),
     "x-replica": _told("Which replica, by a name that only this tenant has for it."),
     "idempotent-replayed": _told("`true` of an answer that was given before, under the same Idempotency-Key."),
+    "x-cost-usd": _told("What an answer that is not streamed costs; `x-price-version` says by which price."),
     "server-timing": _told("Where the time until the answer began went, milliseconds."),
 }
 
