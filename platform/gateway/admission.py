@@ -181,35 +181,30 @@ class Admission:
         elif claim.leases or (more and plan.settle_arguments):
             self._turns.tell_script(SETTLE, *_settling(plan, demand.request_id, more, ""))
 
-    async def extend(self, ticket: Ticket, hold_pico: int, *, again: bool = False) -> None:
+    async def extend(self, ticket: Ticket, hold_pico: int) -> None:
         """Hold more. See :meth:`Ticket.extend`."""
-        keys, claim = ticket.plan.keys, ticket.claim
-        begins = int(claim.local and not claim.held_pico)
-        whole = claim.held_pico + hold_pico
+        claim, deadline = ticket.claim, time.monotonic() + self.patience_seconds
         try:
-            outcome, which = await self._turns.call(
-                EXTEND,
-                1,
-                keys.holds,
-                keys.counters,
-                ticket.demand.request_id.hex,
-                hold_pico,
-                whole,
-                begins,
-                *claim.counters,
-            )
+            outcome, which = await self._hold_more(ticket, hold_pico)
+            if outcome == EXCEEDED and self._slices.give_back(claim.counters):
+                outcome, which = await _within(self._hold_more(ticket, hold_pico), deadline)
         except RedisFailed:
             if not self._slices.spend(claim.counters, hold_pico):
                 raise refusals.budget_unavailable(ticket.plan.budgets[0]) from None
             claim.sliced_pico += hold_pico
             return
-        if outcome == EXCEEDED and not again and self._slices.give_back(claim.counters):
-            await self.extend(ticket, hold_pico, again=True)
-            return
         if outcome != ADMITTED:
             line = ticket.plan.budgets[which - 1]
             raise refusals.budget_exceeded(line) if outcome == EXCEEDED else refusals.budget_unknown(line)
-        claim.held_pico = whole
+        claim.held_pico += hold_pico
+
+    def _hold_more(self, ticket: Ticket, hold_pico: int) -> Answer:
+        keys, claim, request = ticket.plan.keys, ticket.claim, ticket.demand.request_id.hex
+        begins = int(claim.local and not claim.held_pico)
+        whole = claim.held_pico + hold_pico
+        return self._turns.call(
+            EXTEND, 1, keys.holds, keys.counters, request, hold_pico, whole, begins, *claim.counters
+        )
 
     def _charge(self, ticket: Ticket, amount_pico: int) -> None:
         """Have the budgets know what a request cost that spent slices; then the slices are whole again."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Literal
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from gateway.resp import Argument
 from gateway.scripts import UNITS
 from tenants import keyspace, periods
 from tenants.ids import TenantId
-from tenants.scopes import BudgetLine, LimitLine
+from tenants.scopes import BudgetLine, LimitLine, Period
 from tenants.snapshot import Caller
 
 Kind = Literal["requests", "tokens", "concurrency"]
@@ -89,10 +90,8 @@ class Plan:
         """Return the names of the counters that a request draws from, by the moment that is in its id."""
         if not self.budgets:
             return ()
-        moment = datetime.fromtimestamp((request_id.int >> 80) / 1000, UTC)
-        return tuple(
-            holds.counter_name(each.id, periods.begins(each.period, each.timezone, moment)) for each in self.budgets
-        )
+        minute = (request_id.int >> 80) // 60_000
+        return tuple(holds.counter_name(each.id, _window(each.period, each.timezone, minute)) for each in self.budgets)
 
 
 class Plans:
@@ -177,6 +176,12 @@ def scope_header(line: LimitLine | BudgetLine) -> tuple[bytes, bytes]:
 def tokens_of(line: LimitLine) -> int | None:
     """Return its tokens a minute as they are counted."""
     return None if line.tokens_per_minute is None else min(line.tokens_per_minute, MOST_TOKENS)
+
+
+@lru_cache(maxsize=4096)
+def _window(period: Period, timezone: str, minute: int) -> int:
+    """Return when the period around a minute since 1970 began; zones begin their days with one."""
+    return periods.begins(period, timezone, datetime.fromtimestamp(minute * 60, UTC))
 
 
 def _closed(line: LimitLine) -> tuple[LimitLine, Kind] | None:
