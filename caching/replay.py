@@ -6,6 +6,7 @@ The formats are OpenAI's chat completion and completion objects and their chunks
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -37,20 +38,23 @@ def fold(events: Iterable[bytes]) -> dict[str, Any]:
     Raises NotReplayable for an error event, an answer that is not whole, or a part this function cannot add up.
     """
     answer: dict[str, Any] = {}
-    choices: dict[int, dict[str, Any]] = {}
+    choices: dict[int, _Choice] = {}
     try:
         for chunk in _chunks(events):
             for key, value in chunk.items():
-                if key not in {"choices", "usage"} and value is not None:
-                    answer.setdefault(key, value)
+                if key not in answer and value is not None and key not in {"choices", "usage"}:
+                    answer[key] = value
             if chunk.get("usage"):
                 answer["usage"] = chunk["usage"]
             for part in chunk.get("choices", ()):
-                _add(choices.setdefault(part["index"], {"index": part["index"]}), part)
+                choice = choices.get(part["index"])
+                if choice is None:
+                    choice = choices[part["index"]] = _Choice(told={"index": part["index"]})
+                choice.add(part)
         answer["object"] = answer["object"].removesuffix(".chunk")
     except (KeyError, TypeError, AttributeError, orjson.JSONDecodeError) as error:
         raise NotReplayable("malformed") from error
-    answer["choices"] = [choices[index] for index in sorted(choices)]
+    answer["choices"] = [choices[index].whole() for index in sorted(choices)]
     if not is_whole(answer):
         raise NotReplayable("unfinished")
     return answer
@@ -72,8 +76,8 @@ def stream(answer: dict[str, Any], *, include_usage: bool) -> Iterator[bytes]:
 
 def _chunks(events: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     for raw in events:
-        payload = raw.strip().removeprefix(b"data:").strip()
-        if payload == b"[DONE]" or not payload:
+        payload = raw.strip().removeprefix(b"data:")
+        if not payload or payload.isspace() or payload.strip() == b"[DONE]":
             continue
         chunk = orjson.loads(payload)
         if "error" in chunk:
@@ -99,36 +103,67 @@ def _chat_parts(choice: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield {"index": index, "delta": {}, **rest}
 
 
-def _add(choice: dict[str, Any], part: dict[str, Any]) -> None:
-    if "delta" in part:
-        _add_delta(choice.setdefault("message", {"role": "assistant", "content": None}), part["delta"])
-    elif "text" in part:
-        choice["text"] = choice.get("text", "") + part["text"]
-    if part.get("logprobs"):
-        _add_logprobs(choice.setdefault("logprobs", {}), part["logprobs"])
-    for key, value in part.items():
-        if key in {"index", "delta", "text", "logprobs"} or value is None:
-            continue
-        if isinstance(value, list):  # token_ids, when asked for
-            choice.setdefault(key, []).extend(value)
-        elif isinstance(value, dict):
-            raise NotReplayable(key)
-        else:
-            choice[key] = value
+@dataclass(slots=True, kw_only=True)
+class _Choice:
+    """One choice as far as it is told. Its texts are joined once: adding to a long one copies it each time."""
 
+    told: dict[str, Any]
+    #: A completion's text, under "", or a message's by their names.
+    texts: dict[str, list[str]] = field(default_factory=dict)
 
-def _add_delta(message: dict[str, Any], delta: dict[str, Any]) -> None:
-    for key, value in delta.items():
-        if value is None:
-            continue
-        if key == "role":
-            message["role"] = value
-        elif key == "tool_calls":
-            _add_calls(message.setdefault("tool_calls", []), value)
-        elif isinstance(value, str):
-            message[key] = (message.get(key) or "") + value
+    def add(self, part: dict[str, Any]) -> None:
+        """Take what one chunk tells of this choice. Raises NotReplayable for what cannot be added up."""
+        for key, value in part.items():
+            if key == "delta":
+                self._add_delta(value)
+            elif value is None or key == "index":
+                continue
+            elif key == "text":
+                self._add_text("", value)
+            elif key == "logprobs":
+                if value:
+                    _add_logprobs(self.told.setdefault(key, {}), value)
+            elif isinstance(value, list):  # token_ids, when asked for
+                self.told.setdefault(key, []).extend(value)
+            elif isinstance(value, dict):
+                raise NotReplayable(key)
+            else:
+                self.told[key] = value
+
+    def whole(self) -> dict[str, Any]:
+        """Return it with its texts."""
+        for key, pieces in self.texts.items():
+            text = "".join(pieces)
+            if key:
+                self.told["message"][key] = text
+            else:
+                self.told["text"] = text
+        return self.told
+
+    def _add_delta(self, delta: dict[str, Any]) -> None:
+        message = self.told.get("message")
+        if message is None:
+            message = self.told["message"] = {"role": "assistant", "content": None}
+        for key, value in delta.items():
+            if value is None:
+                continue
+            if key == "role":
+                message["role"] = value
+            elif key == "tool_calls":
+                _add_calls(message.setdefault("tool_calls", []), value)
+            elif isinstance(value, str):
+                self._add_text(key, value)
+            else:
+                raise NotReplayable(key)
+
+    def _add_text(self, key: str, text: str) -> None:
+        if not isinstance(text, str):
+            raise NotReplayable(key or "text")
+        pieces = self.texts.get(key)
+        if pieces is None:
+            self.texts[key] = [text]
         else:
-            raise NotReplayable(key)
+            pieces.append(text)
 
 
 def _add_calls(calls: list[dict[str, Any]], deltas: list[dict[str, Any]]) -> None:
