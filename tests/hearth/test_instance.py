@@ -83,6 +83,8 @@ def test_status_names_every_process_and_no_secret(instance: Instance) -> None:
     ]
     assert [replica["state"] for replica in found["replicas"]] == ["ready", "ready"]
     assert found["wal_backlog_bytes"] is not None
+    assert found["wal_lag_seconds"] is not None
+    assert 0 < found["wal_disk_bytes"] < found["wal_max_bytes"] == 8 << 30
     text = json.dumps(found)
     secrets = [up["admin"]["password"], *(tenant["api_key"] for tenant in up["tenants"])]
     assert not [secret for secret in secrets if secret in text]

@@ -16,8 +16,9 @@ import pytest
 from prometheus_client import Counter
 from prometheus_client.parser import text_string_to_metric_families
 
+from billing.wal_room import Occupancy
 from hearth.vitals import listener
-from hearth.vitals.health import Check, Health, Loop, Pulse, recent, registry
+from hearth.vitals.health import Check, Health, Loop, Pulse, recent, registry, usage_log
 from hearth.vitals.inquiry import Inquiry
 from tests.hearth.instances import wait_for
 from tests.ports import free_ports
@@ -132,6 +133,19 @@ def test_what_never_happened_or_long_ago_is_missing() -> None:
     assert recent("reconcile", None, limit_seconds=15, what="tick").state == "missing"
     assert recent("reconcile", 15.0, limit_seconds=15, what="tick").state == "ok"
     assert recent("reconcile", 15.1, limit_seconds=15, what="tick").state == "missing"
+
+
+def test_a_usage_log_is_told_of_from_a_quarter_of_its_cap_on() -> None:
+    told = {share: usage_log(Occupancy(bytes=share << 20, max_bytes=100 << 20)) for share in (0, 24, 25, 99, 100)}
+    assert {share: check.state for share, check in told.items()} == {
+        0: "ok",
+        24: "ok",
+        25: "degraded",
+        99: "degraded",
+        100: "degraded",
+    }
+    assert told[25].detail == "it takes 25.0 MiB of at most 100.0 MiB: the drain is behind"
+    assert "nothing is served" in told[100].detail
 
 
 def test_metrics_are_what_prometheus_reads_and_paths_that_are_not_are_named() -> None:
