@@ -9,7 +9,7 @@ from importlib.metadata import version
 from benchmarks.errors import NotRun
 from benchmarks.gateway import bare_proxy, hearth_under_test, peers
 from benchmarks.gateway.hearth_under_test import Gateways, HearthUnderTest
-from benchmarks.gateway.load import HITS, NEW, STREAM, Address, Traffic, ask
+from benchmarks.gateway.load import HITS, NEW, REPLAY, STREAM, Address, Traffic, ask
 from benchmarks.gateway.peers import Peer
 from benchmarks.gateway.site import Running, Site, free_port
 from benchmarks.gateway.upstream import MODEL
@@ -73,7 +73,7 @@ def everything() -> tuple[Contender, ...]:
     return (
         Contender(name=DIRECT, title="no gateway", traffics=ROUTERS_AND_GATEWAYS, launch=_direct),
         Contender(name=BARE, title=f"bare Python proxy ({python})", traffics=ROUTERS_AND_GATEWAYS, launch=_bare_proxy),
-        Contender(name=HEARTH, title="Hearth", traffics=(NEW, HITS, STREAM), launch=_hearth),
+        Contender(name=HEARTH, title="Hearth", traffics=(NEW, HITS, STREAM, REPLAY), launch=_hearth),
         *(_contender(peer) for peer in peers.PEERS),
     )
 

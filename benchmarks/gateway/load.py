@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 PATH = "/v1/chat/completions"
-#: Distinct prompts of the ``repeated`` workload, all asked once before it is measured.
+#: Distinct prompts of the workloads that repeat them, all asked once before they are measured.
 REPEATED_PROMPTS = 64
 TIMEOUT_SECONDS = 10
 #: Nine characters each, which a load generator replaces by nine digits.
@@ -19,7 +19,7 @@ SMALL_BYTES = 1_000
 #: At these words the mock upstream sends one event and then nothing.
 SILENCE = "stay silent"
 
-Workload = Literal["new", "repeated", "stream", "silent"]
+Workload = Literal["new", "repeated", "stream", "replayed", "silent"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,22 +37,30 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """One kind of request: ``new`` and ``repeated`` prompts answered whole, ``stream`` and ``silent`` streamed."""
+    """One kind of request: ``new`` and ``repeated`` prompts answered whole; ``stream`` and ``replayed`` the same
+    streamed; ``silent`` streams new ones of which only the first event comes.
+    """
 
     workload: Workload
     body_bytes: int = SMALL_BYTES
 
     @property
     def streamed(self) -> bool:
-        return self.workload in {"stream", "silent"}
+        return self.workload in {"stream", "replayed", "silent"}
+
+    @property
+    def repeats(self) -> bool:
+        """Whether its prompts have been answered before."""
+        return self.workload in {"repeated", "replayed"}
 
     @property
     def distinct_prompts(self) -> int:
         """How many prompts take turns; 0: each is new."""
-        return REPEATED_PROMPTS if self.workload == "repeated" else 0
+        return REPEATED_PROMPTS if self.repeats else 0
 
 
-NEW, HITS, STREAM, SILENT = Traffic("new"), Traffic("repeated"), Traffic("stream"), Traffic("silent")
+NEW, HITS = Traffic("new"), Traffic("repeated")
+STREAM, REPLAY, SILENT = Traffic("stream"), Traffic("replayed"), Traffic("silent")
 
 
 def new_run() -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import compiler
-from benchmarks.errors import NotRun, Unfit
+from benchmarks.errors import NotRun
 from benchmarks.gateway.load import Address, Traffic, new_run, write_template
 
 SOURCE = Path(__file__).parents[1] / "open_loop" / "open_loop.c"
@@ -22,7 +22,7 @@ WARM_UP_SECONDS = 1
 GRACE_SECONDS = 20
 #: It keeps up with a rate while, for 99 of 100 requests, it comes round this soon after they are due, milliseconds.
 PUNCTUAL_MS = 5.0
-LIMIT_RATES = (2_500, 10_000, 20_000, 40_000)
+LIMIT_RATES = (1_000, 5_000, 20_000, 40_000)
 #: A machine that is not quite quiet gets a second chance at each.
 LIMIT_TRIES = 2
 
@@ -97,7 +97,7 @@ def generate(
 
 
 def limit(program: Path, upstream: Address, traffic: Traffic) -> int:
-    """Return the highest of LIMIT_RATES at which the generator is punctual and the upstream answers all. Raises Unfit.
+    """Return the highest of LIMIT_RATES at which the generator is punctual and the upstream answers all, 0 for none.
 
     Both share the cores that they have during the run.
     """
@@ -107,8 +107,6 @@ def limit(program: Path, upstream: Address, traffic: Traffic) -> int:
         if not any(found.failed == 0 and found.late.p99 <= PUNCTUAL_MS * 1000 for found in tries):
             break
         reached = rate
-    if not reached:
-        raise Unfit(f"The load generator cannot keep up with {LIMIT_RATES[0]} requests a second.")
     return reached
 
 

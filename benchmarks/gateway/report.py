@@ -43,6 +43,8 @@ def _conditions(run: Run) -> str:
         f"Open loop: {plan.open_seconds} to {plan.longest_open_seconds} s per rate after 1 s of warm-up. On the cores "
         f"that it shares with the upstream its generator is punctual up to {run.open_loop_limit:,} requests/s.",
     ]
+    if not run.open_loop_limit:
+        lines.append("**The open loop was left out: the machine is too busy for its generator.**")
     if run.second_core_is_shared:
         lines.append(
             "Two processes had both cores and shared one of them with upstream, load generator, Redis, PostgreSQL and "

@@ -10,7 +10,7 @@ from benchmarks.gateway import upstream
 from benchmarks.gateway.closed_loop import Load, Outcome, generate
 from benchmarks.gateway.contenders import Contender, Up
 from benchmarks.gateway.lineup import Lineup
-from benchmarks.gateway.load import HITS, NEW, STREAM, Traffic, new_run
+from benchmarks.gateway.load import NEW, STREAM, Traffic, new_run
 from benchmarks.gateway.plan import Plan
 from benchmarks.gateway.site import Site
 
@@ -110,9 +110,9 @@ def measure(lineup: Lineup, plan: Plan) -> dict[str, Figures]:
         figures = found[contender.name]
         for traffic in contender.traffics:
             window = plan.seconds * (plan.stream_windows if traffic == STREAM else 1)
-            run = repeated_run if traffic == HITS else ""
+            run = repeated_run if traffic.repeats else ""
             _warm_up(lineup.site, up, figures, traffic, plan, run)
-            for connections in (plan.stream_connections,) if traffic == STREAM else plan.connections:
+            for connections in (plan.stream_connections,) if traffic.streamed else plan.connections:
                 _measure(lineup.site, up, figures, (traffic, connections), window, run)
         if up.running:
             figures.memory_bytes = up.memory_bytes()
@@ -131,10 +131,10 @@ def measure_larger(lineup: Lineup, found: Mapping[str, Figures], plan: Plan) -> 
             for small in contender.traffics:
                 traffic = Traffic(small.workload, size)
                 run = new_run()
-                if small == HITS:
+                if traffic.repeats:
                     _warm_up(lineup.site, up, figures, traffic, plan, run)
                 shot = (traffic, plan.larger_connections)
-                _measure(lineup.site, up, figures, shot, plan.seconds, run if small == HITS else "")
+                _measure(lineup.site, up, figures, shot, plan.seconds, run if traffic.repeats else "")
 
     lineup.take_turns("Larger bodies", take)
 
@@ -151,7 +151,7 @@ def sample(site: Site, up: Up, load: Load) -> Sample:
 
 
 def _warm_up(site: Site, up: Up, figures: Figures, traffic: Traffic, plan: Plan, run: str) -> None:
-    seconds = max(1, plan.warm_up_seconds) if traffic.workload == "repeated" else plan.warm_up_seconds
+    seconds = max(1, plan.warm_up_seconds) if traffic.repeats else plan.warm_up_seconds
     if not seconds:
         return
     load = Load(traffic=traffic, connections=WARM_UP_CONNECTIONS, seconds=seconds, run=run or new_run())

@@ -5,9 +5,12 @@ from __future__ import annotations
 from benchmarks.gateway import tables
 from benchmarks.gateway.contenders import DIRECT, HEARTH
 from benchmarks.gateway.findings import Run
-from benchmarks.gateway.load import HITS, NEW, STREAM, Traffic
+from benchmarks.gateway.load import HITS, NEW, REPLAY, STREAM, Traffic
 from benchmarks.gateway.plan import BUSY_CONNECTIONS
 from benchmarks.gateway.rounds import Figures, Sample
+
+#: That the mock upstream streams; a replayed answer comes in as few as it takes.
+EVENTS = 64
 
 
 def cpu_us(sample: Sample) -> float:
@@ -77,28 +80,31 @@ def _hits(figures: Figures) -> str:
 
 
 def streams(run: Run) -> str:
-    """Return the table of short streams."""
-    connections = run.plan.stream_connections
-    ours = run.hearth.rps(STREAM, connections) if run.hearth else None
+    """Return the table of short streams; Hearth has a row for new prompts and one for prediction hits."""
     rows = []
     for name, figures in run.figures.items():
-        rate = figures.rps(STREAM, connections)
-        rows.append(
-            [
-                run.title(name),
-                tables.spread(figures.over_rounds(STREAM, connections, lambda sample: sample.rps)),
-                tables.count(None if rate is None else rate * 64),
-                tables.milliseconds(figures.median(STREAM, connections, p50_us)),
-                _cpu(figures, STREAM, connections),
-                tables.ratio(rate, ours),
-            ]
-        )
+        rows.append(_stream_row(run, figures, STREAM))
+        if name == HEARTH:
+            rows.append(_stream_row(run, figures, REPLAY))
     return tables.table(["", "streams/s", "events/s", "p50", "CPU/stream", "× Hearth"], rows)
+
+
+def _stream_row(run: Run, figures: Figures, traffic: Traffic) -> list[str]:
+    connections = run.plan.stream_connections
+    title = run.title(figures.contender.name)
+    rate = figures.rps(traffic, connections)
+    return [
+        f"{title}, prediction hits" if traffic == REPLAY else title,
+        tables.spread(figures.over_rounds(traffic, connections, lambda sample: sample.rps)),
+        tables.count(None if rate is None or traffic == REPLAY else rate * EVENTS),
+        tables.milliseconds(figures.median(traffic, connections, p50_us)),
+        _cpu(figures, traffic, connections),
+        tables.ratio(rate, run.hearth.rps(STREAM, connections) if run.hearth else None),
+    ]
 
 
 def larger(run: Run) -> str:
     """Return the table of larger bodies, whole answers and streams; the small ones are there to compare."""
-    connections = run.plan.larger_connections
     sizes = run.plan.larger_bodies
     header = [""]
     for kind in ("req/s", "streams/s"):
@@ -107,20 +113,21 @@ def larger(run: Run) -> str:
     header += [f"× Hearth, {tables.size(size)}" for size in sizes]
     rows = []
     for name, figures in run.figures.items():
-        rows.append([run.title(name), *_larger_cells(run, figures, "new", sizes, connections)])
+        rows.append([run.title(name), *_larger_cells(run, figures, sizes, repeats=False)])
         if name == HEARTH:
-            hits = _larger_cells(run, figures, "repeated", sizes, connections)
+            hits = _larger_cells(run, figures, sizes, repeats=True)
             rows.append([f"{run.title(name)}, prediction hits", *hits])
     return tables.table(header, rows)
 
 
-def _larger_cells(run: Run, figures: Figures, workload: str, sizes: tuple[int, ...], connections: int) -> list[str]:
-    whole = [Traffic("repeated" if workload == "repeated" else "new", size) for size in sizes]
-    streamed = [None if workload == "repeated" else Traffic("stream", size) for size in sizes]
+def _larger_cells(run: Run, figures: Figures, sizes: tuple[int, ...], *, repeats: bool) -> list[str]:
+    connections = run.plan.larger_connections
+    whole = [Traffic("repeated" if repeats else "new", size) for size in sizes]
+    streamed = [Traffic("replayed" if repeats else "stream", size) for size in sizes]
     ours = [run.hearth.rps(Traffic("new", size), connections) if run.hearth else None for size in sizes]
     return [
         *(tables.count(figures.rps(traffic, connections)) for traffic in whole),
-        *(tables.count(figures.rps(traffic, connections) if traffic else None) for traffic in streamed),
+        *(tables.count(figures.rps(traffic, connections)) for traffic in streamed),
         *(_cpu(figures, traffic, connections) for traffic in whole),
         *(tables.ratio(figures.rps(traffic, connections), each) for traffic, each in zip(whole, ours, strict=True)),
     ]
