@@ -41,9 +41,8 @@ def cache_salt(caller: Caller, model_name: str) -> str:
     if kind == "tenant" and caller.trust_group:
         kind, owner, identity = "group", caller.trust_group.encode(), UUID(int=0)
     secret = settings.SECRETS.cache_salt
-    mixed = _mac(
+    return _salt(
         secret.value,
-        SALT_FORMAT,
         str(secret.current).encode(),
         model_name.encode(),
         owner,
@@ -51,7 +50,6 @@ def cache_salt(caller: Caller, model_name: str) -> str:
         identity.bytes,
         str(caller.policy.salt_epoch).encode(),
     )
-    return base64.urlsafe_b64encode(mixed).rstrip(b"=").decode()
 
 
 def prediction_mac(caller: Caller, *parts: bytes) -> bytes:
@@ -81,7 +79,7 @@ def request_mac(name: bytes, *parts: bytes) -> bytes:
 
 def prefix_root(caller: Caller, model_name: str) -> bytes:
     """Return the 32-byte root of this caller's prefix chains: equal prompts of two scopes share no link."""
-    return hashlib.sha256(cache_salt(caller, model_name).encode()).digest()
+    return _root(cache_salt(caller, model_name))
 
 
 def session_key(caller: Caller, model_name: str, session: str) -> bytes:
@@ -114,6 +112,17 @@ def redis_key(caller: Caller, room: str, name: str = "") -> str:
 def tenant_key(tenant_id: TenantId, room: str, name: str = "") -> str:
     """Return the same where nobody calls: of a tenant alone."""
     return f"hearth:{{{tenant_id}}}:{room}:{name}"
+
+
+@lru_cache(maxsize=4096)
+def _salt(secret: bytes, *parts: bytes) -> str:
+    """Each request of a caller needs it twice, and it is the same each time."""
+    return base64.urlsafe_b64encode(_mac(secret, SALT_FORMAT, *parts)).rstrip(b"=").decode()
+
+
+@lru_cache(maxsize=4096)
+def _root(salt: str) -> bytes:
+    return hashlib.sha256(salt.encode()).digest()
 
 
 def _mac(secret: bytes, *parts: bytes) -> bytes:
