@@ -13,6 +13,7 @@ from benchmarks import command, machine
 from benchmarks.command import Finding
 from benchmarks.gateway import (
     contenders,
+    decision,
     findings,
     idle,
     ladder,
@@ -127,6 +128,7 @@ def _measure(lineup: Lineup, options: Options, found_machine: machine.Machine, c
         idle=idle_streams,
         pairs=two,
         ladder=steps,
+        decision_us=decision.median_us(cores),
         not_run=lineup.lost | not_paired | not_climbed,
         usage_records=records,
         requests_recorded=recorded,

@@ -34,6 +34,8 @@ class Run:
     idle: Mapping[str, Idle]
     pairs: Mapping[str, Pair]
     ladder: Sequence[Step]
+    #: Median time of a choice of replica (benchmarks/gateway/decision.py).
+    decision_us: float
     #: Title → why it was not measured, or not everywhere.
     not_run: Mapping[str, str]
     #: Written by Hearth in the closed loop, and how many requests it answered there; None: not known.
@@ -74,6 +76,7 @@ def as_json(run: Run) -> dict[str, object]:
         "constant_rates": [asdict(each) for each in run.steady],
         "idle_streams": {name: asdict(each) for name, each in run.idle.items()},
         "two_processes": {name: asdict(each) for name, each in run.pairs.items()},
+        "decision_us": round(run.decision_us, 1),
         "ladder": [asdict(step) for step in run.ladder],
     }
 
