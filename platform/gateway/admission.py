@@ -175,9 +175,8 @@ class Admission:
             self._charge(ticket, amount_pico)
         if claim.counters and not claim.sliced_pico:
             said = _settling(plan, demand.request_id, more, str(amount_pico))
-            self._turns.call(SETTLE, *said).add_done_callback(
-                lambda answer: self._end_later(plan, demand.request_id, amount_pico) if _failed(answer) else None
-            )
+            missed = partial(self._end_later, plan, demand.request_id, amount_pico)
+            self._turns.tell_script(SETTLE, *said, failed=missed)
         elif claim.leases or (more and plan.settle_arguments):
             self._turns.tell_script(SETTLE, *_settling(plan, demand.request_id, more, ""))
 
@@ -336,10 +335,6 @@ async def _found(lookup: Awaitable[Any]) -> bytes | None:
 def _settling(plan: Plan, request_id: UUID, more: int, cost: str) -> tuple[Argument, ...]:
     keys = plan.keys
     return (2, keys.limits, keys.holds, keys.leases, keys.counters, request_id.hex, more, cost, *plan.settle_arguments)
-
-
-def _failed(answer: Answer) -> bool:
-    return answer.cancelled() or answer.exception() is not None
 
 
 def _refusal(plan: Plan, demand: Demand, outcome: int, which: int, kind: int, wait_ms: int) -> GatewayError:

@@ -15,6 +15,7 @@ import contextlib
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +49,7 @@ class _Asked:
     due: float
     answer: Answer | None
     script: tuple[Script, tuple[Argument, ...]] | None
+    failed: Callable[[], None] | None = None
 
 
 class Turns:
@@ -86,9 +88,14 @@ class Turns:
         """Put a command into this turn that nobody waits for. A failure is dropped."""
         self._put(pack(command), None, None)
 
-    def tell_script(self, script: Script, *arguments: Argument) -> None:
-        """Do as :meth:`tell` with a script; ``arguments`` begin with the number of keys."""
-        self._put(pack(("EVALSHA", script.sha, *arguments)), None, (script, arguments))
+    def tell_script(self, script: Script, *arguments: Argument, failed: Callable[[], None] | None = None) -> None:
+        """Do as :meth:`tell` with a script; ``arguments`` begin with the number of keys.
+
+        ``failed`` is called if Redis may not have run it: cheaper than a future, for what seldom fails.
+        """
+        packed = pack(("EVALSHA", script.sha, *arguments))
+        if not self._put(packed, None, (script, arguments), failed) and failed is not None:
+            failed()
 
     @property
     def left_alone(self) -> bool:
@@ -117,7 +124,13 @@ class Turns:
             _give(answer, RedisNotAsked("Redis failed a moment ago and is left alone"))
         return answer
 
-    def _put(self, packed: bytes, answer: Answer | None, script: tuple[Script, tuple[Argument, ...]] | None) -> bool:
+    def _put(
+        self,
+        packed: bytes,
+        answer: Answer | None,
+        script: tuple[Script, tuple[Argument, ...]] | None,
+        failed: Callable[[], None] | None = None,
+    ) -> bool:
         """Say whether the command goes out. After the pause one does; what comes of it decides about the others."""
         loop = asyncio.get_running_loop()
         now = time.monotonic()
@@ -126,7 +139,7 @@ class Turns:
         if not self._unsent:
             loop.call_soon(self._flush)
         self._unsent.append(packed)
-        self._waiting.append(_Asked(now + self.timeout_seconds, answer, script))
+        self._waiting.append(_Asked(now + self.timeout_seconds, answer, script, failed))
         if self._timer is None:
             self._timer = loop.call_later(self.timeout_seconds / 2, self._look)
         return True
@@ -156,11 +169,13 @@ class Turns:
         self._failures = 0
         if isinstance(reply, RedisRefused) and asked.script is not None and str(reply).startswith("NOSCRIPT"):
             script, arguments = asked.script  # it was told to forget all; EVAL also teaches it the script
-            self._put(pack(("EVAL", script.text, *arguments)), asked.answer, None)
+            self._put(pack(("EVAL", script.text, *arguments)), asked.answer, None, asked.failed)
         elif asked.answer is not None:
             _give(asked.answer, reply)
         elif isinstance(reply, RedisRefused):
             log.warning("Redis refused what nobody waits for: %s", reply)
+            if asked.failed is not None:
+                asked.failed()
 
     def _look(self) -> None:
         """Fail what is late. The time is waited for in two halves: a loop that was busy for all of the first sees an
@@ -197,6 +212,8 @@ class Turns:
         for asked in waiting:
             if asked.answer is not None:
                 _give(asked.answer, error)
+            elif asked.failed is not None:
+                asked.failed()
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
