@@ -81,7 +81,12 @@ def budgets_of(tenant: Tenant) -> QuerySet[Budget]:
 def standings_of(tenant: Tenant, budgets: list[Budget]) -> list[Standing]:
     """Return how these budgets of the tenant stand, read as the tenant."""
     with as_tenant(TenantId(tenant.id)):
-        return standings.standings(budgets, timezone.now(), _counters())
+        return read_standings(budgets)
+
+
+def read_standings(budgets: list[Budget]) -> list[Standing]:
+    """Return how these budgets stand. What faces a tenant is read as that tenant."""
+    return standings.standings(budgets, timezone.now(), _counters())
 
 
 def models_of(tenant: Tenant) -> list[str]:

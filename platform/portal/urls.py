@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib.auth.views import LogoutView
 from django.urls import URLPattern, path
 
-from portal.pages import audit, fleet, key, keys, prices, requests, statements, tenants, usage
+from portal.pages import audit, fleet, key, keys, limits, prices, requests, statements, tenants, usage
 from portal.pages.sign_in import SignInView
 
 app_name = "portal"
@@ -34,6 +34,11 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:slug>/keys/<uuid:key>/change/", key.change, name="key-change"),
     path("tenants/<slug:slug>/keys/<uuid:key>/rotate/", key.rotate, name="key-rotate"),
     path("tenants/<slug:slug>/keys/<uuid:key>/revoke/", keys.revoke, name="key-revoke"),
+    path("tenants/<slug:slug>/limits/", limits.index, name="limits"),
+    path("tenants/<slug:slug>/limits/set/", limits.set_limit, name="limit-set"),
+    path("tenants/<slug:slug>/limits/<uuid:limit>/remove/", limits.remove_limit, name="limit-remove"),
+    path("tenants/<slug:slug>/budgets/set/", limits.set_budget, name="budget-set"),
+    path("tenants/<slug:slug>/budgets/<uuid:budget>/archive/", limits.archive_budget, name="budget-archive"),
     path("tenants/<slug:slug>/policy/", tenants.policy, name="policy"),
     path("tenants/<slug:slug>/state/", tenants.set_state, name="tenant-state"),
     path("tenants/<slug:slug>/audit/", audit.of_tenant, name="tenant-audit"),

@@ -39,6 +39,10 @@ def test_it_covers_the_management_and_the_inference_api(document: Any) -> None:
     assert {
         "/api/v1/tenants",
         "/api/v1/tenants/{tenant}/keys",
+        "/api/v1/tenants/{tenant}/limits",
+        "/api/v1/tenants/{tenant}/limits/{limit}",
+        "/api/v1/tenants/{tenant}/budgets",
+        "/api/v1/tenants/{tenant}/budgets/{budget}",
         "/api/v1/tenants/{tenant}/statements/{month}",
         "/api/v1/usage",
         "/api/v1/fleet",

@@ -24,6 +24,7 @@ TENANT_PAGES = (
     "requests/",
     "statement/",
     "keys/",
+    "limits/",
     "policy/",
     "audit/",
     "usage.csv",

@@ -122,7 +122,8 @@ def tenant_links(tenant: Tenant) -> tuple[Link, ...]:
         ("tenant-requests", "Requests", "requests", "portal:tenant-requests"),
         ("statement", "Statement", "statement", "portal:statement"),
         ("keys", "Keys", "keys", "portal:keys"),
-        ("policy", "Limits", "policy", "portal:policy"),
+        ("limits", "Limits and budgets", "limits", "portal:limits"),
+        ("policy", "Policy", "policy", "portal:policy"),
         ("tenant-audit", "Audit", "audit", "portal:tenant-audit"),
     )
     return tuple(

@@ -1,0 +1,273 @@
+"""Limits and budgets of a tenant: what may be spent and how that stands, how fast it may ask and how close it came."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
+from uuid import UUID
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import redirect
+from django.utils import timezone
+from django.views.decorators.http import require_GET, require_POST
+
+from billing import headroom
+from billing.headroom import Pace, Quarter
+from billing.standings import Standing
+from portal import bounds, money
+from portal.access import Viewer, tenant_for
+from portal.bounds import Named
+from portal.errors import NotForYou
+from portal.pages.shell import page, show
+from portal.queries import posted
+from tenants import budgets, limits
+from tenants.budgets import Terms
+from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound
+from tenants.ids import TenantId
+from tenants.limits import LARGEST, Figures
+from tenants.models import ApiKey, Budget, Limit, Project, Tenant
+from tenants.rls import as_tenant
+
+MOST_SHOWN = 200
+#: Over which the busiest quarter of an hour is looked for.
+LATELY = timedelta(hours=24)
+#: Shown as the budget that is nearest to its end.
+NEAR, OVER = 0.8, 1.0
+_AMOUNT = re.compile(r"[0-9]{1,8}(\.[0-9]{1,12})?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetRow:
+    """One budget as the page tells it."""
+
+    standing: Standing
+    whom: str
+    may_change: bool
+
+    @property
+    def share(self) -> float:
+        """Spent and held of the limit, 1 is all."""
+        budget = self.standing.budget
+        taken = self.standing.spent_pico + (self.standing.held_pico or 0)
+        return taken / budget.limit_pico if budget.limit_pico else OVER
+
+    @property
+    def tone(self) -> str:
+        """How it looks: the state's shape."""
+        return "bad" if self.share >= OVER else "warn" if self.share >= NEAR else "ok"
+
+    @property
+    def word(self) -> str:
+        """The state in a word."""
+        if self.share >= OVER:
+            return "used up"
+        return "nearly used up" if self.share >= NEAR else "within"
+
+    @property
+    def forecast_exceeds(self) -> bool:
+        """True where the limit will not last."""
+        return (self.standing.forecast_pico or 0) > self.standing.budget.limit_pico
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitRow:
+    """One limit as the page tells it. ``pace`` is None for a key's, of which roll-ups know nothing."""
+
+    limit: Limit
+    whom: str
+    may_change: bool
+    pace: Pace | None
+
+    @property
+    def requests_share(self) -> float | None:
+        """The busiest quarter of an hour against the limit of requests."""
+        return _share(self.limit.requests_per_minute, self.pace.requests_per_minute if self.pace else None)
+
+    @property
+    def tokens_share(self) -> float | None:
+        """The same of tokens."""
+        return _share(self.limit.tokens_per_minute, self.pace.tokens_per_minute if self.pace else None)
+
+
+@require_GET
+@page
+def index(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
+    """Show both, and forms to whoever may set them."""
+    tenant = tenant_for(viewer, slug)
+    may_set = bounds.may_set_any(viewer, tenant)
+    since = timezone.now() - LATELY
+    with as_tenant(TenantId(tenant.id)):
+        standings = bounds.read_standings(list(bounds.budgets_of(tenant).order_by("-id")[:MOST_SHOWN]))
+        listed = list(bounds.limits_of(tenant).order_by("-id")[:MOST_SHOWN])
+        quarters = headroom.quarters(tenant.id, since) if listed else []
+        context = {
+            "projects": list(Project.objects.filter(tenant=tenant, archived_at=None).order_by("slug")),
+            "keys": list(ApiKey.objects.filter(tenant=tenant, revoked_at=None).order_by("name")[:MOST_SHOWN]),
+            "models": bounds.models_of(tenant),
+        }
+    rows = [_budget_row(each, viewer, may_set) for each in standings]
+    found = [_limit_row(each, quarters, viewer, may_set) for each in listed]
+    context |= {
+        "budgets": rows,
+        "limits": found,
+        "nearest": _nearest(rows),
+        "may_set": may_set,
+        "periods": Budget.Period.choices,
+    }
+    return show(request, viewer, "portal/limits.html", context, active="limits", tenant=tenant)
+
+
+@require_POST
+@page
+def set_limit(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponseRedirect:
+    """Set a limit in place of the one there is."""
+    tenant = tenant_for(viewer, slug)
+
+    def change() -> str:
+        figures = Figures(**{name: _whole(name, posted(request, name)) for name in LARGEST})
+        limits.set_limit(viewer.actor, bounds.subject(viewer, tenant, _named(request)), figures)
+        return "Saved. Every gateway follows within a second."
+
+    return _told(request, tenant, change)
+
+
+@require_POST
+@page
+def remove_limit(request: HttpRequest, viewer: Viewer, slug: str, limit: UUID) -> HttpResponseRedirect:
+    """Lift a limit."""
+    tenant = tenant_for(viewer, slug)
+    found = bounds.limits_of(tenant).filter(id=limit).first()
+    if found is None:
+        raise NotFound("limit", str(limit))
+
+    def change() -> str:
+        bounds.require(viewer, found)
+        limits.remove(viewer.actor, found)
+        return "The limit is lifted, everywhere within a second."
+
+    return _told(request, tenant, change)
+
+
+@require_POST
+@page
+def set_budget(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponseRedirect:
+    """Create a budget, or change the one of this period."""
+    tenant = tenant_for(viewer, slug)
+
+    def change() -> str:
+        terms = Terms(
+            limit_pico=_pico(posted(request, "limit")),
+            period=posted(request, "period") or Budget.Period.MONTH.value,
+            action=posted(request, "action") or Budget.Action.BLOCK.value,
+            alert_percents=_percents(posted(request, "alert_percents")),
+        )
+        _, created = budgets.put(viewer.actor, bounds.subject(viewer, tenant, _named(request)), terms)
+        return f"The budget is {'set' if created else 'changed'}; what was spent since its period began counts."
+
+    return _told(request, tenant, change)
+
+
+@require_POST
+@page
+def archive_budget(request: HttpRequest, viewer: Viewer, slug: str, budget: UUID) -> HttpResponseRedirect:
+    """Let a budget bound nothing any more."""
+    tenant = tenant_for(viewer, slug)
+    found = bounds.budgets_of(tenant).filter(id=budget).first()
+    if found is None:
+        raise NotFound("budget", str(budget))
+
+    def change() -> str:
+        bounds.require(viewer, found)
+        budgets.archive(viewer.actor, found)
+        return "The budget bounds nothing any more; what was spent of it stays on record."
+
+    return _told(request, tenant, change)
+
+
+def _told(request: HttpRequest, tenant: Tenant, change: Callable[[], str]) -> HttpResponseRedirect:
+    """Make a change and say what became of it."""
+    try:
+        messages.success(request, change())
+    except BadName as error:
+        messages.error(request, f"Nothing was changed: {error.kind} {error.name!r}, allowed is {error.allowed}.")
+    except NotAllowed as error:
+        messages.error(request, f"Nothing was changed: the {error.kind} {error.name} is {error.state}.")
+    except AlreadyExists:
+        messages.error(request, "Nothing was changed: somebody has just made that budget. Look again.")
+    except NotForYou as error:
+        messages.error(request, f"Nothing was changed. {error.who}")
+    return redirect("portal:limits", slug=tenant.slug)
+
+
+def _budget_row(standing: Standing, viewer: Viewer, may_set: bool) -> BudgetRow:
+    budget = standing.budget
+    return BudgetRow(standing=standing, whom=_whom(budget), may_change=may_set and _may_change(viewer, budget))
+
+
+def _limit_row(limit: Limit, quarters: list[Quarter], viewer: Viewer, may_set: bool) -> LimitRow:
+    pace = None
+    if limit.key_id is None:
+        pace = headroom.busiest(quarters, project_id=limit.project_id, model_name=limit.model_name)
+    return LimitRow(limit=limit, whom=_whom(limit), may_change=may_set and _may_change(viewer, limit), pace=pace)
+
+
+def _may_change(viewer: Viewer, bound: Limit | Budget) -> bool:
+    return viewer.is_operator or bound.project_id is not None or bound.key_id is not None
+
+
+def _whom(bound: Limit | Budget) -> str:
+    if bound.project is not None:
+        return f"project {bound.project.slug}"
+    return f"key {bound.key.name}" if bound.key is not None else "the whole tenant"
+
+
+def _nearest(rows: list[BudgetRow]) -> BudgetRow | None:
+    """Return the budget of which the largest share is taken; of the tenant's as a whole, if it has any."""
+    whole = [row for row in rows if row.standing.budget.project_id is None and row.standing.budget.key_id is None]
+    return max(whole or rows, key=lambda row: row.share, default=None)
+
+
+def _share(limit: int | None, pace: int | None) -> float | None:
+    if limit is None or pace is None:
+        return None
+    return pace / limit if limit else float(pace > 0)
+
+
+def _named(request: HttpRequest) -> Named:
+    """Read whom it is for: ``tenant``, ``project:<slug>`` or ``key:<id>``. Raises BadName."""
+    kind, _, name = posted(request, "for").partition(":")
+    model = posted(request, "model")
+    if kind == "tenant":
+        return Named(model=model)
+    if kind == "project":
+        return Named(project=name, model=model)
+    if kind == "key":
+        with suppress(ValueError):
+            return Named(key=UUID(name), model=model)
+    raise BadName("for", posted(request, "for"), "the tenant, one of its projects or one of its keys")
+
+
+def _whole(name: str, text: str) -> int | None:
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 15):
+        raise BadName(name, text, f"a whole number from 0 to {LARGEST[name]}, or nothing for unlimited")
+    return int(text)
+
+
+def _pico(text: str) -> int:
+    if not _AMOUNT.fullmatch(text):
+        raise BadName("limit", text, "an amount such as 25 or 0.50, with at most twelve decimals")
+    return int(Decimal(text) * money.PICO)
+
+
+def _percents(text: str) -> list[int]:
+    words = text.replace(",", " ").replace("%", " ").split()
+    if not all(word.isascii() and word.isdigit() and len(word) <= 3 for word in words):
+        raise BadName("alerts at", text, "whole numbers from 1 to 100, such as 50 80 95")
+    return [int(word) for word in words]
