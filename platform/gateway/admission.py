@@ -51,6 +51,8 @@ class Demand:
 class _Claim:
     """What an admitted request has, to be given back."""
 
+    #: It has what an engine's answer needs; else a request alone.
+    runs: bool = False
     tokens: int = 0
     held_pico: int = 0
     #: Of the slices of this process, because Redis was away.
@@ -148,12 +150,16 @@ class Admission:
         lookup = self._cache.send("GET", asked) if asked is not None and self._cache is not self._turns else None
         await self._take(ticket, asked if lookup is None else None, requests=int(demand.limited))
         if lookup is not None:
-            ticket.stored = await _found(lookup)
+            try:
+                ticket.stored = await _found(lookup)
+            except asyncio.CancelledError:
+                ticket.settle(tokens=0, amount_pico=0)
+                raise
         return ticket
 
     async def admit_unanswered(self, ticket: Ticket) -> None:
         """Take what a request needs beyond what a stored answer does. See :meth:`Ticket.miss`."""
-        if ticket.plan.lines or ticket.plan.budgets:
+        if (ticket.plan.lines or ticket.plan.budgets) and not ticket.claim.runs:
             await self._take(ticket, None, requests=0, again=True)
 
     def store(self, key: str, value: bytes, ttl_seconds: int) -> None:
@@ -231,22 +237,7 @@ class Admission:
         demand, plan = ticket.demand, ticket.plan
         runs = ticket.stored is None and demand.tokens > 0
         counters = plan.counters(demand.request_id) if runs else ()
-        keys = (plan.keys.limits, plan.keys.holds, *((answer_key,) if answer_key is not None else ()))
-        answer = self._turns.call(
-            ADMIT,
-            len(keys),
-            *keys,
-            plan.keys.leases,
-            plan.keys.counters,
-            demand.request_id.hex,
-            requests,
-            min(demand.tokens, limits.MOST_TOKENS) if runs else 0,
-            int(not demand.limited),
-            self._renewal.lease_ms if runs else 0,
-            demand.hold_pico,
-            *plan.admit_arguments,
-            *counters,
-        )
+        answer = self._ask(ticket, answer_key, counters, requests=requests, runs=runs)
         try:
             outcome, which, kind, wait_ms, found, *owed = await (_within(answer, ticket.deadline) if again else answer)
         except RedisFailed as failure:
@@ -278,6 +269,27 @@ class Admission:
             if ticket.stored is None:  # it has just expired
                 await self._take(ticket, None, requests=0, again=True)
 
+    def _ask(
+        self, ticket: Ticket, answer_key: str | None, counters: tuple[str, ...], *, requests: int, runs: bool
+    ) -> Answer:
+        demand, plan = ticket.demand, ticket.plan
+        keys = (plan.keys.limits, plan.keys.holds, *((answer_key,) if answer_key is not None else ()))
+        return self._turns.call(
+            ADMIT,
+            len(keys),
+            *keys,
+            plan.keys.leases,
+            plan.keys.counters,
+            demand.request_id.hex,
+            requests,
+            min(demand.tokens, limits.MOST_TOKENS) if runs else 0,
+            int(not demand.limited),
+            self._renewal.lease_ms if runs else 0,
+            demand.hold_pico,
+            *plan.admit_arguments,
+            *counters,
+        )
+
     def _take_here(self, ticket: Ticket, counters: tuple[str, ...], *, requests: int, runs: bool) -> None:
         """Take a ticket's claim in this process. Raises RateLimited, Unavailable."""
         demand, plan = ticket.demand, ticket.plan
@@ -303,7 +315,7 @@ class Admission:
     def _claimed(self, ticket: Ticket, *, runs: bool) -> None:
         """Note the tokens and leases that the ticket has to give back."""
         demand, plan, claim = ticket.demand, ticket.plan, ticket.claim
-        claim.tokens = demand.tokens if runs else 0
+        claim.runs, claim.tokens = runs, demand.tokens if runs else 0
         if runs and plan.leased:
             claim.leases = plan.leased
             self._renewal.opened(claim.leases, demand.request_id)

@@ -362,14 +362,17 @@ async def test_an_answer_that_cannot_be_used_costs_the_request_what_an_engine_do
 
 async def test_two_redis_hold_limits_and_answers_apart(door: Doors) -> None:
     async with PrivateRedis() as cache:
-        who = caller(line(requests_per_minute=5))
+        who = caller(line(requests_per_minute=5, tokens_per_minute=100))
         key = keyspace.redis_key(who, "prediction", "abc")
         gate = door(cache_url=cache.url)
         await cache.client.set(key, b"answer")
-        assert (await gate.admit(demand(who, answer_key=key))).stored == b"answer"
-        assert await cache.client.dbsize() == 1
+        found = await gate.admit(demand(who, tokens=60, answer_key=key))
+        assert (found.stored, await cache.client.dbsize()) == (b"answer", 1)
+        await found.miss()  # it has taken all before it was known that an answer is there
+        assert told(found)["x-ratelimit-remaining-tokens"] == "40"
+        found.settle(tokens=0, amount_pico=0)
         cache.pause()
-        alone = await door(cache_url=cache.url, timeout_seconds=0.2).admit(demand(who, answer_key=key))
+        alone = await door(cache_url=cache.url, timeout_seconds=0.2).admit(demand(who, tokens=60, answer_key=key))
         assert alone.stored is None
         cache.resume()
 
