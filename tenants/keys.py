@@ -22,6 +22,8 @@ SCOPES = ("inference", "management:read", "management:write")
 #: What :func:`change` changes.
 FIELDS = ("name", "scopes", "allowed_models", "allowed_networks", "expires_at")
 LONGEST_OVERLAP = timedelta(days=30)
+#: Of a successor: a key that expires in the year 9999 has none for ever.
+LONGEST_LIFE = timedelta(days=36500)
 #: How old ``last_used_at`` gets before it is written again.
 USED_EVERY = timedelta(minutes=1)
 _LINEAGES = """
@@ -96,7 +98,7 @@ def rotate(actor: Actor, key: ApiKey, overlap: timedelta, *, created_by: User | 
         scopes=old.scopes,
         allowed_models=old.allowed_models,
         allowed_networks=old.allowed_networks,
-        expires_at=None if old.expires_at is None else now + (old.expires_at - old.created_at),
+        expires_at=None if old.expires_at is None else now + min(old.expires_at - old.created_at, LONGEST_LIFE),
         created_by=created_by,
         rotated_from=old,
     )

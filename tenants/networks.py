@@ -76,6 +76,8 @@ def _within(address: Address, networks: Sequence[Network]) -> bool:
 
 def _network(text: str) -> Network:
     try:
+        if "%" in text:  # the zone of an address says which cable of this host it is on, and no network
+            raise ValueError
         network = ip_network(text.strip())
     except ValueError:
         raise BadName(

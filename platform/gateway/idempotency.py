@@ -53,6 +53,8 @@ class Idempotency:
     def __init__(self, turns: Turns, *, claim_seconds: float = CLAIM_SECONDS) -> None:
         self._turns = turns
         self._claim_seconds = claim_seconds
+        #: Answers on their way to Redis: a task that nobody holds may be collected before it is done.
+        self._keeping: set[asyncio.Task[None]] = set()
 
     async def once(
         self, caller: Caller, incoming: Incoming, trace: Trace, work: Callable[[], Awaitable[Outgoing]]
@@ -68,7 +70,7 @@ class Idempotency:
             raise errors.BadRequest("An Idempotency-Key is 1 to 255 printable characters.", "invalid_value", HEADER)
         how = incoming.headers.get("prefer", "").lower().encode("latin-1", "replace")
         slot = Slot.of(caller, incoming.path, text, (how, incoming.body))
-        owned = _Owned(self._turns, slot, self._claim_seconds)
+        owned = _Owned(self._turns, slot, self._claim_seconds, self._keeping)
         try:
             found = await owned.take()
             if found is not None:
@@ -82,8 +84,9 @@ class Idempotency:
 class _Owned:
     """A key that this request has claimed, until its answer is kept or it is free again."""
 
-    def __init__(self, turns: Turns, slot: Slot, claim_seconds: float) -> None:
+    def __init__(self, turns: Turns, slot: Slot, claim_seconds: float, keeping: set[asyncio.Task[None]]) -> None:
         self._turns = turns
+        self._all_keeping = keeping
         self._slot = slot
         self._claim = slot.seal(Claim(request=slot.request, fence=secrets.token_bytes(16)))
         self._claim_seconds = claim_seconds
@@ -135,8 +138,8 @@ class _Owned:
                 )
             self._stop_renewing()
             self._keeping = asyncio.ensure_future(self._offer(self._slot.seal(record)))
-            _keeping.add(self._keeping)
-            self._keeping.add_done_callback(_keeping.discard)
+            self._all_keeping.add(self._keeping)
+            self._keeping.add_done_callback(self._all_keeping.discard)
         return self._keeping
 
     def free(self) -> None:
@@ -166,10 +169,6 @@ class _Owned:
     def _stop_renewing(self) -> None:
         if self._renewing is not None:
             self._renewing.cancel()
-
-
-#: Answers on their way to Redis: a task that nobody holds may be collected before it is done.
-_keeping: set[asyncio.Task[None]] = set()
 
 
 class _Told:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -83,6 +83,13 @@ def test_a_key_that_expires_gets_a_successor_with_the_same_time_to_live(acme: Cu
     assert old.expires_at == now + DAY  # an overlap makes no key live longer
     assert new.expires_at is not None
     assert abs(new.expires_at - now - 2 * DAY) < timedelta(minutes=1)
+
+
+def test_a_key_that_expires_at_the_end_of_time_is_rotated(acme: Customer) -> None:
+    old = keys.issue(OPERATOR, acme.project, name="long", expires_at=datetime(9999, 12, 31, tzinfo=UTC)).key
+    new = keys.rotate(OPERATOR, old, DAY).key
+    assert new.expires_at is not None
+    assert abs(new.expires_at - timezone.now() - keys.LONGEST_LIFE) < timedelta(minutes=1)
 
 
 @pytest.mark.parametrize("state", ["revoked", "expired", "rotated already"])

@@ -83,7 +83,7 @@ def test_networks_are_kept_once_and_as_they_are_written_shortest() -> None:
     assert [str(network) for network in found] == ["192.0.2.1/32", "2001:db8::/32", "10.0.0.0/8"]
 
 
-@pytest.mark.parametrize("text", ["", "10.0.0.1/8", "10.0.0.0/33", "hearth.example", "10.0.0.0 - 10.0.0.9"])
+@pytest.mark.parametrize("text", ["", "10.0.0.1/8", "10.0.0.0/33", "a.example", "fe80::1%eth0", "10.0.0.0 - 10.0.0.9"])
 def test_a_text_that_is_no_network_is_said_so(text: str) -> None:
     with pytest.raises(BadName) as refused:
         networks.parse([text])
