@@ -65,6 +65,10 @@ class Visits:
                 self._leave(visit)
         return self._followed(visit, outgoing) if streams else outgoing
 
+    def keys(self) -> set[str]:
+        """Return the public ids of the keys that have something running."""
+        return set(self._open)
+
     def look(self, callers: Snapshot) -> None:
         """End what is refused now. Call it when the callers have changed."""
         for public_id, visits in list(self._open.items()):

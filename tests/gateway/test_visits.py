@@ -18,6 +18,7 @@ from tenants.models import Project
 from tests.gateway import world
 from tests.gateway.asgi import Exchange
 from tests.gateway.engines import CHUNKS, ScriptedEngine, events, silence, streaming
+from tests.gateway.test_hold import hold, put_to_sleep, wake_up
 from tests.gateway.world import HELLO, STREAMED, Gateway, in_database, until
 from tests.tenants.customers import OPERATOR, Customer
 
@@ -115,7 +116,9 @@ async def test_whatever_a_key_loses_ends_what_runs_and_refuses_what_comes(
     refused = [await gateway.ask() for gateway in gateways]
     assert [(each.status, each.error["code"]) for each in refused] == [(status, code)] * 2
     assert {end.state for end in gateways[0].ends()} == {"refused"}
-    assert gateways[0].loads() == gateways[1].loads() == [0, 0]
+    for gateway in gateways:
+        assert gateway.loads() == [0, 0]
+        assert gateway.runtime.parts.visits.keys() == set()
 
 
 @pytest.mark.parametrize("how", ["rotated", "expired"])
@@ -178,3 +181,28 @@ async def test_a_change_that_takes_nothing_from_a_stream_leaves_it_alone(gateway
     exchange.disconnect.set()
     await task
     assert [end.state for end in gateway.ends()] == ["client_gone"]
+
+
+async def test_a_held_stream_that_was_told_to_wait_hears_that_its_key_is_revoked(gateway: Gateway) -> None:
+    await put_to_sleep(gateway)
+    gateway.limit_hold(heartbeat_seconds=0.05)
+    exchange = gateway.exchange(STREAMED)
+    task = asyncio.create_task(exchange.run())
+    await until(lambda: exchange.body.startswith(b": "))
+    await in_database(lambda: keys.revoke(OPERATOR, gateway.world.acme.key))
+    await asyncio.wait_for(task, timeout=60)
+    assert (exchange.status, last_code(exchange), gateway.held()) == (200, "key_revoked", 0)
+    assert gateway.records() == []
+
+
+async def test_a_request_that_is_held_when_its_key_expires_is_served(gateway: Gateway) -> None:
+    await put_to_sleep(gateway)
+    waiting = await hold(gateway, HELLO, STREAMED)
+    await in_database(lambda: keys.rotate(OPERATOR, gateway.world.acme.key, timedelta(0)))
+    for _ in range(2):
+        await gateway.runtime.feed.renewed()
+    assert (await gateway.ask()).error["code"] == "key_expired"
+    await wake_up(gateway)
+    assert [each.status for each in await asyncio.gather(*waiting)] == [200, 200]
+    assert {end.state for end in gateway.ends()} == {"complete"}
+    assert gateway.runtime.parts.visits.keys() == set()
