@@ -13,7 +13,7 @@ from benchmarks.gateway.plan import Plan
 
 #: Streams that are being opened at the same time.
 OPENING = 50
-OPEN_SECONDS = 30.0
+OPEN_SECONDS = 15.0
 SETTLE_SECONDS = 0.5
 
 

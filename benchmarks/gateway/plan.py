@@ -21,6 +21,7 @@ class Plan:
     #: Larger bodies, in bytes, and the connections they come on.
     larger_bodies: tuple[int, ...]
     larger_connections: int = 16
+    larger_seconds: int
     #: Requests a second of the open loop; a contender is spared those beyond its capacity.
     rates: tuple[int, ...]
     open_seconds: int
@@ -48,6 +49,7 @@ FULL = Plan(
     connections=(1, 16, BUSY_CONNECTIONS),
     stream_windows=2,
     larger_bodies=(10_000, 100_000),
+    larger_seconds=2,
     rates=(100, 500, 1_000),
     open_seconds=4,
     open_answers=1_000,
@@ -63,6 +65,7 @@ QUICK = Plan(
     stream_windows=1,
     warm_up_seconds=0,
     larger_bodies=(100_000,),
+    larger_seconds=1,
     rates=(500,),
     open_seconds=1,
     open_answers=1,

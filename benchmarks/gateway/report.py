@@ -37,9 +37,9 @@ def _conditions(run: Run) -> str:
         f"`{run.command}` on {run.date}, commit {run.commit}, {run.minutes:.1f} minutes.",
         f"{machine.cpu_model}, {machine.cores} cores used, {machine.memory_gib:g} GiB, Linux {machine.kernel}, "
         f"Python {machine.python}.",
-        f"Closed loop: {run.load_generator}, bodies of 1 KB in {plan.rounds} round(s) and larger ones in one, "
-        f"{plan.seconds} s per measurement (short streams {plan.stream_windows * plan.seconds} s); each cell is "
-        "the median [lowest–highest] of the rounds.",
+        f"Closed loop: {run.load_generator}, bodies of 1 KB in {plan.rounds} round(s), "
+        f"{plan.seconds} s each (short streams {plan.stream_windows * plan.seconds} s), larger ones once for "
+        f"{plan.larger_seconds} s; a cell is the median [lowest–highest] of the rounds.",
         f"Open loop: {plan.open_seconds} to {plan.longest_open_seconds} s per rate after 1 s of warm-up. On the cores "
         f"that it shares with the upstream its generator is punctual up to {run.open_loop_limit:,} requests/s.",
     ]
@@ -70,7 +70,8 @@ def _checks(run: Run) -> str:
                 f"{figures.contender.title} used {busy:.0%} of its core at 64 connections: something else held it back."
             )
     lines.extend(
-        f"{run.title(each.name)} at {each.arrivals.rate:,}/s: {each.arrivals.failed:,} of {each.arrivals.due:,} failed."
+        f"{run.title(each.name)} at {each.arrivals.rate:,}/s: of {each.arrivals.due:,} requests "
+        f"{each.arrivals.refused:,} refused, {each.arrivals.broken:,} cut, {each.arrivals.unanswered:,} unanswered."
         for each in run.steady
         if each.arrivals.failed
     )

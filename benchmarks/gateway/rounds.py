@@ -134,7 +134,7 @@ def measure_larger(lineup: Lineup, found: Mapping[str, Figures], plan: Plan) -> 
                 if traffic.repeats:
                     _warm_up(lineup.site, up, figures, traffic, plan, run)
                 shot = (traffic, plan.larger_connections)
-                _measure(lineup.site, up, figures, shot, plan.seconds, run if traffic.repeats else "")
+                _measure(lineup.site, up, figures, shot, plan.larger_seconds, run if traffic.repeats else "")
 
     lineup.take_turns("Larger bodies", take)
 
