@@ -66,7 +66,7 @@ class UsageRecord(models.Model):
 
     class State(models.TextChoices):
         COMPLETE = "complete"
-        #: The engine said the request was wrong (4xx); costs nothing.
+        #: The engine said the request was wrong (4xx), which costs nothing; or its key or its budget was at an end.
         REFUSED = "refused"
         CLIENT_GONE = "client_gone"
         ENGINE_ERROR = "engine_error"
