@@ -10,7 +10,7 @@ from benchmarks.gateway import upstream
 from benchmarks.gateway.closed_loop import Load, Outcome, generate
 from benchmarks.gateway.contenders import Contender, Up
 from benchmarks.gateway.lineup import Lineup
-from benchmarks.gateway.load import NEW, STREAM, Traffic, new_run
+from benchmarks.gateway.load import STREAM, Traffic, new_run
 from benchmarks.gateway.plan import Plan
 from benchmarks.gateway.site import Site
 
@@ -86,9 +86,9 @@ class Figures:
         """Return the median of the requests answered per second."""
         return self.median(traffic, connections, lambda sample: sample.rps)
 
-    def capacity(self) -> float:
-        """Return the highest rate of new small requests, whatever the connections; 0 when none was measured."""
-        return max((self.rps(*shot) or 0.0 for shot in self.samples if shot[0] == NEW), default=0.0)
+    def capacity(self, traffic: Traffic) -> float:
+        """Return the highest rate of such requests, whatever the connections; 0 when none was measured."""
+        return max((self.rps(*shot) or 0.0 for shot in self.samples if shot[0] == traffic), default=0.0)
 
     def requests(self) -> int:
         """Return how many requests were answered in all, warm-up included."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.gateway.contenders import DIRECT, HEARTH, Contender, Up
+from benchmarks.gateway.contenders import DIRECT, Contender, Up
 from benchmarks.gateway.lineup import Lineup
 from benchmarks.gateway.load import HITS, NEW, Traffic
 from benchmarks.gateway.open_loop import Arrivals, generate
@@ -50,12 +50,15 @@ def measure(lineup: Lineup, found: Mapping[str, Figures], program: Path, limit: 
 
 def _rates(contender: Contender, figures: Figures, limit: int, plan: Plan) -> Iterator[tuple[Traffic, int, bool]]:
     """Yield what to send, how often, and whether that is half of the capacity."""
-    capacity = min(figures.capacity() * USABLE_SHARE, limit)
-    for rate in plan.rates:
-        if rate <= capacity:
-            yield NEW, rate, False
-    half = int(min(figures.capacity() / 2, limit))
+
+    def usable(traffic: Traffic) -> list[int]:
+        most = min(figures.capacity(traffic) * USABLE_SHARE, limit)
+        return [rate for rate in plan.rates if rate <= most]
+
+    for rate in usable(NEW):
+        yield NEW, rate, False
+    half = int(min(figures.capacity(NEW) / 2, limit))
     if plan.halves and half and contender.name != DIRECT:
         yield NEW, half, True
-    if contender.name == HEARTH:
-        yield HITS, max(plan.rates), False
+    for rate in usable(HITS)[-1:]:
+        yield HITS, rate, False
