@@ -101,14 +101,18 @@ def bounds(tenant_ids: Iterable[UUID] | None = None) -> list[Bound]:
     rows: QuerySet[Budget] = Budget.objects.filter(archived_at=None).select_related("tenant").order_by("id")
     if tenant_ids is not None:
         rows = rows.filter(tenant_id__in=set(tenant_ids))
-    found = list(rows)
-    lines = keys.lineages(budget.key_id for budget in found if budget.key_id is not None)
-    return [_bound(budget, lines) for budget in found]
+    return bounds_of(list(rows))
+
+
+def bounds_of(budgets: Sequence[Budget]) -> list[Bound]:
+    """Return budgets as they are counted. They come with their tenant."""
+    lines = keys.lineages(budget.key_id for budget in budgets if budget.key_id is not None)
+    return [_bound(budget, lines) for budget in budgets]
 
 
 def bound(budget: Budget) -> Bound:
     """Return a budget as it is counted."""
-    return _bound(budget, keys.lineages([budget.key_id] if budget.key_id is not None else []))
+    return bounds_of([budget])[0]
 
 
 def _bound(budget: Budget, lines: Mapping[UUID, frozenset[UUID]]) -> Bound:

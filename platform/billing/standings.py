@@ -47,7 +47,7 @@ class Standing:
 
 def standings(budgets: Sequence[Budget], now: datetime, counters: Counters) -> list[Standing]:
     """Return how each of these budgets stands. They come with their tenant."""
-    bounds = [spending.bound(budget) for budget in budgets]
+    bounds = spending.bounds_of(budgets)
     windows = [each.window(now) for each in bounds]
     spent = spending.spent(windows)
     left = _left([pair for pair in zip(bounds, windows, strict=True) if pair[0].hard], counters)
