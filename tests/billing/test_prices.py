@@ -14,7 +14,7 @@ from billing.errors import PriceExists, PriceInThePast, PriceJump, PriceOutOfRan
 from billing.models import PriceBook, PriceVersion
 from billing.prices import DEMO_RATES
 from billing.rating import Rates
-from tenants import rls
+from tenants import epoch, rls
 from tenants.audit import SYSTEM
 from tenants.ids import TenantId, new_id
 from tenants.models import AuditEntry, Tenant
@@ -131,3 +131,12 @@ def test_a_tenant_reads_the_platforms_prices_and_its_own_but_no_strangers() -> N
         seen = set(PriceVersion.objects.values_list("id", "book__tenant_id"))
     assert {owner for _, owner in seen} == {None, mine}
     assert platform.id in {version for version, _ in seen}
+
+
+def test_gateways_are_told_of_a_price_and_load_all_of_them() -> None:
+    before = epoch.current()
+    made = prices.set_price(SYSTEM, prices.ensure_price_book(), "demo", DEMO_RATES)
+    assert epoch.current() == before + 1
+    found = prices.load().at(new_id(), "demo", made.effective_from)
+    assert found is not None
+    assert found.version_id == made.id
