@@ -12,6 +12,8 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 from gateway import errors
 from gateway.kept import MAX_ANSWER_BYTES, Answer, Claim, Record, Slot, TooLarge
@@ -22,13 +24,17 @@ from tenants.snapshot import Caller
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 HEADER = "idempotency-key"
 _TEXT = re.compile(r"[\x20-\x7e]{1,255}")
 KEEP_SECONDS = 24 * 3600
 #: How long the key of a process that died stays taken.
 CLAIM_SECONDS = 15.0
-#: An answer that Redis does not take is offered so often, each so many seconds.
+#: An answer that Redis does not take at once is offered so often again, each so many seconds.
 OFFERS, OFFER_SECONDS = 10, 1.0
+#: A larger body is hashed, packed or unpacked in a thread: it would take the loop about a millisecond or more.
+AT_ONCE_BYTES = 128 * 1024
 #: What is told of one request and not of its answer.
 _NOT_KEPT = (b"x-ratelimit-", b"server-timing", b"x-gateway-overhead-ms", b"x-queue-ms", b"x-client-request-id")
 
@@ -67,9 +73,11 @@ class Idempotency:
         if text is None:
             return await work()
         if not _TEXT.fullmatch(text):
-            raise errors.BadRequest("An Idempotency-Key is 1 to 255 printable characters.", "invalid_value", HEADER)
+            raise errors.BadRequest(
+                "An Idempotency-Key is 1 to 255 printable ASCII characters.", "invalid_value", HEADER
+            )
         how = incoming.headers.get("prefer", "").lower().encode("latin-1", "replace")
-        slot = Slot.of(caller, incoming.path, text, (how, incoming.body))
+        slot = await _aside(len(incoming.body), partial(Slot.of, caller, incoming.path, text, (how, incoming.body)))
         owned = _Owned(self._turns, slot, self._claim_seconds, self._keeping)
         try:
             found = await owned.take()
@@ -93,6 +101,7 @@ class _Owned:
         self._milliseconds = int(claim_seconds * 1000)
         self._renewing: asyncio.TimerHandle | None = None
         self._keeping: asyncio.Task[None] | None = None
+        self._offered = asyncio.Event()
         self._is_free = False
 
     async def take(self) -> Record | None:
@@ -107,7 +116,7 @@ class _Owned:
             raise errors.idempotency_unavailable() from None
         if found is None:  # it was given back between the two questions
             raise errors.idempotency_in_progress()
-        record = self._slot.open(found)
+        record = await _aside(len(found), partial(self._slot.open, found))
         if record is None:
             log.error("what Redis keeps under an Idempotency-Key is not what was put there")
             raise errors.idempotency_unavailable()
@@ -121,10 +130,11 @@ class _Owned:
             told = _Told(self, outgoing, outgoing.stream, trace)
             return replace(outgoing, stream=told.pieces(), on_close=told.close)
         else:
-            await asyncio.wait({self.keep(outgoing, outgoing.body)}, timeout=OFFER_SECONDS)
+            self.keep(outgoing, outgoing.body)
+            await self.offered()
         return outgoing
 
-    def keep(self, outgoing: Outgoing, body: bytes | None) -> asyncio.Task[None]:
+    def keep(self, outgoing: Outgoing, body: bytes | None) -> None:
         """Put the answer in the claim's place, whatever becomes of the request; ``body`` None: it is too large."""
         if self._keeping is None:
             record: Record = TooLarge(request=self._slot.request)
@@ -137,10 +147,13 @@ class _Owned:
                     is_stream=outgoing.stream is not None,
                 )
             self._stop_renewing()
-            self._keeping = asyncio.ensure_future(self._offer(self._slot.seal(record)))
+            self._keeping = asyncio.ensure_future(self._offer(record, 0 if body is None else len(body)))
             self._all_keeping.add(self._keeping)
             self._keeping.add_done_callback(self._all_keeping.discard)
-        return self._keeping
+
+    async def offered(self) -> None:
+        """Wait until Redis has the answer or has failed once: nobody's answer waits for it longer than for one turn."""
+        await self._offered.wait()
 
     def free(self) -> None:
         """Give the key back, unless its answer is kept. Where that fails, the claim ends by itself."""
@@ -149,15 +162,25 @@ class _Owned:
             self._stop_renewing()
             self._turns.tell_script(_REPLACE, 1, self._slot.redis_key, self._claim, b"", 0)
 
-    async def _offer(self, value: bytes) -> None:
+    async def _offer(self, record: Record, size_bytes: int) -> None:
+        try:
+            value = await _aside(size_bytes, partial(self._slot.seal, record))
+            is_there = await self._put(value)
+        finally:
+            self._offered.set()
         for _ in range(OFFERS):
-            try:
-                await self._turns.call(_REPLACE, 1, self._slot.redis_key, self._claim, value, KEEP_SECONDS * 1000)
-            except RedisFailed:
-                await asyncio.sleep(OFFER_SECONDS)
-            else:
+            if is_there:
                 return
+            await asyncio.sleep(OFFER_SECONDS)
+            is_there = await self._put(value)
         log.error("Redis did not take an answer: the request would run again under its Idempotency-Key")
+
+    async def _put(self, value: bytes) -> bool:
+        try:
+            await self._turns.call(_REPLACE, 1, self._slot.redis_key, self._claim, value, KEEP_SECONDS * 1000)
+        except RedisFailed:
+            return False
+        return True
 
     def _renew_later(self) -> None:
         self._renewing = asyncio.get_running_loop().call_later(self._claim_seconds / 3, self._renew)
@@ -190,7 +213,8 @@ class _Told:
             self._note(piece)
             yield piece
         if self._is_whole:
-            await asyncio.wait({self._keep()}, timeout=OFFER_SECONDS)
+            self._keep()
+            await self._owned.offered()
 
     def close(self) -> None:
         """End it for good. A client that leaves once it has heard everything finds its answer kept."""
@@ -209,8 +233,8 @@ class _Told:
         elif self._pieces is not None and not piece.startswith(b":"):
             self._pieces.append(piece)
 
-    def _keep(self) -> asyncio.Task[None]:
-        return self._owned.keep(self._outgoing, None if self._pieces is None else b"".join(self._pieces))
+    def _keep(self) -> None:
+        self._owned.keep(self._outgoing, None if self._pieces is None else b"".join(self._pieces))
 
 
 def _again(found: Record, slot: Slot, trace: Trace) -> Outgoing:
@@ -227,6 +251,11 @@ def _again(found: Record, slot: Slot, trace: Trace) -> Outgoing:
     if found.is_stream:
         return Outgoing(status=found.status, headers=headers, stream=_at_once(found.body))
     return Outgoing(status=found.status, headers=headers, body=found.body)
+
+
+async def _aside(size_bytes: int, work: Callable[[], T]) -> T:
+    """Return what ``work`` does with so many bytes, which holds nobody up when they are many."""
+    return work() if size_bytes <= AT_ONCE_BYTES else await asyncio.to_thread(work)
 
 
 async def _at_once(body: bytes) -> AsyncIterator[bytes]:

@@ -229,6 +229,28 @@ async def test_without_redis_nothing_runs_that_shall_run_once(
             assert again.answer_headers["idempotent-replayed"] == "true"
 
 
+async def test_an_answer_that_redis_does_not_take_is_given_all_the_same_and_kept_once_it_is_back(
+    two_tenants: world.World, engines: tuple[ScriptedEngine, ScriptedEngine], settings: LazySettings, tmp_path: Path
+) -> None:
+    settings.WAL_DIR = tmp_path / "wal"
+    settings.REDIS_TIMEOUT_SECONDS = 0.5
+    await asyncio.to_thread(world.place, two_tenants, [engine.port for engine in engines])
+    async with PrivateRedis() as redis:
+        settings.REDIS_LIMITS_URL = settings.REDIS_CACHE_URL = redis.url
+
+        async def pause(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+            redis.pause()
+            return await world_hello(request, body)
+
+        async with world.raw_door(two_tenants, engines, tmp_path / "wal") as gateway:
+            gateway.let_all_say(pause)
+            first = await ask(gateway)
+            assert (first.status, first.json) == (200, answer())
+            redis.resume()
+            again = await ask_until_it_runs(gateway)
+            assert (again.answer_headers["idempotent-replayed"], len(gateway.bodies())) == ("true", 1)
+
+
 async def test_the_key_of_a_killed_process_is_free_after_a_while(gateway: Gateway) -> None:
     body, acme = orjson.dumps(ASKED).decode(), gateway.world.acme
     what = [os.environ["REDIS_URL"], str(acme.tenant.id), str(acme.key.id), CHAT, "order 1", body, "1"]
