@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from typing import Any
 
@@ -24,6 +25,9 @@ from gateway.app import GatewayApp
 from gateway.errors import NotFound
 from hearth import open_files
 from hearth.vitals import web
+
+#: The garbage collector's first threshold in a gateway: containers made and not yet freed. Python's own is 700.
+YOUNG_OBJECTS = 10_000
 
 
 class GatewayRole:
@@ -60,6 +64,7 @@ class GatewayRole:
                 open_files.allow(settings.CONNECTIONS)
                 beat = self._vitals.start()
                 self._running()
+                _collect_less()
                 await send({"type": "lifespan.startup.complete"})
             else:
                 beat.cancel()
@@ -107,6 +112,17 @@ class PortalRole:
             await send({"type": f"{message['type']}.complete"})
             if message["type"] == "lifespan.shutdown":
                 return
+
+
+def _collect_less() -> None:
+    """Have the garbage collector leave alone what start-up made, and look less often at what requests make.
+
+    All of it, 100,000 objects, held every request up for 60 to 360 ms each time, and the young ones took 4 % of a
+    busy gateway's time. A request leaves no cycles behind, so that what is collected later is little.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
 
 
 async def elsewhere(scope: Any, receive: Any, send: Any) -> None:
