@@ -197,7 +197,16 @@ def test_a_member_makes_a_key_that_is_shown_once(page: Page, complaints: list[st
 def test_pages_fit_a_phone(page: Page, complaints: list[str]) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     sign_in(page, "ada")
-    for path in ("", "fleet/", "requests/", "tenants/", "prices/", "audit/", "tenants/acme/statement/"):
+    for path in (
+        "",
+        "fleet/",
+        "requests/",
+        "tenants/",
+        "prices/",
+        "audit/",
+        "tenants/acme/statement/",
+        "tenants/acme/limits/",
+    ):
         page.goto(f"/portal/{path}")
         wider = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert wider == 0, path
