@@ -12,6 +12,10 @@ import msgspec
 #: Larger answers are not stored: one entry may not push out a thousand others, and packing it holds everybody up.
 MAX_ENTRY_BYTES = 1 << 20
 _SEAL_BYTES = 32
+#: Compressing costs 12 µs, a twentieth of a request, for little where there is little. Larger answers are compressed.
+PLAIN_BYTES = 2048
+#: How a zlib stream begins; an entry, a msgpack array, begins otherwise.
+_ZLIB = b"\x78"
 
 Seal = Callable[[bytes, bytes], bytes]
 
@@ -42,7 +46,9 @@ def encode(name: bytes, entry: Entry, seal: Seal) -> bytes | None:
     """Return the bytes to store under ``name``, or None when the body is larger than MAX_ENTRY_BYTES."""
     if len(entry.body) > MAX_ENTRY_BYTES:
         return None
-    packed = zlib.compress(msgspec.msgpack.encode(entry), level=1)
+    packed = msgspec.msgpack.encode(entry)
+    if len(packed) > PLAIN_BYTES:
+        packed = zlib.compress(packed, level=1)
     return seal(name, packed) + packed
 
 
@@ -52,6 +58,7 @@ def decode(name: bytes, stored: bytes, seal: Seal) -> Entry | None:
     if not hmac.compare_digest(mark, seal(name, packed)):
         return None
     try:
-        return msgspec.msgpack.decode(zlib.decompress(packed), type=Entry)
+        plain = zlib.decompress(packed) if packed[:1] == _ZLIB else packed
+        return msgspec.msgpack.decode(plain, type=Entry)
     except (zlib.error, msgspec.DecodeError):
         return None

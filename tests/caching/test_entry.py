@@ -10,13 +10,13 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caching.entry import MAX_ENTRY_BYTES, Entry, decode, encode
+from caching.entry import MAX_ENTRY_BYTES, PLAIN_BYTES, Entry, decode, encode
 
 NAME = b"n" * 32
 names = st.binary(min_size=32, max_size=32)
 entries = st.builds(
     Entry,
-    body=st.binary(max_size=200),
+    body=st.one_of(st.binary(max_size=200), st.just(b"long" * PLAIN_BYTES)),
     prompt_tokens=st.integers(0, 2**31),
     completion_tokens=st.integers(0, 2**31),
     stored_at=st.floats(0, 2e9),
