@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -21,6 +21,7 @@ from gateway.errors import GatewayError
 from gateway.limits import Plan, Plans
 from gateway.local import LocalLimits, Rank, Refusal
 from gateway.messages import Headers
+from gateway.portions import Portions
 from gateway.renewal import LEASE_SECONDS, RENEWALS, End, Renewal
 from gateway.resp import Argument, RedisAway, RedisFailed, RedisNotAsked
 from gateway.scripts import ADMIT, ADMITTED, CHARGE, EXCEEDED, EXTEND, LIMITED, RENEW, SETTLE, SLICE, TOO_LARGE
@@ -61,6 +62,8 @@ class _Claim:
     leases: tuple[str, ...] = ()
     #: Counted in this process, because Redis was away.
     local: bool = False
+    #: Of what this process took from Redis for many.
+    portioned: bool = False
     owed: list[int] = field(default_factory=list)
 
 
@@ -116,8 +119,9 @@ class Admission:
         *,
         rank: Callable[[], Rank] = Rank,
         lease_seconds: float = LEASE_SECONDS,
+        portioned: Sequence[str] = (),
     ) -> None:
-        """``rank``: which of the live gateways this is."""
+        """``rank``: which of the live gateways this is. ``portioned``: see ``gateway.portions``."""
         turns.teach(ADMIT, EXTEND, SETTLE, CHARGE, RENEW, SLICE, END_HOLD)
         self._turns = turns
         self._cache = cache
@@ -127,6 +131,7 @@ class Admission:
         self._local = LocalLimits()
         self._recent = Recent(RECENT_BYTES)
         self._renewal = Renewal(turns, lease_seconds)
+        self._portions = Portions(turns, portioned)
         self._slices = Slices(turns, self._renewal, lambda: rank().gateways, round_seconds=lease_seconds / RENEWALS)
 
     async def admit(self, demand: Demand) -> Ticket:
@@ -146,9 +151,13 @@ class Admission:
             if asked is not None:
                 ticket.stored = await _found(self._cache.send("GET", asked))
             return ticket
+        portioned = demand.limited and self._portions.serve(plan, demand.caller.tenant_slug)
+        apart = portioned or self._cache is not self._turns
         # Sent before anything is awaited, so that it shares the turn.
-        lookup = self._cache.send("GET", asked) if asked is not None and self._cache is not self._turns else None
-        await self._take(ticket, asked if lookup is None else None, requests=int(demand.limited))
+        lookup = self._cache.send("GET", asked) if asked is not None and apart else None
+        if not (portioned and await self._take_portion(ticket)):
+            requests = int(demand.limited)
+            await self._take(ticket, asked if lookup is None else None, requests=requests, again=portioned)
         if lookup is not None:
             try:
                 ticket.stored = await _found(lookup)
@@ -176,6 +185,9 @@ class Admission:
             self._renewal.closed(claim.leases, demand.request_id)
         if claim.local:
             self._local.settle(plan.lines, self._rank(), demand.request_id, tokens=more)
+            more = 0
+        if claim.portioned:
+            self._portions.settle(plan, more)
             more = 0
         if claim.sliced_pico:
             self._charge(ticket, amount_pico)
@@ -228,6 +240,17 @@ class Admission:
     def close(self) -> None:
         """Give back what this process has set aside of budgets. The conversation must still be open."""
         self._slices.close()
+
+    async def _take_portion(self, ticket: Ticket) -> bool:
+        """Take a ticket's claim from a portion, if there is one."""
+        demand, plan = ticket.demand, ticket.plan
+        runs = ticket.stored is None and demand.tokens > 0
+        owed = await self._portions.take(plan, demand.tokens if runs else 0)
+        if owed is None:
+            return False
+        ticket.claim.owed, ticket.claim.portioned = owed, True
+        self._claimed(ticket, runs=runs)
+        return True
 
     async def _take(self, ticket: Ticket, answer_key: str | None, *, requests: int, again: bool = False) -> None:
         """Take a ticket's claim. What is found under the key, or was before, takes requests alone.

@@ -78,7 +78,7 @@ def start(role: str) -> Runtime:
     parts = Parts(
         feed=feed,
         hold=hold,
-        admission=Admission(limits, cache, rank=rank),
+        admission=Admission(limits, cache, rank=rank, portioned=settings.PORTIONED_TENANTS),
         dispatcher=Dispatcher(upstream, router, flights),
         wal=wal,
         defer=deferred.accept,

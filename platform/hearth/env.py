@@ -192,6 +192,13 @@ SETTINGS: tuple[Setting, ...] = (
         doc="Longest wait of a request for Redis in all, milliseconds. A slow Redis is worse than a dead one.",
     ),
     Setting(
+        name="HEARTH_PORTIONED_TENANTS",
+        default="",
+        doc="Slugs, separated by commas, of tenants whose requests and tokens a minute each gateway process takes from "
+        "Redis in portions of 0.1 s, for one that asks more than a Redis answers; then a process may refuse up to one "
+        "portion too early. Empty: every request is counted by itself.",
+    ),
+    Setting(
         name="HEARTH_MAX_BODY_BYTES",
         default="10485760",
         doc="Largest request body, bytes (10 MiB: a 1 M token prompt fits, a mistaken upload does not).",

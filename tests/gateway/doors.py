@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 from uuid import UUID, uuid4
@@ -103,11 +103,12 @@ class Doors:
         cache_url: str | None = None,
         rank: Rank = ALONE,
         lease_seconds: float = LEASE_SECONDS,
+        portioned: Sequence[str] = (),
     ) -> Admission:
         """Return admission with this Redis for limits, the session's unless one is named, and this one for answers."""
         talk = self._talk(url or os.environ["REDIS_URL"], timeout_seconds)
         cache = talk if cache_url is None else self._talk(cache_url, timeout_seconds)
-        return Admission(talk, cache, rank=lambda: rank, lease_seconds=lease_seconds)
+        return Admission(talk, cache, rank=lambda: rank, lease_seconds=lease_seconds, portioned=portioned)
 
     def _talk(self, url: str, timeout_seconds: float) -> Turns:
         self._talks.append(Turns(url, timeout_seconds=timeout_seconds))
