@@ -33,6 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(instance: Instance, parsed: argparse.Namespace) -> None:
     """Deploy what the arguments say and print under which name. Raises PreflightError when it cannot be done."""
     fleet.connect(instance)
+    from django.db import Error as DatabaseError
+
     from hearth.served import Wish, deploy  # its models need Django
     from tenants.errors import TenantError
     from workers.errors import WorkerError
@@ -46,6 +48,8 @@ def run(instance: Instance, parsed: argparse.Namespace) -> None:
     )
     try:
         made = deploy(wish, parsed.replicas)
+    except DatabaseError as error:
+        raise PreflightError("The database cannot be reached.", "`hearth up` starts the instance.") from error
     except (TenantError, WorkerError, OSError) as error:
         raise PreflightError(f"{parsed.name} cannot be deployed: {error!r}.", "") from error
     finally:

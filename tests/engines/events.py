@@ -32,8 +32,14 @@ class Listener:
         self._context = context
         self._socket = context.socket(zmq.SUB)
         self._socket.subscribe(b"")
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
         assert replica.spec.kv_events_endpoint is not None
         self._socket.connect(replica.spec.kv_events_endpoint)
+
+    async def connected(self) -> None:
+        """Wait until the engine has accepted the connection: a busy one takes its time."""
+        async with asyncio.timeout(30):
+            await self._monitor.recv_multipart()
 
     async def until(self, kind: str, count: int = 1) -> list[dict[str, Any]]:
         """Return the next events of a kind, others skipped, once there are ``count`` hashes or clearings."""
@@ -65,8 +71,19 @@ class Listener:
         finally:
             dealer.close(linger=0)
 
+    async def stored_under(self, salt: str) -> list[bytes]:
+        """Return the hashes of the first prompt that was stored under a salt, however long ago."""
+        async with asyncio.timeout(30):
+            while True:
+                for event in [event for batch in await self.replay(0) for event in batch.events]:
+                    if event["type"] == "BlockStored" and event["extra_keys"][0] == [salt]:
+                        return list(event["block_hashes"])
+                await asyncio.sleep(0.1)
+
     def close(self) -> None:
         """Stop listening."""
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)
         self._socket.close(linger=0)
 
 
@@ -83,9 +100,10 @@ async def listening(replica: Replica) -> AsyncIterator[Listener]:
     """Give a listener whose subscription has reached the engine."""
     with zmq.asyncio.Context() as context:
         listener = Listener(replica, context)
-        # A subscription travels to the publisher on its own; what is sent before it arrives is lost.
-        await asyncio.sleep(0.3)
         try:
+            await listener.connected()
+            # A subscription travels to the publisher on its own; what is sent before it arrives is lost.
+            await asyncio.sleep(0.3)
             yield listener
         finally:
             listener.close()
