@@ -159,7 +159,7 @@ def test_ctrl_c_in_the_foreground_stops_everything(instance: Instance) -> None:
         finally:
             up.kill()
     assert instance.traces() == []
-    assert len(engines) == 2
+    assert len(engines) in (2, 3)  # nobody waits for the placeholder, which may be there already
     assert not [engine for engine in engines if is_running(engine)]
     assert "Ctrl-C stops everything" in output.read_text()
 
