@@ -131,9 +131,7 @@ async def test_a_held_stream_is_told_that_it_waits_and_then_is_a_stream(gateway:
     await wake_up(gateway)
     await sent
     assert (exchange.status, exchange.answer_headers["x-cache"]) == (200, "miss")
-    comments = [event for event in exchange.events if event.startswith(b":")]
-    assert comments == exchange.events[: len(comments)]
-    assert set(comments) == {b": waiting for a replica, which usually takes 30 s"}
+    assert exchange.events[:2] == [b": waiting for a replica, which usually takes 30 s"] * 2
     assert (text_of(exchange.events), exchange.events[-1]) == ("Hello", b"data: [DONE]")
     assert [end.state for end in gateway.ends()] == ["complete"]
     assert gateway.loads() == [0, 0]
