@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.gateway import latency_tables, tables, throughput_tables, verdict
+from benchmarks.gateway import glance, latency_tables, tables, throughput_tables, verdict
 from benchmarks.gateway.contenders import DIRECT
 from benchmarks.gateway.findings import Run
 from benchmarks.gateway.load import HITS, NEW
@@ -17,6 +17,7 @@ def document(run: Run) -> str:
     """Return the Markdown between the markers of docs/benchmarks.md."""
     streams = run.plan.stream_connections
     sections = {
+        "At a glance": glance.table(run),
         "Whole answers of 1 KB": throughput_tables.whole(run),
         f"Streams of 64 events, {streams} connections": throughput_tables.streams(run),
         f"Larger requests, {run.plan.larger_connections} connections": throughput_tables.larger(run),
