@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from redis import Redis
+from redis.exceptions import DataError
 
 from billing.holds import SETTLED, counter_prefix, holds_key
 from tenants.ids import TenantId
@@ -97,7 +98,7 @@ class Recount:
 
 
 class Counters:
-    """The counters in one Redis. Every method raises redis.RedisError when it does not answer in time."""
+    """The counters in one Redis. Every method raises redis.RedisError where it does not answer in time, or nonsense."""
 
     def __init__(self, url: str, *, timeout_seconds: float) -> None:
         self._redis = Redis.from_url(
@@ -116,10 +117,13 @@ class Counters:
             for tenant_id, names in wanted.items():
                 pipe.eval(_READ, 1, holds_key(tenant_id), counter_prefix(tenant_id), *names)
             replies = pipe.execute()
-        return {
-            tenant_id: _account(names, *reply)
-            for (tenant_id, names), reply in zip(wanted.items(), replies, strict=True)
-        }
+        try:
+            return {
+                tenant_id: _account(names, *reply)
+                for (tenant_id, names), reply in zip(wanted.items(), replies, strict=True)
+            }
+        except ValueError as error:
+            raise DataError(f"somebody else wrote into holds or counters: {error}") from error
 
     def left(self, wanted: Mapping[TenantId, Sequence[str]]) -> dict[str, int | None]:
         """Return what is left by counter; None where nobody has counted yet."""

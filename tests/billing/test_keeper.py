@@ -255,6 +255,12 @@ def test_the_keeper_of_many_tenants_asks_for_all_of_them_together(desk: Desk) ->
     assert [int(value or 0) for value in desk.redis.mget(keys())] == [LIMIT_PICO + number for number in range(30)]
 
 
+def test_what_somebody_else_wrote_into_redis_stops_no_drain(desk: Desk, acme: Customer) -> None:
+    budget(acme.tenant, LIMIT_PICO)
+    desk.redis.hset(holds_key(desk.tenant_id), "x", "nonsense")
+    desk.keeper.pass_by(caught_up=True)
+
+
 def test_redis_that_is_away_stops_no_drain(acme: Customer) -> None:
     budget(acme.tenant, LIMIT_PICO)
     Keeper(Counters("redis://127.0.0.1:1", timeout_seconds=0.2), list).pass_by(caught_up=True)
