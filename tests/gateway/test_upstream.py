@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+import gateway.upstream
 from gateway import exchange as limits
 from gateway.exchange import Broken, Garbled, Silent, Unreached, UpstreamError
 from gateway.upstream import Upstream
@@ -107,7 +108,7 @@ def saying_each_time(*pieces: bytes) -> Speak:
 
 @pytest.fixture
 async def upstream() -> AsyncIterator[Upstream]:
-    """A client that waits for a second at most."""
+    """A client that is patient: machines that run tests are slow."""
     client = Upstream(connect_seconds=5.0, silence_seconds=30.0)
     yield client
     await client.close()
@@ -243,6 +244,20 @@ async def test_a_connection_is_used_again_by_whole_answers_and_streams(upstream:
             assert await stream(upstream, engine) == [b"hello"]
         assert len(engine.lines) == 1
         assert len(engine.lines[0].heads) == 4
+
+
+async def test_an_idle_connection_is_closed_before_the_engine_would(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def speak(line: Line) -> None:
+        await line.hear()
+        await line.say(WHOLE)
+        await line.wait_until_closed()
+
+    monkeypatch.setattr(gateway.upstream, "KEEP_SECONDS", 0.1)
+    async with listening(speak) as engine:
+        assert await ask(upstream, engine) == (200, b"hello")
+        await until(lambda: engine.lines[0].closed)
 
 
 async def test_two_requests_at_once_have_two_connections(upstream: Upstream) -> None:
