@@ -2,8 +2,9 @@
 
 Money is an upper bound, to the pico-dollar, at the price that rating will use. A prompt has no more tokens than its
 body has bytes, as every tokenizer of byte pairs falls back to single bytes, plus what a chat template adds; and no more
-than the model's context. Each is taken at the dearer of the two prompt prices. A whole answer is paid for beforehand
-at its full length, a stream STEP_TOKENS for each choice at a time (:meth:`Allowance.next_pico`).
+than the model's context. Each is taken at the dearer of the two prompt prices. An answer is paid for beforehand at its
+full length; a stream whose events say how many tokens they carry, STEP_TOKENS for each choice at a time
+(:meth:`Allowance.next_pico`).
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def allowance(
     return Allowance(
         price=price,
         prompt_tokens=_most_prompt_tokens(call, model, body_bytes),
-        paid_tokens=min(step, most) if call.stream else most,
+        paid_tokens=min(step, most) if call.stream and call.wire.counts(call.body) is not None else most,
         step_tokens=step,
         most_tokens=most,
     )

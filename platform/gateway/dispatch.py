@@ -100,7 +100,9 @@ class Dispatcher:
             call=call,
             ask=ask,
             salt=salt,
-            payload=call.wire.engine_body(call.body, stream=call.stream, salt=salt),
+            payload=call.wire.engine_body(
+                call.body, stream=call.stream, salt=salt, counted=meter.allowance is not None
+            ),
             meter=meter,
             trace=trace,
         )

@@ -273,6 +273,7 @@ class Inference:
             self._meter,
             self._trace,
             include_usage=self._call.include_usage,
+            counts=self._call.wire.counts(self._call.body) if self._meter.allowance is not None else None,
             keep=None if answer.name is None else lambda body, usage: self._keep(answer, body, usage),
         )
         return Outgoing(

@@ -15,6 +15,7 @@ from gateway.exchange import UpstreamError
 from gateway.messages import Trace
 from gateway.metering import Meter
 from gateway.wire.base import Reader
+from gateway.wire.counts import Counts
 from gateway.wire.usage import NOTHING, Usage
 
 log = logging.getLogger(__name__)
@@ -30,13 +31,22 @@ class Relay:
     """One stream on its way from an engine to a client. Whoever sends it calls :meth:`leave` at the end."""
 
     def __init__(
-        self, reply: Reply, reader: Reader, meter: Meter, trace: Trace, *, include_usage: bool, keep: Keep | None
+        self,
+        reply: Reply,
+        reader: Reader,
+        meter: Meter,
+        trace: Trace,
+        *,
+        include_usage: bool,
+        counts: Counts | None,
+        keep: Keep | None,
     ) -> None:
-        """``keep`` None: the answer may not be stored."""
+        """``counts`` None: an event is a token. ``keep`` None: the answer may not be stored."""
         self._reply = reply
         self._meter = meter
         self._trace = trace
         self._include_usage = include_usage
+        self._counts = counts
         self._keep = keep
         self._reader = reader
         self._advance: Advance | None = None
@@ -52,8 +62,9 @@ class Relay:
         try:
             async for piece in streaming.pieces(self._reply.first, self._reply.rest()):
                 passed, tokens = self._read(splitter, piece)
-                if tokens and not await self._may_pass(tokens):
-                    break
+                if tokens and not await self._may_pass(tokens):  # nor is what came with them, be it the end
+                    yield self._cut()
+                    return
                 if passed:
                     yield passed
                 if reader.done or reader.failed or self._ended is not None:
@@ -104,10 +115,13 @@ class Relay:
         out = []
         tokens = 0
         for event in splitter.feed(piece):
-            kind = self._reader.read(event)
-            tokens += kind == "content"
+            told, counted = (event, None) if self._counts is None else self._counts.take(event)
+            kind = self._reader.read(told)
+            tokens += kind == "content" if counted is None else counted
             if kind in {"head", "content"} or (kind == "usage" and self._include_usage):
-                out.append(event + streaming.SEPARATOR)
+                out.append(told + streaming.SEPARATOR)
+        if self._advance is not None and self._reader.usage is not None:  # it may tell of more than events did
+            tokens = max(tokens, self._reader.usage.completion_tokens - self._meter.streamed_tokens)
         return b"".join(out), tokens
 
     async def _settle(self) -> None:
@@ -133,14 +147,17 @@ class Relay:
     def _end_cut(self, state: State) -> None:
         """Charge what the engine reported, if it did; else the estimated prompt and what was passed on.
 
-        Nothing of an engine that failed before a token was passed on, and of what was refused never more than was
-        passed on, for no more is paid for.
+        Nothing of an engine that failed before a token was passed on. Of what was refused, or what a budget has not
+        paid for all of, never more than was passed on.
         """
+        usage = self._reader.usage
+        if usage is not None and self._advance is not None and usage.completion_tokens > self._meter.streamed_tokens:
+            usage = None
         if self._advance is not None:
             self._advance.close()
         if state == "engine_error" and not self._meter.streamed_tokens:
             self._meter.give_up(state, 200, NOTHING, source="streamed")
-        elif self._reader.usage is not None and state != "refused":
-            self._meter.give_up(state, 200, self._reader.usage)
+        elif usage is not None and state != "refused":
+            self._meter.give_up(state, 200, usage)
         else:
             self._meter.give_up(state, 200, self._meter.delivered(), source="streamed")

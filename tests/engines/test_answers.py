@@ -2,8 +2,10 @@
 
 from typing import Any
 
+import orjson
 import pytest
 
+from gateway.wire.counts import Counts
 from tests.engines.replica import Client
 
 CHAT = "/v1/chat/completions"
@@ -104,6 +106,22 @@ async def test_continuous_usage_counts_with_the_chunks(client: Client) -> None:
     counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
     assert counts == sorted(counts)
     assert (counts[0], counts[-1]) == (0, 6)
+
+
+@pytest.mark.parametrize(("path", "asked"), [(CHAT, ASKED), (TEXT, PROMPTED)])
+async def test_the_gateway_counts_each_event_and_takes_nothing_but_the_usage_out(
+    client: Client, path: str, asked: dict[str, Any]
+) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    reader, tokens = Counts(shown=False), []
+    for chunk in await client.stream(path, asked | {"n": 2, "temperature": 1, "stream_options": options}):
+        told, counted = reader.take(b"data: " + orjson.dumps(chunk))
+        if chunk["choices"]:
+            del chunk["usage"]
+            tokens.append(counted)
+        assert told == b"data: " + orjson.dumps(chunk)
+    assert sum(found for found in tokens if found is not None) == 12
+    assert None not in tokens
 
 
 async def test_a_completion_stream_has_vllms_fields(client: Client) -> None:

@@ -29,7 +29,7 @@ from tenants.ids import TenantId
 from tenants.models import Budget
 from tenants.subjects import Subject
 from tests.gateway.asgi import Exchange
-from tests.gateway.engines import delta, events, hello, stream
+from tests.gateway.engines import USAGE, chunk, delta, events, hello, stream, streaming
 from tests.gateway.world import HELLO, MODEL, Gateway, in_database, until
 from tests.tenants.customers import OPERATOR
 
@@ -164,6 +164,64 @@ async def test_a_stream_pays_as_it_goes_and_ends_with_an_error_when_nothing_is_l
     assert row.amount_pico is not None
     assert books.left() == limit_pico - row.amount_pico > 0
     assert books.holds() == {}
+
+
+def counted(written: int) -> dict[str, Any]:
+    """Return a chunk as vLLM tells it with ``continuous_usage_stats``, once so many tokens are written."""
+    usage = {"prompt_tokens": 12, "total_tokens": 12 + written, "completion_tokens": written}
+    return {**delta(f"{written},"), "usage": {**usage, "completion_tokens_details": None}}
+
+
+@pytest.mark.usefixtures("emptied")
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_a_stream_whose_events_carry_many_tokens_never_passes_what_is_paid_for(
+    gateway: Gateway, at_once: bool
+) -> None:
+    asked = body(stream=True, max_tokens=2000)
+    limit_pico = held_pico(asked, 2 * STEP_TOKENS) + 599_999
+    books = await budgeted(gateway, limit_pico)
+    await books.keep()
+    told = events(
+        [*[counted(100 * number) for number in range(1, 21)], chunk(usage={**USAGE, "completion_tokens": 2000})]
+    )
+    gateway.let_all_say(streaming([b"".join(told)] if at_once else told, pause_seconds=0.01))
+    got = await gateway.ask(asked)
+    passed = [event for event in got.events if b'"content"' in event]
+    assert len(passed) <= (0 if at_once else 2 * STEP_TOKENS // 100)
+    assert b"budget_exceeded" in got.events[-1]
+    [end] = gateway.ends()
+    assert (end.state, end.completion_tokens) == ("refused", 100 * len(passed))
+    await books.keep()
+    row = await in_database(UsageRecord.objects.get)
+    assert row.amount_pico is not None
+    assert books.left() == limit_pico - row.amount_pico >= 0
+
+
+@pytest.mark.usefixtures("emptied")
+@pytest.mark.parametrize(
+    ("options", "seen"),
+    [
+        (None, (False, False)),
+        ({"include_usage": True}, (False, True)),
+        ({"continuous_usage_stats": True}, (False, False)),
+        ({"include_usage": True, "continuous_usage_stats": True}, (True, True)),
+    ],
+)
+async def test_a_client_sees_the_usage_that_it_asked_for(
+    gateway: Gateway, options: dict[str, bool] | None, seen: tuple[bool, bool]
+) -> None:
+    books = await budgeted(gateway, 10**12)
+    await books.keep()
+    said = [counted(100), counted(200), chunk(usage={**USAGE, "completion_tokens": 200})]
+    gateway.let_all_say(streaming(events(said)))
+    got = await gateway.ask(body(stream=True, max_tokens=300, stream_options=options))
+    assert gateway.bodies()[-1]["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
+    with_each, at_the_end = seen
+    if not with_each:
+        said[:2] = [delta("100,"), delta("200,")]
+    expected = said if at_the_end else said[:2]
+    assert got.events == [event.removesuffix(b"\n\n") for event in events(expected)]
+    await until(lambda: books.left() == 10**12 - 8 * 150_000 - 4 * 15_000 - 200 * 600_000)
 
 
 async def test_a_model_without_a_price_is_refused_under_a_hard_budget_and_to_nobody_else(gateway: Gateway) -> None:

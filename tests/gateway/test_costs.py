@@ -34,6 +34,7 @@ MODEL = ServedModel(
     created_at=0,
 )
 CHAT, PROMPT, EMBED = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
 PICTURED = {"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "?"}, IMAGE]}]}
@@ -71,6 +72,8 @@ def allowed(body: dict[str, Any], path: str = CHAT, *, rates: Rates = DEMO_RATES
         ({**HELLO, "stream": True}, CHAT, None, STEP_TOKENS),
         ({**HELLO, "stream": True, "n": 2}, CHAT, None, 2 * STEP_TOKENS),
         ({**HELLO, "stream": True, "max_tokens": 7}, CHAT, None, 7),
+        ({**HELLO, "stream": True, "max_tokens": 2000}, MESSAGES, None, 2000),
+        ({"model": "m", "input": "a", "stream": True}, RESPONSES, None, CONTEXT),
         ({**HELLO, "max_tokens": 1, "ignored": "x" * CONTEXT}, CHAT, CONTEXT, 1),
         ({**PICTURED, "max_tokens": 1}, CHAT, CONTEXT, 1),
         ({"model": "m", "prompt": ["a", "b"], "max_tokens": 5}, PROMPT, None, 10),

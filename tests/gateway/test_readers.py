@@ -12,7 +12,7 @@ from gateway.errors import EngineFailed
 from gateway.streaming import EventSplitter
 from gateway.wire.anthropic import MessageReader
 from gateway.wire.base import Kind, Reader
-from gateway.wire.chat import ChunkReader, usage_of
+from gateway.wire.chat import ChunkReader
 from gateway.wire.responses import ResponseReader
 from gateway.wire.usage import Usage
 from tests.gateway.engines import CHUNKS, USAGE, chunk, delta, events
@@ -78,12 +78,12 @@ def test_usage_is_found_however_it_is_written(event: bytes) -> None:
     assert reader.usage == TOLD
 
 
-def test_usage_beside_content_is_content_and_the_last_one_counts() -> None:
+def test_usage_beside_content_is_content_and_not_that_of_the_answer() -> None:
     reader = reading()
     early: dict[str, Any] = {**USAGE, "completion_tokens": 1}
     assert reader.read(b"data: " + orjson.dumps({**delta("Hel"), "usage": early})) == "content"
     assert reader.read(b"data: " + orjson.dumps({**delta("lo"), "usage": None})) == "content"
-    assert reader.usage == usage_of(early)
+    assert reader.usage is None
     assert reader.read(b"data: " + orjson.dumps(chunk(usage=USAGE))) == "usage"
     assert reader.usage == TOLD
 

@@ -177,6 +177,18 @@ def test_a_streaming_engine_is_always_asked_for_usage(options: dict[str, Any] | 
     assert orjson.loads(engine_body(call, "salt"))["stream_options"]["include_usage"] is True
 
 
+@pytest.mark.parametrize("options", [None, {}, {"include_usage": True, "continuous_usage_stats": True}])
+def test_a_counted_stream_is_asked_for_usage_with_each_event(options: dict[str, Any] | None) -> None:
+    call = parse({**HELLO, "stream": True, "stream_options": options})
+    sent = orjson.loads(call.wire.engine_body(call.body, stream=True, salt="salt", counted=True))
+    assert sent["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
+
+
+def test_usage_with_each_event_alone_is_nothing_that_a_client_can_ask_for() -> None:
+    call = parse({**HELLO, "stream": True, "stream_options": {"continuous_usage_stats": True}})
+    assert orjson.loads(engine_body(call, "salt"))["stream_options"]["continuous_usage_stats"] is False
+
+
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [

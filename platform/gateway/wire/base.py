@@ -11,6 +11,7 @@ import orjson
 from caching.entry import MAX_ENTRY_BYTES
 from caching.errors import NotReplayable
 from gateway.errors import GatewayError, Headers
+from gateway.wire.counts import Counts
 from gateway.wire.fields import Check
 from gateway.wire.usage import Usage
 from routing.chunks import Message
@@ -111,8 +112,8 @@ class Wire:
         """Return the prompt as routing sees it; empty where no engine has a prefix of it."""
         return []
 
-    def engine_body(self, body: Mapping[str, Any], *, stream: bool, salt: str) -> bytes:
-        """Return the body for the engine, in the caller's own part of its cache."""
+    def engine_body(self, body: Mapping[str, Any], *, stream: bool, salt: str, counted: bool = False) -> bytes:
+        """Return the body for the engine, in the caller's own part of its cache. ``counted``: see :meth:`counts`."""
         return orjson.dumps({**body, "cache_salt": salt} if self.salted else body)
 
     def usage(self, document: Mapping[str, Any]) -> Usage | None:
@@ -122,6 +123,10 @@ class Wire:
     def is_whole(self, document: dict[str, Any]) -> bool:
         """Say whether an answer came to an end of its own, so that it may be kept."""
         return False
+
+    def counts(self, body: Mapping[str, Any]) -> Counts | None:
+        """Return what reads the tokens of each event of a stream; None where engines do not say them here."""
+        return None
 
     def reader(self, *, keep: bool) -> Reader:
         """Return the reader of one stream."""

@@ -10,11 +10,13 @@ import orjson
 from caching import replay
 from gateway.wire import fields, media
 from gateway.wire.base import Kind, Reader, Wire
+from gateway.wire.counts import Counts
 from gateway.wire.usage import Usage, of_total
 from routing.chunks import Message
 
 _DONE = b"data: [DONE]"
 _USAGE_MARK = b'"usage"'
+_EACH = "continuous_usage_stats"
 #: A chat stream opens with the role, which is no token.
 _ROLE_MARK = b'"delta":{"role":'
 SYSTEM_ROLES = frozenset({"system", "developer"})
@@ -65,12 +67,14 @@ class ChunkReader(Reader):
         return orjson.dumps(replay.fold(self._events))
 
     def _note_usage(self, event: bytes) -> bool:
-        """Say whether the event has choices too."""
+        """Say whether the event has choices too; its usage is then that of one choice until now."""
         try:
             chunk = orjson.loads(event.removeprefix(b"data:"))
+            if chunk.get("choices"):
+                return True
             if chunk.get("usage"):
                 self.usage = usage_of(chunk["usage"])
-            return bool(chunk.get("choices"))
+            return False
         except (orjson.JSONDecodeError, AttributeError, TypeError, ValueError):
             self.failed = True
             return False
@@ -86,12 +90,21 @@ class _Chunked(Wire):
         """Return ``stream_options.include_usage``."""
         return bool((body.get("stream_options") or {}).get("include_usage"))
 
-    def engine_body(self, body: Mapping[str, Any], *, stream: bool, salt: str) -> bytes:
-        """Return the body for the engine; a stream's usage is always asked for."""
+    def engine_body(self, body: Mapping[str, Any], *, stream: bool, salt: str, counted: bool = False) -> bytes:
+        """Return the body for the engine; a stream's usage is always asked for, with each event if it is counted."""
         asked: dict[str, Any] = {**body, "cache_salt": salt}
         if stream:
-            asked["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
+            options = {**(body.get("stream_options") or {}), "include_usage": True}
+            asked["stream_options"] = {**options, _EACH: counted or self._tells_counts(body)}
         return orjson.dumps(asked)
+
+    def counts(self, body: Mapping[str, Any]) -> Counts:
+        """Return what reads ``continuous_usage_stats``."""
+        return Counts(shown=self._tells_counts(body))
+
+    def _tells_counts(self, body: Mapping[str, Any]) -> bool:
+        """Say whether the client asked for usage with each event, which vLLM tells only beside the last one."""
+        return self.tells_usage(body) and bool(body["stream_options"].get(_EACH))
 
     def usage(self, document: Mapping[str, Any]) -> Usage | None:
         """Return the usage of a whole answer."""
