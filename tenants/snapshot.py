@@ -91,6 +91,10 @@ def load() -> Snapshot:
     The epoch is read first: a change in between is then seen as newer and loaded again, never missed.
     """
     as_of = epoch.current()
+    # Limits and budgets before keys: of a key that is rotated in between its successor is known too, and has them.
+    limits = list(Limit.objects.order_by("id"))
+    hard = Budget.objects.filter(archived_at=None, action=Budget.Action.BLOCK)
+    budgets = list(hard.select_related("tenant").order_by("id"))
     # Keys before policies: a tenant has its policy before its first key, so no key is read without one. Where one is
     # missing all the same, that key opens nothing; it must not keep the others from being read.
     keys = list(ApiKey.objects.select_related("tenant", "project").order_by("-id"))
@@ -98,7 +102,7 @@ def load() -> Snapshot:
         row["tenant_id"]: Policy(**{field: row[field] for field in POLICY_FIELDS})
         for row in TenantPolicy.objects.order_by("version").values("tenant_id", *POLICY_FIELDS)
     }
-    bounds = _read_bounds(_heirs(keys))
+    bounds = _bounds(limits, budgets, _heirs(keys))
     stored: dict[str, _StoredKey] = {}
     for key in keys:
         # The same for networks that cannot be read: somebody wrote them past ``tenants.keys``.
@@ -112,8 +116,8 @@ def load() -> Snapshot:
 class _Bounds:
     """Every limit and budget, by whom it is for."""
 
-    limits: Mapping[Subject, list[Limit]]
-    budgets: Mapping[Subject, list[Budget]]
+    limits: dict[Subject, list[Limit]]
+    budgets: dict[Subject, list[Budget]]
     heirs: Mapping[UUID, UUID]
 
 
@@ -129,15 +133,18 @@ def _heirs(keys: Iterable[ApiKey]) -> Mapping[UUID, UUID]:
     return heirs
 
 
-def _read_bounds(heirs: Mapping[UUID, UUID]) -> _Bounds:
-    limits: dict[Subject, list[Limit]] = {}
-    for limit in Limit.objects.order_by("id"):
-        limits.setdefault((limit.tenant_id, limit.project_id, limit.key_id), []).append(limit)
-    budgets: dict[Subject, list[Budget]] = {}
-    hard = Budget.objects.filter(archived_at=None, action=Budget.Action.BLOCK)
-    for budget in hard.select_related("tenant").order_by("id"):
-        budgets.setdefault((budget.tenant_id, budget.project_id, budget.key_id), []).append(budget)
-    return _Bounds(limits=limits, budgets=budgets, heirs=heirs)
+def _bounds(limits: Iterable[Limit], budgets: Iterable[Budget], heirs: Mapping[UUID, UUID]) -> _Bounds:
+    found = _Bounds(limits={}, budgets={}, heirs=heirs)
+    for limit in limits:
+        found.limits.setdefault(_subject(limit, heirs), []).append(limit)
+    for budget in budgets:
+        found.budgets.setdefault(_subject(budget, heirs), []).append(budget)
+    return found
+
+
+def _subject(bound: Limit | Budget, heirs: Mapping[UUID, UUID]) -> Subject:
+    key = None if bound.key_id is None else heirs.get(bound.key_id, bound.key_id)
+    return bound.tenant_id, bound.project_id, key
 
 
 def _admitted(stored: _StoredKey) -> Caller:

@@ -36,7 +36,7 @@ def subject(tenant: Tenant, *, project: str | None = None, key: UUID | None = No
     """Return the subject with this project (its slug) or key (its id); whether the model exists is the caller's to ask.
 
     Raises NotFound for a project or key that is not the tenant's, NotAllowed for both together, for an archived
-    project or tenant and for a revoked key.
+    project or tenant, for a revoked key and for a rotated one, whose successor has the limits and budgets of both.
     """
     if project is not None and key is not None:
         raise NotAllowed("project", project, "given together with a key; name one of them")
@@ -70,4 +70,6 @@ def _key(tenant: Tenant, key_id: UUID) -> ApiKey:
         raise NotFound("key", str(key_id))
     if found.revoked_at is not None:
         raise NotAllowed("key", found.public_id, "revoked")
+    if ApiKey.objects.filter(rotated_from=found).exists():
+        raise NotAllowed("key", found.public_id, "rotated; its successor has the limits and budgets of both")
     return found

@@ -6,11 +6,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 
 from tenants import epoch, keys, networks, registry, snapshot
 from tenants.errors import BadName, KeyRefused, NotAllowed
 from tenants.models import ApiKey, AuditEntry, Budget, Limit, Project
+from tenants.subjects import subject
 from tests.tenants.customers import OPERATOR, Customer
 
 DAY = timedelta(days=1)
@@ -65,6 +67,32 @@ def test_limits_and_budgets_go_over_to_the_successor_and_hold_both_together(acme
         assert [(line.id, line.scope) for line in caller.budgets] == [(budget.id, "key")]
     limit.refresh_from_db()
     assert limit.key == third.key
+
+
+@pytest.mark.parametrize("query", range(5))
+def test_a_snapshot_taken_while_a_key_is_rotated_has_its_limits_and_budgets(acme: Customer, query: int) -> None:
+    limit, budget = limited(acme, acme.key)
+    asked = 0
+
+    def rotate_before(execute: Any, *arguments: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked == query + 1:
+            keys.rotate(OPERATOR, acme.key, DAY)
+        return execute(*arguments)
+
+    with connection.execute_wrapper(rotate_before):
+        caller = snapshot.load().authenticate(acme.secret)
+    assert asked > query
+    assert ([line.id for line in caller.limits], [line.id for line in caller.budgets]) == ([limit.id], [budget.id])
+
+
+def test_a_rotated_key_gets_no_limits_of_its_own(acme: Customer) -> None:
+    successor = keys.rotate(OPERATOR, acme.key, DAY).key
+    with pytest.raises(NotAllowed) as refused:
+        subject(acme.tenant, key=acme.key.id)
+    assert refused.value.state.startswith("rotated")
+    assert subject(acme.tenant, key=successor.id).key == successor
 
 
 def test_a_stranger_gets_nothing_of_another_key_s_limits(acme: Customer, globex: Customer) -> None:
