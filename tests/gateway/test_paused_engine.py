@@ -110,6 +110,7 @@ async def test_an_engine_that_stops_in_its_answer_is_told_of_and_what_was_sent_i
     await works_on(engine, 0)
 
 
+@pytest.mark.parametrize("engine_timeout_seconds", [60.0])  # no engine is stopped here
 @pytest.mark.parametrize("gateway", DOORS, indirect=True)
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 async def test_a_client_that_leaves_ends_the_engines_work(gateway: Gateway, engine: Replica, stream: bool) -> None:
