@@ -218,6 +218,8 @@ class Admission:
     def _hold_more(self, ticket: Ticket, hold_pico: int) -> Answer:
         keys, claim, request = ticket.plan.keys, ticket.claim, ticket.demand.request_id.hex
         begins = int(claim.local and not claim.held_pico)
+        if begins:
+            self._renewal.end_now(keys, ticket.demand.request_id)
         whole = claim.held_pico + hold_pico
         return self._turns.call(
             EXTEND, 1, keys.holds, keys.counters, request, hold_pico, whole, begins, *claim.counters

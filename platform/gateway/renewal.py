@@ -70,6 +70,12 @@ class Renewal:
             self._missed[(keys.holds, request_id)] = end
             self._schedule()
 
+    def end_now(self, keys: Keys, request_id: UUID) -> None:
+        """Tell Redis at once of an end that it missed, if it did: of what began before, and not of what begins now."""
+        missed = self._missed.pop((keys.holds, request_id), None)
+        if missed is not None:
+            self._tell((keys.holds, request_id), missed)
+
     def _tell(self, name: tuple[str, UUID], end: End) -> None:
         self._turns.call(end.script, *end.arguments).add_done_callback(partial(self._heard, name, end))
 
@@ -90,12 +96,13 @@ class Renewal:
         self._timer = None
         if self._turns.closed:
             return
-        for key, running in self._leases.items():
-            for batch in _batches(running):
-                self._turns.tell_script(RENEW, 1, key, self.lease_ms, *batch)
         missed, self._missed = self._missed, {}
         for name, end in missed.items():
             self._tell(name, end)
+        # Last: a request that Redis missed may run here all the same, and has its lease from then on.
+        for key, running in self._leases.items():
+            for batch in _batches(running):
+                self._turns.tell_script(RENEW, 1, key, self.lease_ms, *batch)
         if self._leases:
             self._schedule()
 

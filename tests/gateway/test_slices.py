@@ -77,6 +77,23 @@ async def site() -> AsyncIterator[Site]:
         server.resume()
 
 
+async def test_what_began_on_a_slice_holds_further_money_of_the_budget_when_redis_is_back(site: Site) -> None:
+    await site.warm()
+    site.server.pause()
+    ticket = await site.admit()
+    site.server.resume()
+
+    async def told_of_the_end() -> bool:
+        return not site.gate._renewal._missed
+
+    for _ in range(2):
+        await ticket.extend(hold_pico=20)
+        await until(told_of_the_end)
+    assert (await site.held())[ticket.demand.request_id.hex] == "40"
+    site.settle(ticket, 45)
+    await until(site.balanced)
+
+
 async def test_a_slice_is_spent_while_redis_is_away_and_charged_when_it_is_back(site: Site) -> None:
     await site.warm()
     assert await site.balanced()
