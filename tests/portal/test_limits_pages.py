@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 from django.test import Client
 from django.utils import timezone
 
 from billing import batch, spending
-from tenants import budgets, limits
+from tenants import budgets, keys, limits
 from tenants.budgets import Terms
 from tenants.limits import Figures
 from tenants.models import AuditEntry, Budget, Limit, Membership, User
@@ -52,6 +52,13 @@ def test_the_page_tells_what_is_spent_left_and_how_close_it_came(bounded: World,
         assert "within" in page
         assert "200" in page  # 3000 requests in one quarter of an hour are 200 a minute
         assert "the whole tenant" in page
+
+
+def test_of_a_rotated_key_the_successor_is_offered(world: World, signed_in: SignIn) -> None:
+    successor = keys.rotate(worlds.OPERATOR, world.acme.key, timedelta(days=1)).key
+    page = signed_in(world.acme.owner).get(PAGE).content.decode()
+    assert f"key:{successor.id}" in page
+    assert f"key:{world.acme.key.id}" not in page
 
 
 def test_an_operator_sets_and_lifts_what_bounds_a_tenant(world: World, signed_in: SignIn) -> None:

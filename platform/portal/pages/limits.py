@@ -107,7 +107,9 @@ def index(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
         quarters = headroom.quarters(tenant.id, since) if listed else []
         context = {
             "projects": list(Project.objects.filter(tenant=tenant, archived_at=None).order_by("slug")),
-            "keys": list(ApiKey.objects.filter(tenant=tenant, revoked_at=None).order_by("name")[:MOST_SHOWN]),
+            "keys": list(
+                ApiKey.objects.filter(tenant=tenant, revoked_at=None, rotated_to=None).order_by("name")[:MOST_SHOWN]
+            ),
             "models": bounds.models_of(tenant),
         }
     rows = [_budget_row(each, viewer, may_set) for each in standings]
