@@ -61,7 +61,12 @@ class Meter:
         self.first_token_at: float | None = None
 
     def hold(self, held_pico: int) -> None:
-        """Write down what budgets hold for the request now; at first that is its START. Raises Unavailable."""
+        """Write down what budgets hold for the request now; at first that is its START. Raises Unavailable.
+
+        Nothing once it has ended: a START behind the END would be a request that never ends.
+        """
+        if self._closed:
+            return
         if self._start is None:
             self._begin(msgspec.structs.replace(self._new_start(0, None, ""), held_pico=held_pico))
         else:

@@ -21,6 +21,7 @@ from billing.holds import counter_name, counter_prefix, holds_key
 from billing.keeper import Keeper
 from billing.models import UsageRecord
 from billing.prices import DEMO_RATES
+from billing.records import End
 from gateway.costs import STEP_TOKENS, TEMPLATE_TOKENS
 from tenants import budgets
 from tenants.audit import SYSTEM
@@ -195,6 +196,20 @@ async def test_a_stream_whose_events_carry_many_tokens_never_passes_what_is_paid
     row = await in_database(UsageRecord.objects.get)
     assert row.amount_pico is not None
     assert books.left() == limit_pico - row.amount_pico >= 0
+
+
+@pytest.mark.usefixtures("emptied")
+async def test_a_stream_that_ends_while_it_asks_for_its_next_part_holds_nothing_more(gateway: Gateway) -> None:
+    books = await budgeted(gateway, 10**12)
+    await books.keep()
+    said = events([counted(200), chunk(usage={**USAGE, "completion_tokens": 200})])
+    gateway.let_all_say(streaming([b"".join(said)]))
+    # a client that does not take the last piece leaves time for what still runs
+    await gateway.exchange(body(stream=True, max_tokens=2000), takes=2).run()
+    assert isinstance(gateway.records()[-1], End), "a START behind it would be taken for a request that runs"
+    for _ in range(3):
+        await books.keep()
+    assert books.holds() == {}
 
 
 @pytest.mark.usefixtures("emptied")
