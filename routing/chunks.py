@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 #: About 64 tokens of English: small enough to see where two prompts part, large enough to hash little.
 CHUNK_BYTES = 256
@@ -18,8 +19,7 @@ MAX_CHUNKS = 2048
 BYTES_PER_TOKEN = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(msgspec.Struct, frozen=True, kw_only=True):
     """One message: ``head`` is what precedes its text (the role), ``text`` its content as bytes."""
 
     head: bytes
@@ -27,8 +27,7 @@ class Message:
     system: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chain:
+class Chain(msgspec.Struct, frozen=True, kw_only=True):
     """A prompt's links in order; a match at i implies a match at every j < i."""
 
     links: tuple[bytes, ...]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID
+
+import msgspec
 
 from routing.chunks import Chain
 from routing.errors import NoReplica
@@ -16,8 +17,7 @@ from routing.sessions import SessionMap, rendezvous
 Reason = Literal["session", "prefix", "load", "only"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """Where one request goes, and why."""
 
     replica_id: UUID
@@ -28,8 +28,7 @@ class Choice:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """What a request is, as far as routing cares. ``session`` is a tenant-scoped name, or None."""
 
     chain: Chain

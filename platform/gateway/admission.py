@@ -15,6 +15,8 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from caching.recent import Recent
 from gateway import limits, refusals
 from gateway.errors import GatewayError
@@ -33,8 +35,7 @@ from tenants.snapshot import Caller
 RECENT_BYTES = 32 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class Demand(msgspec.Struct, frozen=True, kw_only=True):
     """What one request needs. ``answer_key`` None: nothing is looked up. ``limited`` False: it was counted before."""
 
     caller: Caller

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+import msgspec
+
 from gateway import errors, telemetry
 from gateway.errors import EngineFailed, EngineGone
 from gateway.exchange import Broken, Exchange, Silent, Unreached, UpstreamError
@@ -38,8 +40,7 @@ class WrongStatus(UpstreamError):
         self.status = status
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Errand:
+class _Errand(msgspec.Struct, frozen=True, kw_only=True):
     """One request on its way, to whichever replica."""
 
     call: Call

@@ -11,9 +11,10 @@ import logging
 import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
+
+import msgspec
 
 from gateway import errors
 from gateway.kept import MAX_ANSWER_BYTES, Answer, Claim, Record, Slot, TooLarge
@@ -128,7 +129,7 @@ class _Owned:
             self.free()
         elif outgoing.stream is not None:
             told = _Told(self, outgoing, outgoing.stream, trace)
-            return replace(outgoing, stream=told.pieces(), on_close=told.close)
+            return msgspec.structs.replace(outgoing, stream=told.pieces(), on_close=told.close)
         else:
             self.keep(outgoing, outgoing.body)
             await self.offered()

@@ -6,8 +6,8 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Mapping
-from dataclasses import dataclass
 
+import msgspec
 import orjson
 
 from caching import fingerprint
@@ -33,8 +33,7 @@ from workers.endpoints import Endpoint
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Where an answer is kept: its name in the caller's scope, None when it may not be kept, and why."""
 
     name: bytes | None
@@ -46,8 +45,7 @@ class Answer:
         return self.name is not None and self.bypass is None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
+class Begun(msgspec.Struct, frozen=True, kw_only=True):
     """A reply that has begun, and where the answer may be kept."""
 
     reply: Reply

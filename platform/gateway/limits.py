@@ -10,6 +10,8 @@ from functools import lru_cache
 from typing import Literal
 from uuid import UUID
 
+import msgspec
+
 from billing import holds
 from gateway.messages import Headers
 from gateway.resp import Argument
@@ -112,8 +114,7 @@ class Plans:
         return plan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """How far a limit is used. ``reset_ms``: until all of it is there again, or what was refused would fit."""
 
     line: LimitLine

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
+import msgspec
+
 from billing.records import State
 from gateway.errors import GatewayError
 from gateway.wire.base import Wire
@@ -16,8 +18,7 @@ JSON: Headers = [(b"content-type", b"application/json")]
 SSE: Headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Incoming:
+class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     """A whole request. Header names are lower case."""
 
     method: str
@@ -40,8 +41,7 @@ class Heartbeat:
         return f": {self.comment()}\n\n".encode()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outgoing:
+class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
     """An answer: all of it in ``body``, or piece by piece from ``stream``.
 
     Whoever sends it calls ``on_close`` at the end, however the end came; calling it twice is allowed. ``end_with``

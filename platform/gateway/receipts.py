@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from uuid import UUID
 
+import msgspec
 from django.utils import timezone
 
 from billing.prices import PriceTable
@@ -16,8 +16,7 @@ from tenants.ids import TenantId, created_at
 _PICO_PER_UNIT = 10**12
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Answered:
+class _Answered(msgspec.Struct, frozen=True, kw_only=True):
     """A complete answer as rating reads it (``billing.rating.Metered``)."""
 
     cache_result: str

@@ -5,9 +5,9 @@ Fields that would break isolation or fairness are dropped; unknown ones pass thr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import orjson
 
 from gateway.errors import BadRequest
@@ -36,8 +36,7 @@ MAX_BRACKETS = 200_000
 MAX_CHOICES = 128
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Call(msgspec.Struct, frozen=True, kw_only=True):
     """A checked inference request. ``body`` is without the stripped fields."""
 
     wire: Wire

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import msgspec
 
 from gateway import errors
 from gateway.errors import GatewayError
@@ -88,7 +90,7 @@ class Visits:
             outgoing.on_close()
 
         self._enter(visit, end)
-        return replace(outgoing, on_close=closed)
+        return msgspec.structs.replace(outgoing, on_close=closed)
 
     def _enter(self, visit: Visit, end: Callable[[GatewayError], None]) -> None:
         self._open.setdefault(visit.caller.key_public_id, {})[visit] = end
