@@ -187,10 +187,10 @@ def idempotency_in_progress() -> Conflict:
     )
 
 
-def idempotency_answer_not_kept(max_bytes: int) -> Conflict:
-    """Return the answer to a request that ran, with an answer that is too large to be told again."""
+def idempotency_answer_not_kept() -> Conflict:
+    """Return the answer to a request that ran, with an answer that is more than is kept to be told again."""
     return Conflict(
-        f"The request with this Idempotency-Key was answered with more than the {max_bytes} bytes that are kept.",
+        "The request with this Idempotency-Key was answered, with more than is kept of one answer or of an hour's.",
         "idempotency_answer_not_kept",
     )
 

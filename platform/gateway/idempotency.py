@@ -10,6 +10,7 @@ import asyncio
 import logging
 import re
 import secrets
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import TypeVar
@@ -17,7 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from gateway import errors
-from gateway.kept import MAX_ANSWER_BYTES, Answer, Claim, Record, Slot, TooLarge
+from gateway.kept import MAX_ANSWER_BYTES, Answer, Claim, NotKept, Record, Slot
 from gateway.messages import Incoming, Outgoing, Trace
 from gateway.resp import RedisFailed, Script
 from gateway.turns import Turns
@@ -39,12 +40,25 @@ AT_ONCE_BYTES = 128 * 1024
 #: What is told of one request and not of its answer.
 _NOT_KEPT = (b"x-ratelimit-", b"server-timing", b"x-gateway-overhead-ms", b"x-queue-ms", b"x-client-request-id")
 
-#: KEYS[1] the key; ARGV[1] the claim, ARGV[2] what takes its place, empty for nothing, ARGV[3] for how long, ms.
-#: What somebody else has put there meanwhile is left alone.
-_REPLACE = Script.of("""
+HOUR_SECONDS = 3600
+#: KEYS[1] the key; ARGV[1] the claim. What somebody else has put there meanwhile is left alone.
+_FREE = Script.of("""
+if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
+return 0
+""")
+#: KEYS: the key, and the bytes that the tenant has kept in this hour. ARGV: the claim, the answer that takes its place,
+#: what takes it where the answer would be more than the hour's bytes, how many these are, for how long, ms.
+_ANSWER = Script.of("""
 local found = redis.call('GET', KEYS[1])
 if found and found ~= ARGV[1] then return 0 end
-if ARGV[2] == '' then redis.call('DEL', KEYS[1]) else redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) end
+local value = ARGV[2]
+if tonumber(redis.call('GET', KEYS[2]) or '0') + #value > tonumber(ARGV[4]) then
+    value = ARGV[3]
+else
+    redis.call('INCRBY', KEYS[2], #value)
+    redis.call('PEXPIRE', KEYS[2], ARGV[5])
+end
+redis.call('SET', KEYS[1], value, 'PX', ARGV[5])
 return 1
 """)
 #: KEYS[1] the key; ARGV[1] the claim, ARGV[2] for how long from now, ms.
@@ -57,8 +71,10 @@ return 0
 class Idempotency:
     """The keys of the requests of a process. Lives on one event loop."""
 
-    def __init__(self, turns: Turns, *, claim_seconds: float = CLAIM_SECONDS) -> None:
+    def __init__(self, turns: Turns, *, hourly_bytes: int, claim_seconds: float = CLAIM_SECONDS) -> None:
+        """``hourly_bytes``: of one tenant's answers in an hour; further ones are not kept."""
         self._turns = turns
+        self._hourly_bytes = hourly_bytes
         self._claim_seconds = claim_seconds
         #: Answers on their way to Redis: a task that nobody holds may be collected before it is done.
         self._keeping: set[asyncio.Task[None]] = set()
@@ -79,7 +95,7 @@ class Idempotency:
             )
         how = incoming.headers.get("prefer", "").lower().encode("latin-1", "replace")
         slot = await _aside(len(incoming.body), partial(Slot.of, caller, incoming.path, text, (how, incoming.body)))
-        owned = _Owned(self._turns, slot, self._claim_seconds, self._keeping)
+        owned = _Owned(self._turns, slot, self._claim_seconds, self._keeping, self._hourly_bytes)
         try:
             found = await owned.take()
             if found is not None:
@@ -93,11 +109,15 @@ class Idempotency:
 class _Owned:
     """A key that this request has claimed, until its answer is kept or it is free again."""
 
-    def __init__(self, turns: Turns, slot: Slot, claim_seconds: float, keeping: set[asyncio.Task[None]]) -> None:
+    def __init__(
+        self, turns: Turns, slot: Slot, claim_seconds: float, keeping: set[asyncio.Task[None]], hourly_bytes: int
+    ) -> None:
         self._turns = turns
+        self._hourly_bytes = hourly_bytes
         self._all_keeping = keeping
         self._slot = slot
         self._claim = slot.seal(Claim(request=slot.request, fence=secrets.token_bytes(16)))
+        self._not_kept = slot.seal(NotKept(request=slot.request))
         self._claim_seconds = claim_seconds
         self._milliseconds = int(claim_seconds * 1000)
         self._renewing: asyncio.TimerHandle | None = None
@@ -138,7 +158,7 @@ class _Owned:
     def keep(self, outgoing: Outgoing, body: bytes | None) -> None:
         """Put the answer in the claim's place, whatever becomes of the request; ``body`` None: it is too large."""
         if self._keeping is None:
-            record: Record = TooLarge(request=self._slot.request)
+            record: Record = NotKept(request=self._slot.request)
             if body is not None and len(body) <= MAX_ANSWER_BYTES:
                 record = Answer(
                     request=self._slot.request,
@@ -161,7 +181,7 @@ class _Owned:
         if self._keeping is None and not self._is_free:
             self._is_free = True
             self._stop_renewing()
-            self._turns.tell_script(_REPLACE, 1, self._slot.redis_key, self._claim, b"", 0)
+            self._turns.tell_script(_FREE, 1, self._slot.redis_key, self._claim)
 
     async def _offer(self, record: Record, size_bytes: int) -> None:
         try:
@@ -178,7 +198,17 @@ class _Owned:
 
     async def _put(self, value: bytes) -> bool:
         try:
-            await self._turns.call(_REPLACE, 1, self._slot.redis_key, self._claim, value, KEEP_SECONDS * 1000)
+            await self._turns.call(
+                _ANSWER,
+                2,
+                self._slot.redis_key,
+                f"{self._slot.volume_key}{int(time.time()) // HOUR_SECONDS}",
+                self._claim,
+                value,
+                self._not_kept,
+                self._hourly_bytes,
+                KEEP_SECONDS * 1000,
+            )
         except RedisFailed:
             return False
         return True
@@ -245,8 +275,8 @@ def _again(found: Record, slot: Slot, trace: Trace) -> Outgoing:
     match found:
         case Claim():
             raise errors.idempotency_in_progress()
-        case TooLarge():
-            raise errors.idempotency_answer_not_kept(MAX_ANSWER_BYTES)
+        case NotKept():
+            raise errors.idempotency_answer_not_kept()
     own = [each for each in trace.headers if each[0] == b"x-client-request-id"]
     headers = [*found.headers, *own, (b"idempotent-replayed", b"true")]
     if found.is_stream:

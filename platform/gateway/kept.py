@@ -35,21 +35,25 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, tag=2):
     is_stream: bool
 
 
-class TooLarge(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """The request of this MAC was answered, with more than MAX_ANSWER_BYTES."""
+class NotKept(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """The request of this MAC was answered with more than is kept, of one answer or of a tenant's in an hour."""
 
     request: bytes
 
 
-Record = Claim | Answer | TooLarge
+Record = Claim | Answer | NotKept
 _decoder = msgspec.msgpack.Decoder(Record)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """Where a key is kept, and which request came with it. ``name`` and ``request`` are MACs."""
+    """Where a key is kept, and which request came with it. ``name`` and ``request`` are MACs.
+
+    ``volume_key`` begins the name of the count of bytes that its tenant keeps; the hour follows.
+    """
 
     redis_key: str
+    volume_key: str
     name: bytes
     request: bytes
 
@@ -59,6 +63,7 @@ class Slot:
         name = keyspace.idempotency_name(caller, path, text)
         return cls(
             redis_key=keyspace.redis_key(caller, "idempotency", name.hex()),
+            volume_key=keyspace.redis_key(caller, "idempotency-bytes"),
             name=name,
             request=keyspace.request_mac(name, *request),
         )

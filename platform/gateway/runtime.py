@@ -83,7 +83,7 @@ def start(role: str) -> Runtime:
         wal=wal,
         defer=deferred.accept,
         visits=visits,
-        idempotency=Idempotency(limits),
+        idempotency=Idempotency(limits, hourly_bytes=settings.IDEMPOTENCY_HOURLY_BYTES),
         poll_deferred=deferred.poll,
     )
     feed.start()

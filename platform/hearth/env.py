@@ -241,6 +241,13 @@ SETTINGS: tuple[Setting, ...] = (
         doc="Bodies of those requests together, bytes (64 MiB: six of the largest), because they wait in memory.",
     ),
     Setting(
+        name="HEARTH_IDEMPOTENCY_HOURLY_BYTES",
+        default="67108864",
+        doc="Answers of one tenant to requests with an Idempotency-Key that are kept of an hour, packed, bytes; "
+        "further requests run, but are not answered again. 64 MiB are some 60,000 chats: 1.5 GiB of Redis for a "
+        "whole day.",
+    ),
+    Setting(
         name="HEARTH_SEND_TIMEOUT_SECONDS",
         default="60",
         doc="Longest wait for a client to take what is sent, seconds; then it counts as gone and its engine is "

@@ -42,7 +42,8 @@ def main() -> None:
 
 async def claim(url: str, tenant_id: str, key_id: str, path: str, text: str, body: str, seconds: str) -> None:
     """Claim the key ``text`` for so many seconds again and again, say so, and wait to be killed."""
-    idempotency = Idempotency(Turns(url, timeout_seconds=5.0), claim_seconds=float(seconds))
+    turns = Turns(url, timeout_seconds=5.0)
+    idempotency = Idempotency(turns, hourly_bytes=1 << 20, claim_seconds=float(seconds))
     incoming = Incoming(method="POST", path=path, headers={HEADER: text}, body=body.encode())
     trace = Trace(
         request_id=new_id(), client_request_id="", started_at_ns=time.time_ns(), started=0.0, wire=speaking(path)
