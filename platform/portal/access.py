@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 from uuid import UUID
 
@@ -42,6 +43,8 @@ class Viewer:
     allowed_models: frozenset[str] = frozenset()
     #: Where a key may be used from; empty, or for people, everywhere.
     networks: tuple[Network, ...] = ()
+    #: When a key expires; None, also for people, is never.
+    expires_at: datetime | None = None
     user: User | None = None
 
     @property
@@ -89,6 +92,7 @@ def viewer_of_key(key: ApiKey) -> Viewer:
         scopes=scopes,
         allowed_models=frozenset(key.allowed_models),
         networks=networks.parse(key.allowed_networks),
+        expires_at=key.expires_at,
     )
 
 

@@ -145,6 +145,21 @@ def test_a_key_gives_no_key_more_than_it_has(world: World, own: dict[str, Any], 
     assert weak.post(KEYS, {"name": "x", **lesser}, format="json").status_code == 201
 
 
+def test_a_key_makes_no_key_that_outlives_it_and_does_not_prolong_itself(world: World) -> None:
+    ends = timezone.now() + timedelta(hours=1)
+    scopes = ("management:read", "management:write")
+    own = keys.issue(worlds.OPERATOR, world.acme.project, name="own", scopes=scopes, expires_at=ends)
+    client = bearer(own.secret)
+    lesser = {"name": "x", "scopes": ["management:read"]}
+    later = (ends + timedelta(seconds=1)).isoformat()
+    for refused in ({}, {"expires_at": None}, {"expires_at": later}):
+        assert client.post(KEYS, {**lesser, **refused}, format="json").status_code == 403
+    assert client.patch(f"{KEYS}/{own.key.id}", {"expires_at": later}, format="json").status_code == 403
+    assert client.patch(f"{KEYS}/{own.key.id}", {"expires_at": None}, format="json").status_code == 403
+    assert client.post(KEYS, {**lesser, "expires_at": ends.isoformat()}, format="json").status_code == 201
+    assert client.post(f"{KEYS}/{own.key.id}/rotate", {}, format="json").status_code == 201
+
+
 def test_a_key_narrows_and_rotates_itself(world: World) -> None:
     own = keys.issue(worlds.OPERATOR, world.acme.project, name="own", scopes=("management:read", "management:write"))
     client = bearer(own.secret)

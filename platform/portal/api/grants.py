@@ -25,3 +25,8 @@ def require_grantable(viewer: Viewer, rights: Mapping[str, Any]) -> None:
     asked = rights.get("allowed_networks")
     if asked is not None and not networks.within(networks.parse(asked), viewer.networks):
         raise PermissionDenied("This key can only be used from some networks, and grant use from no others.")
+    lives_until = rights.get("expires_at", viewer.expires_at)
+    if viewer.expires_at is not None and (lives_until is None or lives_until > viewer.expires_at):
+        raise PermissionDenied(
+            f"This key expires at {viewer.expires_at.isoformat()}, and no key it grants may outlive it."
+        )

@@ -117,7 +117,7 @@ class KeysView(APIView):
         responses={201: IssuedKeySerializer, **refusals(400, 403, 404, 409)},
     )
     def post(self, request: Request, tenant: str) -> Response:
-        """Create a key. Its secret is in this answer only. A key grants no scope, model or network that it lacks."""
+        """Create a key. Its secret is in this answer only. A key grants nothing that it lacks."""
         viewer = viewer_of(request)
         found = managed(viewer, tenant)
         asked = NewKeySerializer(data=request.data)
@@ -189,7 +189,8 @@ class RotateKeyView(APIView):
         asked = RotationSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
         refuse_unknown(asked)
-        rights = {field: getattr(found, field) for field in ("scopes", "allowed_models", "allowed_networks")}
+        fields = ("scopes", "allowed_models", "allowed_networks", "expires_at")
+        rights = {field: getattr(found, field) for field in fields}
         require_grantable(viewer, rights)
         overlap = timedelta(seconds=asked.validated_data["overlap_seconds"])
         return _issued(keys.rotate(viewer.actor, found, overlap, created_by=viewer.user))
