@@ -6,6 +6,7 @@ import hmac
 import time
 import zlib
 from collections.abc import Callable
+from uuid import UUID
 
 import msgspec
 
@@ -19,23 +20,27 @@ _ZLIB = b"\x78"
 
 Seal = Callable[[bytes, bytes], bytes]
 
+_encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 
-class Entry(msgspec.Struct, frozen=True, array_like=True, tag=1):
+
+class Entry(msgspec.Struct, frozen=True, array_like=True, tag=2, kw_only=True):
     """A complete, successful answer.
 
-    ``body`` is the engine's non-streamed JSON; ``prompt_tokens`` and ``completion_tokens`` are what it took.
+    ``body`` is the engine's non-streamed JSON; the tokens are what it took, in disjoint classes.
     """
 
     body: bytes
     prompt_tokens: int
+    cached_prompt_tokens: int
     completion_tokens: int
+    #: For how long an engine worked on it, milliseconds.
+    engine_ms: float
+    #: The request that asked for it, a UUIDv7, and its key.
+    source_id: UUID
+    key_id: UUID
     #: Unix seconds.
     stored_at: float
-
-    @classmethod
-    def now(cls, *, body: bytes, prompt_tokens: int, completion_tokens: int) -> Entry:
-        """Return an entry stored at this moment."""
-        return cls(body=body, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens, stored_at=time.time())
+    ttl_seconds: int
 
     def age_seconds(self) -> int:
         """Return its age in whole seconds, for the ``age`` header (RFC 9111)."""
@@ -46,7 +51,7 @@ def encode(name: bytes, entry: Entry, seal: Seal) -> bytes | None:
     """Return the bytes to store under ``name``, or None when the body is larger than MAX_ENTRY_BYTES."""
     if len(entry.body) > MAX_ENTRY_BYTES:
         return None
-    packed = msgspec.msgpack.encode(entry)
+    packed = _encoder.encode(entry)
     if len(packed) > PLAIN_BYTES:
         packed = zlib.compress(packed, level=1)
     return seal(name, packed) + packed

@@ -6,6 +6,8 @@ from typing import Any, Literal, get_args
 
 import orjson
 
+from tenants.scopes import CacheMode
+
 #: Fields that cannot change an answer, so they are not part of its name.
 IGNORED = frozenset(
     {
@@ -23,7 +25,6 @@ IGNORED = frozenset(
 #: Version of the canonical form; a change of it makes every stored answer unreachable.
 FORMAT = b"hearth-prediction-1"
 
-CacheMode = Literal["off", "deterministic", "all"]
 Bypass = Literal["off", "sampled", "no-store", "no-cache", "stateful", "endpoint"]
 BYPASSES: tuple[str, ...] = get_args(Bypass)
 

@@ -18,7 +18,9 @@ from tenants.errors import BadName, KeyRefused, NotAllowed
 from tenants.models import ApiKey, Budget, Limit, Project, Tenant, User
 
 PREFIX = "hk"
-SCOPES = ("inference", "management:read", "management:write")
+SCOPES = ("inference", "cache:read", "cache:write", "management:read", "management:write")
+#: Of a key about which nothing else is said.
+DEFAULT_SCOPES = ("inference", "cache:read", "cache:write", "management:read")
 #: What :func:`change` changes.
 FIELDS = ("name", "scopes", "allowed_models", "allowed_networks", "expires_at")
 LONGEST_OVERLAP = timedelta(days=30)
@@ -50,7 +52,7 @@ def issue(
     project: Project,
     *,
     name: str,
-    scopes: Sequence[str] = ("inference", "management:read"),
+    scopes: Sequence[str] = DEFAULT_SCOPES,
     allowed_models: Sequence[str] = (),
     allowed_networks: Sequence[str] = (),
     expires_at: datetime | None = None,

@@ -56,7 +56,8 @@ def prediction_mac(caller: Caller, *parts: bytes) -> bytes:
     """Return the 32-byte name of a whole answer inside this caller's scope."""
     kind, identity = scope_of(caller)
     secret = settings.SECRETS.cache_mac
-    return _mac(secret.value, b"prediction", caller.tenant_id.bytes, kind.encode(), identity.bytes, *parts)
+    epoch = str(caller.policy.salt_epoch).encode()
+    return _mac(secret.value, b"prediction", caller.tenant_id.bytes, kind.encode(), identity.bytes, epoch, *parts)
 
 
 def value_mac(name: bytes, value: bytes) -> bytes:

@@ -66,9 +66,14 @@ class TenantPolicy(models.Model):
     version = models.PositiveIntegerField()
     cache_mode = models.CharField(max_length=16, choices=CacheMode.choices, default=CacheMode.DETERMINISTIC)
     cache_ttl_seconds = models.PositiveIntegerField(default=3600)
+    #: Of one stored answer and of all of the tenant's together, compressed.
+    cache_entry_bytes = models.PositiveIntegerField(default=1 << 20)
+    cache_quota_bytes = models.PositiveBigIntegerField(default=256 << 20)
+    #: Answers that one key may store in a minute; None is unlimited.
+    cache_writes_per_minute = models.PositiveIntegerField(null=True, blank=True)
     #: Who shares whole answers and warm prefixes inside the tenant.
     cache_scope = models.CharField(max_length=16, choices=Scope.choices, default=Scope.TENANT)
-    #: A new epoch empties the tenant's prefix cache on every engine.
+    #: A new epoch empties the tenant's prefix cache on every engine, and its prediction cache.
     salt_epoch = models.PositiveIntegerField(default=1)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -225,6 +230,59 @@ class Budget(models.Model):
 
     def __str__(self) -> str:
         return f"{self.tenant_id} {self.period}"
+
+
+class CacheSetting(models.Model):
+    """What of the prediction cache is otherwise for one project or one key than its tenant's policy says.
+
+    For each field the key's setting is in force, else its project's, else the tenant's policy.
+    """
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="cache_settings")
+    project = models.ForeignKey(Project, null=True, blank=True, on_delete=models.PROTECT, related_name="cache_settings")
+    key = models.ForeignKey(ApiKey, null=True, blank=True, on_delete=models.PROTECT, related_name="cache_settings")
+    #: Empty, and None of the others: as it is one level up.
+    mode = models.CharField(max_length=16, choices=TenantPolicy.CacheMode.choices, blank=True, default="")
+    ttl_seconds = models.PositiveIntegerField(null=True, blank=True)
+    writes_per_minute = models.PositiveIntegerField(null=True, blank=True)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=("tenant", "project", "key"), nulls_distinct=False, name="cache_setting_once"
+            ),
+            models.CheckConstraint(
+                name="cache_setting_of_one_subject",
+                condition=Q(project__isnull=True, key__isnull=False) | Q(project__isnull=False, key__isnull=True),
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.tenant_id} {self.mode or 'as above'}"
+
+
+class CachePurge(models.Model):
+    """Stored answers that may be given no more: those of requests made before this row's id, a UUIDv7.
+
+    All of the tenant's, or those of one model, of one key that wrote them, or of one request. Rows are never changed;
+    one older than the longest time to live says nothing any more.
+    """
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="cache_purges")
+    #: Served model name; empty is every model.
+    model_name = models.CharField(max_length=200, blank=True, default="")
+    key = models.ForeignKey(ApiKey, null=True, blank=True, on_delete=models.PROTECT, related_name="cache_purges")
+    request_id = models.UUIDField(null=True, blank=True)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        indexes = (models.Index(F("tenant"), F("id").desc(), name="purges_by_tenant"),)
+
+    def __str__(self) -> str:
+        return f"{self.tenant_id} {self.id}"
 
 
 class OperatorToken(models.Model):

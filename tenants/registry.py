@@ -13,6 +13,7 @@ from tenants import audit, epoch
 from tenants.audit import Actor
 from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound
 from tenants.models import Project, Tenant, TenantPolicy
+from tenants.scopes import LONGEST_TTL_SECONDS
 
 SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
@@ -23,11 +24,31 @@ class Policy:
 
     cache_mode: str = "deterministic"
     cache_ttl_seconds: int = 3600
+    cache_entry_bytes: int = 1 << 20
+    cache_quota_bytes: int = 256 << 20
+    cache_writes_per_minute: int | None = None
     cache_scope: str = "tenant"
     salt_epoch: int = 1
 
 
-POLICY_FIELDS = ("cache_mode", "cache_ttl_seconds", "cache_scope", "salt_epoch")
+POLICY_FIELDS = (
+    "cache_mode",
+    "cache_ttl_seconds",
+    "cache_entry_bytes",
+    "cache_quota_bytes",
+    "cache_writes_per_minute",
+    "cache_scope",
+    "salt_epoch",
+)
+
+#: An entry larger than this would hold everybody up while it is packed.
+LARGEST = {
+    "cache_ttl_seconds": LONGEST_TTL_SECONDS,
+    "cache_entry_bytes": 8 << 20,
+    "cache_quota_bytes": 1 << 40,
+    "cache_writes_per_minute": 2**31 - 1,
+    "salt_epoch": 2**31 - 1,
+}
 
 
 @transaction.atomic
@@ -148,10 +169,11 @@ def _check_policy(values: dict[str, Any]) -> None:
     ):
         if values[field] not in choices:
             raise BadName(field, str(values[field]), " | ".join(choices))
-    for field in ("cache_ttl_seconds", "salt_epoch"):
-        _check_number(field, values[field])
+    for field, largest in LARGEST.items():
+        if values[field] is not None or field != "cache_writes_per_minute":
+            _check_number(field, values[field], largest)
 
 
-def _check_number(field: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
-        raise BadName(field, str(value), "a whole number from 0 to 2147483647")
+def _check_number(field: str, value: object, largest: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= largest:
+        raise BadName(field, str(value), f"a whole number from 0 to {largest}")

@@ -1,8 +1,9 @@
-"""What limits and budgets apply to a caller, as a gateway reads them."""
+"""What limits, budgets and terms of the prediction cache apply to a caller, as a gateway reads them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 from uuid import UUID
 
@@ -35,3 +36,41 @@ class BudgetLine:
     currency: str
     #: IANA name of the zone in which its periods begin.
     timezone: str
+
+
+CacheMode = Literal["off", "deterministic", "all"]
+#: Of one stored answer; a purge that is older concerns nobody any more.
+LONGEST_TTL_SECONDS = 30 * 24 * 3600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purges:
+    """Which stored answers of a tenant may be given no more, by the newest purge of each kind (ids are UUIDv7)."""
+
+    everything: UUID | None = None
+    models: Mapping[str, UUID] = field(default_factory=dict)
+    keys: Mapping[UUID, UUID] = field(default_factory=dict)
+    requests: Mapping[UUID, UUID] = field(default_factory=dict)
+
+    def cover(self, source_id: UUID, key_id: UUID, model_name: str) -> bool:
+        """Say whether the answer that this request of this key got from this model is purged."""
+        if source_id in self.requests:
+            return True
+        newest = (self.everything, self.models.get(model_name), self.keys.get(key_id))
+        return any(purge is not None and source_id <= purge for purge in newest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheTerms:
+    """What a key may do with the prediction cache: its own setting, its project's, its tenant's policy."""
+
+    mode: CacheMode = "deterministic"
+    ttl_seconds: int = 3600
+    entry_bytes: int = 1 << 20
+    quota_bytes: int = 256 << 20
+    #: Of this key; None is unlimited.
+    writes_per_minute: int | None = None
+    #: Scopes ``cache:read`` and ``cache:write``.
+    may_read: bool = True
+    may_write: bool = True
+    purges: Purges = field(default_factory=Purges)

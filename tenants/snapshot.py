@@ -8,17 +8,29 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import cast
 from uuid import UUID
+
+from django.utils import timezone
 
 from tenants import epoch, networks, secret_format
 from tenants.errors import BadName, KeyRefusal, KeyRefused
 from tenants.ids import KeyId, ProjectId, TenantId
-from tenants.models import ApiKey, Budget, Limit, Tenant, TenantPolicy
+from tenants.models import ApiKey, Budget, CachePurge, CacheSetting, Limit, Tenant, TenantPolicy
 from tenants.networks import Network
 from tenants.registry import POLICY_FIELDS, Policy
-from tenants.scopes import BudgetLine, LimitLine, Period, Scope
+from tenants.scopes import (
+    LONGEST_TTL_SECONDS,
+    BudgetLine,
+    CacheMode,
+    CacheTerms,
+    LimitLine,
+    Period,
+    Purges,
+    Scope,
+)
 
 #: Whom a limit or budget is for: (tenant, project, key), of which the latter two are None for the tenant's own.
 Subject = tuple[UUID, UUID | None, UUID | None]
@@ -41,6 +53,7 @@ class Caller:
     #: Of its tenant, its project and itself, for all models.
     limits: tuple[LimitLine, ...] = ()
     budgets: tuple[BudgetLine, ...] = ()
+    cache: CacheTerms = field(default_factory=CacheTerms)
     #: Where it may be used from; empty allows every address.
     networks: tuple[Network, ...] = ()
 
@@ -95,6 +108,8 @@ def load() -> Snapshot:
     limits = list(Limit.objects.order_by("id"))
     hard = Budget.objects.filter(archived_at=None, action=Budget.Action.BLOCK)
     budgets = list(hard.select_related("tenant").order_by("id"))
+    settings = list(CacheSetting.objects.all())
+    purges = _purges()
     # Keys before policies: a tenant has its policy before its first key, so no key is read without one. Where one is
     # missing all the same, that key opens nothing; it must not keep the others from being read.
     keys = list(ApiKey.objects.select_related("tenant", "project").order_by("-id"))
@@ -102,13 +117,16 @@ def load() -> Snapshot:
         row["tenant_id"]: Policy(**{field: row[field] for field in POLICY_FIELDS})
         for row in TenantPolicy.objects.order_by("version").values("tenant_id", *POLICY_FIELDS)
     }
-    bounds = _bounds(limits, budgets, _heirs(keys))
+    heirs = _heirs(keys)
+    bounds = _bounds(limits, budgets, heirs)
+    terms = _Terms(settings={_subject(each, heirs): each for each in settings}, purges=purges, heirs=heirs)
     stored: dict[str, _StoredKey] = {}
     for key in keys:
         # The same for networks that cannot be read: somebody wrote them past ``tenants.keys``.
         with suppress(BadName):
             if key.tenant_id in policies:
-                stored[key.public_id] = _stored(key, policies[key.tenant_id], bounds)
+                policy = policies[key.tenant_id]
+                stored[key.public_id] = _stored(key, policy, bounds, terms.of(key, policy))
     return Snapshot(epoch=as_of, keys=stored)
 
 
@@ -119,6 +137,63 @@ class _Bounds:
     limits: dict[Subject, list[Limit]]
     budgets: dict[Subject, list[Budget]]
     heirs: Mapping[UUID, UUID]
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """What is said of the prediction cache beside the tenants' policies."""
+
+    settings: Mapping[Subject, CacheSetting]
+    purges: Mapping[UUID, Purges]
+    heirs: Mapping[UUID, UUID]
+
+    def of(self, key: ApiKey, policy: Policy) -> CacheTerms:
+        """Return a key's terms: its own setting before its project's before its tenant's policy."""
+        subjects = [subject for scope, subject in _subjects(key, self.heirs) if scope != "tenant"]
+        found = [setting for subject in reversed(subjects) if (setting := self.settings.get(subject)) is not None]
+        modes = [each.mode for each in found if each.mode]
+        ttls = [each.ttl_seconds for each in found if each.ttl_seconds is not None]
+        rates = [each.writes_per_minute for each in found if each.writes_per_minute is not None]
+        return CacheTerms(
+            mode=cast(CacheMode, [*modes, policy.cache_mode][0]),
+            ttl_seconds=[*ttls, policy.cache_ttl_seconds][0],
+            entry_bytes=policy.cache_entry_bytes,
+            quota_bytes=policy.cache_quota_bytes,
+            writes_per_minute=[*rates, policy.cache_writes_per_minute][0],
+            may_read="cache:read" in key.scopes,
+            may_write="cache:write" in key.scopes,
+            purges=self.purges.get(key.tenant_id, _NONE_PURGED),
+        )
+
+
+_NONE_PURGED = Purges()
+
+
+def _purges() -> Mapping[UUID, Purges]:
+    """Return what is purged of each tenant; what no stored answer can be old enough for is left out."""
+    since = timezone.now() - timedelta(seconds=LONGEST_TTL_SECONDS)
+    found: dict[UUID, list[CachePurge]] = {}
+    for purge in CachePurge.objects.filter(created_at__gte=since).order_by("id"):
+        found.setdefault(purge.tenant_id, []).append(purge)
+    return {tenant: _of_one(purges) for tenant, purges in found.items()}
+
+
+def _of_one(purges: Iterable[CachePurge]) -> Purges:
+    """Return the newest of each kind. Takes a tenant's purges, oldest first."""
+    everything: UUID | None = None
+    models: dict[str, UUID] = {}
+    keys: dict[UUID, UUID] = {}
+    requests: dict[UUID, UUID] = {}
+    for purge in purges:
+        if purge.request_id is not None:
+            requests[purge.request_id] = purge.id
+        elif purge.key_id is not None:
+            keys[purge.key_id] = purge.id
+        elif purge.model_name:
+            models[purge.model_name] = purge.id
+        else:
+            everything = purge.id
+    return Purges(everything=everything, models=models, keys=keys, requests=requests)
 
 
 def _heirs(keys: Iterable[ApiKey]) -> Mapping[UUID, UUID]:
@@ -142,7 +217,7 @@ def _bounds(limits: Iterable[Limit], budgets: Iterable[Budget], heirs: Mapping[U
     return found
 
 
-def _subject(bound: Limit | Budget, heirs: Mapping[UUID, UUID]) -> Subject:
+def _subject(bound: Limit | Budget | CacheSetting, heirs: Mapping[UUID, UUID]) -> Subject:
     key = None if bound.key_id is None else heirs.get(bound.key_id, bound.key_id)
     return bound.tenant_id, bound.project_id, key
 
@@ -184,7 +259,7 @@ def _budget(scope: Scope, budget: Budget) -> BudgetLine:
     )
 
 
-def _stored(key: ApiKey, policy: Policy, bounds: _Bounds) -> _StoredKey:
+def _stored(key: ApiKey, policy: Policy, bounds: _Bounds, cache: CacheTerms) -> _StoredKey:
     subjects = list(_subjects(key, bounds.heirs))
     caller = Caller(
         tenant_id=TenantId(key.tenant_id),
@@ -198,6 +273,7 @@ def _stored(key: ApiKey, policy: Policy, bounds: _Bounds) -> _StoredKey:
         policy=policy,
         limits=tuple(_limit(scope, each) for scope, of in subjects for each in bounds.limits.get(of, ())),
         budgets=tuple(_budget(scope, each) for scope, of in subjects for each in bounds.budgets.get(of, ())),
+        cache=cache,
         networks=networks.parse(key.allowed_networks),
     )
     return _StoredKey(

@@ -15,7 +15,8 @@ from tenants.ids import KeyId, ProjectId, ReplicaId, RequestId, RevisionId, Tena
 
 Purpose = Literal["tenant", "canary", "retry", "prewarm", "lost"]
 State = Literal["complete", "refused", "client_gone", "engine_error", "interrupted"]
-CacheResult = Literal["hit", "miss", "bypass"]
+#: ``coalesced``: another request's answer was given as it was written.
+CacheResult = Literal["hit", "miss", "coalesced", "bypass"]
 TokensSource = Literal["engine", "cache", "streamed", "estimated"]
 #: A count of tokens, bounded by the column it ends up in. Checked when read, so that one bad record is refused alone.
 Tokens = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
@@ -74,6 +75,13 @@ class End(msgspec.Struct, frozen=True, array_like=True, tag="E", kw_only=True):
     avoided_completion_tokens: Tokens
     ttft_ms: Milliseconds | None
     duration_ms: Milliseconds
+    #: Of a hit and of a coalesced answer, as the two above: what the request would have taken that got it first, of
+    #: whose prompt ``avoided_prompt_tokens`` were not in the engine's cache.
+    avoided_cached_prompt_tokens: Tokens = 0
+    #: For how long an engine worked on it.
+    avoided_engine_ms: Milliseconds = 0.0
+    #: The request whose answer it is.
+    source_id: RequestId | None = None
 
 
 Record = Start | Progress | End

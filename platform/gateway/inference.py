@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable
 
 import msgspec
 import orjson
 
-from caching import fingerprint
-from caching.entry import Entry, decode, encode
+from caching.entry import Entry
 from catalogue.registry import ServedModel
-from gateway import costs, prompts, receipts
+from gateway import answers, costs, prompts, receipts
 from gateway.admission import Demand
+from gateway.answers import Answer
 from gateway.dispatch import Reply
 from gateway.errors import NOT_NOW, EngineFailed, EngineRefused, GatewayError
 from gateway.hold import Guest
@@ -31,18 +31,6 @@ from tenants.snapshot import Caller
 from workers.endpoints import Endpoint
 
 log = logging.getLogger(__name__)
-
-
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an answer is kept: its name in the caller's scope, None when it may not be kept, and why."""
-
-    name: bytes | None
-    bypass: fingerprint.Bypass | None
-
-    @property
-    def readable(self) -> bool:
-        """``no-cache`` asks for a fresh answer, which is then kept."""
-        return self.name is not None and self.bypass is None
 
 
 class Begun(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +59,7 @@ class Inference:
 
     async def run(self, incoming: Incoming, *, limited: bool = True) -> Outgoing:
         """Answer the call. ``limited`` False: its request was already counted. Raises GatewayError."""
-        answer = self._name(incoming.headers)
+        answer = answers.of(self._caller, self._call, self._model, incoming.headers)
         try:
             stored = await self._admit(answer, len(incoming.body), limited=limited)
             if stored is not None:
@@ -119,7 +107,7 @@ class Inference:
             self._at_engine = False
             self._meter.unasked()
             raise
-        return Begun(reply=reply, answer=answer if current else Answer(name=None, bypass=answer.bypass))
+        return Begun(reply=reply, answer=answer if current else answers.not_kept(answer))
 
     async def _streamed(self, work: Awaitable[Begun]) -> Outgoing:
         """Answer with a stream, which begins before its reply does when that takes longer than a heartbeat.
@@ -171,27 +159,6 @@ class Inference:
         current = tuple(endpoint for endpoint in known if endpoint.revision_id == self._model.revision_id)
         return (current, True) if current else (known, False)
 
-    def _name(self, headers: Mapping[str, str]) -> Answer:
-        call, policy = self._call, self._caller.policy
-        if call.wire.keeps == "never" or (call.wire.keeps == "whole" and call.stream):
-            return Answer(name=None, bypass="endpoint")
-        bypass = fingerprint.bypass_reason(
-            call.body,
-            _mode(policy.cache_mode),
-            headers.get("cache-control", ""),
-            always_deterministic=call.wire.deterministic,
-        )
-        if bypass not in {None, "no-cache"}:
-            return Answer(name=None, bypass=bypass)
-        name = keyspace.prediction_mac(
-            self._caller,
-            fingerprint.FORMAT,
-            self._call.endpoint.encode(),
-            self._model.digest.encode(),
-            fingerprint.canonical(self._call.body),
-        )
-        return Answer(name=name, bypass=bypass)
-
     async def _admit(self, answer: Answer, body_bytes: int, *, limited: bool) -> Entry | None:
         """Take what the request needs from every limit and budget; the meter gives back what it did not use."""
         allowance = self._meter.allowance = costs.allowance(
@@ -203,20 +170,16 @@ class Inference:
             request_id=self._trace.request_id,
             tokens=costs.reserved_tokens(self._call, self._model, body_bytes),
             hold_pico=allowance.held_pico if allowance is not None else 0,
-            answer_key=self._redis_key(answer) if answer.readable else None,
+            answer_key=answer.redis_key if answer.readable else None,
             limited=limited,
         )
         ticket = self._meter.ticket = await self._parts.admission.admit(demand)
-        entry = _unpack(answer, ticket.stored)
+        entry = answers.unpack(answer, ticket.stored)
         if entry is None:
             await ticket.miss()
         self._trace.headers.extend(ticket.headers())
         self._trace.admit_seconds = time.perf_counter() - self._trace.started
         return entry
-
-    def _redis_key(self, answer: Answer) -> str:
-        assert answer.name is not None
-        return keyspace.redis_key(self._caller, "prediction", answer.name.hex())
 
     def _tell_cache(self, result: str, reason: str) -> None:
         self._meter.cache = ("bypass" if result == "bypass" else "miss", reason)
@@ -284,17 +247,11 @@ class Inference:
         )
 
     def _keep(self, answer: Answer, body: bytes, usage: Usage) -> None:
-        if answer.name is None:
-            return
-        entry = Entry.now(
-            body=body,
-            prompt_tokens=usage.prompt_tokens + usage.cached_prompt_tokens,
-            completion_tokens=usage.completion_tokens,
-        )
-        value = encode(answer.name, entry, keyspace.value_mac)
-        if value is not None:
-            ttl = self._caller.policy.cache_ttl_seconds
-            self._parts.admission.store(self._redis_key(answer), value, ttl)
+        """Offer a whole answer to the prediction cache."""
+        engine_ms = self._trace.engine_seconds * 1000
+        packed = answers.pack(answer, self._caller, self._trace.request_id, body, usage, engine_ms)
+        if packed is not None and answer.redis_key is not None:
+            self._parts.admission.store(answer.redis_key, packed, self._caller.cache.ttl_seconds)
 
     def _close_failed(self, error: BaseException) -> None:
         match error:
@@ -308,14 +265,6 @@ class Inference:
                 self._meter.give_up("client_gone", 499, self._meter.delivered(), source="estimated")
             case _:
                 self._meter.give_up("engine_error", 500)
-
-
-def _mode(text: str) -> fingerprint.CacheMode:
-    return "all" if text == "all" else "deterministic" if text == "deterministic" else "off"
-
-
-def _unpack(answer: Answer, stored: bytes | None) -> Entry | None:
-    return decode(answer.name, stored, keyspace.value_mac) if stored and answer.name else None
 
 
 async def _at_once(body: bytes) -> AsyncIterator[bytes]:

@@ -137,7 +137,14 @@ class Meter:
         """Write START and END of an answer from the prediction cache, in one append. Raises Unavailable."""
         self.cache = ("hit", "")
         start = self._new_start(0, None, "")
-        end = self._new_end("complete", 200, NOTHING, "cache", avoided=(entry.prompt_tokens, entry.completion_tokens))
+        end = msgspec.structs.replace(
+            self._new_end("complete", 200, NOTHING, "cache"),
+            avoided_prompt_tokens=entry.prompt_tokens,
+            avoided_cached_prompt_tokens=entry.cached_prompt_tokens,
+            avoided_completion_tokens=entry.completion_tokens,
+            avoided_engine_ms=entry.engine_ms,
+            source_id=RequestId(entry.source_id),
+        )
         self._append(start, end)
         self._close(end)
 
@@ -209,8 +216,6 @@ class Meter:
         status: int,
         usage: Usage,
         source: TokensSource,
-        *,
-        avoided: tuple[int, int] = (0, 0),
     ) -> End:
         started = self._trace.started
         first = self.first_token_at
@@ -228,8 +233,8 @@ class Meter:
             cached_prompt_tokens=usage.cached_prompt_tokens,
             completion_tokens=usage.completion_tokens,
             tokens_source=source,
-            avoided_prompt_tokens=avoided[0],
-            avoided_completion_tokens=avoided[1],
+            avoided_prompt_tokens=0,
+            avoided_completion_tokens=0,
             ttft_ms=(first - started) * 1000 if first is not None else None,
             duration_ms=(time.perf_counter() - started) * 1000,
         )

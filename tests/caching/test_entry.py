@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import os
 import time
+from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,8 +19,13 @@ entries = st.builds(
     Entry,
     body=st.one_of(st.binary(max_size=200), st.just(b"long" * PLAIN_BYTES)),
     prompt_tokens=st.integers(0, 2**31),
+    cached_prompt_tokens=st.integers(0, 2**31),
     completion_tokens=st.integers(0, 2**31),
+    engine_ms=st.floats(0, 1e9),
+    source_id=st.uuids(),
+    key_id=st.uuids(),
     stored_at=st.floats(0, 2e9),
+    ttl_seconds=st.integers(0, 2**31),
 )
 
 
@@ -64,21 +70,35 @@ def test_anything_else_is_a_miss(junk: bytes) -> None:
     assert decode(NAME, seal(NAME, junk) + junk, seal) is None
 
 
+def entry_of(body: bytes, *, stored_at: float = 1.0) -> Entry:
+    return Entry(
+        body=body,
+        prompt_tokens=1,
+        cached_prompt_tokens=0,
+        completion_tokens=1,
+        engine_ms=1.0,
+        source_id=UUID(int=1),
+        key_id=UUID(int=2),
+        stored_at=stored_at,
+        ttl_seconds=60,
+    )
+
+
 def test_a_value_under_a_key_of_another_version_is_a_miss() -> None:
-    entry = Entry.now(body=b"{}", prompt_tokens=1, completion_tokens=1)
+    entry = entry_of(b"{}")
     assert decode(NAME, stored(NAME, entry), lambda name, value: seal(b"2" + name, value)) is None
 
 
 def test_a_body_is_stored_up_to_one_mebibyte() -> None:
-    largest = Entry.now(body=os.urandom(MAX_ENTRY_BYTES), prompt_tokens=1, completion_tokens=1)
-    larger = Entry.now(body=bytes(MAX_ENTRY_BYTES + 1), prompt_tokens=1, completion_tokens=1)
+    largest = entry_of(os.urandom(MAX_ENTRY_BYTES))
+    larger = entry_of(bytes(MAX_ENTRY_BYTES + 1))
     assert decode(NAME, stored(NAME, largest), seal) == largest
     assert encode(NAME, larger, seal) is None
 
 
 def test_the_age_is_in_whole_seconds_and_never_negative() -> None:
     def at(stored_at: float) -> Entry:
-        return Entry(body=b"", prompt_tokens=0, completion_tokens=0, stored_at=stored_at)
+        return entry_of(b"", stored_at=stored_at)
 
     assert at(time.time() - 90.5).age_seconds() == 90
     assert at(time.time() + 1000).age_seconds() == 0

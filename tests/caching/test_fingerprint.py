@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caching.fingerprint import IGNORED, WALKED_BYTES, Bypass, CacheMode, bypass_reason, canonical, is_deterministic
+from caching.fingerprint import IGNORED, WALKED_BYTES, Bypass, bypass_reason, canonical, is_deterministic
+from tenants.scopes import CacheMode
 
 CHAT: dict[str, Any] = {
     "model": "demo",

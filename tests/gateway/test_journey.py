@@ -53,7 +53,8 @@ async def test_the_same_question_again_is_answered_without_an_engine(gateway: Ga
     end = gateway.ends()[1]
     assert (end.cache_result, end.tokens_source, end.replica_id) == ("hit", "cache", None)
     assert (end.prompt_tokens, end.cached_prompt_tokens, end.completion_tokens) == (0, 0, 0)
-    assert (end.avoided_prompt_tokens, end.avoided_completion_tokens) == (12, 3)
+    assert (end.avoided_prompt_tokens, end.avoided_cached_prompt_tokens, end.avoided_completion_tokens) == (8, 4, 3)
+    assert str(end.source_id) == first.answer_headers["x-request-id"]
 
 
 async def test_a_strangers_same_question_goes_to_an_engine_under_another_salt(gateway: Gateway) -> None:

@@ -29,7 +29,19 @@ from billing.models import (
 )
 from catalogue.models import Model
 from tenants.ids import TenantId, new_id
-from tenants.models import ApiKey, AuditEntry, Budget, Limit, Membership, Project, Tenant, TenantPolicy, User
+from tenants.models import (
+    ApiKey,
+    AuditEntry,
+    Budget,
+    CachePurge,
+    CacheSetting,
+    Limit,
+    Membership,
+    Project,
+    Tenant,
+    TenantPolicy,
+    User,
+)
 from tenants.rls import TENANT_ROLE, as_tenant
 from tests.tenants.customers import Customer
 from workers.deferred_models import DeferredRequest
@@ -108,6 +120,10 @@ ROWS: dict[str, Callable[[Customer], object]] = {
     "tenants_apikey": lambda customer: customer.key,
     "tenants_auditentry": lambda customer: AuditEntry.objects.filter(tenant=customer.tenant).first(),
     "tenants_limit": lambda customer: Limit.objects.create(tenant=customer.tenant, requests_per_minute=1),
+    "tenants_cachesetting": lambda customer: CacheSetting.objects.create(
+        tenant=customer.tenant, project=customer.project, mode="off"
+    ),
+    "tenants_cachepurge": lambda customer: CachePurge.objects.create(tenant=customer.tenant),
     "tenants_budget": lambda customer: Budget.objects.create(tenant=customer.tenant, limit_pico=1),
     "tenants_membership": lambda customer: Membership.objects.create(
         tenant=customer.tenant, user=User.objects.create_user(customer.tenant.slug)

@@ -24,7 +24,6 @@ from tenants.models import ApiKey, Tenant
 from tenants.networks import MOST_NETWORKS
 from tenants.rls import as_tenant
 
-DEFAULT_SCOPES = ("inference", "management:read")
 _MODELS = "Model names it may call; empty allows all that the tenant sees."
 _NETWORKS = "Networks (CIDR) it may be used from; empty allows every address."
 
@@ -78,7 +77,7 @@ class NewKeySerializer(ChangedKeySerializer):
     name = serializers.CharField(max_length=200)
     project = serializers.CharField(max_length=63, default="default", help_text="Slug of a project of the tenant.")
     scopes = serializers.ListField(
-        child=serializers.ChoiceField(choices=keys.SCOPES), default=lambda: list(DEFAULT_SCOPES), allow_empty=False
+        child=serializers.ChoiceField(choices=keys.SCOPES), default=lambda: list(keys.DEFAULT_SCOPES), allow_empty=False
     )
     allowed_models = serializers.ListField(child=serializers.CharField(max_length=200), default=list, help_text=_MODELS)
     allowed_networks = serializers.ListField(
