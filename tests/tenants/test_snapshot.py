@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from tenants import epoch, keys, registry, secret_format, snapshot
 from tenants.errors import KeyRefused
+from tenants.scopes import CacheTerms
 from tests.tenants import customers
 from tests.tenants.customers import OPERATOR, Customer
 
@@ -27,6 +28,7 @@ def test_a_caller_is_who_the_database_says(acme: Customer) -> None:
         allowed_models=frozenset(),
         trust_group="",
         policy=registry.Policy(cache_mode="all", cache_ttl_seconds=9),
+        cache=CacheTerms(mode="all", ttl_seconds=9),
     )
 
 
