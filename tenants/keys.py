@@ -15,7 +15,7 @@ from django.utils import timezone
 from tenants import audit, epoch, networks, secret_format
 from tenants.audit import Actor
 from tenants.errors import BadName, KeyRefused, NotAllowed
-from tenants.models import ApiKey, Budget, Limit, Project, Tenant, User
+from tenants.models import ApiKey, Budget, CacheSetting, Limit, Project, Tenant, User
 
 PREFIX = "hk"
 SCOPES = ("inference", "cache:read", "cache:write", "management:read", "management:write")
@@ -84,7 +84,7 @@ def issue(
 def rotate(actor: Actor, key: ApiKey, overlap: timedelta, *, created_by: User | None = None) -> IssuedKey:
     """Issue a key that does what this one does, which itself expires after the overlap, or when it would anyway.
 
-    Limits and budgets of the key go over to its successor; the old one goes on counting against them. A key that
+    Limits, budgets and cache setting of the key go over to its successor; they bound the old one too. A key that
     expires gets a successor that lives as long as it was meant to. Raises NotAllowed for a key that is revoked,
     expired or rotated already, or whose project or tenant is archived; BadName for an overlap that is not between
     none and LONGEST_OVERLAP.
@@ -109,6 +109,7 @@ def rotate(actor: Actor, key: ApiKey, overlap: timedelta, *, created_by: User | 
     old.save(update_fields=["expires_at"])
     Limit.objects.filter(key=old).update(key=issued.key)
     Budget.objects.filter(key=old).update(key=issued.key)
+    CacheSetting.objects.filter(key=old).update(key=issued.key)
     after = _said(old) | {"rotated_to": issued.key.public_id}
     audit.record(actor, "key.rotated", ("key", old.id), tenant=old.tenant, before=before, after=after)
     after = {"public_id": issued.key.public_id, "project": old.project.slug, "rotated_from": old.public_id}

@@ -39,8 +39,10 @@ class BudgetLine:
 
 
 CacheMode = Literal["off", "deterministic", "all"]
-#: Of one stored answer; a purge that is older concerns nobody any more.
+#: Of one stored answer.
 LONGEST_TTL_SECONDS = 30 * 24 * 3600
+#: A purge that is older concerns nobody any more: a day is for what ran when it was made and was stored later.
+PURGES_HOLD_SECONDS = LONGEST_TTL_SECONDS + 24 * 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,12 +17,12 @@ from django.utils import timezone
 
 from tenants import epoch, networks, secret_format
 from tenants.errors import BadName, KeyRefusal, KeyRefused
-from tenants.ids import KeyId, ProjectId, TenantId
+from tenants.ids import KeyId, ProjectId, TenantId, first_id_at
 from tenants.models import ApiKey, Budget, CachePurge, CacheSetting, Limit, Tenant, TenantPolicy
 from tenants.networks import Network
 from tenants.registry import POLICY_FIELDS, Policy
 from tenants.scopes import (
-    LONGEST_TTL_SECONDS,
+    PURGES_HOLD_SECONDS,
     BudgetLine,
     CacheMode,
     CacheTerms,
@@ -108,7 +108,7 @@ def load() -> Snapshot:
     limits = list(Limit.objects.order_by("id"))
     hard = Budget.objects.filter(archived_at=None, action=Budget.Action.BLOCK)
     budgets = list(hard.select_related("tenant").order_by("id"))
-    settings = list(CacheSetting.objects.all())
+    settings = list(CacheSetting.objects.order_by("id"))
     purges = _purges()
     # Keys before policies: a tenant has its policy before its first key, so no key is read without one. Where one is
     # missing all the same, that key opens nothing; it must not keep the others from being read.
@@ -170,16 +170,20 @@ _NONE_PURGED = Purges()
 
 
 def _purges() -> Mapping[UUID, Purges]:
-    """Return what is purged of each tenant; what no stored answer can be old enough for is left out."""
-    since = timezone.now() - timedelta(seconds=LONGEST_TTL_SECONDS)
+    """Return what is purged of each tenant; what no stored answer can be old enough for is left out.
+
+    By id, which the primary key finds; the database returns the newest of each kind, in whatever order they committed.
+    """
+    since = first_id_at(timezone.now() - timedelta(seconds=PURGES_HOLD_SECONDS))
+    kind = ("tenant_id", "model_name", "key_id", "request_id")
     found: dict[UUID, list[CachePurge]] = {}
-    for purge in CachePurge.objects.filter(created_at__gte=since).order_by("id"):
+    for purge in CachePurge.objects.filter(id__gte=since).order_by(*kind, "-id").distinct(*kind):
         found.setdefault(purge.tenant_id, []).append(purge)
     return {tenant: _of_one(purges) for tenant, purges in found.items()}
 
 
 def _of_one(purges: Iterable[CachePurge]) -> Purges:
-    """Return the newest of each kind. Takes a tenant's purges, oldest first."""
+    """Return a tenant's purges; takes the newest of each kind. Requests that one of everything covers are left out."""
     everything: UUID | None = None
     models: dict[str, UUID] = {}
     keys: dict[UUID, UUID] = {}
@@ -193,6 +197,8 @@ def _of_one(purges: Iterable[CachePurge]) -> Purges:
             models[purge.model_name] = purge.id
         else:
             everything = purge.id
+    if everything is not None:
+        requests = {request: purge for request, purge in requests.items() if request > everything}
     return Purges(everything=everything, models=models, keys=keys, requests=requests)
 
 

@@ -1,4 +1,4 @@
-"""Whom a limit or a budget is for."""
+"""Whom a limit, a budget or a setting of the prediction cache is for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from tenants.errors import NotAllowed, NotFound
-from tenants.models import ApiKey, Budget, Limit, Project, Tenant
+from tenants.models import ApiKey, Budget, CacheSetting, Limit, Project, Tenant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +50,10 @@ def subject(tenant: Tenant, *, project: str | None = None, key: UUID | None = No
     )
 
 
-def subject_of(bound: Limit | Budget) -> Subject:
-    """Return whom this limit or budget is for."""
-    return Subject(tenant=bound.tenant, project=bound.project, key=bound.key, model_name=bound.model_name)
+def subject_of(bound: Limit | Budget | CacheSetting) -> Subject:
+    """Return whom it is for."""
+    model_name = "" if isinstance(bound, CacheSetting) else bound.model_name
+    return Subject(tenant=bound.tenant, project=bound.project, key=bound.key, model_name=model_name)
 
 
 def _project(tenant: Tenant, slug: str) -> Project:
@@ -71,5 +72,5 @@ def _key(tenant: Tenant, key_id: UUID) -> ApiKey:
     if found.revoked_at is not None:
         raise NotAllowed("key", found.public_id, "revoked")
     if ApiKey.objects.filter(rotated_from=found).exists():
-        raise NotAllowed("key", found.public_id, "rotated; its successor has the limits and budgets of both")
+        raise NotAllowed("key", found.public_id, "rotated; its successor has the limits, budgets and settings of both")
     return found

@@ -1,0 +1,91 @@
+"""Set and remove what of the prediction cache is otherwise for a project or a key. In force within a second."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from django.db import transaction
+
+from tenants import audit, epoch
+from tenants.audit import Actor
+from tenants.errors import BadName
+from tenants.models import CacheSetting, Tenant, TenantPolicy
+from tenants.scopes import LONGEST_TTL_SECONDS
+from tenants.subjects import Subject, subject_of
+
+LARGEST = {"ttl_seconds": LONGEST_TTL_SECONDS, "writes_per_minute": 2**31 - 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What a setting says. An empty mode and None leave a field as it is one level up; 0 stores nothing."""
+
+    mode: str = ""
+    ttl_seconds: int | None = None
+    writes_per_minute: int | None = None
+
+
+@transaction.atomic
+def set_setting(actor: Actor, subject: Subject, terms: Terms) -> CacheSetting:
+    """Make this the setting of a project or key, whatever it was before; the same again changes nothing.
+
+    Raises BadName for a value out of range, where there is none at all, and for a tenant as a whole.
+    """
+    _check(subject, terms)
+    # The tenant's row stands for all its settings, so that two who make the same one for the first time take turns.
+    Tenant.objects.select_for_update().get(id=subject.tenant.id)
+    who = {"tenant": subject.tenant, "project": subject.project, "key": subject.key}
+    setting = CacheSetting.objects.filter(**who).first()
+    before = None if setting is None else terms_of(setting)
+    if setting is None:
+        setting = CacheSetting.objects.create(**who, **asdict(terms))
+    elif before == terms:
+        return setting
+    else:
+        for name, value in asdict(terms).items():
+            setattr(setting, name, value)
+        setting.save(update_fields=list(asdict(terms)))
+    _record(actor, "cache_setting.set", setting, before=before, after=terms)
+    return setting
+
+
+@transaction.atomic
+def remove(actor: Actor, setting: CacheSetting) -> None:
+    """Leave all as it is one level up. A setting that is gone already changes nothing."""
+    locked = CacheSetting.objects.select_for_update(of=("self",)).select_related("tenant", "project", "key")
+    found = locked.filter(id=setting.id).first()
+    if found is None:
+        return
+    _record(actor, "cache_setting.removed", found, before=terms_of(found), after=None)
+    found.delete()
+
+
+def terms_of(setting: CacheSetting) -> Terms:
+    """Return what the setting says."""
+    return Terms(mode=setting.mode, ttl_seconds=setting.ttl_seconds, writes_per_minute=setting.writes_per_minute)
+
+
+def _record(actor: Actor, action: str, setting: CacheSetting, *, before: Terms | None, after: Terms | None) -> None:
+    who = subject_of(setting).describe()
+    audit.record(
+        actor,
+        action,
+        ("cache_setting", setting.id),
+        tenant=setting.tenant,
+        before=None if before is None else {**who, **asdict(before)},
+        after=None if after is None else {**who, **asdict(after)},
+    )
+    epoch.bump()
+
+
+def _check(subject: Subject, terms: Terms) -> None:
+    if subject.is_tenants_own or subject.model_name:
+        raise BadName("cache setting of", subject.tenant.slug, "one of its projects or keys; its own is its policy")
+    if terms == Terms():
+        raise BadName("cache setting", "nothing", f"at least one of {', '.join(asdict(terms))}")
+    if terms.mode and terms.mode not in TenantPolicy.CacheMode.values:
+        raise BadName("mode", terms.mode, " | ".join(TenantPolicy.CacheMode.values))
+    for name, largest in LARGEST.items():
+        value = getattr(terms, name)
+        if value is not None and not 0 <= value <= largest:
+            raise BadName(name, str(value), f"a whole number from 0 to {largest}, or null for as it is one level up")

@@ -1,0 +1,87 @@
+"""Purge stored answers: a row says what may be given no more, and every gateway knows within a second.
+
+Rows hold whether or not Redis can be reached. They are never removed, as a trigger keeps them what they were; reading
+them stays bounded, since only ids of the last PURGES_HOLD_SECONDS are read, and of those the newest of each kind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
+
+from django.db import transaction
+from django.utils import timezone
+
+from tenants import audit, epoch, keys
+from tenants.audit import Actor
+from tenants.errors import BadName, NotAllowed
+from tenants.ids import first_id_at, new_id
+from tenants.models import ApiKey, CachePurge, Tenant
+from tenants.scopes import PURGES_HOLD_SECONDS
+
+#: How far apart the clocks of gateways and portals may be. Without it a request that a gateway whose clock is ahead
+#: took just before a purge had the later id. Answers to requests of the second after a purge are spoilt with it.
+CLOCK_SKEW_MS = 1000
+#: Purges of single requests that one tenant may have in force; a purge of everything takes their place.
+MOST_REQUESTS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What is purged: one of these, or without any everything that the tenant has stored."""
+
+    model_name: str = ""
+    key: ApiKey | None = None
+    request_id: UUID | None = None
+
+
+@transaction.atomic
+def purge(actor: Actor, tenant: Tenant, target: Target) -> CachePurge:
+    """Let no gateway give these answers any more, also those that are asked for already and stored later.
+
+    Of a key also what the keys stored that it came from by rotation. Raises BadName for two targets at once and for
+    an id that is no request's, NotAllowed when MOST_REQUESTS are purged one by one.
+    """
+    _check(target)
+    Tenant.objects.select_for_update().get(id=tenant.id)
+    if target.request_id is not None:
+        _require_room(tenant)
+    ancestors = keys.lineages([target.key.id])[target.key.id] - {target.key.id} if target.key else ()
+    for key_id in sorted(ancestors):
+        CachePurge.objects.create(id=_later_id(), tenant=tenant, key_id=key_id)
+    made = CachePurge.objects.create(
+        id=_later_id(), tenant=tenant, model_name=target.model_name, key=target.key, request_id=target.request_id
+    )
+    after = {
+        "model": target.model_name or None,
+        "key": target.key.public_id if target.key else None,
+        "request": str(target.request_id) if target.request_id else None,
+    }
+    audit.record(actor, "cache.purged", ("cache_purge", made.id), tenant=tenant, after=after)
+    epoch.bump()
+    return made
+
+
+def _later_id() -> UUID:
+    """Return an id that is above those of all requests made until now, by any clock within CLOCK_SKEW_MS."""
+    return UUID(int=new_id().int + (CLOCK_SKEW_MS << 80))
+
+
+def _check(target: Target) -> None:
+    named = [target.model_name, target.key, target.request_id]
+    if sum(bool(each) for each in named) > 1:
+        raise BadName("purge", "several at once", "one of a model, a key, a request and everything")
+    if target.request_id is not None and target.request_id.version != 7:
+        raise BadName("request", str(target.request_id), "the x-request-id of a request, a UUIDv7")
+
+
+def _require_room(tenant: Tenant) -> None:
+    since = first_id_at(timezone.now() - timedelta(seconds=PURGES_HOLD_SECONDS))
+    held = CachePurge.objects.filter(tenant=tenant, id__gte=since)
+    whole = held.filter(model_name="", key=None, request_id=None).order_by("-id").first()
+    newer = held if whole is None else held.filter(id__gt=whole.id)
+    if newer.exclude(request_id=None).count() >= MOST_REQUESTS:
+        raise NotAllowed(
+            "purge", tenant.slug, f"at {MOST_REQUESTS} single requests; purge a key, a model or everything"
+        )
