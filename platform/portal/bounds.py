@@ -1,4 +1,4 @@
-"""Who may set limits and budgets, and for whom: decided here for pages and API alike.
+"""Who may set limits, budgets and the prediction cache, and for whom: decided here for pages and API alike.
 
 Operators set them for anybody. A tenant's owners, and its keys that may change things, set them for its projects and
 keys; what bounds the tenant as a whole is the platform's to say.
@@ -23,11 +23,12 @@ from portal.errors import NotForYou
 from tenants import subjects
 from tenants.errors import NotFound
 from tenants.ids import TenantId
-from tenants.models import Budget, Limit, Membership, Tenant
+from tenants.models import ApiKey, Budget, CacheSetting, Limit, Membership, Tenant
+from tenants.purges import Target
 from tenants.rls import as_tenant
 from tenants.subjects import Subject
 
-WHO = "Limits and budgets are set by operators, owners of the tenant, and keys with the scope 'management:write'."
+WHO = "This is set by operators, owners of the tenant, and keys with the scope 'management:write'."
 #: For a page, which shows what is held where it can.
 TIMEOUT_SECONDS = 0.5
 
@@ -50,10 +51,15 @@ def may_set_any(viewer: Viewer, tenant: Tenant) -> bool:
     return Membership.objects.filter(user=viewer.user, tenant=tenant, role=Membership.Role.OWNER).exists()
 
 
-def subject(viewer: Viewer, tenant: Tenant, named: Named) -> Subject:
-    """Return whom to set it for. Raises NotForYou, NotFound, NotAllowed."""
+def require_any(viewer: Viewer, tenant: Tenant) -> None:
+    """Return if this viewer may set what bounds projects and keys, and purge what they stored. Raises NotForYou."""
     if not may_set_any(viewer, tenant):
         raise NotForYou(WHO)
+
+
+def subject(viewer: Viewer, tenant: Tenant, named: Named) -> Subject:
+    """Return whom to set it for. Raises NotForYou, NotFound, NotAllowed."""
+    require_any(viewer, tenant)
     found = subjects.subject(tenant, project=named.project, key=named.key, model_name=named.model)
     _require(viewer, found)
     if named.model and not _models_of(tenant).filter(name=named.model).exists():
@@ -61,16 +67,20 @@ def subject(viewer: Viewer, tenant: Tenant, named: Named) -> Subject:
     return found
 
 
-def require(viewer: Viewer, bound: Limit | Budget) -> None:
+def require(viewer: Viewer, bound: Limit | Budget | CacheSetting) -> None:
     """Return if this viewer may change or remove it. Raises NotForYou."""
-    if not may_set_any(viewer, bound.tenant):
-        raise NotForYou(WHO)
+    require_any(viewer, bound.tenant)
     _require(viewer, subjects.subject_of(bound))
 
 
 def limits_of(tenant: Tenant) -> QuerySet[Limit]:
     """Return a tenant's limits, with whom they are for."""
     return Limit.objects.filter(tenant=tenant).select_related("tenant", "project", "key")
+
+
+def cache_settings_of(tenant: Tenant) -> QuerySet[CacheSetting]:
+    """Return what of the prediction cache is otherwise for a tenant's projects and keys."""
+    return CacheSetting.objects.filter(tenant=tenant).select_related("tenant", "project", "key")
 
 
 def budgets_of(tenant: Tenant) -> QuerySet[Budget]:
@@ -94,9 +104,24 @@ def models_of(tenant: Tenant) -> list[str]:
     return list(_models_of(tenant).order_by("name").values_list("name", flat=True))
 
 
+def purge_target(tenant: Tenant, named: Named, request_id: UUID | None = None) -> Target:
+    """Return what to purge. Raises NotFound for a key or model that is not the tenant's; retired ones are."""
+    key = None
+    if named.key is not None:
+        key = ApiKey.objects.filter(tenant=tenant, id=named.key).first()
+        if key is None:
+            raise NotFound("key", str(named.key))
+    if named.model and not _models_ever(tenant).filter(name=named.model).exists():
+        raise NotFound("model", named.model)
+    return Target(model_name=named.model, key=key, request_id=request_id)
+
+
 def _models_of(tenant: Tenant) -> QuerySet[Model]:
-    own = Q(visibility=Model.Visibility.PUBLIC) | Q(owner=tenant)
-    return Model.objects.filter(own, archived_at=None)
+    return _models_ever(tenant).filter(archived_at=None)
+
+
+def _models_ever(tenant: Tenant) -> QuerySet[Model]:
+    return Model.objects.filter(Q(visibility=Model.Visibility.PUBLIC) | Q(owner=tenant))
 
 
 def _require(viewer: Viewer, found: Subject) -> None:

@@ -19,8 +19,7 @@ from portal.api.authentication import OperatorChanges, OperatorOnly, viewer_of
 from portal.api.documents import PAGE_PARAMETERS, page_of, refusals, refuse_unknown
 from tenants import registry
 from tenants.models import Tenant, TenantPolicy
-
-LARGEST_INTEGER = 2**31 - 1
+from tenants.registry import LARGEST
 
 
 class PolicySerializer(serializers.Serializer[TenantPolicy]):
@@ -32,13 +31,28 @@ class PolicySerializer(serializers.Serializer[TenantPolicy]):
         required=False,
         help_text="Which whole answers the prediction cache keeps: off, deterministic (temperature 0 or a seed), all.",
     )
-    cache_ttl_seconds = serializers.IntegerField(min_value=0, max_value=LARGEST_INTEGER, required=False)
+    cache_ttl_seconds = serializers.IntegerField(
+        min_value=0, max_value=LARGEST["cache_ttl_seconds"], required=False, help_text="0: nothing is stored."
+    )
+    cache_entry_bytes = serializers.IntegerField(
+        min_value=0, max_value=LARGEST["cache_entry_bytes"], required=False, help_text="Of one stored answer."
+    )
+    cache_quota_bytes = serializers.IntegerField(
+        min_value=0, max_value=LARGEST["cache_quota_bytes"], required=False, help_text="Of all stored answers together."
+    )
+    cache_writes_per_minute = serializers.IntegerField(
+        min_value=0,
+        max_value=LARGEST["cache_writes_per_minute"],
+        required=False,
+        allow_null=True,
+        help_text="Answers that one key may store in a minute; null is unlimited.",
+    )
     cache_scope = serializers.ChoiceField(choices=TenantPolicy.Scope.choices, required=False)
     salt_epoch = serializers.IntegerField(
         min_value=1,
-        max_value=LARGEST_INTEGER,
+        max_value=LARGEST["salt_epoch"],
         required=False,
-        help_text="A new epoch empties the tenant's prefix cache on every engine.",
+        help_text="A new epoch empties the tenant's prefix cache on every engine, and its prediction cache.",
     )
     created_at = serializers.DateTimeField(read_only=True)
 

@@ -7,6 +7,7 @@ from django.urls import URLPattern, path, re_path
 from portal.api import (
     audit,
     budgets,
+    cache,
     fallback,
     fleet,
     fleet_lists,
@@ -39,6 +40,10 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:tenant>/limits/<uuid:limit>", limits.LimitView.as_view()),
     path("tenants/<slug:tenant>/budgets", budgets.BudgetsView.as_view()),
     path("tenants/<slug:tenant>/budgets/<uuid:budget>", budgets.BudgetView.as_view()),
+    path("tenants/<slug:tenant>/cache", cache.CacheView.as_view()),
+    path("tenants/<slug:tenant>/cache/settings", cache.SettingsView.as_view()),
+    path("tenants/<slug:tenant>/cache/settings/<uuid:setting>", cache.SettingView.as_view()),
+    path("tenants/<slug:tenant>/cache/purge", cache.PurgeView.as_view()),
     path("tenants/<slug:tenant>/statements/<str:month>", statements.StatementView.as_view()),
     path("usage", usage.UsageView.as_view()),
     path("usage/totals", usage.TotalsView.as_view()),
