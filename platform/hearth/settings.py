@@ -128,11 +128,6 @@ SPECTACULAR_SETTINGS = {
     "DESCRIPTION": "Multi-tenant LLM inference: the inference API under /v1 and the management API under /api/v1.",
     "VERSION": "1",
     "SERVE_INCLUDE_SCHEMA": False,
-    # Each has a longer name in a tenant's policy than in the cache's own documents.
-    "ENUM_NAME_OVERRIDES": {
-        "CacheModeEnum": "tenants.models.TenantPolicy.CacheMode",
-        "CacheScopeEnum": "tenants.models.TenantPolicy.Scope",
-    },
 }
 
 # Celery reads these through ``namespace="CELERY"``.
