@@ -12,6 +12,7 @@ from gateway.feed import Feed
 from gateway.hold import Hold
 from gateway.idempotency import Idempotency
 from gateway.messages import Incoming, Outgoing, Trace
+from gateway.shared_flights import SharedFlights
 from gateway.visits import Visits
 from gateway.wire.base import Wire
 from tenants.snapshot import Caller
@@ -32,4 +33,5 @@ class Parts:
     defer: Defer
     visits: Visits
     idempotency: Idempotency
+    single_flight: SharedFlights
     poll_deferred: Callable[[Caller, str], Awaitable[Outgoing]]

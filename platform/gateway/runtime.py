@@ -19,6 +19,7 @@ from gateway.local import Rank
 from gateway.parts import Parts
 from gateway.pipeline import Pipeline
 from gateway.reports import Reporter, process_name
+from gateway.shared_flights import SharedFlights
 from gateway.turns import Turns
 from gateway.upstream import Upstream
 from gateway.visits import Visits
@@ -84,6 +85,7 @@ def start(role: str) -> Runtime:
         defer=deferred.accept,
         visits=visits,
         idempotency=Idempotency(limits, hourly_bytes=settings.IDEMPOTENCY_HOURLY_BYTES),
+        single_flight=SharedFlights(),
         poll_deferred=deferred.poll,
     )
     feed.start()
