@@ -48,7 +48,7 @@ def store(rows: Sequence[UsageRow], positions: dict[UUID, Position], *, node: st
         new = _insert(_rated(rows))
         _post(new)
         spending.add(new)
-        rollups.add(row for row in new if row.purpose == UsageRecord.Purpose.TENANT)
+        rollups.add([row for row in new if row.purpose == UsageRecord.Purpose.TENANT])
         _move(positions, node)
         keys.note_used(_used(new))
     return len(new)

@@ -6,6 +6,8 @@ token, so a request is priced exactly, without rounding.
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import F, Q
@@ -38,6 +40,8 @@ class PriceVersion(models.Model):
     completion_pico = models.BigIntegerField()
     #: Per request; what a prediction hit costs.
     prediction_hit_pico = models.BigIntegerField(default=0)
+    #: Per request; what an answer costs that was given as another request's was written.
+    coalesced_pico = models.BigIntegerField(default=0, db_default=0)
     effective_from = models.DateTimeField()
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -51,6 +55,7 @@ class PriceVersion(models.Model):
                 & Q(completion_pico__gte=0)
                 & Q(prediction_hit_pico__gte=0),
             ),
+            models.CheckConstraint(name="coalesced_price_not_negative", condition=Q(coalesced_pico__gte=0)),
         )
 
     def __str__(self) -> str:
@@ -99,7 +104,7 @@ class UsageRecord(models.Model):
     state = models.CharField(max_length=16, choices=State.choices)
     http_status = models.PositiveSmallIntegerField()
     stream = models.BooleanField()
-    #: hit, miss or bypass, with the reason of a bypass.
+    #: hit, miss, coalesced or bypass, with the reason of a bypass.
     cache_result = models.CharField(max_length=16)
     cache_reason = models.CharField(max_length=64, blank=True, default="")
     route_reason = models.CharField(max_length=16, blank=True, default="")
@@ -107,9 +112,13 @@ class UsageRecord(models.Model):
     cached_prompt_tokens = models.PositiveIntegerField()
     completion_tokens = models.PositiveIntegerField()
     tokens_source = models.CharField(max_length=16, choices=TokensSource.choices)
-    #: Of a prediction hit: the tokens the engine did not have to work on.
+    #: Of a prediction hit and of a coalesced answer: the tokens, in the classes above, that no engine had to work on
+    #: again, for how long one did at the request whose answer it is, and that request.
     avoided_prompt_tokens = models.PositiveIntegerField(default=0)
+    avoided_cached_prompt_tokens = models.PositiveIntegerField(default=0)
     avoided_completion_tokens = models.PositiveIntegerField(default=0)
+    avoided_engine_ms = models.FloatField(default=0.0)
+    source_id = models.UUIDField(null=True)
     #: None until a price is known: such a row is never billed as zero, it waits as unrated.
     price_version_id = models.UUIDField(null=True)
     currency = models.CharField(max_length=3, default="USD")
@@ -180,34 +189,64 @@ class LedgerEntry(models.Model):
         return f"{self.account_id} {self.amount_pico}"
 
 
+#: The key of roll-ups that were made before they told keys apart.
+NO_KEY = UUID(int=0)
+
+
 class UsageRollup(models.Model):
-    """Sums over 15 minutes, kept by the drain in the transaction that inserts the rows they sum."""
+    """Sums over 15 minutes, kept by the drain in the transaction that inserts the rows they sum.
+
+    ``avoided_…`` and ``saved_prediction_pico`` are of hits and coalesced answers, whole milliseconds of each request.
+    """
 
     id = models.BigAutoField(primary_key=True)
     starts_at = models.DateTimeField()
     tenant_id = models.UUIDField()
     project_id = models.UUIDField()
+    key_id = models.UUIDField(default=NO_KEY, db_default=NO_KEY)
     model_name = models.CharField(max_length=200)
     requests = models.PositiveBigIntegerField(default=0)
     errors = models.PositiveBigIntegerField(default=0)
     prediction_hits = models.PositiveBigIntegerField(default=0)
+    coalesced_requests = models.PositiveBigIntegerField(default=0, db_default=0)
+    bypassed_requests = models.PositiveBigIntegerField(default=0, db_default=0)
     prefix_hits = models.PositiveBigIntegerField(default=0)
     prompt_tokens = models.PositiveBigIntegerField(default=0)
     cached_prompt_tokens = models.PositiveBigIntegerField(default=0)
     completion_tokens = models.PositiveBigIntegerField(default=0)
+    #: Of all three classes.
     avoided_tokens = models.PositiveBigIntegerField(default=0)
+    avoided_engine_ms = models.PositiveBigIntegerField(default=0, db_default=0)
     amount_pico = models.DecimalField(max_digits=38, decimal_places=0, default=0)
     saved_prediction_pico = models.DecimalField(max_digits=38, decimal_places=0, default=0)
     saved_prefix_pico = models.DecimalField(max_digits=38, decimal_places=0, default=0)
 
     class Meta:
         constraints = (
-            models.UniqueConstraint(fields=("starts_at", "tenant_id", "project_id", "model_name"), name="rollup_once"),
+            models.UniqueConstraint(
+                fields=("starts_at", "tenant_id", "project_id", "key_id", "model_name"), name="rollup_once_per_key"
+            ),
         )
         indexes = (models.Index(F("tenant_id"), F("starts_at").desc(), name="rollup_by_tenant"),)
 
     def __str__(self) -> str:
         return f"{self.tenant_id} {self.starts_at:%Y-%m-%d %H:%M}"
+
+
+class BypassRollup(models.Model):
+    """How many requests passed the prediction cache by in 15 minutes, and why. Kept as UsageRollup is."""
+
+    id = models.BigAutoField(primary_key=True)
+    starts_at = models.DateTimeField()
+    tenant_id = models.UUIDField()
+    reason = models.CharField(max_length=64)
+    requests = models.PositiveBigIntegerField(default=0)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("tenant_id", "starts_at", "reason"), name="bypass_rollup_once"),)
+
+    def __str__(self) -> str:
+        return f"{self.tenant_id} {self.starts_at:%Y-%m-%d %H:%M} {self.reason}"
 
 
 class BudgetWindow(models.Model):

@@ -28,11 +28,12 @@ from tenants.models import Tenant
 PLATFORM_BOOK = "platform"
 #: $1,000 per million tokens: with counts below 2³¹ in three classes an amount stays below 2⁶³.
 HIGHEST_TOKEN_PICO = 10**9
-#: $1 per hit.
-HIGHEST_HIT_PICO = 10**12
+#: $1 per hit or coalesced answer.
+HIGHEST_REQUEST_PICO = 10**12
+_PER_REQUEST = frozenset({"prediction_hit_pico", "coalesced_pico"})
 #: A larger step, up or down, or to or from nothing, is more likely a slip of the unit than a decision.
 JUMP = 10
-#: $0.15, $0.015 and $0.60 per million tokens; hits are free.
+#: $0.15, $0.015 and $0.60 per million tokens; hits and coalesced answers are free.
 DEMO_RATES = Rates(prompt_pico=150_000, cached_prompt_pico=15_000, completion_pico=600_000)
 #: Number of the advisory lock: "price" in ASCII.
 _LOCK = 0x7072696365
@@ -149,7 +150,7 @@ def _rates_before(book: PriceBook, model_name: str, moment: datetime) -> Rates |
 
 def _check_range(model_name: str, rates: Rates) -> None:
     for name, pico in asdict(rates).items():
-        highest = HIGHEST_HIT_PICO if name == "prediction_hit_pico" else HIGHEST_TOKEN_PICO
+        highest = HIGHEST_REQUEST_PICO if name in _PER_REQUEST else HIGHEST_TOKEN_PICO
         if not 0 <= pico <= highest:
             raise PriceOutOfRange(model_name, name, pico, highest)
 
@@ -168,6 +169,7 @@ def _rates(version: PriceVersion) -> Rates:
         cached_prompt_pico=version.cached_prompt_pico,
         completion_pico=version.completion_pico,
         prediction_hit_pico=version.prediction_hit_pico,
+        coalesced_pico=version.coalesced_pico,
     )
 
 

@@ -12,6 +12,18 @@ Charged, by how the request ended (``state``) and how many tokens came out of it
     interrupted     nothing                     estimated prompt + what was streamed
     prediction hit  the fixed price of a hit, whatever the tokens
 
+An answer that was given as another request's was written (``coalesced``), by whether any of its tokens were told:
+
+    state           nothing told                something told
+    complete        the fixed price             the fixed price
+    client_gone     nothing                     the fixed price
+    refused         nothing                     the fixed price (its key or its budget was at an end)
+    engine_error    nothing                     nothing: the price is of an answer, and the platform gave none
+    interrupted     nothing                     nothing
+
+What was told are its ``avoided_completion_tokens``. A hit and a coalesced answer save what their three avoided classes
+cost at today's price, less what is charged; one that is not charged saves nothing either.
+
 ``refused`` in the middle of an answer: its key or its budget was at an end. ``interrupted`` means that the gateway
 itself died. Which moment leads to which state and to which tokens, streamed or not, is the table "What an answer costs
 that does not come to its end" in docs/api.md. A charge of nothing still names its price version, so that it is
@@ -31,12 +43,13 @@ FREE_BEFORE_FIRST_TOKEN = frozenset({"engine_error", "interrupted"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Prices in pico-dollars: three per token, ``prediction_hit_pico`` per request."""
+    """Prices in pico-dollars: three per token; ``prediction_hit_pico`` and ``coalesced_pico`` per request."""
 
     prompt_pico: int
     cached_prompt_pico: int
     completion_pico: int
     prediction_hit_pico: int = 0
+    coalesced_pico: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +87,8 @@ class Metered(Protocol):
     @property
     def avoided_prompt_tokens(self) -> int: ...
     @property
+    def avoided_cached_prompt_tokens(self) -> int: ...
+    @property
     def avoided_completion_tokens(self) -> int: ...
 
 
@@ -83,10 +98,10 @@ FREE = Charge(amount_pico=0)
 def rate(usage: Metered, rates: Rates) -> Charge:
     """Return the charge of one request. A saving is negative where a cached answer is dearer than a fresh one."""
     if usage.cache_result == "hit":
-        avoided = (
-            usage.avoided_prompt_tokens * rates.prompt_pico + usage.avoided_completion_tokens * rates.completion_pico
-        )
-        return Charge(amount_pico=rates.prediction_hit_pico, saved_prediction_pico=avoided - rates.prediction_hit_pico)
+        return _instead(usage, rates, rates.prediction_hit_pico)
+    if usage.cache_result == "coalesced":
+        told = usage.avoided_completion_tokens > 0 and usage.state not in FREE_BEFORE_FIRST_TOKEN
+        return _instead(usage, rates, rates.coalesced_pico) if usage.state == "complete" or told else FREE
     if usage.state in FREE_BEFORE_FIRST_TOKEN and usage.completion_tokens == 0:
         return FREE
     return Charge(
@@ -95,3 +110,13 @@ def rate(usage: Metered, rates: Rates) -> Charge:
         + usage.completion_tokens * rates.completion_pico,
         saved_prefix_pico=usage.cached_prompt_tokens * (rates.prompt_pico - rates.cached_prompt_pico),
     )
+
+
+def _instead(usage: Metered, rates: Rates, amount_pico: int) -> Charge:
+    """Return the charge of an answer that no engine had to be asked for."""
+    avoided = (
+        usage.avoided_prompt_tokens * rates.prompt_pico
+        + usage.avoided_cached_prompt_tokens * rates.cached_prompt_pico
+        + usage.avoided_completion_tokens * rates.completion_pico
+    )
+    return Charge(amount_pico=amount_pico, saved_prediction_pico=avoided - amount_pico)

@@ -46,11 +46,14 @@ class Sums:
     requests: int = 0
     errors: int = 0
     prediction_hits: int = 0
+    coalesced_requests: int = 0
+    bypassed_requests: int = 0
     prefix_hits: int = 0
     prompt_tokens: int = 0
     cached_prompt_tokens: int = 0
     completion_tokens: int = 0
     avoided_tokens: int = 0
+    avoided_engine_ms: int = 0
     amount_pico: int = 0
     saved_prediction_pico: int = 0
     saved_prefix_pico: int = 0
@@ -122,7 +125,10 @@ class Request:
     completion_tokens: int
     tokens_source: str
     avoided_prompt_tokens: int
+    avoided_cached_prompt_tokens: int
     avoided_completion_tokens: int
+    avoided_engine_ms: float
+    source_id: RequestId | None
     price_version_id: UUID | None
     currency: str
     amount_pico: int | None

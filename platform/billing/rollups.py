@@ -1,11 +1,12 @@
-"""Roll-ups: sums by quarter of an hour, tenant, project and model, of what tenants asked for.
+"""Roll-ups: sums by quarter of an hour, tenant, project, key and model, of what tenants asked for.
 
 Canaries, retries and pre-warming have usage rows but are in no roll-up and no ledger.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
@@ -14,25 +15,28 @@ from django.db import connection
 
 from billing.usage import UsageRow, bucket_of
 
-Key = tuple[datetime, UUID, UUID, str]
+Key = tuple[datetime, UUID, UUID, UUID, str]
 
 #: What is added to a bucket, in the order of the columns.
 SUMS = (
     "requests",
     "errors",
     "prediction_hits",
+    "coalesced_requests",
+    "bypassed_requests",
     "prefix_hits",
     "prompt_tokens",
     "cached_prompt_tokens",
     "completion_tokens",
     "avoided_tokens",
+    "avoided_engine_ms",
     "amount_pico",
     "saved_prediction_pico",
     "saved_prefix_pico",
 )
 ERROR_STATES = frozenset({"engine_error", "interrupted"})
 FIRST_ERROR_STATUS = 400
-_KEYS = ("starts_at", "tenant_id", "project_id", "model_name")
+_KEYS = ("starts_at", "tenant_id", "project_id", "key_id", "model_name")
 _COLUMNS = ", ".join((*_KEYS, *SUMS))
 _ADD = f"""
     INSERT INTO billing_usagerollup ({_COLUMNS})
@@ -40,11 +44,18 @@ _ADD = f"""
     ON CONFLICT ({", ".join(_KEYS)}) DO UPDATE
     SET {", ".join(f"{name} = billing_usagerollup.{name} + EXCLUDED.{name}" for name in SUMS)}
 """
+_ADD_BYPASSES = """
+    INSERT INTO billing_bypassrollup (starts_at, tenant_id, reason, requests)
+    SELECT starts_at, tenant_id, reason, requests FROM json_populate_recordset(NULL::billing_bypassrollup, %s)
+    ON CONFLICT (tenant_id, starts_at, reason) DO UPDATE
+    SET requests = billing_bypassrollup.requests + EXCLUDED.requests
+"""
 
 
-def add(rows: Iterable[UsageRow]) -> None:
+def add(rows: Sequence[UsageRow]) -> None:
     """Add new rows to their buckets."""
     _upsert((_key(row), _counts(row) + _money(row)) for row in rows)
+    _add_bypasses(Counter((bucket_of(row.id), row.tenant_id, row.cache_reason) for row in rows if _bypassed(row)))
 
 
 def add_money(rows: Iterable[UsageRow]) -> None:
@@ -73,8 +84,24 @@ def _upsert(parts: Iterable[tuple[Key, tuple[int, ...]]]) -> None:
         cursor.execute(_ADD, [msgspec.json.encode(documents).decode()])
 
 
+def _add_bypasses(counts: Mapping[tuple[datetime, UUID, str], int]) -> None:
+    """Count them by reason, sorted as above."""
+    if not counts:
+        return
+    documents = [
+        {"starts_at": starts_at, "tenant_id": tenant_id, "reason": reason, "requests": requests}
+        for (starts_at, tenant_id, reason), requests in sorted(counts.items())
+    ]
+    with connection.cursor() as cursor:
+        cursor.execute(_ADD_BYPASSES, [msgspec.json.encode(documents).decode()])
+
+
+def _bypassed(row: UsageRow) -> bool:
+    return row.cache_result == "bypass"
+
+
 def _key(row: UsageRow) -> Key:
-    return bucket_of(row.id), row.tenant_id, row.project_id, row.model_name
+    return bucket_of(row.id), row.tenant_id, row.project_id, row.key_id, row.model_name
 
 
 def _counts(row: UsageRow) -> tuple[int, ...]:
@@ -82,11 +109,14 @@ def _counts(row: UsageRow) -> tuple[int, ...]:
         1,
         int(is_error(row.state, row.http_status)),
         int(row.cache_result == "hit"),
+        int(row.cache_result == "coalesced"),
+        int(_bypassed(row)),
         int(row.cached_prompt_tokens > 0),
         row.prompt_tokens,
         row.cached_prompt_tokens,
         row.completion_tokens,
-        row.avoided_prompt_tokens + row.avoided_completion_tokens,
+        row.avoided_prompt_tokens + row.avoided_cached_prompt_tokens + row.avoided_completion_tokens,
+        round(row.avoided_engine_ms),
     )
 
 

@@ -15,6 +15,7 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from django.db.models import Case, CharField, Count, Q, Sum, Value, When
+from django.db.models.functions import Round
 
 from billing import ledger
 from billing.errors import MixedCurrencies
@@ -24,13 +25,15 @@ from tenants.ids import TenantId, first_id_at
 from tenants.models import Tenant
 
 PICO_PER_CENT = 10**10
-LineClass = Literal["prompt", "cached_prompt", "completion", "prediction_hit"]
+LineClass = Literal["prompt", "cached_prompt", "completion", "prediction_hit", "coalesced"]
+#: Classes that are priced per request.
+PER_REQUEST: frozenset[LineClass] = frozenset({"prediction_hit", "coalesced"})
 CSV_HEADER = ("model", "class", "unit", "quantity", "unit_price_pico", "amount_pico", "amount", "currency")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """Tokens (or hits) of one class of one model at one price. ``amount_pico == quantity * unit_price_pico``."""
+    """Tokens (or answers) of one class of one model at one price. ``amount_pico == quantity * unit_price_pico``."""
 
     model_name: str
     token_class: LineClass
@@ -40,7 +43,7 @@ class Line:
     @property
     def unit(self) -> str:
         """What is counted."""
-        return "request" if self.token_class == "prediction_hit" else "token"
+        return "request" if self.token_class in PER_REQUEST else "token"
 
     @property
     def amount_pico(self) -> int:
@@ -55,10 +58,15 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Savings:
-    """What each cache saved. A request counts for one of them only."""
+    """What each cache saved. A request counts for one of them only.
+
+    ``prediction_…`` but the hits are of hits and coalesced answers together.
+    """
 
     prediction_hits: int = 0
+    coalesced_requests: int = 0
     prediction_tokens: int = 0
+    prediction_engine_ms: int = 0
     prediction_pico: int = 0
     prefix_tokens: int = 0
     prefix_pico: int = 0
@@ -159,11 +167,14 @@ def cents(pico: int) -> int:
     return whole
 
 
+_COALESCED = Q(cache_result="coalesced")
+_TOLD = Q(avoided_completion_tokens__gt=0) & ~Q(state__in=FREE_BEFORE_FIRST_TOKEN)
 #: Which of the ways of charging in ``billing.rating`` a row went.
 _CHARGE = Case(
     When(amount_pico=None, then=Value("unrated")),
-    When(cache_result="hit", then=Value("hit")),
-    When(Q(state__in=FREE_BEFORE_FIRST_TOKEN, completion_tokens=0), then=Value("free")),
+    When(cache_result="hit", then=Value("prediction_hit")),
+    When(_COALESCED & (Q(state="complete") | _TOLD), then=Value("coalesced")),
+    When(_COALESCED | Q(state__in=FREE_BEFORE_FIRST_TOKEN, completion_tokens=0), then=Value("free")),
     default=Value("tokens"),
     output_field=CharField(),
 )
@@ -172,10 +183,12 @@ _COUNTED = (
     "cached_prompt_tokens",
     "completion_tokens",
     "avoided_prompt_tokens",
+    "avoided_cached_prompt_tokens",
     "avoided_completion_tokens",
     "saved_prediction_pico",
     "saved_prefix_pico",
 )
+_AVOIDED = tuple(name for name in _COUNTED if name.startswith("avoided"))
 _CLASSES: tuple[tuple[LineClass, str, str], ...] = (
     ("prompt", "prompt_tokens", "prompt_pico"),
     ("cached_prompt", "cached_prompt_tokens", "cached_prompt_pico"),
@@ -191,7 +204,11 @@ def _groups(tenant_id: TenantId, first: UUID, behind: UUID) -> list[dict[str, An
         )
         .annotate(charge=_CHARGE)
         .values("model_name", "price_version_id", "currency", "charge")
-        .annotate(requests=Count("id"), **{name: Sum(name) for name in _COUNTED})
+        .annotate(
+            requests=Count("id"),
+            engine_ms=Sum(Round("avoided_engine_ms")),
+            **{name: Sum(name) for name in _COUNTED},
+        )
         .order_by("model_name", "price_version_id", "charge")
     )
     return [dict(row) for row in rows]
@@ -200,7 +217,7 @@ def _groups(tenant_id: TenantId, first: UUID, behind: UUID) -> list[dict[str, An
 def _lines(groups: list[dict[str, Any]]) -> tuple[Line, ...]:
     """Return the lines by model, then by when their price took effect, then by class. Empty classes are left out."""
     versions = PriceVersion.objects.in_bulk({group["price_version_id"] for group in groups} - {None})
-    charged = [group for group in groups if group["charge"] in {"tokens", "hit"}]
+    charged = [group for group in groups if group["charge"] == "tokens" or group["charge"] in PER_REQUEST]
     charged.sort(key=lambda group: (group["model_name"], versions[group["price_version_id"]].effective_from))
     lines = [
         Line(
@@ -216,17 +233,23 @@ def _lines(groups: list[dict[str, Any]]) -> tuple[Line, ...]:
 
 
 def _classes_of(group: dict[str, Any]) -> list[tuple[LineClass, int, str]]:
-    if group["charge"] == "hit":
-        return [("prediction_hit", group["requests"], "prediction_hit_pico")]
+    if group["charge"] in PER_REQUEST:
+        return [(group["charge"], group["requests"], f"{group['charge']}_pico")]
     return [(token_class, group[tokens], price) for token_class, tokens, price in _CLASSES]
 
 
 def _savings(groups: list[dict[str, Any]]) -> Savings:
-    hits = [group for group in groups if group["charge"] == "hit"]
+    without_engine = [group for group in groups if group["charge"] in PER_REQUEST]
+
+    def requests(charge: LineClass) -> int:
+        return sum(group["requests"] for group in without_engine if group["charge"] == charge)
+
     return Savings(
-        prediction_hits=sum(group["requests"] for group in hits),
-        prediction_tokens=sum(group["avoided_prompt_tokens"] + group["avoided_completion_tokens"] for group in hits),
-        prediction_pico=sum(int(group["saved_prediction_pico"]) for group in hits),
+        prediction_hits=requests("prediction_hit"),
+        coalesced_requests=requests("coalesced"),
+        prediction_tokens=sum(group[name] for group in without_engine for name in _AVOIDED),
+        prediction_engine_ms=sum(int(group["engine_ms"]) for group in without_engine),
+        prediction_pico=sum(int(group["saved_prediction_pico"]) for group in without_engine),
         prefix_tokens=sum(group["cached_prompt_tokens"] for group in groups if group["charge"] == "tokens"),
         prefix_pico=sum(int(group["saved_prefix_pico"]) for group in groups),
     )

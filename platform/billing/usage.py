@@ -42,7 +42,10 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
     completion_tokens: int
     tokens_source: str
     avoided_prompt_tokens: int
+    avoided_cached_prompt_tokens: int
     avoided_completion_tokens: int
+    avoided_engine_ms: float
+    source_id: UUID | None
     price_version_id: UUID | None = None
     currency: str = "USD"
     amount_pico: int | None = None
@@ -102,7 +105,10 @@ def finished(start: Start, end: End) -> UsageRow:
         completion_tokens=end.completion_tokens,
         tokens_source=end.tokens_source,
         avoided_prompt_tokens=end.avoided_prompt_tokens,
+        avoided_cached_prompt_tokens=end.avoided_cached_prompt_tokens,
         avoided_completion_tokens=end.avoided_completion_tokens,
+        avoided_engine_ms=end.avoided_engine_ms,
+        source_id=end.source_id,
         ttft_ms=end.ttft_ms,
         duration_ms=end.duration_ms,
         client_request_id=_text("client_request_id", start.client_request_id),

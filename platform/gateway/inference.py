@@ -24,7 +24,7 @@ from gateway.metering import Meter
 from gateway.parts import Parts
 from gateway.relay import Relay
 from gateway.schemas import Call
-from gateway.wire.usage import NOTHING, Usage
+from gateway.wire.usage import Usage
 from routing.router import Ask
 from tenants import keyspace
 from tenants.snapshot import Caller
@@ -194,7 +194,7 @@ class Inference:
     def _replay(self, entry: Entry) -> Outgoing:
         self._meter.hit(entry)
         told = [(b"x-cache", b"hit"), (b"age", str(entry.age_seconds()).encode())]
-        headers = [*told, *self._trace.headers, *self._receipt(NOTHING, hit=True)]
+        headers = [*told, *self._trace.headers, *self._receipt_instead(entry)]
         if not self._call.stream:
             return Outgoing(status=200, headers=[*JSON, *headers], body=entry.body)
         events = self._call.wire.replay(orjson.loads(entry.body), include_usage=self._call.include_usage)
@@ -219,11 +219,13 @@ class Inference:
         receipt = self._receipt(usage) if usage is not None else []
         return Outgoing(status=200, headers=[*JSON, *self._trace.headers, *receipt], body=reply.first)
 
-    def _receipt(self, usage: Usage, *, hit: bool = False) -> Headers:
+    def _receipt(self, usage: Usage) -> Headers:
         prices = self._parts.feed.view.prices
-        return receipts.headers(
-            prices, self._caller.tenant_id, self._model.name, self._trace.request_id, usage, hit=hit
-        )
+        return receipts.headers(prices, self._caller.tenant_id, self._model.name, self._trace.request_id, usage)
+
+    def _receipt_instead(self, entry: Entry) -> Headers:
+        prices = self._parts.feed.view.prices
+        return receipts.instead(prices, self._caller.tenant_id, self._model.name, self._trace.request_id, entry)
 
     def _stream(self, begun: Begun) -> Outgoing:
         reply, answer = begun.reply, begun.answer

@@ -1,14 +1,16 @@
-"""Tell with an answer what it costs, where that is known before its first byte."""
+"""Tell with an answer what it costs, and what the prediction cache saved, where that is known before its first byte."""
 
 from __future__ import annotations
 
+from typing import Literal
 from uuid import UUID
 
 import msgspec
 from django.utils import timezone
 
 from billing.prices import PriceTable
-from billing.rating import rate
+from billing.rating import Charge, Price, rate
+from caching.entry import Entry
 from gateway.messages import Headers
 from gateway.wire.usage import Usage
 from tenants.ids import TenantId, created_at
@@ -25,29 +27,61 @@ class _Answered(msgspec.Struct, frozen=True, kw_only=True):
     completion_tokens: int
     state: str = "complete"
     avoided_prompt_tokens: int = 0
+    avoided_cached_prompt_tokens: int = 0
     avoided_completion_tokens: int = 0
 
 
-def headers(
-    prices: PriceTable, tenant_id: TenantId, model_name: str, request_id: UUID, usage: Usage, *, hit: bool = False
-) -> Headers:
+def headers(prices: PriceTable, tenant_id: TenantId, model_name: str, request_id: UUID, usage: Usage) -> Headers:
     """Return the price version and the cost that the usage row will have; nothing while the model has no price."""
     price = prices.charged(tenant_id, model_name, created_at(request_id), timezone.now())
     if price is None:
         return []
     answered = _Answered(
-        cache_result="hit" if hit else "miss",
+        cache_result="miss",
         prompt_tokens=usage.prompt_tokens,
         cached_prompt_tokens=usage.cached_prompt_tokens,
         completion_tokens=usage.completion_tokens,
     )
-    cost = rate(answered, price.rates).amount_pico
+    return _cost(price, rate(answered, price.rates))
+
+
+def instead(
+    prices: PriceTable,
+    tenant_id: TenantId,
+    model_name: str,
+    request_id: UUID,
+    entry: Entry,
+    *,
+    result: Literal["hit", "coalesced"] = "hit",
+) -> Headers:
+    """Return the same of an answer that another request got, and what it saved against asking an engine now.
+
+    That is negative where the fixed price is the dearer one.
+    """
+    price = prices.charged(tenant_id, model_name, created_at(request_id), timezone.now())
+    if price is None:
+        return []
+    answered = _Answered(
+        cache_result=result,
+        prompt_tokens=0,
+        cached_prompt_tokens=0,
+        completion_tokens=0,
+        avoided_prompt_tokens=entry.prompt_tokens,
+        avoided_cached_prompt_tokens=entry.cached_prompt_tokens,
+        avoided_completion_tokens=entry.completion_tokens,
+    )
+    charge = rate(answered, price.rates)
+    saved = (f"x-saved-{price.currency.lower()}".encode(), _units(charge.saved_prediction_pico))
+    return [*_cost(price, charge), saved]
+
+
+def _cost(price: Price, charge: Charge) -> Headers:
     return [
-        (f"x-cost-{price.currency.lower()}".encode(), _units(cost)),
+        (f"x-cost-{price.currency.lower()}".encode(), _units(charge.amount_pico)),
         (b"x-price-version", str(price.version_id).encode()),
     ]
 
 
 def _units(pico: int) -> bytes:
     """Return an amount in whole units of its currency, exact to the last of twelve decimals."""
-    return b"%d.%012d" % divmod(pico, _PICO_PER_UNIT)
+    return b"%s%d.%012d" % (b"-" if pico < 0 else b"", *divmod(abs(pico), _PICO_PER_UNIT))

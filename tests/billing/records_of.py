@@ -50,9 +50,9 @@ def end(
     state: State = "complete",
     cache_result: CacheResult = "miss",
     tokens: tuple[int, int, int] = (30, 10, 7),
-    avoided: tuple[int, int] = (0, 0),
+    avoided: tuple[int, int, int] = (0, 0, 0),
 ) -> End:
-    """Return its END; ``tokens`` are (uncached prompt, cached prompt, completion), ``avoided`` (prompt, completion)."""
+    """Return its END; ``tokens`` and ``avoided`` are (uncached prompt, cached prompt, completion)."""
     prompt, cached, completion = tokens
     return End(
         request_id=request_id,
@@ -62,13 +62,14 @@ def end(
         cache_result=cache_result,
         cache_reason="",
         route_reason="prefix",
-        replica_id=None if cache_result == "hit" else REPLICA,
+        replica_id=None if cache_result in {"hit", "coalesced"} else REPLICA,
         prompt_tokens=prompt,
         cached_prompt_tokens=cached,
         completion_tokens=completion,
-        tokens_source="cache" if cache_result == "hit" else "engine",
+        tokens_source="cache" if cache_result in {"hit", "coalesced"} else "engine",
         avoided_prompt_tokens=avoided[0],
-        avoided_completion_tokens=avoided[1],
+        avoided_cached_prompt_tokens=avoided[1],
+        avoided_completion_tokens=avoided[2],
         ttft_ms=12.5,
         duration_ms=80.0,
     )

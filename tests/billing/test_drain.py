@@ -9,17 +9,19 @@ from pathlib import Path
 
 import pytest
 from django.db import connection
+from msgspec.structs import replace
 
 from billing import batch
 from billing.backlog import backlog
 from billing.drainer import Drain
 from billing.errors import WalDirectoryBusy
-from billing.models import LedgerTransaction, UsageRecord, UsageRollup, WalOffset
+from billing.models import BypassRollup, LedgerTransaction, UsageRecord, UsageRollup, WalOffset
 from billing.prices import DEMO_RATES, ensure_demo_prices
 from billing.records import Progress
 from billing.wal import WalWriter
 from billing.wal_format import segments
 from tenants.audit import SYSTEM
+from tenants.ids import RequestId, new_id
 from tests.billing.conftest import Sums, sums
 from tests.billing.records_of import end, start
 
@@ -83,14 +85,39 @@ def test_a_request_becomes_a_row_a_roll_up_and_a_posting(writer: WalWriter, drai
 @pytest.mark.usefixtures("demo_prices")
 def test_a_prediction_hit_is_free_and_its_saving_is_shown_apart(writer: WalWriter, drain: Drain) -> None:
     begun = start()
-    writer.append(begun, end(begun.request_id, cache_result="hit", tokens=(0, 0, 0), avoided=(40, 7)))
+    writer.append(begun, end(begun.request_id, cache_result="hit", tokens=(0, 0, 0), avoided=(40, 10, 7)))
     drained(drain)
     row = UsageRecord.objects.get()
-    saved = 40 * DEMO_RATES.prompt_pico + 7 * DEMO_RATES.completion_pico
+    saved = AMOUNT_PICO + 10 * DEMO_RATES.prompt_pico
     assert (row.amount_pico, row.saved_prediction_pico, row.saved_prefix_pico) == (0, saved, 0)
     rollup = UsageRollup.objects.get()
-    assert (rollup.prediction_hits, rollup.avoided_tokens, int(rollup.saved_prediction_pico)) == (1, 47, saved)
+    assert (rollup.prediction_hits, rollup.avoided_tokens, int(rollup.saved_prediction_pico)) == (1, 57, saved)
     assert not LedgerTransaction.objects.exists()
+
+
+@pytest.mark.usefixtures("demo_prices")
+def test_what_a_record_says_was_avoided_reaches_its_row_and_its_roll_up(writer: WalWriter, drain: Drain) -> None:
+    begun, source = start(), RequestId(new_id())
+    told = end(begun.request_id, cache_result="coalesced", tokens=(0, 0, 0), avoided=(30, 10, 7))
+    writer.append(begun, replace(told, avoided_engine_ms=812.6, source_id=source))
+    drained(drain)
+    row, rollup = UsageRecord.objects.get(), UsageRollup.objects.get()
+    assert (row.avoided_prompt_tokens, row.avoided_cached_prompt_tokens, row.avoided_completion_tokens) == (30, 10, 7)
+    assert (row.avoided_engine_ms, row.source_id) == (812.6, source)
+    assert (row.amount_pico, row.saved_prediction_pico, row.saved_prefix_pico) == (0, AMOUNT_PICO, 0)
+    assert (rollup.key_id, rollup.prediction_hits, rollup.coalesced_requests) == (begun.key_id, 0, 1)
+    assert (rollup.avoided_tokens, rollup.avoided_engine_ms) == (47, 813)
+    assert int(rollup.saved_prediction_pico) == AMOUNT_PICO
+
+
+@pytest.mark.usefixtures("demo_prices")
+def test_bypasses_are_counted_by_their_reason(writer: WalWriter, drain: Drain) -> None:
+    for reason in ("sampled", "sampled", "off"):
+        begun = start()
+        writer.append(begun, replace(end(begun.request_id, cache_result="bypass"), cache_reason=reason))
+        drained(drain)
+    assert dict(BypassRollup.objects.values_list("reason", "requests")) == {"sampled": 2, "off": 1}
+    assert UsageRollup.objects.get().bypassed_requests == 3
 
 
 @pytest.mark.usefixtures("demo_prices")

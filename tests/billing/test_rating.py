@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from billing.rating import Charge, Rates, rate
 
-RATES = Rates(prompt_pico=150_000, cached_prompt_pico=15_000, completion_pico=600_000, prediction_hit_pico=1_000)
+RATES = Rates(
+    prompt_pico=150_000,
+    cached_prompt_pico=15_000,
+    completion_pico=600_000,
+    prediction_hit_pico=1_000,
+    coalesced_pico=2_000,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,20 +27,29 @@ class Usage:
     cached_prompt_tokens: int = 0
     completion_tokens: int = 0
     avoided_prompt_tokens: int = 0
+    avoided_cached_prompt_tokens: int = 0
     avoided_completion_tokens: int = 0
 
 
 counts = st.integers(min_value=0, max_value=2**31 - 1)
 picos = st.integers(min_value=0, max_value=10**9)
-rates = st.builds(Rates, prompt_pico=picos, cached_prompt_pico=picos, completion_pico=picos, prediction_hit_pico=picos)
+rates = st.builds(
+    Rates,
+    prompt_pico=picos,
+    cached_prompt_pico=picos,
+    completion_pico=picos,
+    prediction_hit_pico=picos,
+    coalesced_pico=picos,
+)
 usages = st.builds(
     Usage,
-    state=st.sampled_from(["complete", "client_gone", "engine_error", "interrupted"]),
-    cache_result=st.sampled_from(["hit", "miss", "bypass"]),
+    state=st.sampled_from(["complete", "refused", "client_gone", "engine_error", "interrupted"]),
+    cache_result=st.sampled_from(["hit", "miss", "coalesced", "bypass"]),
     prompt_tokens=counts,
     cached_prompt_tokens=counts,
     completion_tokens=counts,
     avoided_prompt_tokens=counts,
+    avoided_cached_prompt_tokens=counts,
     avoided_completion_tokens=counts,
 )
 
@@ -63,13 +78,37 @@ usages = st.builds(
             Charge(amount_pico=4_500_000 + 1_200_000),
         ),
         (
-            Usage(cache_result="hit", avoided_prompt_tokens=40, avoided_completion_tokens=7),
-            Charge(amount_pico=1_000, saved_prediction_pico=40 * 150_000 + 7 * 600_000 - 1_000),
+            Usage(
+                cache_result="hit",
+                avoided_prompt_tokens=40,
+                avoided_cached_prompt_tokens=10,
+                avoided_completion_tokens=7,
+            ),
+            Charge(amount_pico=1_000, saved_prediction_pico=40 * 150_000 + 10 * 15_000 + 7 * 600_000 - 1_000),
         ),
     ],
 )
 def test_each_cell_of_the_matrix_is_charged_as_documented(usage: Usage, charge: Charge) -> None:
     assert rate(usage, RATES) == charge
+
+
+@pytest.mark.parametrize(
+    ("state", "untold", "told"),
+    [
+        ("complete", 2_000, 2_000),
+        ("client_gone", 0, 2_000),
+        ("refused", 0, 2_000),
+        ("engine_error", 0, 0),
+        ("interrupted", 0, 0),
+    ],
+)
+def test_a_coalesced_answer_costs_its_fixed_price_or_nothing(state: str, untold: int, told: int) -> None:
+    before = Usage(cache_result="coalesced", state=state, avoided_prompt_tokens=30, avoided_cached_prompt_tokens=10)
+    after = replace(before, avoided_completion_tokens=7)
+    for usage, price in ((before, untold), (after, told)):
+        full = 30 * 150_000 + 10 * 15_000 + usage.avoided_completion_tokens * 600_000
+        saved = full - price if price else 0
+        assert rate(usage, RATES) == Charge(amount_pico=price, saved_prediction_pico=saved)
 
 
 @given(usage=usages, rates=rates)
@@ -84,13 +123,19 @@ def test_amounts_are_whole_never_negative_and_fit_their_column(usage: Usage, rat
 @given(usage=usages, rates=rates)
 def test_only_one_cache_saves_on_a_request_and_the_saving_closes_the_gap(usage: Usage, rates: Rates) -> None:
     charge = rate(usage, rates)
-    if usage.cache_result == "hit":
-        full = usage.avoided_prompt_tokens * rates.prompt_pico + usage.avoided_completion_tokens * rates.completion_pico
+    if usage.cache_result in {"hit", "coalesced"}:
+        full = (
+            usage.avoided_prompt_tokens * rates.prompt_pico
+            + usage.avoided_cached_prompt_tokens * rates.cached_prompt_pico
+            + usage.avoided_completion_tokens * rates.completion_pico
+        )
         assert charge.saved_prefix_pico == 0
+        if usage.cache_result == "coalesced" and charge == Charge(amount_pico=0):
+            return
         assert charge.amount_pico + charge.saved_prediction_pico == full
         return
     assert charge.saved_prediction_pico == 0
-    if usage.completion_tokens or usage.state in {"complete", "client_gone"}:
+    if usage.completion_tokens or usage.state in {"complete", "refused", "client_gone"}:
         prompt = usage.prompt_tokens + usage.cached_prompt_tokens
         full = prompt * rates.prompt_pico + usage.completion_tokens * rates.completion_pico
         assert charge.amount_pico + charge.saved_prefix_pico == full
@@ -101,7 +146,7 @@ def test_only_one_cache_saves_on_a_request_and_the_saving_closes_the_gap(usage: 
 @given(usage=usages, rates=rates)
 def test_the_price_of_a_sum_is_the_sum_of_the_prices(usage: Usage, rates: Rates) -> None:
     """Classes are disjoint: a request costs what its classes cost apart."""
-    if usage.cache_result == "hit" or not usage.completion_tokens:
+    if usage.cache_result in {"hit", "coalesced"} or not usage.completion_tokens:
         return
     apart = [
         Usage(prompt_tokens=usage.prompt_tokens),

@@ -30,7 +30,7 @@ def tenant_ids() -> tuple[TenantId, TenantId]:
     price_from(NOON - timedelta(days=1), DEMO_RATES, model_name="other")
     store(
         row_at(NOON, acme),
-        row_at(NOON + timedelta(minutes=1), acme, cache_result="hit", tokens=(0, 0, 0), avoided=(40, 7)),
+        row_at(NOON + timedelta(minutes=1), acme, cache_result="hit", tokens=(0, 0, 0), avoided=(40, 0, 7)),
         row_at(NOON + timedelta(minutes=2), acme, state="engine_error", tokens=(30, 0, 0)),
         row_at(NOON + timedelta(minutes=31), acme, model_name="other"),
         row_at(NOON, globex),

@@ -9,11 +9,14 @@ from decimal import ROUND_HALF_EVEN, Decimal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as replace_field
 
 from billing import batch, statements
 from billing.prices import DEMO_RATES
 from billing.rating import Rates
+from billing.records import State
 from billing.statements import Line
+from billing.usage import UsageRow
 from tenants import rls
 from tenants.ids import TenantId, new_id
 from tenants.models import Tenant
@@ -23,7 +26,13 @@ pytestmark = pytest.mark.django_db
 
 MARCH = datetime(2026, 3, 1, tzinfo=UTC)
 MIDDLE = datetime(2026, 3, 16, 12, 0, tzinfo=UTC)
-DOUBLE = Rates(prompt_pico=300_000, cached_prompt_pico=30_000, completion_pico=1_200_000, prediction_hit_pico=500)
+DOUBLE = Rates(
+    prompt_pico=300_000,
+    cached_prompt_pico=30_000,
+    completion_pico=1_200_000,
+    prediction_hit_pico=500,
+    coalesced_pico=300,
+)
 
 
 @pytest.fixture
@@ -35,31 +44,46 @@ def test_a_month_lists_each_class_at_each_price_and_equals_the_ledger(tenant_id:
     price_from(MARCH - timedelta(days=9), DEMO_RATES)
     price_from(MIDDLE, DOUBLE)
     before, after = MIDDLE - timedelta(milliseconds=1), MIDDLE
-    store(
+
+    def coalesced(moment: datetime, state: State, *, told: int) -> UsageRow:
+        avoided = (1000, 400, told)
+        return row_at(moment, tenant_id, state=state, cache_result="coalesced", tokens=(0, 0, 0), avoided=avoided)
+
+    rows = (
         row_at(before, tenant_id, tokens=(1000, 400, 30)),
         row_at(before, tenant_id, tokens=(500, 0, 20)),
         row_at(after, tenant_id, tokens=(10, 0, 1)),
-        row_at(after, tenant_id, cache_result="hit", tokens=(0, 0, 0), avoided=(1400, 30)),
+        row_at(after, tenant_id, cache_result="hit", tokens=(0, 0, 0), avoided=(1400, 0, 30)),
+        coalesced(after, "complete", told=30),
+        coalesced(after, "client_gone", told=1),
+        coalesced(after, "client_gone", told=0),
+        coalesced(after, "engine_error", told=9),
         row_at(after, tenant_id, state="engine_error", tokens=(77, 0, 0)),
         row_at(after, tenant_id, purpose="canary"),
         row_at(after, TenantId(new_id())),
     )
+    store(*[replace_field(row, avoided_engine_ms=80.4) if row.avoided_prompt_tokens else row for row in rows])
     found = statements.statement(tenant_id, 2026, 3)
     assert found.lines == (
         Line(model_name="demo", token_class="prompt", quantity=1500, unit_price_pico=150_000),
         Line(model_name="demo", token_class="cached_prompt", quantity=400, unit_price_pico=15_000),
         Line(model_name="demo", token_class="completion", quantity=50, unit_price_pico=600_000),
+        Line(model_name="demo", token_class="coalesced", quantity=2, unit_price_pico=300),
         Line(model_name="demo", token_class="prediction_hit", quantity=1, unit_price_pico=500),
         Line(model_name="demo", token_class="prompt", quantity=10, unit_price_pico=300_000),
         Line(model_name="demo", token_class="completion", quantity=1, unit_price_pico=1_200_000),
     )
-    assert found.amount_pico == 225_000_000 + 6_000_000 + 30_000_000 + 500 + 3_000_000 + 1_200_000
+    assert found.amount_pico == 225_000_000 + 6_000_000 + 30_000_000 + 500 + 600 + 3_000_000 + 1_200_000
     assert found.ledger_pico == found.amount_pico
     assert found.equals_ledger
-    assert (found.requests, found.free_requests, found.unrated_requests) == (5, 1, 0)
+    assert (found.requests, found.free_requests, found.unrated_requests) == (9, 3, 0)
     assert (found.savings.prefix_tokens, found.savings.prefix_pico) == (400, 400 * 135_000)
-    assert (found.savings.prediction_hits, found.savings.prediction_tokens) == (1, 1430)
-    assert found.savings.prediction_pico == 1400 * 300_000 + 30 * 1_200_000 - 500
+    assert (found.savings.prediction_hits, found.savings.coalesced_requests) == (1, 2)
+    assert found.savings.prediction_tokens == 1430 + 2 * 1400 + 31
+    assert found.savings.prediction_engine_ms == 3 * 80
+    assert found.savings.prediction_pico == (
+        3 * 1000 * 300_000 + 400 * 300_000 + 2 * 400 * 30_000 + 61 * 1_200_000 - 500 - 600
+    )
 
 
 @pytest.mark.parametrize(

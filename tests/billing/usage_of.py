@@ -31,7 +31,7 @@ def row_at(
     state: State = "complete",
     cache_result: CacheResult = "miss",
     tokens: tuple[int, int, int] = (30, 10, 7),
-    avoided: tuple[int, int] = (0, 0),
+    avoided: tuple[int, int, int] = (0, 0, 0),
 ) -> UsageRow:
     """Return the row of a request accepted at ``moment``, not yet stored."""
     request_id = id_at(moment)
@@ -54,4 +54,5 @@ def price_from(moment: datetime, rates: Rates, model_name: str = "demo") -> Pric
         cached_prompt_pico=rates.cached_prompt_pico,
         completion_pico=rates.completion_pico,
         prediction_hit_pico=rates.prediction_hit_pico,
+        coalesced_pico=rates.coalesced_pico,
     )

@@ -50,6 +50,7 @@ def table(rates: Rates = DEMO_RATES) -> PriceTable:
         cached_prompt_pico=rates.cached_prompt_pico,
         completion_pico=rates.completion_pico,
         prediction_hit_pico=rates.prediction_hit_pico,
+        coalesced_pico=rates.coalesced_pico,
     )
     return PriceTable([version])
 

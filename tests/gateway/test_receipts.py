@@ -19,6 +19,8 @@ from tests.gateway.world import HELLO, MODEL, STREAMED, Gateway, in_database, un
 RATES = Rates(prompt_pico=150_001, cached_prompt_pico=15_003, completion_pico=600_007, prediction_hit_pico=11)
 #: 8 uncached and 4 cached prompt tokens and 3 written, at those rates.
 COST = "0.000003060041"
+#: The same, less the price of a hit.
+SAVED = "0.000003060030"
 EMBED: dict[str, Any] = {"model": MODEL, "input": "Hello"}
 MESSAGE: dict[str, Any] = {"model": MODEL, "max_tokens": 5, "messages": HELLO["messages"], "temperature": 0}
 RESPONSE: dict[str, Any] = {"model": MODEL, "input": "Hello"}
@@ -57,6 +59,7 @@ async def test_an_answer_tells_what_its_row_is_charged(gateway: Gateway) -> None
     message = await gateway.ask(MESSAGE, path="/v1/messages")
     response = await gateway.ask(RESPONSE, path="/v1/responses")
     priced = [*chat, embeddings, message, response]
+    assert [got.answer_headers.get("x-saved-usd") for got in priced] == [None, SAVED, SAVED, None, None, None]
     assert [got.answer_headers["x-cost-usd"] for got in priced] == [
         COST,
         "0.000000000011",
@@ -71,7 +74,7 @@ async def test_an_answer_tells_what_its_row_is_charged(gateway: Gateway) -> None
         amount = int(told["x-cost-usd"].replace(".", ""))
         assert rows[told["x-request-id"]] == (amount, told["x-price-version"])
     silent = [
-        await gateway.ask({**MESSAGE, "stream": True}, path="/v1/messages"),
+        await gateway.ask({**MESSAGE, "max_tokens": 4, "stream": True}, path="/v1/messages"),
         await gateway.ask(COUNT, path="/v1/messages/count_tokens"),
         await gateway.ask({**HELLO, "model": "nobody"}),
     ]

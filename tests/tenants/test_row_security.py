@@ -19,6 +19,7 @@ from django.utils import timezone
 from billing.models import (
     BudgetAlert,
     BudgetWindow,
+    BypassRollup,
     LedgerAccount,
     LedgerEntry,
     LedgerTransaction,
@@ -136,6 +137,9 @@ ROWS: dict[str, Callable[[Customer], object]] = {
         tenant_id=customer.tenant.id,
         project_id=customer.project.id,
         model_name="demo",
+    ),
+    "billing_bypassrollup": lambda customer: BypassRollup.objects.create(
+        starts_at=datetime(2026, 1, 1, tzinfo=UTC), tenant_id=customer.tenant.id, reason="sampled"
     ),
     "billing_budgetwindow": lambda customer: BudgetWindow.objects.create(
         budget_id=new_id(), tenant_id=customer.tenant.id, starts_at=datetime(2026, 1, 1, tzinfo=UTC)

@@ -32,6 +32,9 @@ class PriceSerializer(serializers.Serializer[PriceVersion]):
     cached_prompt_pico = serializers.IntegerField(read_only=True)
     completion_pico = serializers.IntegerField(read_only=True)
     prediction_hit_pico = serializers.IntegerField(read_only=True, help_text="Per request, not per token.")
+    coalesced_pico = serializers.IntegerField(
+        read_only=True, help_text="Per request: given another request's answer as it was written."
+    )
     effective_from = serializers.DateTimeField(read_only=True)
     created_at = serializers.DateTimeField(read_only=True)
 
@@ -47,6 +50,7 @@ class NewPriceSerializer(serializers.Serializer[PriceVersion]):
     cached_prompt_pico = serializers.IntegerField(min_value=0)
     completion_pico = serializers.IntegerField(min_value=0)
     prediction_hit_pico = serializers.IntegerField(min_value=0, default=0)
+    coalesced_pico = serializers.IntegerField(min_value=0, default=0)
     effective_from = serializers.DateTimeField(
         default=None, allow_null=True, help_text="Not before now; absent: at once."
     )
@@ -88,6 +92,7 @@ class PricesView(APIView):
             cached_prompt_pico=wanted["cached_prompt_pico"],
             completion_pico=wanted["completion_pico"],
             prediction_hit_pico=wanted["prediction_hit_pico"],
+            coalesced_pico=wanted["coalesced_pico"],
         )
         tenant = tenant_for(viewer, wanted["tenant"]) if wanted["tenant"] else None
         version = prices.set_price(

@@ -20,11 +20,11 @@ from tenants.rls import as_tenant
 
 
 class LineSerializer(serializers.Serializer[statements.Line]):
-    """Tokens, or hits, of one class of one model at one price."""
+    """Tokens, or answers, of one class of one model at one price."""
 
     model = serializers.CharField(source="model_name", read_only=True)
     token_class = serializers.CharField(
-        read_only=True, help_text="prompt, cached_prompt, completion or prediction_hit."
+        read_only=True, help_text="prompt, cached_prompt, completion, prediction_hit or coalesced."
     )
     unit = serializers.CharField(read_only=True, help_text="token or request.")
     quantity = serializers.IntegerField(read_only=True)
@@ -37,7 +37,9 @@ class SavingsSerializer(serializers.Serializer[statements.Savings]):
     """What each cache saved."""
 
     prediction_hits = serializers.IntegerField(read_only=True)
-    prediction_tokens = serializers.IntegerField(read_only=True)
+    coalesced_requests = serializers.IntegerField(read_only=True)
+    prediction_tokens = serializers.IntegerField(read_only=True, help_text="Of hits and coalesced answers.")
+    prediction_engine_ms = serializers.IntegerField(read_only=True)
     prediction_pico = serializers.IntegerField(read_only=True)
     prefix_tokens = serializers.IntegerField(read_only=True)
     prefix_pico = serializers.IntegerField(read_only=True)

@@ -29,7 +29,7 @@ from tenants.errors import NotFound
 from tenants.ids import TenantId
 from tenants.rls import as_tenant
 
-CACHE_RESULTS = ("hit", "miss", "bypass")
+CACHE_RESULTS = ("hit", "miss", "coalesced", "bypass")
 TENANT_PARAMETER = OpenApiParameter(
     "tenant", str, description="Slug or id. Operators may leave it out and see all; a key has only its own."
 )
@@ -69,7 +69,12 @@ class RequestSerializer(serializers.Serializer[reports.Request]):
     completion_tokens = serializers.IntegerField(read_only=True)
     tokens_source = serializers.CharField(read_only=True)
     avoided_prompt_tokens = serializers.IntegerField(read_only=True)
+    avoided_cached_prompt_tokens = serializers.IntegerField(read_only=True)
     avoided_completion_tokens = serializers.IntegerField(read_only=True)
+    avoided_engine_ms = serializers.FloatField(read_only=True)
+    source_id = serializers.UUIDField(
+        read_only=True, allow_null=True, help_text="Of a hit and of a coalesced answer: the request whose answer it is."
+    )
     price_version_id = serializers.UUIDField(read_only=True, allow_null=True)
     currency = serializers.CharField(read_only=True)
     amount_pico = serializers.IntegerField(read_only=True, allow_null=True, help_text="null: waits for a price.")
@@ -87,11 +92,18 @@ class SumsSerializer(serializers.Serializer[reports.Sums]):
     # REST framework takes fields out of the class, so the property of this name stays what it is
     errors = serializers.IntegerField(read_only=True)  # type: ignore[assignment]
     prediction_hits = serializers.IntegerField(read_only=True)
+    coalesced_requests = serializers.IntegerField(
+        read_only=True, help_text="Given another request's answer as it was written."
+    )
+    bypassed_requests = serializers.IntegerField(
+        read_only=True, help_text="Never looked up in the prediction cache; each request names its reason."
+    )
     prefix_hits = serializers.IntegerField(read_only=True, help_text="Requests with any warm prompt token.")
     prompt_tokens = serializers.IntegerField(read_only=True)
     cached_prompt_tokens = serializers.IntegerField(read_only=True)
     completion_tokens = serializers.IntegerField(read_only=True)
-    avoided_tokens = serializers.IntegerField(read_only=True)
+    avoided_tokens = serializers.IntegerField(read_only=True, help_text="By hits and coalesced answers.")
+    avoided_engine_ms = serializers.IntegerField(read_only=True, help_text="By the same: what engines worked on them.")
     amount_pico = serializers.IntegerField(read_only=True)
     saved_prediction_pico = serializers.IntegerField(read_only=True)
     saved_prefix_pico = serializers.IntegerField(read_only=True)

@@ -29,7 +29,7 @@ from tenants.rls import as_tenant
 
 ROWS = 50
 STATES = tuple(UsageRecord.State.values)
-CACHE_RESULTS = ("hit", "miss", "bypass")
+CACHE_RESULTS = ("hit", "miss", "coalesced", "bypass")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

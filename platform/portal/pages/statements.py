@@ -24,6 +24,7 @@ WORDS = {
     "cached_prompt": "Tokens in, warm",
     "completion": "Tokens out",
     "prediction_hit": "Answers from the prediction cache",
+    "coalesced": "Answers shared as they were written",
 }
 #: Months offered in the picker.
 MONTHS = 12

@@ -1,0 +1,48 @@
+"""Roll-ups tell keys, coalesced and bypassed requests apart. What was summed before has the key of all zeros."""
+
+from typing import ClassVar
+from uuid import UUID
+
+from django.db import migrations, models
+from django.db.migrations.operations.base import Operation
+
+from tenants.rls import disable_sql, enable_sql
+
+NO_KEY = UUID(int=0)
+ADDED = ("coalesced_requests", "bypassed_requests", "avoided_engine_ms")
+
+
+class Migration(migrations.Migration):
+    """Columns of the roll-ups, their uniqueness, and a table of bypasses that a tenant may read its own part of."""
+
+    dependencies: ClassVar = [("billing", "0005_avoided_and_coalesced")]
+    operations: ClassVar[list[Operation]] = [
+        migrations.AddField("usagerollup", "key_id", models.UUIDField(db_default=NO_KEY, default=NO_KEY)),
+        *[
+            migrations.AddField("usagerollup", name, models.PositiveBigIntegerField(db_default=0, default=0))
+            for name in ADDED
+        ],
+        migrations.AddConstraint(
+            "usagerollup",
+            models.UniqueConstraint(
+                fields=("starts_at", "tenant_id", "project_id", "key_id", "model_name"), name="rollup_once_per_key"
+            ),
+        ),
+        migrations.RemoveConstraint("usagerollup", "rollup_once"),
+        migrations.CreateModel(
+            name="BypassRollup",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("starts_at", models.DateTimeField()),
+                ("tenant_id", models.UUIDField()),
+                ("reason", models.CharField(max_length=64)),
+                ("requests", models.PositiveBigIntegerField(default=0)),
+            ],
+            options={
+                "constraints": [
+                    models.UniqueConstraint(fields=("tenant_id", "starts_at", "reason"), name="bypass_rollup_once")
+                ],
+            },
+        ),
+        migrations.RunSQL(enable_sql("billing_bypassrollup"), disable_sql("billing_bypassrollup")),
+    ]
