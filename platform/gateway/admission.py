@@ -46,6 +46,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     #: The most that it can cost until :meth:`Ticket.extend`; 0 where no budget asks.
     hold_pico: int
     answer_key: str | None
+    #: What the stored answer costs, which it holds instead where that is found.
+    hit_pico: int = 0
     limited: bool = True
 
 
@@ -169,7 +171,11 @@ class Admission:
 
     async def admit_unanswered(self, ticket: Ticket) -> None:
         """Take what a request needs beyond what a stored answer does. See :meth:`Ticket.miss`."""
-        if (ticket.plan.lines or ticket.plan.budgets) and not ticket.claim.runs:
+        claim = ticket.claim
+        if claim.sliced_pico:
+            self._slices.release(claim.counters, claim.sliced_pico)
+            claim.sliced_pico = 0
+        if (ticket.plan.lines or ticket.plan.budgets) and not claim.runs:
             await self._take(ticket, None, requests=0, again=True)
 
     def store(self, key: str, value: bytes, ttl_seconds: int) -> None:
@@ -256,24 +262,26 @@ class Admission:
         return True
 
     async def _take(self, ticket: Ticket, answer_key: str | None, *, requests: int, again: bool = False) -> None:
-        """Take a ticket's claim. What is found under the key, or was before, takes requests alone.
+        """Take a ticket's claim. What is found under the key, or was before, takes requests and its price alone.
 
         ``again``: it has asked Redis before, and waits for what is left of its time.
         """
         demand, plan = ticket.demand, ticket.plan
         runs = ticket.stored is None and demand.tokens > 0
-        counters = plan.counters(demand.request_id) if runs else ()
-        answer = self._ask(ticket, answer_key, counters, requests=requests, runs=runs)
+        held = demand.hold_pico if ticket.stored is None else demand.hit_pico
+        priced = held > 0 or (answer_key is not None and demand.hit_pico > 0)
+        counters = plan.counters(demand.request_id) if runs or priced else ()
+        answer = self._ask(ticket, answer_key, counters, held, requests=requests, runs=runs)
         try:
             outcome, which, kind, wait_ms, found, *owed = await (_within(answer, ticket.deadline) if again else answer)
         except RedisFailed as failure:
-            if runs and not isinstance(failure, RedisNotAsked):
+            if (runs or counters) and not isinstance(failure, RedisNotAsked):
                 self._end_later(plan, demand.request_id, 0)  # it may be admitted there when Redis goes on
-            self._take_here(ticket, counters, requests=requests, runs=runs)
+            self._take_here(ticket, counters, held, requests=requests, runs=runs)
             return
         except asyncio.CancelledError:
             # It may have been admitted, and nobody will settle it. Whether its tokens were taken is not known.
-            if runs and (counters or plan.leased):
+            if counters or (runs and plan.leased):
                 self._turns.tell_script(SETTLE, *_settling(plan, demand.request_id, 0, "0"))
             raise
         if outcome == EXCEEDED and not again and self._slices.give_back(counters):
@@ -282,10 +290,11 @@ class Admission:
         if outcome != ADMITTED:
             raise _refusal(plan, demand, outcome, which, kind, wait_ms)
         ticket.claim.owed = owed
+        held = held if found is None else demand.hit_pico
+        if counters and (found is None or held):
+            ticket.claim.counters, ticket.claim.held_pico = counters, held
+            self._slices.used(plan.keys, counters, held)
         if found is None:
-            if counters:
-                ticket.claim.counters, ticket.claim.held_pico = counters, demand.hold_pico
-                self._slices.used(plan.keys, counters, demand.hold_pico)
             self._claimed(ticket, runs=runs)
         elif isinstance(found, bytes):
             ticket.stored = found
@@ -296,7 +305,7 @@ class Admission:
                 await self._take(ticket, None, requests=0, again=True)
 
     def _ask(
-        self, ticket: Ticket, answer_key: str | None, counters: tuple[str, ...], *, requests: int, runs: bool
+        self, ticket: Ticket, answer_key: str | None, counters: tuple[str, ...], held: int, *, requests: int, runs: bool
     ) -> Answer:
         demand, plan = ticket.demand, ticket.plan
         keys = (plan.keys.limits, plan.keys.holds, *((answer_key,) if answer_key is not None else ()))
@@ -311,15 +320,16 @@ class Admission:
             min(demand.tokens, limits.MOST_TOKENS) if runs else 0,
             int(not demand.limited),
             self._renewal.lease_ms if runs else 0,
-            demand.hold_pico,
+            held,
+            demand.hit_pico,
             *plan.admit_arguments,
             *counters,
         )
 
-    def _take_here(self, ticket: Ticket, counters: tuple[str, ...], *, requests: int, runs: bool) -> None:
+    def _take_here(self, ticket: Ticket, counters: tuple[str, ...], held: int, *, requests: int, runs: bool) -> None:
         """Take a ticket's claim in this process. Raises RateLimited, Unavailable."""
         demand, plan = ticket.demand, ticket.plan
-        if counters and not self._slices.spend(counters, demand.hold_pico):
+        if counters and not self._slices.spend(counters, held):
             raise refusals.budget_unavailable(plan.budgets[0])
         taken = self._local.take(
             plan.lines,
@@ -331,11 +341,11 @@ class Admission:
             forced=not demand.limited,
         )
         if isinstance(taken, Refusal):
-            self._slices.release(counters, demand.hold_pico)
+            self._slices.release(counters, held)
             raise refusals.limited(taken.line, taken.kind, taken.wait_ms)
         claim = ticket.claim
         claim.owed, claim.local = taken, True
-        claim.counters, claim.sliced_pico = counters, demand.hold_pico if counters else 0
+        claim.counters, claim.sliced_pico = counters, held if counters else 0
         self._claimed(ticket, runs=runs)
 
     def _claimed(self, ticket: Ticket, *, runs: bool) -> None:

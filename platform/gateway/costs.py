@@ -53,10 +53,16 @@ class Allowance:
 
     @property
     def held_pico(self) -> int:
-        """What is held until now."""
+        """What is held until now: no less than what another request's answer costs, which it may be given."""
         rates = self.price.rates
         dearer = max(rates.prompt_pico, rates.cached_prompt_pico)
-        return self.prompt_tokens * dearer + self.paid_tokens * rates.completion_pico
+        asked = self.prompt_tokens * dearer + self.paid_tokens * rates.completion_pico
+        return max(asked, rates.prediction_hit_pico, rates.coalesced_pico)
+
+    @property
+    def hit_pico(self) -> int:
+        """What a stored answer costs."""
+        return self.price.rates.prediction_hit_pico
 
     def next_pico(self, streamed_tokens: int) -> int:
         """Return what to hold more (:meth:`Ticket.extend`) before further tokens are passed on; 0 while it lasts.
@@ -67,8 +73,9 @@ class Allowance:
         more = min(self.step_tokens, self.most_tokens - self.paid_tokens)
         if more <= 0 or 2 * left > self.step_tokens:
             return 0
+        before = self.held_pico
         self.paid_tokens += more
-        return more * self.price.rates.completion_pico
+        return self.held_pico - before
 
     def amount_pico(self, end: Metered) -> int:
         """Return what the request cost, exactly as its row will be rated."""

@@ -171,6 +171,7 @@ class Inference:
             tokens=costs.reserved_tokens(self._call, self._model, body_bytes),
             hold_pico=allowance.held_pico if allowance is not None else 0,
             answer_key=answer.redis_key if answer.readable else None,
+            hit_pico=allowance.hit_pico if allowance is not None else 0,
             limited=limited,
         )
         ticket = self._meter.ticket = await self._parts.admission.admit(demand)

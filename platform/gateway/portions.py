@@ -103,7 +103,7 @@ class Portions:
         """Take a portion, or none where the limits have not so much left."""
         requests, tokens = _size(plan, flow)
         keys = plan.keys
-        said = (2, keys.limits, keys.holds, keys.leases, keys.counters, "", requests, tokens, 0, 0, 0)
+        said = (2, keys.limits, keys.holds, keys.leases, keys.counters, "", requests, tokens, 0, 0, 0, 0)
         try:
             outcome, _, _, _, _, *owed = await self._turns.call(ADMIT, *said, *plan.admit_arguments)
             if outcome == ADMITTED:

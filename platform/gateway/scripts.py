@@ -85,8 +85,8 @@ end
 #: KEYS: limits, holds, and the stored answer where one is looked for.
 #: ARGV: what keys of leases and of counters begin with; the request's id; requests (0 or 1) and tokens it takes; 1 to
 #: take what does not fit of tokens and leases; how long its leases last in milliseconds, 0 for none; what it holds in
-#: pico-dollars; the number of limits; of each its field, requests, tokens and concurrency, ``-`` where unlimited; the
-#: names of counters.
+#: pico-dollars, and what it holds instead where an answer is found, 0 for nothing; the number of limits; of each its
+#: field, requests, tokens and concurrency, ``-`` where unlimited; the names of counters.
 #: Returns the outcome, the number of the limit or budget that refuses, what of a limit refuses (1 requests, 2 tokens,
 #: 3 concurrency), milliseconds until it will not, the stored answer (its size where it is larger than
 #: RIDE_ALONG_BYTES), and of each limit the requests and tokens owed, after what this request took.
@@ -98,19 +98,22 @@ ADMIT = Script.of(
     + f"""
 local leases, counters, request = ARGV[1], ARGV[2], ARGV[3]
 local cost, tokens, forced, lease = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6] == '1', tonumber(ARGV[7])
-local count = tonumber(ARGV[9])
-local budgets = 10 + 4 * count
+local held, count = ARGV[8], tonumber(ARGV[10])
+local budgets = 11 + 4 * count
 local answer = false
 if KEYS[3] then
     local bytes = redis.call('STRLEN', KEYS[3])
-    if bytes > 0 then -- what is only repeated takes a request and nothing else
-        tokens, lease, budgets = 0, 0, #ARGV + 1
+    if bytes > 0 then -- what is only repeated takes a request and its price, nothing else
+        tokens, lease, held = 0, 0, ARGV[9]
+        if held == '0' then
+            budgets = #ARGV + 1
+        end
         answer = bytes <= {RIDE_ALONG_BYTES} and redis.call('GET', KEYS[3]) or bytes
     end
 end
 local fields, packed = {{}}, {{}}
 for i = 1, count do
-    fields[i] = ARGV[6 + 4 * i]
+    fields[i] = ARGV[7 + 4 * i]
 end
 if count > 0 then
     packed = redis.call('HMGET', KEYS[1], unpack(fields))
@@ -123,8 +126,8 @@ local function refuse(by, which, ms)
     end
 end
 for i = 1, count do
-    local rate, flow = tonumber(ARGV[7 + 4 * i]), tonumber(ARGV[8 + 4 * i])
-    local together = tonumber(ARGV[9 + 4 * i])
+    local rate, flow = tonumber(ARGV[8 + 4 * i]), tonumber(ARGV[9 + 4 * i])
+    local together = tonumber(ARGV[10 + 4 * i])
     local requests, asked_at, spent, spent_at, flow_then = read(packed[i])
     set_back = set_back or asked_at > now or spent_at > now
     asked[i], used[i], figures[i] = 0, 0, flow or 0
@@ -163,11 +166,11 @@ if kind > 0 then
     outcome, which = {LIMITED}, line
 elseif budgets <= #ARGV and string.sub(redis.call('HGET', KEYS[2], request) or '', 1, 1) ~= '=' then
     settle(KEYS[2], counters, request, '0') -- what an earlier try of the same request held and never settled
-    local refused, by = hold(counters, ARGV[8], budgets)
+    local refused, by = hold(counters, held, budgets)
     if refused then
         outcome, which = refused, by
     else
-        redis.call('HSET', KEYS[2], request, ARGV[8] .. ' ' .. table.concat(ARGV, ' ', budgets))
+        redis.call('HSET', KEYS[2], request, held .. ' ' .. table.concat(ARGV, ' ', budgets))
     end
 end
 local reply = {{outcome, which, kind, wait, answer}}
@@ -176,7 +179,7 @@ for i = 1, count do
     if outcome == {ADMITTED} then
         asked[i] = asked[i] + cost * UNITS
         used[i] = math.min(used[i] + tokens * UNITS, MOST)
-        if lease > 0 and ARGV[9 + 4 * i] ~= '-' then
+        if lease > 0 and ARGV[10 + 4 * i] ~= '-' then
             redis.call('ZADD', leases .. fields[i], now + lease, request)
             redis.call('PEXPIRE', leases .. fields[i], lease)
         end

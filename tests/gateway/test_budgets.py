@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -21,6 +21,7 @@ from billing.holds import counter_name, counter_prefix, holds_key
 from billing.keeper import Keeper
 from billing.models import UsageRecord
 from billing.prices import DEMO_RATES
+from billing.rating import Rates
 from billing.records import End
 from gateway.costs import STEP_TOKENS, TEMPLATE_TOKENS
 from tenants import budgets
@@ -89,12 +90,12 @@ def held_pico(asked: dict[str, Any], new_tokens: int = MOST_NEW_TOKENS) -> int:
     return (len(orjson.dumps(asked)) + TEMPLATE_TOKENS) * 150_000 + new_tokens * 600_000
 
 
-async def budgeted(gateway: Gateway, limit_pico: int, *, priced: bool = True) -> Books:
+async def budgeted(gateway: Gateway, limit_pico: int, *, priced: bool = True, rates: Rates = DEMO_RATES) -> Books:
     """Give acme a hard budget, its model a price, and wait until the gateway knows both."""
 
     def make() -> Budget:
         if priced:
-            prices.set_price(SYSTEM, prices.ensure_price_book(), MODEL, DEMO_RATES)
+            prices.set_price(SYSTEM, prices.ensure_price_book(), MODEL, rates)
         return budgets.create(OPERATOR, Subject(tenant=gateway.world.acme.tenant), Terms(limit_pico=limit_pico))
 
     made = Books(gateway, await in_database(make))
@@ -142,6 +143,28 @@ async def test_of_two_hundred_at_once_a_budget_admits_exactly_those_that_fit(gat
     assert charged == 37 * CHARGED_PICO <= limit_pico
     assert books.holds() == {}
     assert books.left() == limit_pico - charged
+
+
+@pytest.mark.usefixtures("emptied")
+async def test_of_two_hundred_priced_hits_at_once_a_budget_admits_exactly_those_that_fit(gateway: Gateway) -> None:
+    hit_pico = 10**7
+    limit_pico = CHARGED_PICO + 37 * hit_pico + hit_pico // 2
+    books = await budgeted(gateway, limit_pico, rates=replace(DEMO_RATES, prediction_hit_pico=hit_pico))
+    await books.keep()
+    asked = {**HELLO, "max_tokens": MOST_NEW_TOKENS}
+    assert (await gateway.ask(asked)).answer_headers["x-cache"] == "miss"
+    await until(lambda: books.left() == limit_pico - CHARGED_PICO)
+    answers = await asyncio.gather(*[gateway.ask(asked) for _ in range(200)])
+    given = [answer for answer in answers if answer.status == 200]
+    refused = [answer for answer in answers if answer.status != 200]
+    assert len(given) == 37
+    assert {answer.answer_headers["x-cache"] for answer in given} == {"hit"}
+    assert {(answer.status, answer.error["code"]) for answer in refused} == {(429, "budget_exceeded")}
+    await until(lambda: books.left() == hit_pico // 2)
+    await books.keep()
+    charged = await in_database(lambda: UsageRecord.objects.aggregate(total=Sum("amount_pico"))["total"])
+    assert charged == CHARGED_PICO + 37 * hit_pico <= limit_pico
+    assert (books.holds(), books.left()) == ({}, limit_pico - charged)
 
 
 @pytest.mark.usefixtures("emptied")

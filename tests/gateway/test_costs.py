@@ -100,6 +100,14 @@ def test_a_prompt_is_held_at_the_dearer_of_its_prices() -> None:
     assert found.held_pico == 5 * (size + TEMPLATE_TOKENS)
 
 
+def test_no_less_is_held_than_another_requests_answer_costs() -> None:
+    rates = Rates(prompt_pico=1, cached_prompt_pico=1, completion_pico=1, prediction_hit_pico=650, coalesced_pico=700)
+    found, size = allowed({**HELLO, "stream": True, "max_tokens": 5_000}, rates=rates)
+    assert found is not None
+    assert (found.hit_pico, found.held_pico) == (650, 700)
+    assert found.next_pico(STEP_TOKENS) == size + TEMPLATE_TOKENS + 2 * STEP_TOKENS - 700 == found.held_pico - 700
+
+
 def test_nothing_is_held_where_no_hard_budget_asks_or_nothing_is_charged() -> None:
     call = schemas.parse(ENDPOINTS[CHAT], orjson.dumps(HELLO))
     for who in (doors.caller(), doors.caller(doors.budget(1, model_name="other"))):

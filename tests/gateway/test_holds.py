@@ -61,6 +61,49 @@ async def test_of_two_hundred_at_once_exactly_those_are_admitted_that_fit(redis:
     assert await left(redis, who) == 37 * 3 + 2 - 37 - 3
 
 
+@pytest.mark.parametrize("apart", [False, True])
+async def test_of_two_hundred_answers_found_at_once_exactly_those_are_given_that_fit(
+    redis: Redis, door: Doors, apart: bool
+) -> None:
+    gate, who = door(), await opened(redis, budget(37 * 3 + 2))
+    key = keyspace.redis_key(who, "prediction", "ab")
+    await redis.set(key, b"answer", ex=60)
+    other = door(cache_url=os.environ["REDIS_URL"]) if apart else gate
+    asked = [demand(who, hold_pico=3 if apart else 50, hit_pico=3, answer_key=key) for _ in range(200)]
+    answers = await asyncio.gather(*[tried(other, each) for each in asked])
+    admitted = [answer for answer in answers if isinstance(answer, Ticket)]
+    assert {ticket.stored for ticket in admitted} == {b"answer"}
+    assert all(isinstance(answer, BudgetExceeded) for answer in answers if not isinstance(answer, Ticket))
+    assert (len(admitted), await left(redis, who)) == (37, 2)
+    for ticket in admitted:
+        ticket.settle(tokens=0, amount_pico=3)
+    assert isinstance(await tried(gate, demand(who, hit_pico=3, hold_pico=3, answer_key=key)), BudgetExceeded)
+    assert await left(redis, who) == 2
+
+
+async def test_an_answer_that_cannot_be_used_gives_its_price_back_for_what_an_engine_takes(
+    redis: Redis, door: Doors
+) -> None:
+    gate, who = door(), await opened(redis, budget(100))
+    key = keyspace.redis_key(who, "prediction", "ab")
+    await redis.set(key, b"altered", ex=60)
+    ticket = await gate.admit(demand(who, hold_pico=98, hit_pico=3, answer_key=key))
+    assert (ticket.stored, await left(redis, who)) == (b"altered", 97)
+    await ticket.miss()
+    assert await left(redis, who) == 2
+    ticket.settle(tokens=1, amount_pico=90)
+    assert isinstance(await tried(gate, demand(who, hold_pico=11)), BudgetExceeded)
+    assert await left(redis, who) == 10
+
+
+async def test_an_answer_that_costs_nothing_asks_no_budget(redis: Redis, door: Doors) -> None:
+    gate, who = door(), await opened(redis, budget(0))
+    key = keyspace.redis_key(who, "prediction", "ab")
+    await redis.set(key, b"answer", ex=60)
+    assert (await gate.admit(demand(who, hold_pico=3, answer_key=key))).stored == b"answer"
+    assert await left(redis, who) == 0
+
+
 @asynccontextmanager
 async def process(who: Caller, **changes: Any) -> AsyncIterator[tuple[asyncio.subprocess.Process, asyncio.Task[int]]]:
     """Run a process that admits, and what it says."""
