@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib.auth.views import LogoutView
 from django.urls import URLPattern, path
 
-from portal.pages import audit, fleet, key, keys, limits, prices, requests, statements, tenants, usage
+from portal.pages import audit, cache, fleet, key, keys, limits, prices, requests, statements, tenants, usage
 from portal.pages.sign_in import SignInView
 
 app_name = "portal"
@@ -39,6 +39,10 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:slug>/limits/<uuid:limit>/remove/", limits.remove_limit, name="limit-remove"),
     path("tenants/<slug:slug>/budgets/set/", limits.set_budget, name="budget-set"),
     path("tenants/<slug:slug>/budgets/<uuid:budget>/archive/", limits.archive_budget, name="budget-archive"),
+    path("tenants/<slug:slug>/cache/", cache.index, name="cache"),
+    path("tenants/<slug:slug>/cache/set/", cache.set_setting, name="cache-set"),
+    path("tenants/<slug:slug>/cache/<uuid:setting>/remove/", cache.remove_setting, name="cache-remove"),
+    path("tenants/<slug:slug>/cache/purge/", cache.purge, name="cache-purge"),
     path("tenants/<slug:slug>/policy/", tenants.policy, name="policy"),
     path("tenants/<slug:slug>/state/", tenants.set_state, name="tenant-state"),
     path("tenants/<slug:slug>/audit/", audit.of_tenant, name="tenant-audit"),

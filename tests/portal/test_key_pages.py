@@ -32,7 +32,11 @@ def test_a_key_is_changed_and_the_list_says_so(world: World, signed_in: SignIn) 
     answer = browser.post(f"{PAGES}{key.id}/change/", form)
     assert (answer.status_code, answer.headers["Location"]) == (302, PAGES)
     key.refresh_from_db()
-    assert (key.name, key.scopes, key.allowed_models) == ("office", ["inference"], ["tiny-chat", "other"])
+    assert (key.name, key.scopes, key.allowed_models) == (
+        "office",
+        ["inference", "cache:read", "cache:write"],
+        ["tiny-chat", "other"],
+    )
     assert key.allowed_networks == ["192.0.2.0/24", "2001:db8::1/128"]
     assert key.expires_at is not None
     assert abs(key.expires_at - timezone.now() - timedelta(days=30)) < timedelta(minutes=1)

@@ -22,9 +22,11 @@ from tenants.rls import as_tenant
 
 #: What a member may give a key, as the form offers it.
 CHOICES = {
-    "inference": ("inference", "management:read"),
-    "inference-only": ("inference",),
-    "manage": ("inference", "management:read", "management:write"),
+    "inference": keys.DEFAULT_SCOPES,
+    "inference-only": ("inference", "cache:read", "cache:write"),
+    "store-nothing": ("inference", "cache:read", "management:read"),
+    "no-cache": ("inference", "management:read"),
+    "manage": keys.SCOPES,
 }
 LONGEST_NAME = 200
 MOST_SHOWN = 500

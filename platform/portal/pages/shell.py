@@ -123,6 +123,7 @@ def tenant_links(tenant: Tenant) -> tuple[Link, ...]:
         ("statement", "Statement", "statement", "portal:statement"),
         ("keys", "Keys", "keys", "portal:keys"),
         ("limits", "Limits and budgets", "limits", "portal:limits"),
+        ("cache", "Prediction cache", "cache", "portal:cache"),
         ("policy", "Policy", "policy", "portal:policy"),
         ("tenant-audit", "Audit", "audit", "portal:tenant-audit"),
     )

@@ -24,7 +24,9 @@ from tenants.ids import TenantId
 from tenants.models import Tenant, TenantPolicy
 from tenants.rls import as_tenant
 
-NUMBERS = ("cache_ttl_seconds", "salt_epoch")
+NUMBERS = ("cache_ttl_seconds", "cache_entry_bytes", "cache_quota_bytes", "salt_epoch")
+#: Of these an empty field is unlimited.
+BOUNDS = ("cache_writes_per_minute",)
 CHOICES = {"cache_mode": TenantPolicy.CacheMode, "cache_scope": TenantPolicy.Scope}
 #: Versions of the policy shown.
 LAST_VERSIONS = 20
@@ -103,13 +105,15 @@ def _row(tenant: Tenant, sums: Sums, requests: int, period: periods.Period) -> d
 
 
 def _asked(request: HttpRequest) -> dict[str, Any]:
-    """Read the form. Raises BadName for what is not a number where one belongs; an empty one changes nothing."""
+    """Read the form. Raises BadName for what is not a number where one belongs; an empty one only lifts bounds."""
     asked: dict[str, Any] = {name: posted(request, name) for name in CHOICES if name in request.POST}
-    for name in NUMBERS:
+    for name in (*NUMBERS, *BOUNDS):
         text = posted(request, name)
         if not text:
+            if name in BOUNDS and name in request.POST:
+                asked[name] = None
             continue
-        if not (text.isascii() and text.isdigit() and len(text) <= 10):
+        if not (text.isascii() and text.isdigit() and len(text) <= 15):
             raise BadName(name, text, "a whole number")
         asked[name] = int(text)
     return asked

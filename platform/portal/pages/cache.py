@@ -1,0 +1,139 @@
+"""The prediction cache of a tenant: what it keeps, what is otherwise for projects and keys, and purging it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from uuid import UUID
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import redirect
+from django.views.decorators.http import require_GET, require_POST
+
+from portal import bounds
+from portal.access import Viewer, tenant_for
+from portal.bounds import Named
+from portal.errors import NotForYou
+from portal.pages.shell import page, show
+from portal.queries import posted
+from tenants import cache_settings, purges, registry
+from tenants.cache_settings import LARGEST, Terms
+from tenants.errors import BadName, NotAllowed, NotFound
+from tenants.ids import TenantId
+from tenants.models import ApiKey, Project, Tenant, TenantPolicy
+from tenants.rls import as_tenant
+
+MOST_SHOWN = 200
+
+
+@require_GET
+@page
+def index(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
+    """Show what is in force, and forms to whoever may change it."""
+    tenant = tenant_for(viewer, slug)
+    with as_tenant(TenantId(tenant.id)):
+        live = ApiKey.objects.filter(tenant=tenant, revoked_at=None, rotated_to=None)
+        context = {
+            "policy": registry.policy_of(tenant),
+            "settings": list(bounds.cache_settings_of(tenant).order_by("-id")[:MOST_SHOWN]),
+            "projects": list(Project.objects.filter(tenant=tenant, archived_at=None).order_by("slug")),
+            "keys": list(live.order_by("name")[:MOST_SHOWN]),
+            "models": bounds.models_of(tenant),
+        }
+    context |= {"may_set": bounds.may_set_any(viewer, tenant), "modes": TenantPolicy.CacheMode.values}
+    return show(request, viewer, "portal/cache.html", context, active="cache", tenant=tenant)
+
+
+@require_POST
+@page
+def set_setting(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponseRedirect:
+    """Set the cache of a project or key in place of what it has."""
+    tenant = tenant_for(viewer, slug)
+
+    def change() -> str:
+        terms = Terms(mode=posted(request, "mode"), **{name: _whole(name, posted(request, name)) for name in LARGEST})
+        subject = bounds.subject(viewer, tenant, _named(posted(request, "for"), ("project", "key")))
+        cache_settings.set_setting(viewer.actor, subject, terms)
+        return "Saved. Every gateway follows within a second."
+
+    return _told(request, tenant, change)
+
+
+@require_POST
+@page
+def remove_setting(request: HttpRequest, viewer: Viewer, slug: str, setting: UUID) -> HttpResponseRedirect:
+    """Leave all as it is one level up."""
+    tenant = tenant_for(viewer, slug)
+    found = bounds.cache_settings_of(tenant).filter(id=setting).first()
+    if found is None:
+        raise NotFound("cache setting", str(setting))
+
+    def change() -> str:
+        bounds.require(viewer, found)
+        cache_settings.remove(viewer.actor, found)
+        return "The setting is removed, everywhere within a second."
+
+    return _told(request, tenant, change)
+
+
+@require_POST
+@page
+def purge(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponseRedirect:
+    """Purge everything, or what is stored of a model, a key or a request."""
+    tenant = tenant_for(viewer, slug)
+
+    def change() -> str:
+        bounds.require_any(viewer, tenant)
+        what = posted(request, "what")
+        request_id = _request_id(posted(request, "request")) if what == "request" else None
+        whole = what in {"everything", "request"}
+        named = Named() if whole else _named(what, ("model", "key"))
+        purges.purge(viewer.actor, tenant, bounds.purge_target(tenant, named, request_id))
+        return "Purged. No gateway gives these answers after a second."
+
+    return _told(request, tenant, change)
+
+
+def _told(request: HttpRequest, tenant: Tenant, change: Callable[[], str]) -> HttpResponseRedirect:
+    """Make a change and say what became of it."""
+    try:
+        messages.success(request, change())
+    except BadName as error:
+        messages.error(request, f"Nothing was changed: {error.kind} {error.name!r}, allowed is {error.allowed}.")
+    except NotAllowed as error:
+        messages.error(request, f"Nothing was changed: the {error.kind} {error.name} is {error.state}.")
+    except NotForYou as error:
+        messages.error(request, f"Nothing was changed. {error.who}")
+    return redirect("portal:cache", slug=tenant.slug)
+
+
+def _named(text: str, kinds: tuple[str, ...]) -> Named:
+    """Read ``project:<slug>``, ``key:<id>`` or ``model:<name>``. Raises BadName."""
+    kind, _, name = text.partition(":")
+    if kind in kinds and name:
+        if kind == "key":
+            with suppress(ValueError):
+                return Named(key=UUID(name))
+        elif kind == "project":
+            return Named(project=name)
+        else:
+            return Named(model=name)
+    raise BadName("choice", text[:64], " or ".join(kinds))
+
+
+def _request_id(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise BadName("request", text[:64], "the id of a request, a UUIDv7") from None
+
+
+def _whole(name: str, text: str) -> int | None:
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 15):
+        raise BadName(
+            name, text[:64], f"a whole number from 0 to {LARGEST[name]}, or nothing for as it is one level up"
+        )
+    return int(text)

@@ -1,0 +1,130 @@
+"""The page of the prediction cache: what it tells, and who may set and purge there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from django.test import Client
+
+from tenants import cache_settings, keys, registry
+from tenants.cache_settings import Terms
+from tenants.ids import new_id
+from tenants.models import ApiKey, AuditEntry, CachePurge, CacheSetting, Membership, User
+from tenants.subjects import Subject
+from tests.portal import world as worlds
+from tests.portal.world import World
+
+SignIn = Callable[[User], Client]
+PAGE = "/portal/tenants/acme/cache/"
+
+
+def test_an_owner_sets_and_removes_what_is_otherwise_for_a_project(world: World, signed_in: SignIn) -> None:
+    browser = signed_in(world.acme.owner)
+    browser.post(f"{PAGE}set/", {"for": "project:default", "mode": "all", "ttl_seconds": "60"})
+    setting = CacheSetting.objects.get()
+    assert cache_settings.terms_of(setting) == Terms(mode="all", ttl_seconds=60)
+    shown = browser.get(PAGE).content.decode()
+    assert f'data-testid="setting-{setting.id}"' in shown
+    assert "deterministic answers" in shown
+    browser.post(f"{PAGE}{setting.id}/remove/")
+    assert not CacheSetting.objects.exists()
+
+
+def test_whoever_may_purges_everything_a_model_a_key_or_a_request(world: World, signed_in: SignIn) -> None:
+    source = new_id()
+    browser = signed_in(world.acme.owner)
+    for form in (
+        {"what": f"model:{worlds.MODEL}", "request": ""},
+        {"what": f"key:{world.acme.key.id}"},
+        {"what": "request", "request": str(source)},
+    ):
+        assert "Purged" in browser.post(f"{PAGE}purge/", form, follow=True).content.decode()
+    signed_in(world.operator).post(f"{PAGE}purge/", {"what": "everything"})
+    assert list(CachePurge.objects.order_by("id").values_list("model_name", "key_id", "request_id")) == [
+        (worlds.MODEL, None, None),
+        ("", world.acme.key.id, None),
+        ("", None, source),
+        ("", None, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "form"),
+    [
+        ("set/", {"for": "project:default"}),
+        ("set/", {"for": "tenant", "mode": "off"}),
+        ("set/", {"for": "project:default", "ttl_seconds": "long"}),
+        ("purge/", {}),
+        ("purge/", {"what": "request", "request": "x"}),
+        ("purge/", {"what": "key:x"}),
+    ],
+)
+def test_what_cannot_be_read_is_told_and_changes_nothing(
+    world: World, signed_in: SignIn, path: str, form: dict[str, str]
+) -> None:
+    answer = signed_in(world.operator).post(f"{PAGE}{path}", form, follow=True)
+    assert "Nothing was changed" in answer.content.decode()
+    assert not CacheSetting.objects.exists()
+    assert not CachePurge.objects.exists()
+
+
+def test_a_viewer_looks_and_changes_nothing(world: World, signed_in: SignIn) -> None:
+    Membership.objects.filter(user=world.acme.owner).update(role=Membership.Role.VIEWER)
+    browser = signed_in(world.acme.owner)
+    assert "<select" not in browser.get(PAGE).content.decode()
+    for path, form in (("set/", {"for": "project:default", "mode": "off"}), ("purge/", {"what": "everything"})):
+        assert "Nothing was changed" in browser.post(f"{PAGE}{path}", form, follow=True).content.decode()
+    assert not CacheSetting.objects.exists()
+    assert not CachePurge.objects.exists()
+
+
+def test_a_stranger_finds_no_cache_to_set_or_purge(world: World, signed_in: SignIn) -> None:
+    subject = Subject(tenant=world.acme.tenant, project=world.acme.project)
+    setting = cache_settings.set_setting(worlds.OPERATOR, subject, Terms(mode="off"))
+    browser, before = signed_in(world.globex.owner), AuditEntry.objects.count()
+    for path, form in (
+        ("acme/cache/set/", {"for": "project:default", "mode": "all"}),
+        ("acme/cache/purge/", {"what": "everything"}),
+        (f"acme/cache/{setting.id}/remove/", {}),
+        (f"globex/cache/{setting.id}/remove/", {}),
+        ("globex/cache/set/", {"for": f"key:{world.acme.key.id}", "mode": "off"}),
+        ("globex/cache/purge/", {"what": f"key:{world.acme.key.id}"}),
+    ):
+        assert browser.post(f"/portal/tenants/{path}", form).status_code == 404, path
+    assert browser.get(PAGE).status_code == 404
+    assert AuditEntry.objects.count() == before
+
+
+def test_a_form_without_its_token_purges_nothing(world: World) -> None:
+    browser = Client(enforce_csrf_checks=True)
+    browser.force_login(world.acme.owner)
+    assert browser.post(f"{PAGE}purge/", {"what": "everything"}).status_code == 403
+    assert not CachePurge.objects.exists()
+
+
+def test_an_operator_bounds_the_cache_of_a_tenant(world: World, signed_in: SignIn) -> None:
+    browser = signed_in(world.operator)
+    path = "/portal/tenants/acme/policy/"
+    browser.post(
+        path, {"cache_entry_bytes": "4096", "cache_quota_bytes": "1099511627776", "cache_writes_per_minute": "7"}
+    )
+    policy = registry.policy_of(world.acme.tenant)
+    assert (policy.cache_entry_bytes, policy.cache_quota_bytes, policy.cache_writes_per_minute) == (4096, 1 << 40, 7)
+    browser.post(path, {"cache_writes_per_minute": "", "cache_ttl_seconds": "2592001"})
+    assert registry.policy_of(world.acme.tenant) == policy
+    browser.post(path, {"cache_writes_per_minute": ""})
+    assert registry.policy_of(world.acme.tenant).cache_writes_per_minute is None
+
+
+def test_a_new_key_may_use_the_cache_unless_it_is_made_without(world: World, signed_in: SignIn) -> None:
+    browser = signed_in(world.acme.owner)
+    for choice in ("inference", "no-cache", "store-nothing"):
+        browser.post("/portal/tenants/acme/keys/create/", {"name": choice, "scopes": choice, "project": "default"})
+    assert {
+        key.name: tuple(key.scopes) for key in ApiKey.objects.exclude(id__in=[world.acme.key.id, world.globex.key.id])
+    } == {
+        "inference": keys.DEFAULT_SCOPES,
+        "no-cache": ("inference", "management:read"),
+        "store-nothing": ("inference", "cache:read", "management:read"),
+    }
