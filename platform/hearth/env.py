@@ -102,6 +102,13 @@ SETTINGS: tuple[Setting, ...] = (
         "listen. Loopback, because an engine has no TLS; a second node names its address in the private network.",
     ),
     Setting(
+        name="HEARTH_LINK_PORT",
+        default="0",
+        doc="First TCP port on which a gateway process lets those of other hosts follow its answers, on "
+        "HEARTH_NODE_ADDRESS; each process takes the first free one of 32. 0: any port, for networks without a "
+        "firewall inside. On loopback none is opened.",
+    ),
+    Setting(
         name="HEARTH_POOL",
         default="",
         doc="Pool that this node joins when it is new. Empty: `local-cpu` or `local-gpu`, by its kind.",
@@ -296,6 +303,16 @@ SETTINGS: tuple[Setting, ...] = (
         default="127.0.0.1,localhost,[::1]",
         doc="Host names the portal answers to, comma separated. Loopback, like HEARTH_HOST.",
     ),
+    Setting(
+        name="HEARTH_AUDIT_VICTIM_KEY",
+        default="",
+        doc="API key of the tenant whose prompts `hearth audit-isolation` tries to tell. Empty: tenants of its own.",
+    ),
+    Setting(
+        name="HEARTH_AUDIT_ATTACKER_KEY",
+        default="",
+        doc="API key of the tenant that tries to. Empty: tenants of its own.",
+    ),
 )
 
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
@@ -361,6 +378,12 @@ def agent_sockets_dir(data: Path) -> Path:
     """Return the folder of this instance's agent's own sockets. Not inside the other, which the servers' user has."""
     found = sockets_dir(data)
     return found.with_name(f"{found.name}-agent")
+
+
+def gateway_sockets_dir(data: Path) -> Path:
+    """Return the folder where this instance's gateways listen to each other."""
+    found = sockets_dir(data)
+    return found.with_name(f"{found.name}-gateway")
 
 
 def _number(name: str, kind: Callable[[str], Number], minimum: Number) -> Number:

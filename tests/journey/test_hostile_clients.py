@@ -12,7 +12,9 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -270,6 +272,44 @@ def token(instance: Instance) -> str:
     admin = instance.up["admin"]
     credentials = {"username": admin["username"], "password": admin["password"], "name": "schemathesis"}
     return str(request(f"{instance.management}/tokens", "", credentials).json()["secret"])
+
+
+def audited(instance: Instance, file: Path, **environment: str) -> tuple[int, Any]:
+    """Audit with few pairs; return the exit status and what it wrote. Few pairs say nothing certain about times."""
+    asked = replace(instance, environment=instance.environment | environment)
+    ran = asked.hearth("audit-isolation", "--pairs", "10", "--prefix-words", "120", "--json", str(file))
+    assert file.is_file(), ran.stderr
+    return ran.returncode, json.loads(file.read_text())
+
+
+def broken(document: Any) -> list[str]:
+    return [check["name"] for check in document["checks"] if not check["holds"]]
+
+
+def test_an_audit_sees_no_answer_or_token_of_another_tenant_and_leaves_nothing_open(
+    simulated: Instance, tmp_path: Path
+) -> None:
+    status, document = audited(simulated, tmp_path / "audit.json")
+    assert broken(document) == []
+    assert len(document["checks"]) == 7
+    assert (status, document["outcome"]) in {(0, "isolated"), (4, "inconclusive")}
+    assert {len(cache["audit_pairs"]) for cache in document["caches"].values()} == {10}
+    tenants = {each["slug"]: each for each in simulated.operator("/tenants").json()["data"]}
+    made = [slug for slug in tenants if slug in document["accounts"]]
+    assert len(made) == 4
+    assert {tenants[slug]["state"] for slug in made} == {"archived"}
+    assert tenants["acme"]["state"] == "active"
+
+
+def test_an_audit_against_two_keys_that_share_a_cache_finds_the_leak(simulated: Instance, tmp_path: Path) -> None:
+    key = simulated.key("acme")
+    status, document = audited(
+        simulated, tmp_path / "audit.json", HEARTH_AUDIT_VICTIM_KEY=key, HEARTH_AUDIT_ATTACKER_KEY=key
+    )
+    assert (status, document["outcome"]) == (3, "leak")
+    found = broken(document)
+    assert [name.split(":")[0] for name in found[:2]] == ["prediction cache", "prefix cache"]
+    assert "no header, salt, session or user changes that" in found
 
 
 def test_no_secret_is_in_logs_metrics_or_errors(simulated: Instance) -> None:

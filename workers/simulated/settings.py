@@ -10,6 +10,8 @@ from workers.simulated.faults import Faults
 
 #: The release whose behaviour is simulated.
 VLLM_VERSION = "0.32.0"
+#: A warm prefix is worth something, as on a real device: 10 ms for a thousand tokens.
+PREFILL_TOKENS_PER_SECOND = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +94,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--block-size", type=int, default=32)
     parser.add_argument("--num-gpu-blocks-override", type=int, default=32768, help="KV cache capacity")
     parser.add_argument("--max-num-seqs", type=int, default=128)
-    parser.add_argument("--prefill-tokens-per-second", type=float, default=0, help="0: no delay")
+    parser.add_argument(
+        "--prefill-tokens-per-second", type=float, default=PREFILL_TOKENS_PER_SECOND, help="0: no delay"
+    )
     parser.add_argument("--decode-tokens-per-second", type=float, default=0, help="per sequence; 0: no delay")
     parser.add_argument("--import-seconds", type=float, default=0, help="of a start; a zygote spends them beforehand")
     parser.add_argument("--startup-seconds", type=float, default=0, help="of every start, after the imports")

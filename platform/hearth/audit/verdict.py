@@ -1,0 +1,60 @@
+"""What an audit says: isolated, a leak, or nothing at all."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from hearth.audit.exact import Check
+from hearth.audit.prompts import CacheName
+from hearth.audit.separation import Separation
+
+Outcome = Literal["isolated", "leak", "inconclusive"]
+#: Beside those of the `hearth` command: 0 done, 1 it could not be done, 2 wrong arguments.
+EXIT_STATUS: dict[Outcome, int] = {"isolated": 0, "leak": 3, "inconclusive": 4}
+#: What the upper bound of the AUC may be, from so many pairs on.
+TARGET_BOUND = 0.52
+TARGET_PAIRS = 10_000
+#: What the same audit must reach against one's own cache.
+CONTROL_AUC = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What the timings of one cache say. ``prompt_tokens``: of one prompt."""
+
+    cache: CacheName
+    audit: Separation
+    control: Separation
+    prompt_tokens: int
+    broken: int
+
+    @property
+    def allowed(self) -> float:
+        """Return the bound that so many pairs must reach."""
+        return allowed_bound(self.audit.pairs)
+
+    @property
+    def works(self) -> bool:
+        """Say whether the audit sees a cache that is there."""
+        return self.control.auc >= CONTROL_AUC
+
+    @property
+    def outcome(self) -> Outcome:
+        if self.audit.bound > self.allowed and self.audit.excludes_chance:
+            return "leak"
+        return "isolated" if self.works and self.audit.bound <= self.allowed else "inconclusive"
+
+
+def allowed_bound(pairs: int) -> float:
+    """Return TARGET_BOUND, or for fewer pairs what they allow: intervals narrow with the root of their number."""
+    return 0.5 + (TARGET_BOUND - 0.5) * math.sqrt(TARGET_PAIRS / min(pairs, TARGET_PAIRS))
+
+
+def outcome(findings: tuple[Finding, ...], checks: tuple[Check, ...]) -> Outcome:
+    """Return the worst of all. One exact check that fails is a leak, whatever the timings say."""
+    found = {finding.outcome for finding in findings}
+    if "leak" in found or not all(check.holds for check in checks):
+        return "leak"
+    return "inconclusive" if "inconclusive" in found else "isolated"

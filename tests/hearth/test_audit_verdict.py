@@ -1,0 +1,115 @@
+"""When an audit says isolated, a leak, or nothing; and whose keys it takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hearth.audit.accounts import KeyFiles, given
+from hearth.audit.errors import AuditFailed
+from hearth.audit.exact import Check, of_pairs, own_tokens
+from hearth.audit.line import Answer, Line
+from hearth.audit.separation import Separation
+from hearth.audit.timing import Pair
+from hearth.audit.verdict import Finding, Outcome, allowed_bound, outcome
+
+HOLDS = Check(name="it holds", tried=3)
+BROKEN = Check(name="it holds", tried=3, against=("once it did not",))
+NO_FILES = KeyFiles(victim=None, attacker=None)
+
+
+def separation(auc: float, reach: float, pairs: int = 10_000) -> Separation:
+    return Separation(pairs=pairs, auc=auc, lower=auc - reach, upper=auc + reach, distance=0.0, p_value=1.0)
+
+
+def finding(audit: Separation, control_auc: float = 0.99) -> Finding:
+    control = separation(control_auc, 0.01)
+    return Finding(cache="prefix", audit=audit, control=control, prompt_tokens=1000, broken=0)
+
+
+@pytest.mark.parametrize(
+    ("audit", "control_auc", "said"),
+    [
+        (separation(0.505, 0.011), 0.99, "isolated"),
+        (separation(0.495, 0.011), 0.95, "isolated"),
+        (separation(0.505, 0.011), 0.949, "inconclusive"),
+        (separation(0.51, 0.0105), 0.99, "inconclusive"),
+        (separation(0.53, 0.011), 0.99, "leak"),
+        (separation(0.47, 0.011), 0.99, "leak"),
+        (separation(0.53, 0.011), 0.6, "leak"),
+        (separation(0.52, 0.08, pairs=400), 0.99, "isolated"),
+        (separation(0.62, 0.08, pairs=400), 0.99, "leak"),
+    ],
+)
+def test_a_cache_is_judged_by_its_bound_and_its_control(audit: Separation, control_auc: float, said: Outcome) -> None:
+    assert finding(audit, control_auc).outcome == said
+
+
+@pytest.mark.parametrize(("pairs", "bound"), [(10, 1.1325), (100, 0.7), (400, 0.6), (10_000, 0.52), (40_000, 0.52)])
+def test_fewer_pairs_allow_a_wider_bound_and_more_no_narrower_one(pairs: int, bound: float) -> None:
+    assert allowed_bound(pairs) == pytest.approx(bound, abs=1e-4)
+
+
+def test_one_broken_check_is_a_leak_whatever_the_times_say() -> None:
+    quiet, deaf = finding(separation(0.5, 0.01)), finding(separation(0.5, 0.01), 0.5)
+    assert outcome((quiet,), (HOLDS,)) == "isolated"
+    assert outcome((quiet, deaf), (HOLDS,)) == "inconclusive"
+    assert outcome((quiet,), (HOLDS, BROKEN)) == "leak"
+    assert outcome((deaf,), (BROKEN,)) == "leak"
+
+
+def answer(*, x_cache: str = "miss", answer_id: str = "", cached_tokens: int = 0) -> Answer:
+    return Answer(
+        status=200,
+        first_byte_us=1.0,
+        x_cache=x_cache,
+        answer_id=answer_id,
+        prompt_tokens=100,
+        cached_tokens=cached_tokens,
+    )
+
+
+@pytest.mark.parametrize(
+    ("given_to_attacker", "holds"),
+    [
+        (answer(answer_id="b"), True),
+        (answer(answer_id="b", cached_tokens=16), True),
+        (answer(answer_id="b", cached_tokens=32), False),
+        (answer(answer_id="a"), False),
+        (answer(answer_id="b", x_cache="hit"), False),
+        (answer(answer_id="b", x_cache="coalesced"), False),
+    ],
+)
+def test_an_answer_or_a_token_of_the_victims_breaks_the_check(given_to_attacker: Answer, holds: bool) -> None:
+    """Sixteen tokens are the template's: a prompt that nobody sent shows them too."""
+    pair = Pair(
+        victim=answer(answer_id="a"),
+        cached=given_to_attacker,
+        fresh=answer(answer_id="c", cached_tokens=16),
+        cached_first=True,
+        connection=0,
+    )
+    assert of_pairs("prefix", [pair], own_tokens([pair])).holds is holds
+
+
+def test_keys_come_from_files_or_the_environment_and_both_are_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert given(NO_FILES) is None
+    monkeypatch.setenv("HEARTH_AUDIT_VICTIM_KEY", "hk_victim")
+    with pytest.raises(AuditFailed):
+        given(NO_FILES)
+    file = tmp_path / "attacker"
+    with pytest.raises(AuditFailed):
+        given(KeyFiles(victim=None, attacker=file))
+    file.write_text("hk_attacker\n")
+    found = given(KeyFiles(victim=None, attacker=file))
+    assert found is not None
+    assert (found.victim, found.attacker, found.made) == ("hk_victim", "hk_attacker", ())
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:8080/v1", "ftp://host/v1", "http://"])
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(AuditFailed):
+        Line(address, "hk_key")
