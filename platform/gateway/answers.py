@@ -1,4 +1,7 @@
-"""What the prediction cache may do for one request: what its answer is called, whether it is looked for, and kept."""
+"""What the prediction cache may do for one request: what its answer is called, whether it is looked for, and kept.
+
+And what is told of it: ``x-cache``, ``x-cache-reason``, ``x-cache-switch``, ``age``, ``cache-status`` (RFC 9211).
+"""
 
 from __future__ import annotations
 
@@ -7,54 +10,74 @@ from collections.abc import Mapping
 from uuid import UUID
 
 import msgspec
+from django.conf import settings
 
-from caching import fingerprint
+from caching import bypass, fingerprint
+from caching.bypass import Bypass
 from caching.entry import Entry, decode, encode
 from catalogue.registry import ServedModel
+from gateway import cache_control
+from gateway.cache_control import Wishes
+from gateway.messages import Headers
 from gateway.schemas import Call
+from gateway.wire import media
 from gateway.wire.usage import Usage
 from tenants import keyspace
 from tenants.snapshot import Caller
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an answer is kept: its name in the caller's scope, None when it may not be kept, and why."""
+    """What may be done: ``name`` is the answer's in the caller's scope, None when it is neither read nor kept."""
 
     name: bytes | None
     redis_key: str | None
-    bypass: fingerprint.Bypass | None
+    #: Why it may not be read; None when it may.
+    bypass: Bypass | None
+    #: Once it is whole it may be kept.
+    writable: bool
+    #: It is answered from the cache or not at all.
+    only_if_cached: bool
+    max_age_seconds: int | None
 
     @property
     def readable(self) -> bool:
-        """``no-cache`` asks for a fresh answer, which is then kept."""
+        """Say whether a stored answer may be given."""
         return self.name is not None and self.bypass is None
 
 
 def of(caller: Caller, call: Call, model: ServedModel, headers: Mapping[str, str]) -> Answer:
-    """Return what the cache may do for a request."""
-    if call.wire.keeps == "never" or (call.wire.keeps == "whole" and call.stream):
-        return Answer(name=None, redis_key=None, bypass="endpoint")
-    bypass = fingerprint.bypass_reason(
-        call.body,
-        caller.cache.mode,
-        headers.get("cache-control", ""),
-        always_deterministic=call.wire.deterministic,
-    )
-    if bypass not in {None, "no-cache"}:
-        return Answer(name=None, redis_key=None, bypass=bypass)
+    """Return what the cache may do for a request. Raises BadRequest for an ``x-prediction-cache`` it does not know."""
+    wish = cache_control.wishes(headers)
+    barred = _barred(caller, call, wish)
+    if barred is not None:
+        return _beside(barred, wish)
+    unread = _unread(caller, wish)
+    writable = caller.cache.may_write and wish.switch != "read"
+    if unread is not None and not writable:
+        return _beside(unread, wish)
+    canonical = fingerprint.canonical(call.body, call.wire.ignored)
+    if settings.MEDIA_DOMAINS and b'url"' in canonical and media.fetches(call.body):
+        return _beside("media", wish)
     name = keyspace.prediction_mac(
         caller,
         fingerprint.FORMAT,
         call.endpoint.encode(),
         model.digest.encode(),
-        fingerprint.canonical(call.body),
+        canonical,
     )
-    return Answer(name=name, redis_key=keyspace.redis_key(caller, "prediction", name.hex()), bypass=bypass)
+    return Answer(
+        name=name,
+        redis_key=keyspace.redis_key(caller, "prediction", name.hex()),
+        bypass=unread,
+        writable=writable,
+        only_if_cached=wish.only_if_cached,
+        max_age_seconds=wish.max_age_seconds,
+    )
 
 
 def not_kept(answer: Answer) -> Answer:
     """Return the answer of a replica whose revision is not the one that it would be kept under."""
-    return Answer(name=None, redis_key=None, bypass=answer.bypass)
+    return msgspec.structs.replace(answer, name=None, redis_key=None, writable=False)
 
 
 def unpack(answer: Answer, stored: bytes | None) -> Entry | None:
@@ -62,9 +85,19 @@ def unpack(answer: Answer, stored: bytes | None) -> Entry | None:
     return decode(answer.name, stored, keyspace.value_mac) if stored and answer.name else None
 
 
+def may_be_given(answer: Answer, caller: Caller, model_name: str, entry: Entry) -> bool:
+    """Say whether an entry is young enough for the caller's terms and this request, and not purged."""
+    age = time.time() - entry.stored_at
+    if age > min(entry.ttl_seconds, caller.cache.ttl_seconds):
+        return False
+    if answer.max_age_seconds is not None and age > answer.max_age_seconds:
+        return False
+    return not caller.cache.purges.cover(entry.source_id, entry.key_id, model_name)
+
+
 def pack(answer: Answer, caller: Caller, request_id: UUID, body: bytes, usage: Usage, engine_ms: float) -> bytes | None:
     """Return the bytes to store of a whole answer; None where it may not be kept, or is too large."""
-    if answer.name is None:
+    if answer.name is None or not answer.writable or len(body) > caller.cache.entry_bytes:
         return None
     entry = Entry(
         body=body,
@@ -78,3 +111,68 @@ def pack(answer: Answer, caller: Caller, request_id: UUID, body: bytes, usage: U
         ttl_seconds=caller.cache.ttl_seconds,
     )
     return encode(answer.name, entry, keyspace.value_mac)
+
+
+def told_of_hit(caller: Caller, entry: Entry) -> Headers:
+    """Return the headers of an answer out of the cache."""
+    age = entry.age_seconds()
+    left = min(entry.ttl_seconds, caller.cache.ttl_seconds) - age
+    return [
+        (b"x-cache", b"hit"),
+        (b"cache-status", b"hearth; hit; ttl=%d" % left),
+        (b"age", b"%d" % age),
+        (b"x-source-id", str(entry.source_id).encode()),
+    ]
+
+
+def told_of_forward(answer: Answer) -> Headers:
+    """Return the headers of a request that an engine is asked for, before anything is stored of it."""
+    reason = answer.bypass
+    if reason is None:
+        return [(b"x-cache", b"miss")]
+    told = [(b"x-cache", b"bypass"), (b"x-cache-reason", reason.encode())]
+    switch = bypass.SWITCHES.get(reason)
+    return [*told, (b"x-cache-switch", switch.encode())] if switch is not None else told
+
+
+def status(answer: Answer, *, stored: bool) -> Headers:
+    """Return the ``cache-status`` of what an engine answered; of a stream nobody knows yet whether it is stored."""
+    why = b"fwd=miss" if answer.bypass is None else b"fwd=bypass; detail=" + answer.bypass.encode()
+    return [(b"cache-status", b"hearth; " + why + (b"; stored" if stored else b""))]
+
+
+def _barred(caller: Caller, call: Call, wish: Wishes) -> Bypass | None:
+    """Say why an answer may neither be read nor kept; None when one of the two may be."""
+    if call.wire.keeps == "never" or (call.wire.keeps == "whole" and call.stream):
+        return "endpoint"
+    if caller.cache.mode == "off":
+        return "off"
+    if wish.no_store:
+        return "no-store"
+    if wish.switch == "off":
+        return "header"
+    found = bypass.of_body(call.body)
+    if found is not None:
+        return found
+    anyway = caller.cache.mode == "all" or wish.switch == "on" or call.wire.deterministic
+    return None if anyway or bypass.is_deterministic(call.body) else "sampled"
+
+
+def _unread(caller: Caller, wish: Wishes) -> Bypass | None:
+    """Say why an answer may not be read though it might be kept."""
+    if not caller.cache.may_read:
+        return "scope"
+    if wish.switch == "write":
+        return "header"
+    return "no-cache" if wish.no_cache else None
+
+
+def _beside(reason: Bypass, wish: Wishes) -> Answer:
+    return Answer(
+        name=None,
+        redis_key=None,
+        bypass=reason,
+        writable=False,
+        only_if_cached=wish.only_if_cached,
+        max_age_seconds=wish.max_age_seconds,
+    )

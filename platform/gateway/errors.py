@@ -14,6 +14,7 @@ GatewayError            500  itself: what nobody foresaw
 ├── EngineRefused       4xx  the engine's own verdict on the request, in one envelope
 ├── EngineFailed        502  every replica that was tried failed before the first byte
 │   └── EngineGone      502  each of them broke the connection: it may be gone, and another coming
+├── NotCached           504  the request wants an answer out of the prediction cache only
 └── Unavailable         503  usage log full, database away for an unknown key, too many held
     └── NotReady        503  no replica is ready
 
@@ -132,6 +133,12 @@ class EngineGone(EngineFailed):
 
 
 @dataclass(eq=False)
+class NotCached(GatewayError):
+    status: int = 504
+    kind: str = "invalid_request_error"
+
+
+@dataclass(eq=False)
 class Unavailable(GatewayError):
     status: int = 503
 
@@ -206,6 +213,15 @@ def idempotency_unavailable() -> Unavailable:
         "Nobody can say now whether this Idempotency-Key was used. Try again in 1 s, or without it.",
         "idempotency_unavailable",
         headers=[_retry_after(1)],
+    )
+
+
+def not_cached(told: Headers) -> NotCached:
+    """Return the answer to ``only-if-cached`` where nothing is stored that may be given; ``told`` is why."""
+    return NotCached(
+        "No stored answer may be given to this request, and it allows no other ('cache-control: only-if-cached').",
+        "not_cached",
+        headers=[*told, (b"cache-status", b"hearth; detail=not_cached")],
     )
 
 

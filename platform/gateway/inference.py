@@ -16,7 +16,7 @@ from gateway import answers, costs, prompts, receipts
 from gateway.admission import Demand
 from gateway.answers import Answer
 from gateway.dispatch import Reply
-from gateway.errors import NOT_NOW, EngineFailed, EngineRefused, GatewayError
+from gateway.errors import NOT_NOW, EngineFailed, EngineRefused, GatewayError, not_cached
 from gateway.hold import Guest
 from gateway.late import LateStream, within
 from gateway.messages import JSON, SSE, Headers, Heartbeat, Incoming, Outgoing, Trace
@@ -64,9 +64,11 @@ class Inference:
             stored = await self._admit(answer, len(incoming.body), limited=limited)
             if stored is not None:
                 return self._replay(stored)
+            if answer.only_if_cached:
+                raise not_cached(answers.told_of_forward(answer))
             if self._meter.allowance is not None:
                 self._meter.hold(self._meter.allowance.held_pico)
-            self._tell_cache("bypass" if answer.bypass else "miss", answer.bypass or "")
+            self._tell_cache(answer)
             ask = prompts.ask(self._call, self._caller, self._model, incoming.headers)
             work = self._reply(ask, answer, len(incoming.body))
             return await self._streamed(work) if self._call.stream else await self._whole(await work)
@@ -164,29 +166,30 @@ class Inference:
         allowance = self._meter.allowance = costs.allowance(
             self._parts.feed.view.prices, self._caller, self._call, self._model, body_bytes, self._trace.request_id
         )
+        may_run = not answer.only_if_cached
         demand = Demand(
             caller=self._caller,
             model_name=self._model.name,
             request_id=self._trace.request_id,
-            tokens=costs.reserved_tokens(self._call, self._model, body_bytes),
-            hold_pico=allowance.held_pico if allowance is not None else 0,
+            tokens=costs.reserved_tokens(self._call, self._model, body_bytes) if may_run else 0,
+            hold_pico=0 if allowance is None else allowance.held_pico if may_run else allowance.hit_pico,
             answer_key=answer.redis_key if answer.readable else None,
             hit_pico=allowance.hit_pico if allowance is not None else 0,
             limited=limited,
         )
         ticket = self._meter.ticket = await self._parts.admission.admit(demand)
         entry = answers.unpack(answer, ticket.stored)
+        if entry is not None and not answers.may_be_given(answer, self._caller, self._model.name, entry):
+            entry = None
         if entry is None:
             await ticket.miss()
         self._trace.headers.extend(ticket.headers())
         self._trace.admit_seconds = time.perf_counter() - self._trace.started
         return entry
 
-    def _tell_cache(self, result: str, reason: str) -> None:
-        self._meter.cache = ("bypass" if result == "bypass" else "miss", reason)
-        self._trace.headers.append((b"x-cache", result.encode()))
-        if reason:
-            self._trace.headers.append((b"x-cache-reason", reason.encode()))
+    def _tell_cache(self, answer: Answer) -> None:
+        self._meter.cache = ("miss", "") if answer.bypass is None else ("bypass", answer.bypass)
+        self._trace.headers.extend(answers.told_of_forward(answer))
 
     def _tell_route(self, reply: Reply) -> None:
         replica = keyspace.replica_token(self._caller.tenant_id, reply.choice.replica_id)
@@ -194,8 +197,7 @@ class Inference:
 
     def _replay(self, entry: Entry) -> Outgoing:
         self._meter.hit(entry)
-        told = [(b"x-cache", b"hit"), (b"age", str(entry.age_seconds()).encode())]
-        headers = [*told, *self._trace.headers, *self._receipt_instead(entry)]
+        headers = [*answers.told_of_hit(self._caller, entry), *self._trace.headers, *self._receipt_instead(entry)]
         if not self._call.stream:
             return Outgoing(status=200, headers=[*JSON, *headers], body=entry.body)
         events = self._call.wire.replay(orjson.loads(entry.body), include_usage=self._call.include_usage)
@@ -214,11 +216,11 @@ class Inference:
             self._meter.end("complete", 200, self._meter.delivered(), source="estimated")
         else:
             self._meter.end("complete", 200, usage)
-        if whole and usage is not None:
-            self._keep(begun.answer, reply.first, usage)
+        stored = whole and usage is not None and self._keep(begun.answer, reply.first, usage)
         await self._meter.synced()
+        told = answers.status(begun.answer, stored=stored)
         receipt = self._receipt(usage) if usage is not None else []
-        return Outgoing(status=200, headers=[*JSON, *self._trace.headers, *receipt], body=reply.first)
+        return Outgoing(status=200, headers=[*JSON, *self._trace.headers, *told, *receipt], body=reply.first)
 
     def _receipt(self, usage: Usage) -> Headers:
         prices = self._parts.feed.view.prices
@@ -233,28 +235,30 @@ class Inference:
         self._tell_route(reply)
         relay = Relay(
             reply,
-            self._call.wire.reader(keep=answer.name is not None),
+            self._call.wire.reader(keep=answer.writable),
             self._meter,
             self._trace,
             include_usage=self._call.include_usage,
             counts=self._call.wire.counts(self._call.body) if self._meter.allowance is not None else None,
-            keep=None if answer.name is None else lambda body, usage: self._keep(answer, body, usage),
+            keep=(lambda body, usage: self._keep(answer, body, usage)) if answer.writable else None,
         )
         return Outgoing(
             status=200,
-            headers=[*SSE, *self._trace.headers],
+            headers=[*SSE, *self._trace.headers, *answers.status(answer, stored=False)],
             stream=relay.pieces(),
             heartbeat=self._heartbeat(),
             on_close=relay.leave,
             end_with=relay.end_with,
         )
 
-    def _keep(self, answer: Answer, body: bytes, usage: Usage) -> None:
-        """Offer a whole answer to the prediction cache."""
+    def _keep(self, answer: Answer, body: bytes, usage: Usage) -> bool:
+        """Offer a whole answer to the prediction cache; say whether it is one to be kept."""
         engine_ms = self._trace.engine_seconds * 1000
         packed = answers.pack(answer, self._caller, self._trace.request_id, body, usage, engine_ms)
-        if packed is not None and answer.redis_key is not None:
-            self._parts.admission.store(answer.redis_key, packed, self._caller.cache.ttl_seconds)
+        if packed is None or answer.redis_key is None:
+            return False
+        self._parts.admission.store(answer.redis_key, packed, self._caller.cache.ttl_seconds)
+        return True
 
     def _close_failed(self, error: BaseException) -> None:
         match error:

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 STREAM_BROKEN = EngineFailed("The engine stopped in the middle of its answer.", "engine_failed_mid_stream")
 
 #: Keeps a whole answer that was streamed: (non-streamed JSON, its usage).
-Keep = Callable[[bytes, Usage], None]
+Keep = Callable[[bytes, Usage], object]
 
 
 class Relay:
@@ -132,7 +132,7 @@ class Relay:
         self._meter.end("complete", 200, reader.usage)
         if reader.keep and self._keep is not None:
             try:
-                whole = reader.whole()
+                whole = await reader.told_whole()
             except NotReplayable as part:
                 log.warning("an answer is not kept: %s", part)
             else:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal
 from uuid import UUID
 
 import orjson
 
-from caching.entry import MAX_ENTRY_BYTES
 from caching.errors import NotReplayable
+from caching.fingerprint import IGNORED
 from gateway.errors import GatewayError, Headers
 from gateway.wire.counts import Counts
 from gateway.wire.fields import Check
@@ -22,13 +23,18 @@ Kind = Literal["head", "content", "usage", "done", "error", "comment"]
 #: Which answers the prediction cache may keep: none, those that are not streamed, or both shapes as one entry.
 Keeps = Literal["never", "whole", "both"]
 
+#: Events of an answer that may be kept wait for its end, 200 bytes of them for each token: so that 16,000 tokens fit.
+MAX_KEPT_BYTES = 4 << 20
+#: So many of them are added up in a millisecond; more (8,000 tokens: 30 ms) in a thread, while others are served.
+ADDED_AT_ONCE_BYTES = 128 * 1024
+
 
 class Reader:
     """Reads the events of one stream, at the cost of a few comparisons of bytes each."""
 
     __slots__ = ("_events", "_kept_bytes", "_max_kept_bytes", "done", "ending", "failed", "keep", "usage")
 
-    def __init__(self, *, keep: bool, max_kept_bytes: int = MAX_ENTRY_BYTES) -> None:
+    def __init__(self, *, keep: bool, max_kept_bytes: int = MAX_KEPT_BYTES) -> None:
         #: False once the answer may not, or is too large to, be kept.
         self.keep = keep
         #: What the engine reported at its end; None until then.
@@ -47,8 +53,17 @@ class Reader:
         raise NotImplementedError
 
     def whole(self) -> bytes:
-        """Return the answer as it would be without streaming. Raises NotReplayable."""
+        """Return the answer as it would be without streaming. Raises NotReplayable. Any thread may call it."""
         raise NotReplayable("stream")
+
+    async def told_whole(self) -> bytes:
+        """Return :meth:`whole`, without holding anybody up. Raises NotReplayable, also for what cannot be written."""
+        try:
+            if self._kept_bytes <= ADDED_AT_ONCE_BYTES:
+                return self.whole()
+            return await asyncio.to_thread(self.whole)
+        except (TypeError, RecursionError) as error:
+            raise NotReplayable("malformed") from error
 
     def error_event(self, error: GatewayError) -> bytes:
         """Return the event that tells an error in this stream."""
@@ -75,6 +90,8 @@ class Wire:
     limits: ClassVar[tuple[str, ...]] = ()
     streams: ClassVar[bool] = False
     keeps: ClassVar[Keeps] = "never"
+    #: Fields that cannot change an answer here, so that they are no part of its name.
+    ignored: ClassVar[frozenset[str]] = IGNORED
     #: The same question always has the same answer.
     deterministic: ClassVar[bool] = False
     #: False: it costs no token and leaves no usage row; only its request counts.

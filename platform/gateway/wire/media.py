@@ -56,6 +56,19 @@ def clean_part(part: dict[str, Any], where: str) -> None:
             clean_part(inner, f"{where}.{name}")
 
 
+def fetches(value: Any) -> bool:
+    """Say whether a body names something by an address, at which there may be something else the next time."""
+    if isinstance(value, list):
+        return not (value and isinstance(value[0], int)) and any(fetches(inner) for inner in value)
+    if not isinstance(value, dict):
+        return False
+    for name in (*_FETCHED, "url"):
+        named = value.get(name)
+        if isinstance(named, str) and named[:5].lower() != "data:":
+            return True
+    return any(fetches(inner) for inner in value.values())
+
+
 def _check(url: Any, where: str) -> None:
     if not isinstance(url, str) or url[:5].lower() == "data:":
         return
