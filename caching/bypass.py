@@ -22,6 +22,12 @@ SWITCHES: Mapping[Bypass, str] = {
     "media": "field:url=data:",
 }
 
+
+def switch_of(reason: str) -> str | None:
+    """Return what would change a bypass for this reason; None where nothing would, or the reason is not known."""
+    return {str(each): switch for each, switch in SWITCHES.items()}.get(reason)
+
+
 #: What refers to something that a server remembers, and may change or forget.
 _STATEFUL = ("previous_response_id", "conversation", "container")
 #: What has a server look at the world: each time it may see something else.

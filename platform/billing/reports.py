@@ -138,6 +138,13 @@ class Request:
     duration_ms: float
     client_request_id: str
 
+    @property
+    def alone_pico(self) -> int | None:
+        """What it would have cost without the prediction cache; None where that did not answer, or without a price."""
+        if self.amount_pico is None or self.cache_result not in {"hit", "coalesced"}:
+            return None
+        return self.amount_pico + self.saved_prediction_pico
+
     @classmethod
     def of(cls, record: UsageRecord) -> Self:
         """Return the row as data."""
@@ -146,7 +153,7 @@ class Request:
 
 def totals(period: Period, tenant_id: TenantId | None) -> Sums:
     """Return the sums of a period."""
-    return _sums(_rollups(period, tenant_id).aggregate(**_TOTALS))
+    return sums_of(rollups_in(period, tenant_id).aggregate(**TOTALS))
 
 
 def series(period: Period, tenant_id: TenantId | None, step_seconds: int) -> tuple[Point, ...]:
@@ -156,7 +163,7 @@ def series(period: Period, tenant_id: TenantId | None, step_seconds: int) -> tup
     """
     if step_seconds < BUCKET_SECONDS or step_seconds % BUCKET_SECONDS:
         raise ValueError(f"a step of {step_seconds} s, not of whole quarters of an hour")
-    step, start = timedelta(seconds=step_seconds), _floor(period.start)
+    step, start = timedelta(seconds=step_seconds), floor(period.start)
     bins = Func(
         Value(step, output_field=DurationField()),
         F("starts_at"),
@@ -164,8 +171,8 @@ def series(period: Period, tenant_id: TenantId | None, step_seconds: int) -> tup
         function="date_bin",
         output_field=DateTimeField(),
     )
-    rows = _rollups(period, tenant_id).annotate(bin=bins).values("bin").annotate(**_TOTALS).order_by("bin")
-    found = {row["bin"]: _sums(row) for row in rows}
+    rows = rollups_in(period, tenant_id).annotate(bin=bins).values("bin").annotate(**TOTALS).order_by("bin")
+    found = {row["bin"]: sums_of(row) for row in rows}
     count = -(-(period.end - start) // step)
     return tuple(
         Point(starts_at=moment, sums=found.get(moment, Sums()))
@@ -175,8 +182,8 @@ def series(period: Period, tenant_id: TenantId | None, step_seconds: int) -> tup
 
 def by_tenant(period: Period) -> tuple[TenantSums, ...]:
     """Return each tenant that used anything, the highest amount first."""
-    rows = _rollups(period, None).values("tenant_id").annotate(**_TOTALS).order_by("-amount_pico", "tenant_id")
-    found = {row["tenant_id"]: _sums(row) for row in rows}
+    rows = rollups_in(period, None).values("tenant_id").annotate(**TOTALS).order_by("-amount_pico", "tenant_id")
+    found = {row["tenant_id"]: sums_of(row) for row in rows}
     slugs = dict(Tenant.objects.filter(id__in=found).values_list("id", "slug"))
     return tuple(
         TenantSums(tenant_id=TenantId(identity), slug=slugs.get(identity, ""), sums=sums)
@@ -186,9 +193,10 @@ def by_tenant(period: Period) -> tuple[TenantSums, ...]:
 
 def by_model(period: Period, tenant_id: TenantId | None) -> tuple[ModelSums, ...]:
     """Return each model that was used, the highest amount first."""
-    rows = _rollups(period, tenant_id).values("model_name").annotate(**_TOTALS)
+    rows = rollups_in(period, tenant_id).values("model_name").annotate(**TOTALS)
     return tuple(
-        ModelSums(model_name=row["model_name"], sums=_sums(row)) for row in rows.order_by("-amount_pico", "model_name")
+        ModelSums(model_name=row["model_name"], sums=sums_of(row))
+        for row in rows.order_by("-amount_pico", "model_name")
     )
 
 
@@ -224,18 +232,22 @@ def _records(tenant_id: TenantId | None) -> QuerySet[UsageRecord]:
     return UsageRecord.objects.all() if tenant_id is None else UsageRecord.objects.filter(tenant_id=tenant_id)
 
 
-def _rollups(period: Period, tenant_id: TenantId | None) -> QuerySet[UsageRollup]:
-    found = UsageRollup.objects.filter(starts_at__gte=_floor(period.start), starts_at__lt=period.end)
+def rollups_in(period: Period, tenant_id: TenantId | None) -> QuerySet[UsageRollup]:
+    """Return the roll-ups of a period."""
+    found = UsageRollup.objects.filter(starts_at__gte=floor(period.start), starts_at__lt=period.end)
     return found if tenant_id is None else found.filter(tenant_id=tenant_id)
 
 
-def _floor(moment: datetime) -> datetime:
+def floor(moment: datetime) -> datetime:
+    """Return the begin of the quarter of an hour around a moment."""
     seconds = int(moment.timestamp())
     return datetime.fromtimestamp(seconds - seconds % BUCKET_SECONDS, tz=UTC)
 
 
-_TOTALS = {name: Sum(name, default=0) for name in SUMS}
+#: What to annotate or aggregate roll-ups with for :func:`sums_of`.
+TOTALS = {name: Sum(name, default=0) for name in SUMS}
 
 
-def _sums(row: Mapping[str, Any]) -> Sums:
+def sums_of(row: Mapping[str, Any]) -> Sums:
+    """Return the totals of a row."""
     return Sums(**{name: int(row[name]) for name in SUMS})

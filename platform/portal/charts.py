@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from billing.reports import Point, Sums
 from portal import money
-from portal.figures import prediction_hit_rate, prefix_hit_rate
+from portal.figures import answered_before, prediction_hit_rate, prefix_hit_rate
 from portal.periods import Period
 from portal.templatetags.portal import count, percent
 
@@ -87,7 +87,7 @@ def of_period(points: Sequence[Point], total: Sums, period: Period, currency: st
             series=(
                 counts("Errors", "bad", lambda sums: sums.errors),
                 counts("By an engine", "grey", _engine_answers),
-                counts("By prediction", "ember", lambda sums: sums.prediction_hits),
+                counts("By prediction", "ember", answered_before),
             ),
         ),
         chart(
@@ -126,14 +126,68 @@ def of_period(points: Sequence[Point], total: Sums, period: Period, currency: st
     )
 
 
+def of_savings(points: Sequence[Point], total: Sums, period: Period, currency: str) -> tuple[Chart, ...]:
+    """Return the charts of what the two caches saved. ``points`` as in :func:`of_period`."""
+    chart = partial(Chart, times=tuple(point.starts_at for point in points), period=period)
+    counts = _counter(points, total)
+    amounts = _amounter(points, total, currency)
+    rates = _rater(points, total)
+    return (
+        chart(
+            key="hit-rates",
+            title="Hit rates",
+            kind="area",
+            unit="percent",
+            series=(
+                rates("Prediction, of requests", "ember", prediction_hit_rate),
+                rates("Prefix, of tokens in", "grey", prefix_hit_rate),
+            ),
+        ),
+        chart(
+            key="answers",
+            title="Prediction cache",
+            kind="stack",
+            unit="count",
+            series=(
+                counts("Bypassed", "bad", lambda sums: sums.bypassed_requests),
+                counts("Misses", "grey", _misses),
+                counts("Coalesced", "soft", lambda sums: sums.coalesced_requests),
+                counts("Hits", "ember", lambda sums: sums.prediction_hits),
+            ),
+        ),
+        chart(
+            key="saved",
+            title="Saved",
+            kind="stack",
+            unit="money",
+            sign=money.sign_of(currency),
+            series=(
+                amounts("By prediction", "ember", lambda sums: sums.saved_prediction_pico),
+                amounts("By prefix", "soft", lambda sums: sums.saved_prefix_pico),
+            ),
+        ),
+        chart(
+            key="engine-seconds",
+            title="Engine seconds avoided by prediction",
+            kind="stack",
+            unit="count",
+            series=(counts("Seconds", "ember", lambda sums: round(sums.avoided_engine_ms / 1000, 1)),),
+        ),
+    )
+
+
 CSV_HEADER = (
     "starts_at",
     "requests",
     "errors",
     "prediction_hits",
+    "coalesced_requests",
+    "bypassed_requests",
     "prompt_tokens",
     "cached_prompt_tokens",
     "completion_tokens",
+    "tokens_avoided",
+    "engine_seconds_avoided",
     "billed",
     "saved_by_prediction",
     "saved_by_prefix",
@@ -148,9 +202,13 @@ def csv_rows(points: Sequence[Point]) -> list[tuple[str, ...]]:
             str(point.sums.requests),
             str(point.sums.errors),
             str(point.sums.prediction_hits),
+            str(point.sums.coalesced_requests),
+            str(point.sums.bypassed_requests),
             str(point.sums.prompt_tokens),
             str(point.sums.cached_prompt_tokens),
             str(point.sums.completion_tokens),
+            str(point.sums.avoided_tokens),
+            f"{point.sums.avoided_engine_ms / 1000:.3f}",
             money.exact(point.sums.amount_pico),
             money.exact(point.sums.saved_prediction_pico),
             money.exact(point.sums.saved_prefix_pico),
@@ -160,8 +218,13 @@ def csv_rows(points: Sequence[Point]) -> list[tuple[str, ...]]:
 
 
 def _engine_answers(sums: Sums) -> int:
-    """Requests that are neither a prediction hit nor an error; an error is never a hit."""
-    return max(0, sums.requests - sums.prediction_hits - sums.errors)
+    """Requests that had an engine of their own and are no error."""
+    return max(0, sums.requests - answered_before(sums) - sums.errors)
+
+
+def _misses(sums: Sums) -> int:
+    """Requests whose answer was looked for and not found."""
+    return sums.requests - sums.bypassed_requests - answered_before(sums)
 
 
 _Maker = Callable[[str, Tone, Callable[[Sums], Any]], Series]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from billing.reports import Sums
 from portal import money
-from portal.templatetags.portal import compact, count, percent
+from portal.templatetags.portal import compact, count, milliseconds, percent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +33,13 @@ def tokens_in(sums: Sums) -> int:
 
 
 def prediction_hit_rate(sums: Sums) -> float | None:
-    """Return the share of requests answered whole from the prediction cache; None without requests."""
-    return sums.prediction_hits / sums.requests if sums.requests else None
+    """Return the share of requests that got another one's answer, stored or as written; None without requests."""
+    return answered_before(sums) / sums.requests if sums.requests else None
+
+
+def answered_before(sums: Sums) -> int:
+    """Return how many requests had no engine of their own: hits and coalesced ones."""
+    return sums.prediction_hits + sums.coalesced_requests
 
 
 def prefix_hit_rate(sums: Sums) -> float | None:
@@ -75,6 +80,33 @@ def of_period(now: Sums, before: Sums, *, currency: str, errors_link: str = "") 
             "warm",
         ),
         _money("saved-prefix", "Saved by prefix", now.saved_prefix_pico, before.saved_prefix_pico, currency, "warm"),
+    )
+
+
+def of_savings(now: Sums, before: Sums, *, currency: str) -> tuple[Figure, ...]:
+    """Return the figures of what the two caches saved in a period, compared with the one before it."""
+    return (
+        _money(
+            "saved-prediction",
+            "Saved by prediction",
+            now.saved_prediction_pico,
+            before.saved_prediction_pico,
+            currency,
+            "warm",
+        ),
+        _rate("prediction-rate", "Prediction hit rate", "of requests", prediction_hit_rate, now, before),
+        _counted("hits", "Hits", now.prediction_hits, before.prediction_hits),
+        _counted("coalesced", "Coalesced", now.coalesced_requests, before.coalesced_requests),
+        _counted("tokens-avoided", "Tokens avoided", now.avoided_tokens, before.avoided_tokens),
+        Figure(
+            key="engine-time",
+            label="Engine time avoided",
+            value=milliseconds(now.avoided_engine_ms),
+            than=_than(now.avoided_engine_ms, before.avoided_engine_ms),
+        ),
+        _money("saved-prefix", "Saved by prefix", now.saved_prefix_pico, before.saved_prefix_pico, currency, "warm"),
+        _rate("prefix-rate", "Prefix hit rate", "of tokens in", prefix_hit_rate, now, before),
+        _counted("warm-in", "Warm tokens in", now.cached_prompt_tokens, before.cached_prompt_tokens),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 from billing.reports import Request
 from billing.rollups import is_error
 from portal import money
-from portal.templatetags.portal import count, milliseconds
+from portal.templatetags.portal import count, milliseconds, tail
 from tenants.ids import created_at
 
 ROUTES = {
@@ -18,6 +18,8 @@ ROUTES = {
     "load": "it had the least to do",
     "only": "it was the only one ready",
 }
+#: Of what was answered without an engine of its own.
+TITLES = {"hit": "Prediction cache: hit", "coalesced": "Prediction cache: coalesced"}
 ENDS = {
     "complete": "The answer ended as it should",
     "refused": "The request was refused",
@@ -54,16 +56,22 @@ def _admitted(found: Request) -> Step:
 
 def _looked_up(found: Request) -> Step:
     reason = found.cache_reason.replace("_", " ")
-    if found.cache_result == "hit":
-        avoided = found.avoided_prompt_tokens + found.avoided_completion_tokens
-        detail = f"{count(avoided)} tokens did not have to be computed"
-        return Step(title="Prediction cache: hit", detail=detail, at=found.started_at, tone="warm")
+    if found.cache_result in TITLES:
+        source = f" of request …{tail(found.source_id)}" if found.source_id else ""
+        detail = f"the answer{source}; {_avoided(found)}"
+        return Step(title=TITLES[found.cache_result], detail=detail, at=found.started_at, tone="warm")
     title = "Prediction cache: bypassed" if found.cache_result == "bypass" else "Prediction cache: miss"
     return Step(title=title, detail=reason, at=found.started_at)
 
 
+def _avoided(found: Request) -> str:
+    tokens = found.avoided_prompt_tokens + found.avoided_cached_prompt_tokens + found.avoided_completion_tokens
+    worked = f", on which an engine worked {milliseconds(found.avoided_engine_ms)}" if found.avoided_engine_ms else ""
+    return f"{count(tokens)} tokens did not have to be computed{worked}"
+
+
 def _routed(found: Request, shows_replica: bool) -> Step | None:
-    if found.cache_result == "hit" or not found.route_reason:
+    if found.cache_result in TITLES or not found.route_reason:
         return None
     where = f" to …{str(found.replica_id)[-8:]}" if shows_replica and found.replica_id else ""
     total = found.prompt_tokens + found.cached_prompt_tokens
@@ -106,7 +114,8 @@ def _charged(found: Request) -> Step:
         return Step(title="Waits for a price", detail="it is never charged as nothing by default", at=found.finished_at)
     saved = ""
     if found.saved_prediction_pico:
-        saved = f"{money.shown(found.saved_prediction_pico, found.currency)} saved by prediction"
+        alone = money.shown(found.amount_pico + found.saved_prediction_pico, found.currency)
+        saved = f"{money.shown(found.saved_prediction_pico, found.currency)} saved by prediction: it would cost {alone}"
     elif found.saved_prefix_pico:
         saved = f"{money.shown(found.saved_prefix_pico, found.currency)} saved by prefix"
     return Step(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib.auth.views import LogoutView
 from django.urls import URLPattern, path
 
-from portal.pages import audit, cache, fleet, key, keys, limits, prices, requests, statements, tenants, usage
+from portal.pages import audit, cache, fleet, key, keys, limits, prices, requests, savings, statements, tenants, usage
 from portal.pages.sign_in import SignInView
 
 app_name = "portal"
@@ -17,6 +17,8 @@ urlpatterns: list[URLPattern] = [
     path("fleet/", fleet.index, name="fleet"),
     path("fleet/live/", fleet.live, name="fleet-live"),
     path("fleet/<slug:name>/<str:target>/", fleet.verb, name="fleet-verb"),
+    path("savings/", savings.of_all, name="all-savings"),
+    path("savings.csv", savings.of_all_csv, name="all-savings-csv"),
     path("requests/", requests.index, name="requests"),
     path("prices/", prices.index, name="prices"),
     path("audit/", audit.index, name="audit"),
@@ -27,6 +29,8 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:slug>/requests/", requests.of_tenant, name="tenant-requests"),
     path("tenants/<slug:slug>/requests.csv", requests.of_tenant_csv, name="tenant-requests-csv"),
     path("tenants/<slug:slug>/requests/<uuid:request_id>/", requests.detail, name="request"),
+    path("tenants/<slug:slug>/savings/", savings.of_tenant, name="savings"),
+    path("tenants/<slug:slug>/savings.csv", savings.of_tenant_csv, name="savings-csv"),
     path("tenants/<slug:slug>/statement/", statements.index, name="statement"),
     path("tenants/<slug:slug>/statement.csv", statements.as_csv, name="statement-csv"),
     path("tenants/<slug:slug>/keys/", keys.index, name="keys"),

@@ -49,6 +49,7 @@ def test_it_covers_the_management_and_the_inference_api(document: Any) -> None:
         "/api/v1/tenants/{tenant}/cache/purge",
         "/api/v1/tenants/{tenant}/statements/{month}",
         "/api/v1/usage",
+        "/api/v1/usage/savings",
         "/api/v1/fleet",
         "/api/v1/fleet/slots",
         "/api/v1/fleet/placeholders",

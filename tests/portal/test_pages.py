@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 from django.test import Client
 from django.utils import timezone
+from msgspec.structs import replace
 from pytest_django import DjangoAssertNumQueries
 
 from tenants import keys, registry
@@ -18,10 +19,22 @@ from workers.models import Deployment
 
 SignIn = Callable[[User], Client]
 
-OPERATOR_PAGES = ("", "fleet/", "fleet/live/", "requests/", "tenants/", "prices/", "audit/", "usage.csv")
+OPERATOR_PAGES = (
+    "",
+    "fleet/",
+    "fleet/live/",
+    "requests/",
+    "savings/",
+    "tenants/",
+    "prices/",
+    "audit/",
+    "usage.csv",
+    "savings.csv",
+)
 TENANT_PAGES = (
     "",
     "requests/",
+    "savings/",
     "statement/",
     "keys/",
     "limits/",
@@ -30,6 +43,7 @@ TENANT_PAGES = (
     "usage.csv",
     "requests.csv",
     "statement.csv",
+    "savings.csv",
 )
 
 
@@ -131,6 +145,9 @@ def test_a_request_s_page_tells_its_journey(used: World, signed_in: SignIn, now:
     assert "Charged $0.000156" in answered
     hit = browser.get(f"/portal/tenants/acme/requests/{worlds.request_id(now, 3)}/").content.decode()
     assert "Prediction cache: hit" in hit
+    assert "1,100 tokens did not have to be computed, on which an engine worked 780 ms" in hit
+    assert "saved by prediction: it would cost $0.00021" in hit
+    assert f"/portal/tenants/acme/requests/{worlds.request_id(now, 1003)}/" in hit
     assert "Routed" not in hit
 
 
@@ -253,6 +270,31 @@ def test_a_member_sets_no_policy(world: World, signed_in: SignIn) -> None:
     assert browser.post("/portal/tenants/acme/policy/", {"cache_mode": "off"}).status_code == 404
     assert browser.post("/portal/tenants/acme/state/", {"state": "suspended"}).status_code == 404
     assert TenantPolicy.objects.filter(tenant=world.acme.tenant).count() == 1
+
+
+def test_savings_are_told_by_cache_and_bypasses_with_what_would_change_them(
+    used: World, signed_in: SignIn, now: datetime
+) -> None:
+    rows = [worlds.answered(used, used.acme, now, number) for number in (11, 12, 13)]
+    worlds.store(
+        [
+            replace(rows[0], cache_result="bypass", cache_reason="sampled"),
+            replace(rows[1], cache_result="bypass", cache_reason="endpoint"),
+            replace(worlds.predicted(used, used.acme, now, 14), cache_result="coalesced"),
+        ]
+    )
+    page = signed_in(used.acme.owner).get("/portal/tenants/acme/savings/").content.decode()
+    for text in ("$0.00042", "$0.000216", "2,200", "1560 ms"):  # by prediction, by prefix, tokens, engine time
+        assert text in page, text
+    assert "header x-prediction-cache=on" in page
+    assert "nothing: such answers are not kept" in page
+    for by in ("project", "key", "model"):
+        assert f'data-testid="by-{by}"' in page
+    assert "globex" not in page
+    everybody = signed_in(used.operator).get("/portal/savings/").content.decode()
+    assert 'data-testid="by-tenant-globex"' in everybody
+    refused = signed_in(used.acme.owner).get("/portal/tenants/acme/savings.csv?by=tenant")
+    assert refused.status_code == 400
 
 
 # -------------------------------------------------------------------------------------------- strangers

@@ -82,6 +82,30 @@ def test_an_operator_sees_all_tenants_or_one(used: World, as_operator: APIClient
     assert one["total"]["amount_pico"] == ANSWER_PICO
 
 
+def test_savings_are_told_apart_and_by_whom(used: World, as_acme: APIClient, as_operator: APIClient) -> None:
+    document = as_acme.get("/api/v1/usage/savings?group_by=key").json()
+    prediction = {
+        "hits": 1,
+        "coalesced": 0,
+        "misses": 3,
+        "bypassed": 0,
+        "tokens": 1100,
+        "engine_ms": 780,
+        "pico": HIT_PICO,
+    }
+    prefix = {"requests": 2, "tokens": 800, "pico": 2 * WARM_PICO}
+    assert document["total"] == {"requests": 4, "prediction": prediction, "prefix": prefix}
+    key = used.acme.key
+    assert document["groups"] == [{"id": str(key.id), "name": key.name, "savings": document["total"]}]
+    assert as_acme.get("/api/v1/usage/savings?group_by=tenant").status_code == 400
+    assert as_acme.get("/api/v1/usage/savings?tenant=globex").status_code == 404
+    tenants = as_operator.get("/api/v1/usage/savings?group_by=tenant").json()["groups"]
+    assert [(each["name"], each["savings"]["requests"]) for each in tenants] == [("acme", 4), ("globex", 1)]
+    total, group = cells(as_acme.get("/api/v1/usage/savings?group_by=project&format=csv"))
+    assert (total["saved_by_prediction"], total["engine_seconds_avoided"]) == ("0.000210000000", "0.780")
+    assert (group["by"], group["id"], group["tokens_avoided"]) == ("project", str(used.acme.project.id), "1100")
+
+
 def test_requests_are_listed_newest_first_and_filtered(used: World, as_acme: APIClient) -> None:
     rows = as_acme.get("/api/v1/usage").json()["data"]
     assert [row["cache_result"] for row in rows] == ["miss", "hit", "miss", "miss"]

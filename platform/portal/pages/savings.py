@@ -1,0 +1,174 @@
+"""What the prediction cache and the prefix cache saved: of one tenant, and of all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_GET
+
+from billing import reports, savings
+from billing.savings import BY, By, Group, Savings
+from caching import bypass
+from portal import charts, exports, figures, periods
+from portal.access import Viewer, tenant_for
+from portal.errors import BadQuery
+from portal.pages.shell import operator_page, page, show
+from portal.pages.usage import PLATFORM_CURRENCY, presets
+from portal.periods import Period
+from portal.savings_csv import CSV_HEADER, csv_rows
+from tenants.ids import TenantId
+from tenants.rls import as_tenant
+
+#: What changes a bypass, by the kind of switch (``caching.bypass.SWITCHES``).
+SWITCH_WORDS = {
+    "setting": "the setting {}, on the page of the prediction cache",
+    "header": "the request's header {}",
+    "scope": "the key's scope {}",
+    "field": "the request's field {}",
+}
+TITLES: dict[By, str] = {"tenant": "Tenant", "project": "Project", "key": "Key", "model": "Model"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of a breakdown."""
+
+    name: str
+    savings: Savings
+    #: Of its requests, answered without an engine of their own; None without requests.
+    share: float | None
+    link: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A breakdown."""
+
+    by: By
+    title: str
+    rows: tuple[Row, ...]
+    csv_url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why requests passed the prediction cache by, and what would change that."""
+
+    name: str
+    requests: int
+    share: float
+    switch: str
+
+
+@require_GET
+@page
+def of_tenant(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
+    """Show one tenant's savings by project, key and model."""
+    tenant = tenant_for(viewer, slug)
+    period = periods.parse(request.GET, timezone.now())
+    csv = f"{reverse('portal:savings-csv', args=[slug])}?{period.query}"
+    with as_tenant(TenantId(tenant.id)):
+        context = _context(period, TenantId(tenant.id), tenant.currency, csv, ("project", "key", "model"))
+    context["periods"] = presets(request)
+    return show(request, viewer, "portal/savings.html", context, active="savings", tenant=tenant)
+
+
+@require_GET
+@operator_page
+def of_all(request: HttpRequest, viewer: Viewer) -> HttpResponse:
+    """Show the savings of all tenants, by tenant and model."""
+    period = periods.parse(request.GET, timezone.now())
+    csv = f"{reverse('portal:all-savings-csv')}?{period.query}"
+    context = _context(period, None, PLATFORM_CURRENCY, csv, ("tenant", "model"))
+    context["periods"] = presets(request)
+    return show(request, viewer, "portal/savings.html", context, active="savings")
+
+
+@require_GET
+@page
+def of_tenant_csv(request: HttpRequest, viewer: Viewer, slug: str) -> StreamingHttpResponse:
+    """Download one tenant's savings, by what is asked for."""
+    tenant = tenant_for(viewer, slug)
+    with as_tenant(TenantId(tenant.id)):
+        return _csv(request, TenantId(tenant.id), f"savings-{slug}", BY[1:])
+
+
+@require_GET
+@operator_page
+def of_all_csv(request: HttpRequest, viewer: Viewer) -> StreamingHttpResponse:
+    """Download the savings of all tenants, by what is asked for."""
+    return _csv(request, None, "savings", BY)
+
+
+def _context(
+    period: Period, tenant_id: TenantId | None, currency: str, csv: str, tables: tuple[By, ...]
+) -> dict[str, Any]:
+    """Read what the page shows: four queries, and two for each table."""
+    total = reports.totals(period, tenant_id)
+    before = reports.totals(period.previous, tenant_id)
+    points = reports.series(period, tenant_id, int(period.step.total_seconds()))
+    return {
+        "period": period,
+        "currency": currency,
+        "total": Savings.of(total),
+        "figures": figures.of_savings(total, before, currency=currency),
+        "charts": charts.of_savings(points, total, period, currency) if total.requests else (),
+        "csv_url": csv,
+        "tables": [
+            Table(by=by, title=TITLES[by], rows=_rows(by, period, tenant_id), csv_url=f"{csv}&by={by}") for by in tables
+        ],
+        "reasons": _reasons(savings.bypasses(period, tenant_id), total.requests),
+    }
+
+
+def _rows(by: By, period: Period, tenant_id: TenantId | None) -> tuple[Row, ...]:
+    return tuple(
+        Row(
+            name=group.name or "earlier, of no known key",
+            savings=group.savings,
+            share=figures.prediction_hit_rate(group.sums),
+            link=_link(by, group, period),
+        )
+        for group in savings.grouped(period, tenant_id, by)
+    )
+
+
+def _link(by: By, group: Group, period: Period) -> str:
+    return f"{reverse('portal:savings', args=[group.name])}?{period.query}" if by == "tenant" and group.name else ""
+
+
+def _reasons(found: tuple[savings.Bypassed, ...], requests: int) -> list[Reason]:
+    return [
+        Reason(
+            name=each.reason or "unknown",
+            requests=each.requests,
+            share=each.requests / requests if requests else 0.0,
+            switch=_words(bypass.switch_of(each.reason)),
+        )
+        for each in found
+    ]
+
+
+def _words(switch: str | None) -> str:
+    """Write a switch out; nothing changes what has none."""
+    if switch is None:
+        return "nothing: such answers are not kept"
+    kind, _, name = switch.partition(":")
+    return SWITCH_WORDS[kind].format(name)
+
+
+def _csv(
+    request: HttpRequest, tenant_id: TenantId | None, name: str, allowed: tuple[str, ...]
+) -> StreamingHttpResponse:
+    period = periods.parse(request.GET, timezone.now())
+    asked = request.GET.get("by") or "model"
+    if asked not in allowed:
+        raise BadQuery("by", asked, f"one of {', '.join(allowed)}")
+    by = cast(By, asked)
+    total = Savings.of(reports.totals(period, tenant_id))
+    rows = list(csv_rows(by, total, savings.grouped(period, tenant_id, by)))
+    return exports.attachment(request, f"{name}-by-{by}", CSV_HEADER, rows)
