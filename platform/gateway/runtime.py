@@ -12,6 +12,7 @@ from gateway import deferred
 from gateway.admission import Admission
 from gateway.dispatch import Dispatcher
 from gateway.feed import Feed, View
+from gateway.flight_listener import Place
 from gateway.flights import Flights
 from gateway.hold import Hold, Limits
 from gateway.idempotency import Idempotency
@@ -42,6 +43,7 @@ class Runtime:
         await asyncio.to_thread(self.feed.stop)
         await self.upstream.close()
         self.parts.admission.close()
+        await self.parts.single_flight.close()
         for turns in self.redis:
             await turns.close()
         self.wal.close()
@@ -76,6 +78,8 @@ def start(role: str) -> Runtime:
     limits = _turns(settings.REDIS_LIMITS_URL)
     same = settings.REDIS_CACHE_URL == settings.REDIS_LIMITS_URL
     cache = limits if same else _turns(settings.REDIS_CACHE_URL)
+    single_flight = SharedFlights(cache, _place(), lambda: any(each != name for each in feed.view.gateways))
+    single_flight.start()
     parts = Parts(
         feed=feed,
         hold=hold,
@@ -85,7 +89,7 @@ def start(role: str) -> Runtime:
         defer=deferred.accept,
         visits=visits,
         idempotency=Idempotency(limits, hourly_bytes=settings.IDEMPOTENCY_HOURLY_BYTES),
-        single_flight=SharedFlights(),
+        single_flight=single_flight,
         poll_deferred=deferred.poll,
     )
     feed.start()
@@ -100,6 +104,10 @@ def _hold_limits() -> Limits:
         requests_per_tenant=settings.HOLD_REQUESTS_PER_TENANT,
         bytes_per_tenant=settings.HOLD_BYTES_PER_TENANT,
     )
+
+
+def _place() -> Place:
+    return Place.of(settings.GATEWAY_SOCKETS_DIR, settings.NODE_ADDRESS, settings.LINK_PORT)
 
 
 def _turns(url: str) -> Turns:

@@ -71,6 +71,17 @@ REDIS_BREAKER_OPENS = Counter(
     "hearth_gateway_redis_breaker_opens", "Times that Redis was left alone for a while.", registry=None
 )
 
+#: Flights of other gateway processes that requests of this one follow.
+FLIGHT_LINKS = Gauge("hearth_gateway_flight_links", "Links to other gateway processes, either way.", registry=None)
+MIRRORED_FLIGHTS = Counter(
+    "hearth_gateway_mirrored_flights", "Flights of other gateway processes that were followed.", registry=None
+)
+FLIGHT_TAKEOVERS = Counter(
+    "hearth_gateway_flight_takeovers",
+    "Flights begun in place of one of another gateway process that could not be followed.",
+    registry=None,
+)
+
 #: For requests that wait for a replica: how many do now, and how long each waited, by what came of it.
 HELD_REQUESTS = Gauge(
     "hearth_gateway_held_requests", "Requests that wait for a replica to be ready.", ("model",), registry=None
@@ -97,6 +108,9 @@ METRICS = (
     _ENGINE_RETRIES,
     REDIS_TURN_FAILURES,
     REDIS_BREAKER_OPENS,
+    FLIGHT_LINKS,
+    MIRRORED_FLIGHTS,
+    FLIGHT_TAKEOVERS,
     HELD_REQUESTS,
     HOLD_SECONDS,
 )

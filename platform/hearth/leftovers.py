@@ -39,7 +39,8 @@ def end_engines(instance: Instance, *, grace_seconds: float) -> list[str]:
 
 def remove_sockets(instance: Instance) -> None:
     """Remove the folders of the sockets and what killed engines left in them. Only once nothing listens there."""
-    for folder in instance.sockets_dir, env.agent_sockets_dir(instance.data_dir):
+    data_dir = instance.data_dir
+    for folder in instance.sockets_dir, env.agent_sockets_dir(data_dir), env.gateway_sockets_dir(data_dir):
         shutil.rmtree(folder, ignore_errors=True)
 
 

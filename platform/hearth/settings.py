@@ -167,6 +167,8 @@ WAL_MAX_BYTES = env.integer("HEARTH_WAL_MAX_BYTES", minimum=16 << 20)
 WAL_SYNC: Literal["group", "always"] = "always" if env.text("HEARTH_WAL_SYNC") == "always" else "group"
 NODE_NAME = env.text("HEARTH_NODE")
 NODE_ADDRESS = env.text("HEARTH_NODE_ADDRESS")
+LINK_PORT = env.integer("HEARTH_LINK_PORT")
+GATEWAY_SOCKETS_DIR = env.gateway_sockets_dir(DATA_DIR)
 REPLICAS = env.integer("HEARTH_REPLICAS", minimum=0)
 PLACEHOLDERS = env.integer("HEARTH_PLACEHOLDERS", minimum=0)
 SLOTS = env.text("HEARTH_SLOTS")

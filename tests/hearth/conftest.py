@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hearth.env import agent_sockets_dir, sockets_dir
+from hearth.env import agent_sockets_dir, gateway_sockets_dir, sockets_dir
 
 
 @contextmanager
@@ -21,7 +21,7 @@ def _instance() -> Iterator[Path]:
         yield path
     finally:
         shutil.rmtree(path)
-        for folder in sockets_dir(path), agent_sockets_dir(path):
+        for folder in sockets_dir(path), agent_sockets_dir(path), gateway_sockets_dir(path):
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hearth import lock, processes
-from hearth.env import agent_sockets_dir, sockets_dir
+from hearth.env import agent_sockets_dir, gateway_sockets_dir, sockets_dir
 from tests.ports import INSTANCE_PORTS, free_ports
 from workers.processes import ProcessIdentity, find_by_environment
 
@@ -87,7 +87,7 @@ class Instance:
                     left.append(f"port {port}")
         if lock.is_held(self.folder / "lock"):
             left.append("lock")
-        if sockets_dir(self.folder).exists() or agent_sockets_dir(self.folder).exists():
+        if any(named(self.folder).exists() for named in (sockets_dir, agent_sockets_dir, gateway_sockets_dir)):
             left.append("sockets")
         return left
 

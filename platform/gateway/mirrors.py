@@ -1,0 +1,181 @@
+"""Follow flights of other gateway processes: each is mirrored into a flight of this one, over one link per process."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from caching.single_flight import Flight
+from gateway import telemetry
+from gateway.flight_leases import LEASE_SECONDS, Owner
+from gateway.flight_links import Failed, Following, Landed, Leave, Link, Message, Told, Wish
+from gateway.flight_listener import Elsewhere, Listener
+from tenants.snapshot import Caller
+
+#: For a connection, its proofs, and the word whether there is such a flight.
+CONNECT_SECONDS = 2.0
+ANSWER_SECONDS = 3.0
+#: A mirror that nobody has joined by then is left again.
+JOIN_SECONDS = 1.0
+IDLE_SECONDS = 30.0
+
+#: ``followed``: its mirror is there. ``gone``: the process is dead, silent, or has no such flight.
+#: ``unreachable``: it lives, and cannot be asked from here.
+Outcome = Literal["followed", "gone", "unreachable"]
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Wished:
+    """A flight of another process that is asked for, or mirrored."""
+
+    name: bytes
+    answer: asyncio.Future[bool]
+    mirror: Flight | None = None
+
+
+class Mirrors:
+    """The mirrors of one process. Lives on one event loop."""
+
+    def __init__(self, listener: Listener, show: Callable[[Flight], None], hide: Callable[[Flight], None]) -> None:
+        """``show`` lets requests of this process follow a mirror, ``hide`` no more."""
+        self._listener = listener
+        self._show = show
+        self._hide = hide
+        self._links: dict[str, asyncio.Task[Link]] = {}
+        self._wishes: dict[Link, dict[int, _Wished]] = {}
+        self._numbers = itertools.count()
+        #: Processes that went silent → until when they are not asked again, by the monotonic clock.
+        self._silent: dict[str, float] = {}
+
+    async def follow(self, caller: Caller, name: bytes, owner: Owner) -> Outcome:
+        """Mirror the flight of a lease. Who follows the mirror joins it within JOIN_SECONDS."""
+        if self._silent.get(owner.address, 0.0) > time.monotonic():
+            return "gone"
+        try:
+            link = await self._link(owner.address)
+        except Elsewhere:
+            return "unreachable"
+        except OSError:
+            return "gone"
+        wished = _Wished(name=name, answer=asyncio.get_running_loop().create_future())
+        number = next(self._numbers)
+        self._wishes[link][number] = wished
+        link.send(Wish(number, caller.tenant_id.bytes, name, owner.value))
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return "followed" if await wished.answer else "gone"
+        except TimeoutError:
+            return "gone"
+        finally:
+            if wished.mirror is None:
+                self._end(link, number)
+
+    def close(self) -> None:
+        """Drop every link; who follows a mirror is told that it failed."""
+        for task in self._links.values():
+            task.cancel()
+        for link in list(self._wishes):
+            link.drop()
+
+    async def _link(self, address: str) -> Link:
+        """Return a link to a process that has proved itself. Raises OSError."""
+        task = self._links.get(address)
+        if task is None:
+            task = self._links[address] = asyncio.ensure_future(self._connect(address))
+            # taken note of: all who wait for it may have left
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            link = await asyncio.shield(task)
+        except OSError:
+            self._links.pop(address, None)
+            raise
+        if link.lost:
+            raise ConnectionResetError
+        return link
+
+    async def _connect(self, address: str) -> Link:
+        link = Link("caller", address, self._hear, lambda lost: self._lost(address, lost))
+        self._wishes[link] = {}
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await self._listener.connect(address, lambda: link)
+                if not await link.proved:
+                    raise ConnectionResetError
+        except TimeoutError:  # which is an OSError
+            self._went_silent(address)
+            raise
+        finally:
+            if not link.proved.done():
+                link.drop()
+        return link
+
+    def _hear(self, link: Link, message: Message) -> None:
+        """Mirror what is told. What came for a wish that has ended is dropped."""
+        wishes = self._wishes[link]
+        match message:
+            case Following() if (wished := wishes.get(message.number)) is not None and wished.mirror is None:
+                self._begin(link, message, wished)
+            case Told() if (wished := wishes.get(message.number)) is not None and wished.mirror is not None:
+                wished.mirror.add(message.piece)
+            case Landed() if (wished := wishes.get(message.number)) is not None and wished.mirror is not None:
+                self._end(link, message.number)
+                wished.mirror.land(message.entry)
+            case Failed():
+                self._fail(link, message.number)
+
+    def _begin(self, link: Link, following: Following, wished: _Wished) -> None:
+        mirror = wished.mirror = Flight(wished.name, following.source_id, streamed=following.streamed)
+
+        def left() -> None:
+            if not mirror.followers and not mirror.ended:
+                self._end(link, following.number)
+                link.send(Leave(following.number))
+                mirror.fail()
+
+        mirror.on_alone = left
+        self._show(mirror)
+        asyncio.get_running_loop().call_later(JOIN_SECONDS, left)
+        telemetry.MIRRORED_FLIGHTS.inc()
+        if not wished.answer.done():
+            wished.answer.set_result(True)
+
+    def _fail(self, link: Link, number: int) -> None:
+        wished = self._wishes.get(link, {}).get(number)
+        if wished is None:
+            return
+        self._end(link, number)
+        if wished.mirror is not None:
+            wished.mirror.fail()
+        if not wished.answer.done():
+            wished.answer.set_result(False)
+
+    def _end(self, link: Link, number: int) -> None:
+        """Forget a wish: its mirror is followed by nobody more."""
+        wishes = self._wishes.get(link, {})
+        wished = wishes.pop(number, None)
+        if wished is not None and wished.mirror is not None:
+            self._hide(wished.mirror)
+        if wished is not None and not wishes:
+            asyncio.get_running_loop().call_later(IDLE_SECONDS, self._drop_idle, link)
+
+    def _drop_idle(self, link: Link) -> None:
+        if not self._wishes.get(link, {}):
+            link.drop()
+
+    def _lost(self, address: str, link: Link) -> None:
+        if link.went_silent:
+            self._went_silent(address)
+        self._links.pop(address, None)
+        for number in list(self._wishes.get(link, {})):
+            self._fail(link, number)
+        self._wishes.pop(link, None)
+
+    def _went_silent(self, address: str) -> None:
+        """Ask a process no more until its leases have ended, which it does not renew."""
+        now = time.monotonic()
+        self._silent = {each: until for each, until in self._silent.items() if until > now}
+        self._silent[address] = now + LEASE_SECONDS
