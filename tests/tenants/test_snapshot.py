@@ -68,6 +68,18 @@ def test_a_key_that_expires_stops_working_in_a_snapshot_taken_before(acme: Custo
     assert refused.value.reason == "expired"
 
 
+def test_a_key_that_was_proved_proves_no_other_text_and_no_other_snapshot(acme: Customer) -> None:
+    taken = snapshot.load()
+    assert taken.authenticate(acme.secret) is taken.authenticate(acme.secret)
+    forged = dataclasses.replace(secret_format.generate("hk"), public_id=acme.key.public_id).text()
+    for text in (forged, acme.secret[:-1], ""):
+        with pytest.raises(KeyRefused):
+            taken.authenticate(text)
+    with pytest.raises(KeyRefused) as refused:
+        dataclasses.replace(taken, keys={}).authenticate(acme.secret)
+    assert refused.value.reason == "unknown"
+
+
 def test_a_caller_proved_earlier_is_found_by_public_id_while_its_key_lives(acme: Customer) -> None:
     taken = snapshot.load()
     assert taken.caller(acme.key.public_id) == taken.authenticate(acme.secret)
