@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+from collections.abc import Iterable
 from functools import lru_cache
 from uuid import UUID
 
@@ -56,14 +57,14 @@ def prediction_mac(caller: Caller, *parts: bytes) -> bytes:
     """Return the 32-byte name of a whole answer inside this caller's scope."""
     kind, identity = scope_of(caller)
     secret = settings.SECRETS.cache_mac
-    epoch = str(caller.policy.salt_epoch).encode()
-    return _mac(secret.value, b"prediction", caller.tenant_id.bytes, kind.encode(), identity.bytes, epoch, *parts)
+    epoch = str(caller.policy.salt_epoch)
+    return _mixed(_begun(secret.value, "prediction", caller.tenant_id, kind, identity, epoch), parts)
 
 
 def value_mac(name: bytes, value: bytes) -> bytes:
     """Return the 32-byte seal of a stored value: whoever can write to Redis still cannot forge an answer."""
     secret = settings.SECRETS.cache_mac
-    return _mac(secret.value, b"value", name, value)
+    return _mixed(_keyed(secret.value), (b"value", name, value))
 
 
 def idempotency_name(caller: Caller, path: str, text: str) -> bytes:
@@ -97,15 +98,7 @@ def session_key(caller: Caller, model_name: str, session: str) -> bytes:
     """Return the 32-byte name of a session; the client's own text is kept nowhere."""
     kind, identity = scope_of(caller)
     secret = settings.SECRETS.cache_mac
-    return _mac(
-        secret.value,
-        b"session",
-        caller.tenant_id.bytes,
-        kind.encode(),
-        identity.bytes,
-        model_name.encode(),
-        session.encode(),
-    )
+    return _mixed(_begun(secret.value, "session", caller.tenant_id, kind, identity, model_name), (session.encode(),))
 
 
 @lru_cache(maxsize=4096)
@@ -137,8 +130,31 @@ def _root(salt: str) -> bytes:
 
 
 def _mac(secret: bytes, *parts: bytes) -> bytes:
-    mixed = hmac.new(secret, digestmod=hashlib.sha256)
+    return _mixed(_keyed(secret), parts)
+
+
+@lru_cache(maxsize=64)
+def _keyed(secret: bytes) -> hmac.HMAC:
+    """Return a MAC that nothing is mixed into yet: to key one takes as long as all the rest."""
+    return hmac.new(secret, digestmod=hashlib.sha256)
+
+
+@lru_cache(maxsize=4096)
+def _begun(secret: bytes, room: str, tenant_id: UUID, kind: str, identity: UUID, last: str) -> hmac.HMAC:
+    """Return a MAC with what each name of a caller begins with mixed in."""
+    begun = _keyed(secret).copy()
+    _mix(begun, (room.encode(), tenant_id.bytes, kind.encode(), identity.bytes, last.encode()))
+    return begun
+
+
+def _mixed(begun: hmac.HMAC, parts: Iterable[bytes]) -> bytes:
+    """Return the MAC of what ``begun`` has and these parts; ``begun`` stays as it is."""
+    whole = begun.copy()
+    _mix(whole, parts)
+    return whole.digest()
+
+
+def _mix(into: hmac.HMAC, parts: Iterable[bytes]) -> None:
     for part in parts:
-        mixed.update(len(part).to_bytes(8, "big"))
-        mixed.update(part)
-    return mixed.digest()
+        into.update(len(part).to_bytes(8, "big"))
+        into.update(part)
