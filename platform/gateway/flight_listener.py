@@ -103,8 +103,11 @@ class Listener:
             raise PermissionError(f"{folder} is not this user's alone")
 
 
-def _bound(place: Place) -> socket.socket:
-    """Return a socket on the first port that is free. Raises OSError."""
+def _bound(place: Place) -> socket.socket | None:
+    """Return a socket on the first port that is free; None where the address is not of this machine.
+
+    In a container HEARTH_NODE_ADDRESS may be the agent's: then only processes of one container follow each other.
+    """
     ports = range(place.port, place.port + PORTS) if place.port else (0,)
     refusal: OSError | None = None
     for port in ports:
@@ -117,7 +120,8 @@ def _bound(place: Place) -> socket.socket:
             refusal = error
         else:
             return bound
-    raise refusal or OSError("there is no port")
+    log.warning("gateway processes of other hosts cannot follow requests of this one: %s: %s", place.host, refusal)
+    return None
 
 
 def _is_of_this_host_alone(address: str) -> bool:
