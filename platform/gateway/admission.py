@@ -17,7 +17,6 @@ from uuid import UUID
 
 import msgspec
 
-from caching.recent import Recent
 from gateway import limits, refusals
 from gateway.errors import GatewayError
 from gateway.limits import Plan, Plans
@@ -27,6 +26,7 @@ from gateway.portions import Portions
 from gateway.renewal import LEASE_SECONDS, RENEWALS, End, Renewal
 from gateway.resp import Argument, RedisAway, RedisFailed, RedisNotAsked
 from gateway.scripts import ADMIT, ADMITTED, CHARGE, EXCEEDED, EXTEND, LIMITED, RENEW, SETTLE, SLICE, TOO_LARGE
+from gateway.shelf import Shelf
 from gateway.slices import END_HOLD, Slices
 from gateway.turns import Answer, Turns
 from tenants.snapshot import Caller
@@ -132,7 +132,7 @@ class Admission:
         self._rank = rank
         self._plans = Plans()
         self._local = LocalLimits()
-        self._recent = Recent(RECENT_BYTES)
+        self.shelf = Shelf(cache, RECENT_BYTES)
         self._renewal = Renewal(turns, lease_seconds)
         self._portions = Portions(turns, portioned)
         self._slices = Slices(turns, self._renewal, lambda: rank().gateways, round_seconds=lease_seconds / RENEWALS)
@@ -148,7 +148,7 @@ class Admission:
             raise refusals.limited(*plan.closed, refusals.CLOSED_MS)
         ticket = Ticket(self, demand, plan)
         key = demand.answer_key
-        ticket.stored = self._recent.get(key) if key is not None else None
+        ticket.stored = self.shelf.at_hand(demand.caller.tenant_id, key) if key is not None else None
         asked = key if ticket.stored is None else None
         if not plan.lines and not plan.budgets:
             if asked is not None:
@@ -177,12 +177,6 @@ class Admission:
             claim.sliced_pico = 0
         if (ticket.plan.lines or ticket.plan.budgets) and not claim.runs:
             await self._take(ticket, None, requests=0, again=True)
-
-    def store(self, key: str, value: bytes, ttl_seconds: int) -> None:
-        """Keep an answer. Nobody waits for it: this process has it at hand, whatever becomes of it in Redis."""
-        ttl_seconds = max(1, ttl_seconds)
-        self._recent.put(key, value, ttl_seconds)
-        self._cache.tell("SET", key, value, "EX", ttl_seconds)
 
     def settle(self, ticket: Ticket, tokens: int, amount_pico: int) -> None:
         """End a claim. See :meth:`Ticket.settle`."""

@@ -15,6 +15,7 @@ from django.conf import settings
 from caching import bypass, fingerprint
 from caching.bypass import Bypass
 from caching.entry import Entry, decode, encode
+from caching.store import Deposit
 from catalogue.registry import ServedModel
 from gateway import cache_control
 from gateway.cache_control import Wishes
@@ -95,9 +96,19 @@ def may_be_given(answer: Answer, caller: Caller, model_name: str, entry: Entry) 
     return not caller.cache.purges.cover(entry.source_id, entry.key_id, model_name)
 
 
-def pack(answer: Answer, caller: Caller, request_id: UUID, body: bytes, usage: Usage, engine_ms: float) -> bytes | None:
-    """Return the bytes to store of a whole answer; None where it may not be kept, or is too large."""
-    if answer.name is None or not answer.writable or len(body) > caller.cache.entry_bytes:
+def deposit(
+    answer: Answer,
+    caller: Caller,
+    model_name: str,
+    request_id: UUID,
+    body: bytes,
+    usage: Usage,
+    *,
+    engine_ms: float,
+) -> Deposit | None:
+    """Return what to store of a whole answer; None where it may not be kept, or is too large."""
+    terms = caller.cache
+    if answer.name is None or not answer.writable or len(body) > terms.entry_bytes:
         return None
     entry = Entry(
         body=body,
@@ -108,9 +119,22 @@ def pack(answer: Answer, caller: Caller, request_id: UUID, body: bytes, usage: U
         source_id=request_id,
         key_id=caller.key_id,
         stored_at=time.time(),
-        ttl_seconds=caller.cache.ttl_seconds,
+        ttl_seconds=terms.ttl_seconds,
     )
-    return encode(answer.name, entry, keyspace.value_mac)
+    value = encode(answer.name, entry, keyspace.value_mac)
+    if value is None:
+        return None
+    return Deposit(
+        tenant_id=caller.tenant_id,
+        name=answer.name,
+        value=value,
+        ttl_seconds=terms.ttl_seconds,
+        quota_bytes=terms.quota_bytes,
+        writes_per_minute=terms.writes_per_minute,
+        key_id=caller.key_id,
+        source_id=request_id,
+        model_name=model_name,
+    )
 
 
 def told_of_hit(caller: Caller, entry: Entry) -> Headers:

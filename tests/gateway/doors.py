@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, cast
 from uuid import UUID, uuid4
 
+from caching.store import Deposit
 from gateway.admission import Admission, Demand, Ticket
 from gateway.errors import GatewayError
 from gateway.local import Rank
@@ -81,6 +82,18 @@ def demand(who: Caller, **changes: Any) -> Demand:
         "answer_key": None,
     }
     return Demand(caller=who, **{**usual, **changes})
+
+
+def deposit(who: Caller, name: bytes, value: bytes = b"answer", **changes: Any) -> Deposit:
+    """Return an entry of this caller, kept for 90 s with room enough and without limit."""
+    usual: dict[str, Any] = {
+        "ttl_seconds": 90,
+        "quota_bytes": 1 << 20,
+        "writes_per_minute": None,
+        "source_id": new_id(),
+        "model_name": "m",
+    }
+    return Deposit(tenant_id=who.tenant_id, key_id=who.key_id, name=name, value=value, **{**usual, **changes})
 
 
 class Doors:

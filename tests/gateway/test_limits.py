@@ -19,7 +19,8 @@ from gateway.scripts import RIDE_ALONG_BYTES, UNITS
 from tenants import keyspace
 from tenants.scopes import LimitLine
 from tenants.snapshot import Caller
-from tests.gateway.doors import Doors, caller, demand, line, tried, until
+from tests.gateway import world
+from tests.gateway.doors import Doors, caller, demand, deposit, line, tried, until
 from tests.gateway.private_redis import PrivateRedis
 
 
@@ -360,18 +361,10 @@ async def test_two_redis_hold_limits_and_answers_apart(door: Doors) -> None:
         cache.resume()
 
 
-async def test_a_stored_answer_lives_as_long_as_the_policy_says(redis: Redis, door: Doors) -> None:
-    gate = door()
-    gate.store("a", b"x", 90)
-    gate.store("b", b"x", 0)
-    # nobody waited for the settings, but they came first
-    assert (await door().admit(demand(caller(), answer_key="c"))).stored is None
-    assert (await gate.admit(demand(caller(), answer_key="c"))).stored is None
-    assert (await redis.ttl("a"), await redis.ttl("b")) == (90, 1)
-
-
 async def test_what_was_just_stored_is_found_although_redis_is_gone(door: Doors) -> None:
-    gate = door("unix:///nowhere", timeout_seconds=0.2)
-    gate.store("a", b"x", 90)
-    assert (await gate.admit(demand(caller(), answer_key="a"))).stored == b"x"
-    assert (await gate.admit(demand(caller(), answer_key="b"))).stored is None
+    gate, who = door("unix:///nowhere", timeout_seconds=0.2), caller()
+    kept, other = deposit(who, b"a"), deposit(who, b"b")
+    gate.shelf.store(kept)
+    await world.until(lambda: gate.shelf.at_hand(who.tenant_id, kept.redis_key))
+    assert (await gate.admit(demand(who, answer_key=kept.redis_key))).stored == b"answer"
+    assert (await gate.admit(demand(who, answer_key=other.redis_key))).stored is None
