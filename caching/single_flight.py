@@ -15,14 +15,17 @@ import msgspec
 from caching.entry import Entry
 from caching.errors import FlightFailed
 
-#: What a flight keeps for those who join it later; beyond this nobody joins any more.
+#: What a flight keeps of its pieces for those who follow. Once it has let go of any nobody joins any more.
 MAX_FLIGHT_BYTES = 8 << 20
+#: The same while nobody follows: larger answers are not stored either.
+MAX_UNHEARD_BYTES = 1 << 20
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
     """Some events of a stream that belong together: whole ones, with their separators.
 
-    ``kind`` is theirs as ``gateway.wire.base.Kind`` says: a ``usage`` piece is only for clients that asked for it.
+    ``kind`` is theirs as ``gateway.wire.base.Kind`` says: a ``usage`` piece is only for clients that asked for it, and
+    the ``done`` piece is told once the flight has landed.
     """
 
     kind: str
@@ -34,21 +37,46 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
 class Flight:
     """One run of a request at an engine, and who listens. ``streamed``: its pieces are worth waiting for."""
 
-    def __init__(self, name: bytes, source_id: UUID, *, streamed: bool) -> None:
+    __slots__ = (
+        "_lost",
+        "_woken",
+        "bytes",
+        "cause",
+        "entry",
+        "failed",
+        "followers",
+        "key_id",
+        "landed",
+        "name",
+        "on_alone",
+        "on_end",
+        "pieces",
+        "source_id",
+        "streamed",
+    )
+
+    def __init__(self, name: bytes, source_id: UUID, *, streamed: bool, key_id: UUID | None = None) -> None:
         self.name = name
-        #: The request that leads: whose id the answer has.
+        #: The request that leads, whose id the answer has, and its key where that is known.
         self.source_id = source_id
+        self.key_id = key_id
         self.streamed = streamed
+        #: Those that are still here, and their bytes.
         self.pieces: list[Piece] = []
         self.bytes = 0
-        #: The whole answer once landed; None of one that cannot be told in both shapes.
+        #: The whole answer once landed. Without a body it only says what it took; None: not even that.
         self.entry: Entry | None = None
-        #: Ended well, or not.
+        #: Ended well, or not, and why where whoever leads knew.
         self.landed = False
         self.failed = False
+        self.cause: Exception | None = None
         self.followers = 0
-        #: Called when the last follower has left.
-        self.on_alone: Callable[[], None] = lambda: None
+        #: Called when the last follower has left a flight that has not ended.
+        self.on_alone: Callable[[], None] = _nothing
+        #: Called once, when it has ended.
+        self.on_end: Callable[[Flight], None] = _nothing_of
+        #: How many of its first pieces are gone.
+        self._lost = 0
         self._woken: list[asyncio.Future[None]] = []
 
     @property
@@ -59,45 +87,69 @@ class Flight:
     @property
     def joinable(self) -> bool:
         """Say whether who joins now still hears all of it."""
-        return not self.failed and self.bytes <= MAX_FLIGHT_BYTES
+        return not self.failed and not self._lost
+
+    @property
+    def told(self) -> int:
+        """How many pieces it has told until now."""
+        return self._lost + len(self.pieces)
 
     def add(self, piece: Piece) -> None:
-        """Tell a piece to everybody who follows."""
+        """Tell a piece to everybody who follows. Where they would be too many bytes the oldest are let go of."""
         self.pieces.append(piece)
         self.bytes += len(piece.events)
-        self._wake()
+        most = MAX_FLIGHT_BYTES if self.followers else MAX_UNHEARD_BYTES
+        while self.bytes > most:
+            self.bytes -= len(self.pieces.pop(0).events)
+            self._lost += 1
+        self.rouse()
 
     def land(self, entry: Entry | None) -> None:
-        """End it well. ``entry`` None: who wants the other shape must ask for itself."""
+        """End it well. Without an entry that has a body who wants the other shape must ask for itself."""
         self.entry, self.landed = entry, True
-        self._wake()
+        self.on_end(self)
+        self.rouse()
 
-    def fail(self) -> None:
-        """End it without an answer: one of its followers may try again. Nothing once it has landed."""
-        self.failed = not self.landed
-        self._wake()
+    def fail(self, cause: Exception | None = None) -> None:
+        """End it without an answer: one of its followers may try again. Nothing once it has ended."""
+        if not self.ended:
+            self.failed, self.cause = True, cause
+            self.on_end(self)
+            self.rouse()
+
+    def piece(self, number: int) -> Piece | None:
+        """Return a piece by its number from 0, None while it is to come. Raises FlightFailed for one let go of."""
+        if number < self._lost:
+            raise FlightFailed(number)
+        return self.pieces[number - self._lost] if number < self.told else None
 
     async def follow(self) -> AsyncIterator[Piece]:
         """Yield every piece from the first on, as they come. Raises FlightFailed."""
         told = 0
         while True:
-            while told < len(self.pieces):
-                piece = self.pieces[told]
+            while (piece := self.piece(told)) is not None:
                 told += 1
                 yield piece
             if self.landed:
                 return
             if self.failed:
                 raise FlightFailed(told)
-            await self._more()
+            await self.news()
 
     async def whole(self) -> Entry | None:
-        """Return its entry once it has landed. Raises FlightFailed."""
+        """Return its entry once it has landed, None of one without a body. Raises FlightFailed."""
         while not self.ended:
-            await self._more()
+            await self.news()
         if self.failed:
             raise FlightFailed(0)
-        return self.entry
+        return self.entry if self.entry is not None and self.entry.body else None
+
+    async def begun(self) -> None:
+        """Return once there is something to tell. Raises FlightFailed if there never is."""
+        while not self.told and not self.ended:
+            await self.news()
+        if self.failed:
+            raise FlightFailed(0)
 
     def join(self) -> None:
         """Count a follower in; each calls :meth:`leave` once."""
@@ -106,19 +158,22 @@ class Flight:
     def leave(self) -> None:
         """Count it out."""
         self.followers -= 1
-        if not self.followers:
+        if not self.followers and not self.ended:
             self.on_alone()
 
-    async def _more(self) -> None:
+    async def news(self) -> None:
+        """Return when something has come, it has ended, or somebody rouses its followers."""
         woken = asyncio.get_running_loop().create_future()
         self._woken.append(woken)
         await woken
 
-    def _wake(self) -> None:
-        woken, self._woken = self._woken, []
-        for each in woken:
-            if not each.done():
-                each.set_result(None)
+    def rouse(self) -> None:
+        """Let every follower look again."""
+        if self._woken:
+            woken, self._woken = self._woken, []
+            for each in woken:
+                if not each.done():
+                    each.set_result(None)
 
 
 class SingleFlight:
@@ -133,10 +188,19 @@ class SingleFlight:
         return flight if flight is not None and flight.joinable else None
 
     def begin(self, flight: Flight) -> None:
-        """Let others follow it until :meth:`end`."""
+        """Let others find it until it ends."""
         self._flights[flight.name] = flight
+        flight.on_end = self.end
 
     def end(self, flight: Flight) -> None:
         """Forget it; those who follow it go on."""
         if self._flights.get(flight.name) is flight:
             del self._flights[flight.name]
+
+
+def _nothing() -> None:
+    """Nobody is to be told."""
+
+
+def _nothing_of(flight: Flight) -> None:
+    """Nobody is to be told."""

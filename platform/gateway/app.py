@@ -14,7 +14,7 @@ from billing.errors import WalError
 from gateway import telemetry
 from gateway.delivery import Send, deliver
 from gateway.errors import BadRequest, BodyTooLarge, BodyTooSlow, GatewayError, Unavailable
-from gateway.messages import JSON, Incoming, Outgoing
+from gateway.messages import JSON, Departure, Incoming, Outgoing
 from gateway.pipeline import Pipeline
 from gateway.wire.table import speaking
 from tenants import networks
@@ -112,25 +112,26 @@ class GatewayApp:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         interrupt = Interrupt()
+        departure = Departure(interrupt.fire)
         body = Body(receive)
         try:
-            incoming = await self._read(scope, body, interrupt)
+            incoming = await self._read(scope, body, interrupt, departure)
         except ClientGone:  # or it stays and wants an answer to a body that is not framed as its headers say
             broken = BadRequest("The body broke off, or is not framed as its headers say.", "body_broken")
-            await self._send(send, _refused(broken, scope["path"]), interrupt)
+            await self._send(send, _refused(broken, scope["path"]), departure)
             return
         except GatewayError as error:
             if isinstance(error, BodyTooLarge):
                 await self._discard(body)
             telemetry.answered("unread", "", error.status)
-            await self._send(send, _refused(error, scope["path"]), interrupt)
+            await self._send(send, _refused(error, scope["path"]), departure)
             return
         # granian's receive() is not a coroutine, so it is made a future, not a task. Nobody waits for it: a task for
         # the answer, to wait for both, would cost 12 µs more.
         gone = asyncio.ensure_future(receive())
-        gone.add_done_callback(lambda _: interrupt.fire())
+        gone.add_done_callback(lambda _: departure.leave())
         try:
-            await self._answer(incoming, send, interrupt)
+            await self._answer(incoming, send)
         except asyncio.CancelledError:
             if not interrupt.explains_cancellation():  # the server stops
                 raise
@@ -138,15 +139,15 @@ class GatewayApp:
             interrupt.disarm()
             gone.cancel()
 
-    async def _answer(self, incoming: Incoming, send: Send, interrupt: Interrupt) -> None:
+    async def _answer(self, incoming: Incoming, send: Send) -> None:
         try:
             outgoing = await self._open().handle(incoming)
         except Unavailable as error:
             outgoing = _refused(error, incoming.path)
-        await self._send(send, outgoing, interrupt)
+        await self._send(send, outgoing, incoming.departure)
 
-    async def _send(self, send: Send, outgoing: Outgoing, interrupt: Interrupt) -> None:
-        await deliver(send, outgoing, timeout_seconds=self._send_timeout_seconds, give_up=interrupt.fire)
+    async def _send(self, send: Send, outgoing: Outgoing, departure: Departure) -> None:
+        await deliver(send, outgoing, timeout_seconds=self._send_timeout_seconds, departure=departure)
 
     def _open(self) -> Pipeline:
         """Return the pipeline, built with the first request where that failed at start. Raises Unavailable."""
@@ -164,7 +165,7 @@ class GatewayApp:
                 while left > 0 and not body.complete:
                     left -= len(await body.piece())
 
-    async def _read(self, scope: Scope, body: Body, interrupt: Interrupt) -> Incoming:
+    async def _read(self, scope: Scope, body: Body, interrupt: Interrupt, departure: Departure) -> Incoming:
         """Return the whole request. Raises ClientGone, BodyTooLarge, BodyTooSlow, Unauthorized, Unavailable."""
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         client = client_of(scope)
@@ -183,7 +184,14 @@ class GatewayApp:
             ) from None
         finally:
             slow.cancel()
-        return Incoming(method=scope["method"], path=scope["path"], headers=headers, body=content, client=client)
+        return Incoming(
+            method=scope["method"],
+            path=scope["path"],
+            headers=headers,
+            body=content,
+            client=client,
+            departure=departure,
+        )
 
     async def _read_body(self, body: Body, headers: Mapping[str, str], client: str) -> bytes:
         first = await body.piece()

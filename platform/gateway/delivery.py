@@ -11,29 +11,32 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any
 
-from gateway.messages import Heartbeat, Outgoing
+from gateway.messages import Departure, Heartbeat, Outgoing
 
 log = logging.getLogger(__name__)
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
-async def deliver(send: Send, outgoing: Outgoing, *, timeout_seconds: float, give_up: Callable[[], None]) -> None:
+async def deliver(send: Send, outgoing: Outgoing, *, timeout_seconds: float, departure: Departure) -> None:
     """Send the answer and close it, whatever happens on the way.
 
-    ``give_up`` is called, and shall cancel this, when the client of a stream has taken nothing for ``timeout_seconds``.
+    A client of a stream that has taken nothing for ``timeout_seconds`` counts as gone. What is left of a request whose
+    client is gone runs to its end while others need it, and nothing of it is sent.
     """
     try:
         if outgoing.stream is None:
             length = (b"content-length", str(len(outgoing.body)).encode())
-            await send(
-                {"type": "http.response.start", "status": outgoing.status, "headers": [*outgoing.headers, length]}
-            )
-            await send({"type": "http.response.body", "body": outgoing.body})
+            head = {"type": "http.response.start", "status": outgoing.status, "headers": [*outgoing.headers, length]}
+            if not departure.gone:
+                await send(head)
+                await send({"type": "http.response.body", "body": outgoing.body})
             return
-        await send({"type": "http.response.start", "status": outgoing.status, "headers": outgoing.headers})
-        await _Stream(send, outgoing.heartbeat, timeout_seconds, give_up).run(outgoing.stream)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        if not departure.gone:
+            await send({"type": "http.response.start", "status": outgoing.status, "headers": outgoing.headers})
+        await _Stream(send, outgoing.heartbeat, timeout_seconds, departure).run(outgoing.stream)
+        if not departure.gone:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
     finally:
         outgoing.on_close()
 
@@ -41,15 +44,18 @@ async def deliver(send: Send, outgoing: Outgoing, *, timeout_seconds: float, giv
 class _Stream:
     """One stream on its way. A single timer looks after it, because one for each piece would cost more than sending."""
 
-    def __init__(
-        self, send: Send, heartbeat: Heartbeat | None, timeout_seconds: float, give_up: Callable[[], None]
-    ) -> None:
+    def __init__(self, send: Send, heartbeat: Heartbeat | None, timeout_seconds: float, departure: Departure) -> None:
         self._send = send
         self._heartbeat = heartbeat
         self._timeout_seconds = timeout_seconds
-        self._give_up = give_up
+        self._departure = departure
         self._look_seconds = min(timeout_seconds, heartbeat.every_seconds) if heartbeat else timeout_seconds
         self._loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None, "requests are served in tasks"
+        self._task = task
+        #: A send that hangs is being broken off, though the request goes on.
+        self._breaks = False
         #: Whether something is being sent, and since when that is so, or not.
         self._sending = False
         self._since = self._loop.time()
@@ -60,15 +66,22 @@ class _Stream:
         """Send the pieces as they come, one after the other."""
         try:
             async for piece in stream:
-                if self._comment is not None:
-                    await self._comment
-                await self._pass(piece)
+                try:
+                    if self._comment is not None:
+                        await self._comment
+                    await self._pass(piece)
+                except asyncio.CancelledError:
+                    if not self._breaks or self._task.uncancel():
+                        raise
+                    self._breaks, self._comment = False, None
         finally:
             self._timer.cancel()
             if self._comment is not None:
                 self._comment.cancel()
 
     async def _pass(self, piece: bytes) -> None:
+        if self._departure.gone:
+            return
         self._sending, self._since = True, self._loop.time()
         await self._send({"type": "http.response.body", "body": piece, "more_body": True})
         self._sending, self._since = False, self._loop.time()
@@ -80,7 +93,10 @@ class _Stream:
         if self._sending:
             if silent_seconds >= self._timeout_seconds:
                 log.info("a client that has read nothing for %.0f s is given up", silent_seconds)
-                self._give_up()
+                self._departure.leave()
+                if self._departure.is_needed:
+                    self._breaks = True
+                    (self._comment or self._task).cancel()
                 return
             again = min(again, self._timeout_seconds - silent_seconds)
         elif self._heartbeat is not None:

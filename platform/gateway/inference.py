@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import Literal
 
 import msgspec
 import orjson
@@ -15,8 +17,10 @@ from catalogue.registry import ServedModel
 from gateway import answers, costs, prompts, receipts
 from gateway.admission import Demand
 from gateway.answers import Answer
+from gateway.coalescing import Course, Followed
 from gateway.dispatch import Reply
 from gateway.errors import NOT_NOW, EngineFailed, EngineRefused, GatewayError, not_cached
+from gateway.following import FollowedStream
 from gateway.hold import Guest
 from gateway.late import LateStream, within
 from gateway.messages import JSON, SSE, Headers, Heartbeat, Incoming, Outgoing, Trace
@@ -50,6 +54,7 @@ class Inference:
         self._model = model
         self._trace = trace
         self._meter = Meter(parts.wal, trace, caller, call, model)
+        self._course: Course[Begun] = Course(parts.single_flight, caller, call, model, self._meter, trace)
         #: When it began to wait for a replica; None while it does not have to.
         self._held_since: float | None = None
         #: Some replica has it, so that its client waits for an engine.
@@ -69,15 +74,21 @@ class Inference:
             if self._meter.allowance is not None:
                 self._meter.hold(self._meter.allowance.held_pico)
             self._tell_cache(answer)
-            ask = prompts.ask(self._call, self._caller, self._model, incoming.headers)
-            work = self._reply(ask, answer, len(incoming.body))
-            return await self._streamed(work) if self._call.stream else await self._whole(await work)
+            self._course.set_out(answer, incoming.departure)
+            if self._call.stream:
+                return await self._streamed(answer, incoming)
+            return await self._whole(await self._obtain(answer, incoming))
         except BaseException as error:
             self._close_failed(error)
             raise
 
-    async def _reply(self, ask: Ask, answer: Answer, size_bytes: int) -> Begun:
+    async def _obtain(self, answer: Answer, incoming: Incoming) -> Begun | Followed:
+        """Return the first reply, or the answer of an identical request in flight. Raises GatewayError."""
+        return await self._course.obtain(lambda: self._reply(answer, incoming))
+
+    async def _reply(self, answer: Answer, incoming: Incoming) -> Begun:
         """Return the first reply, of a replica that is still to come if need be. Raises GatewayError."""
+        ask = prompts.ask(self._call, self._caller, self._model, incoming.headers)
         try:
             return await self._begin(ask, answer)
         except NOT_NOW as failure:
@@ -85,7 +96,7 @@ class Inference:
             guest = Guest(
                 tenant_id=self._caller.tenant_id,
                 model=self._model,
-                size_bytes=size_bytes,
+                size_bytes=len(incoming.body),
                 tokens=ask.chain.tokens + ask.max_new_tokens,
             )
             return await self._parts.hold.until(guest, failure, lambda: self._begin(ask, answer))
@@ -111,17 +122,24 @@ class Inference:
             raise
         return Begun(reply=reply, answer=answer if current else answers.not_kept(answer))
 
-    async def _streamed(self, work: Awaitable[Begun]) -> Outgoing:
+    async def _streamed(self, answer: Answer, incoming: Incoming) -> Outgoing:
         """Answer with a stream, which begins before its reply does when that takes longer than a heartbeat.
 
         Until the engine's first byte the reply may still come from another replica.
         """
-        begun = asyncio.ensure_future(self._closing(work))
+
+        def obtain() -> Awaitable[Begun | Followed]:
+            return self._closing(self._obtain(answer, incoming))
+
+        def begin(found: Begun | Followed) -> Outgoing:
+            return self._stream(found) if isinstance(found, Begun) else self._follow(found, obtain)
+
+        begun = asyncio.ensure_future(obtain())
         heartbeat = self._heartbeat()
-        late = LateStream(begun, self._stream, heartbeat=heartbeat, error_event=self._call.wire.error_event)
+        late = LateStream(begun, begin, heartbeat=heartbeat, error_event=self._call.wire.error_event)
         try:
             if await within(begun, heartbeat.every_seconds):
-                return self._stream(begun.result())
+                return begin(begun.result())
         except asyncio.CancelledError:
             late.close()  # the reply may have begun at the very moment at which its client left
             raise
@@ -138,13 +156,13 @@ class Inference:
         hold = self._parts.hold
 
         def comment() -> str:
-            if self._at_engine:
+            if self._at_engine or self._course.follows:
                 return "waiting for the engine"
             return f"waiting for a replica, which usually takes {hold.eta_seconds(self._model):.0f} s"
 
         return Heartbeat(every_seconds=hold.limits.heartbeat_seconds, comment=comment)
 
-    async def _closing(self, work: Awaitable[Begun]) -> Begun:
+    async def _closing(self, work: Awaitable[Begun | Followed]) -> Begun | Followed:
         """Write the END if the work fails: once heartbeats are sent nobody else does."""
         try:
             return await work
@@ -183,9 +201,6 @@ class Inference:
             entry = None
         if entry is None:
             await ticket.miss()
-        elif ticket.stored is not None and answer.name is not None:
-            left_seconds = entry.ttl_seconds - entry.age_seconds()
-            self._parts.admission.shelf.found(self._caller.tenant_id, answer.name, ticket.stored, left_seconds)
         self._trace.headers.extend(ticket.headers())
         self._trace.admit_seconds = time.perf_counter() - self._trace.started
         return entry
@@ -206,7 +221,9 @@ class Inference:
         events = self._call.wire.replay(orjson.loads(entry.body), include_usage=self._call.include_usage)
         return Outgoing(status=200, headers=[*SSE, *headers], stream=_at_once(b"".join(events)))
 
-    async def _whole(self, begun: Begun) -> Outgoing:
+    async def _whole(self, begun: Begun | Followed) -> Outgoing:
+        if isinstance(begun, Followed):
+            return await self._told_whole(begun.entry)
         reply = begun.reply
         reply.close()
         self._tell_route(reply)
@@ -219,7 +236,7 @@ class Inference:
             self._meter.end("complete", 200, self._meter.delivered(), source="estimated")
         else:
             self._meter.end("complete", 200, usage)
-        stored = whole and usage is not None and self._keep(begun.answer, reply.first, usage)
+        stored = self._land(begun.answer, reply.first if whole else None, usage, self._trace.engine_seconds * 1000)
         await self._meter.synced()
         told = answers.status(begun.answer, stored=stored)
         receipt = self._receipt(usage) if usage is not None else []
@@ -229,21 +246,42 @@ class Inference:
         prices = self._parts.feed.view.prices
         return receipts.headers(prices, self._caller.tenant_id, self._model.name, self._trace.request_id, usage)
 
-    def _receipt_instead(self, entry: Entry) -> Headers:
+    def _receipt_instead(self, entry: Entry, result: Literal["hit", "coalesced"] = "hit") -> Headers:
         prices = self._parts.feed.view.prices
-        return receipts.instead(prices, self._caller.tenant_id, self._model.name, self._trace.request_id, entry)
+        request_id = self._trace.request_id
+        return receipts.instead(prices, self._caller.tenant_id, self._model.name, request_id, entry, result=result)
+
+    async def _told_whole(self, entry: Entry | None) -> Outgoing:
+        """Answer with what another request got."""
+        assert entry is not None, "nobody waits for the pieces of an answer that is not streamed"
+        self._meter.followed(entry)
+        await self._meter.synced()
+        headers = [*JSON, *self._trace.headers, *self._receipt_instead(entry, "coalesced")]
+        return Outgoing(status=200, headers=headers, body=entry.body)
+
+    def _follow(self, followed: Followed, again: Callable[[], Awaitable[Begun | Followed]]) -> Outgoing:
+        stream = FollowedStream(followed, self._course, self._call, self._meter, again=again, begin=self._stream)
+        return Outgoing(
+            status=200,
+            headers=[*SSE, *self._trace.headers],
+            stream=stream.pieces(),
+            heartbeat=self._heartbeat(),
+            on_close=stream.leave,
+            end_with=stream.end_with,
+        )
 
     def _stream(self, begun: Begun) -> Outgoing:
         reply, answer = begun.reply, begun.answer
         self._tell_route(reply)
         relay = Relay(
             reply,
-            self._call.wire.reader(keep=answer.writable),
+            self._call.wire.reader(keep=answer.writable or self._course.flight is not None),
             self._meter,
             self._trace,
             include_usage=self._call.include_usage,
             counts=self._call.wire.counts(self._call.body) if self._meter.allowance is not None else None,
-            keep=(lambda body, usage: self._keep(answer, body, usage)) if answer.writable else None,
+            land=partial(self._land, answer),
+            flight=self._course.flight,
         )
         return Outgoing(
             status=200,
@@ -254,18 +292,25 @@ class Inference:
             end_with=relay.end_with,
         )
 
-    def _keep(self, answer: Answer, body: bytes, usage: Usage) -> bool:
-        """Offer a whole answer to the prediction cache; say whether it is one to be kept."""
-        engine_ms = self._trace.engine_seconds * 1000
-        deposit = answers.deposit(
-            answer, self._caller, self._model.name, self._trace.request_id, body, usage, engine_ms=engine_ms
-        )
-        if deposit is None:
+    def _land(self, answer: Answer, body: bytes | None, usage: Usage | None, engine_ms: float) -> bool:
+        """Give a whole answer to the prediction cache, then to who follows; say whether it is one to be kept.
+
+        ``body`` None: it cannot be told without streaming.
+        """
+        stored = body is not None and usage is not None and self._keep(answer, body, usage, engine_ms)
+        self._course.land(body, usage, engine_ms)
+        return stored
+
+    def _keep(self, answer: Answer, body: bytes, usage: Usage, engine_ms: float) -> bool:
+        packed = answers.pack(answer, self._caller, self._trace.request_id, body, usage, engine_ms)
+        if packed is None or answer.redis_key is None:
             return False
-        self._parts.admission.shelf.store(deposit)
+        self._parts.admission.store(answer.redis_key, packed, self._caller.cache.ttl_seconds)
         return True
 
     def _close_failed(self, error: BaseException) -> None:
+        """Write the END of a request that ends before its answer began, and let who follows try again."""
+        self._course.fail(error)
         match error:
             case EngineRefused():
                 self._meter.give_up("refused", error.status)

@@ -10,12 +10,50 @@ from uuid import UUID
 import msgspec
 
 from billing.records import State
+from caching.single_flight import Flight
 from gateway.errors import GatewayError
 from gateway.wire.base import Wire
 
 Headers = list[tuple[bytes, bytes]]
 JSON: Headers = [(b"content-type", b"application/json")]
 SSE: Headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+
+
+class Departure:
+    """What becomes of a request whose client leaves: it is stopped, unless others follow the flight that it leads."""
+
+    __slots__ = ("_flight", "_stop", "gone")
+
+    def __init__(self, stop: Callable[[], None] = lambda: None) -> None:
+        self._stop = stop
+        self._flight: Flight | None = None
+        #: The client has left, so that nothing is sent any more.
+        self.gone = False
+
+    @property
+    def is_needed(self) -> bool:
+        """Say whether somebody else waits for what the request brings."""
+        flight = self._flight
+        return flight is not None and flight.followers > 0 and not flight.ended
+
+    def lead(self, flight: Flight) -> None:
+        """Take note that the request leads."""
+        self._flight = flight
+        flight.on_alone = self._alone
+
+    def leave(self) -> None:
+        """Take note that the client has left."""
+        self.gone = True
+        if not self.is_needed:
+            self._stop()
+
+    def stop_with(self, stop: Callable[[], None]) -> None:
+        """Stop it so from now on."""
+        self._stop = stop
+
+    def _alone(self) -> None:
+        if self.gone:
+            self._stop()
 
 
 class Incoming(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +65,7 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
     #: Address of whoever sent it; empty when it is not known.
     client: str = ""
+    departure: Departure = msgspec.field(default_factory=Departure)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,6 +51,9 @@ class Meter:
         self._closed = False
         self._last_progress = 0.0
         self.cache: tuple[CacheResult, str] = ("miss", "")
+        #: The request whose answer it is given, and what that took once it is known.
+        self._source_id: UUID | None = None
+        self._avoided: Entry | None = None
         #: What the request was admitted with; settled with its END.
         self.ticket: Ticket | None = None
         #: What it has paid for beforehand, under a hard budget.
@@ -99,6 +102,8 @@ class Meter:
     def streamed(self, tokens: int) -> None:
         """Count tokens as they pass, and write each PROGRESS_SECONDS down how far it is. Raises Unavailable."""
         now = time.perf_counter()
+        if self._closed:  # its client was told of a failure, and others still hear what comes
+            return
         if self.first_token_at is None:
             self.first_token_at = now
         total = self.streamed_tokens + tokens
@@ -136,17 +141,36 @@ class Meter:
     def hit(self, entry: Entry) -> None:
         """Write START and END of an answer from the prediction cache, in one append. Raises Unavailable."""
         self.cache = ("hit", "")
+        self._source_id, self._avoided = entry.source_id, entry
         start = self._new_start(0, None, "")
-        end = msgspec.structs.replace(
-            self._new_end("complete", 200, NOTHING, "cache"),
-            avoided_prompt_tokens=entry.prompt_tokens,
-            avoided_cached_prompt_tokens=entry.cached_prompt_tokens,
-            avoided_completion_tokens=entry.completion_tokens,
-            avoided_engine_ms=entry.engine_ms,
-            source_id=RequestId(entry.source_id),
-        )
+        end = self._new_end("complete", 200, NOTHING, "cache")
         self._append(start, end)
         self._close(end)
+
+    def follow(self, source_id: UUID) -> None:
+        """Write the START of a request that is given another one's answer as it comes. Raises Unavailable.
+
+        It takes no token, so that it costs none should this process die.
+        """
+        self.cache = ("coalesced", "")
+        self._source_id, self.asked = source_id, NOTHING
+        held_pico = self.allowance.held_pico if self.allowance is not None else 0
+        self._begin(msgspec.structs.replace(self._new_start(0, None, ""), held_pico=held_pico))
+
+    def lead(self) -> None:
+        """Take note that it asks for itself after all."""
+        self.cache = ("miss", "")
+        self._source_id = None
+
+    def heard(self) -> None:
+        """Take note that something of another one's answer is passed on."""
+        if self.first_token_at is None:
+            self.first_token_at = time.perf_counter()
+
+    def followed(self, entry: Entry | None) -> None:
+        """Write the END of a whole answer that another request got; ``entry`` is what that took. Raises Unavailable."""
+        self._avoided = entry
+        self.end("complete", 200, source="cache")
 
     async def synced(self) -> None:
         """Wait until what was written is on the disk; returns at once unless HEARTH_WAL_SYNC=always.
@@ -220,6 +244,7 @@ class Meter:
         started = self._trace.started
         first = self.first_token_at
         result, reason = self.cache
+        avoided = self._avoided
         return End(
             request_id=RequestId(self._trace.request_id),
             finished_at_ns=time.time_ns(),
@@ -233,10 +258,13 @@ class Meter:
             cached_prompt_tokens=usage.cached_prompt_tokens,
             completion_tokens=usage.completion_tokens,
             tokens_source=source,
-            avoided_prompt_tokens=0,
-            avoided_completion_tokens=0,
+            avoided_prompt_tokens=avoided.prompt_tokens if avoided is not None else 0,
+            avoided_completion_tokens=avoided.completion_tokens if avoided is not None else 0,
             ttft_ms=(first - started) * 1000 if first is not None else None,
             duration_ms=(time.perf_counter() - started) * 1000,
+            avoided_cached_prompt_tokens=avoided.cached_prompt_tokens if avoided is not None else 0,
+            avoided_engine_ms=avoided.engine_ms if avoided is not None else 0.0,
+            source_id=RequestId(self._source_id) if self._source_id is not None else None,
         )
 
     def _append(self, *records: Start | Progress | End) -> None:

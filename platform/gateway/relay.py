@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 
 from billing.records import State
 from caching.errors import NotReplayable
+from caching.single_flight import Flight, Piece
 from gateway import streaming, telemetry
 from gateway.advance import Advance
 from gateway.dispatch import Reply
@@ -23,8 +25,9 @@ log = logging.getLogger(__name__)
 #: What a client of a cut stream is told; what it received was metered.
 STREAM_BROKEN = EngineFailed("The engine stopped in the middle of its answer.", "engine_failed_mid_stream")
 
-#: Keeps a whole answer that was streamed: (non-streamed JSON, its usage).
-Keep = Callable[[bytes, Usage], object]
+#: Takes a stream that came to its end: its answer as non-streamed JSON, None of one that cannot be told so, its usage,
+#: None where it was not told, and for how long an engine worked on it, milliseconds.
+Land = Callable[[bytes | None, Usage | None, float], object]
 
 
 class Relay:
@@ -39,15 +42,18 @@ class Relay:
         *,
         include_usage: bool,
         counts: Counts | None,
-        keep: Keep | None,
+        land: Land,
+        flight: Flight | None,
     ) -> None:
-        """``counts`` None: an event is a token. ``keep`` None: the answer may not be stored."""
+        """``counts`` None: an event is a token. ``flight``: who follows it is told what the client is told."""
         self._reply = reply
         self._meter = meter
         self._trace = trace
         self._include_usage = include_usage
         self._counts = counts
-        self._keep = keep
+        self._land = land
+        self._flight = flight
+        self._begun_at = time.perf_counter()
         self._reader = reader
         self._advance: Advance | None = None
         if meter.allowance is not None and meter.ticket is not None:
@@ -61,10 +67,12 @@ class Relay:
         reader = self._reader
         try:
             async for piece in streaming.pieces(self._reply.first, self._reply.rest()):
-                passed, tokens = self._read(splitter, piece)
+                told, usage, tokens = self._read(splitter, piece)
                 if tokens and not await self._may_pass(tokens):  # nor is what came with them, be it the end
                     yield self._cut()
                     return
+                self._tell(told, usage, tokens)
+                passed = told + usage if self._include_usage else told
                 if passed:
                     yield passed
                 if reader.done or reader.failed or self._ended is not None:
@@ -94,6 +102,8 @@ class Relay:
         """End the stream for good; if nothing ended it before, its client left. A second call does nothing."""
         self._reply.close(answered=self._reader.done)
         self._end_cut("client_gone")
+        if self._flight is not None:
+            self._flight.fail()
 
     def _end(self, error: GatewayError, state: State) -> None:
         self._ended, self._ended_as = error, state
@@ -110,38 +120,57 @@ class Relay:
         self._meter.streamed(tokens)
         return True
 
-    def _read(self, splitter: streaming.EventSplitter, piece: bytes) -> tuple[bytes, int]:
-        """Return what of this piece the client gets, and its tokens; its end and its errors are told by us."""
+    def _tell(self, told: bytes, usage: bytes, tokens: int) -> None:
+        if self._flight is not None:
+            if told:
+                self._flight.add(Piece("content", told, tokens))
+            if usage:
+                self._flight.add(Piece("usage", usage))
+
+    def _read(self, splitter: streaming.EventSplitter, piece: bytes) -> tuple[bytes, bytes, int]:
+        """Return what of this piece every client gets, its usage, and its tokens; its end and errors are told by us."""
         out = []
+        usage = b""
         tokens = 0
         for event in splitter.feed(piece):
             told, counted = (event, None) if self._counts is None else self._counts.take(event)
             kind = self._reader.read(told)
             tokens += kind == "content" if counted is None else counted
-            if kind in {"head", "content"} or (kind == "usage" and self._include_usage):
+            if kind in {"head", "content"}:
                 out.append(told + streaming.SEPARATOR)
+            elif kind == "usage":
+                usage += told + streaming.SEPARATOR
         if self._advance is not None and self._reader.usage is not None:  # it may tell of more than events did
             tokens = max(tokens, self._reader.usage.completion_tokens - self._meter.streamed_tokens)
-        return b"".join(out), tokens
+        return b"".join(out), usage, tokens
 
     async def _settle(self) -> None:
         reader = self._reader
+        engine_ms = (self._trace.engine_seconds + time.perf_counter() - self._begun_at) * 1000
+        whole = None
         if reader.usage is None:
             self._end_cut("complete")
-            return
-        self._meter.end("complete", 200, reader.usage)
-        if reader.keep and self._keep is not None:
-            try:
-                whole = await reader.told_whole()
-            except NotReplayable as part:
-                log.warning("an answer is not kept: %s", part)
-            else:
-                self._keep(whole, reader.usage)
-        await self._meter.synced()
+        else:
+            self._meter.end("complete", 200, reader.usage)
+            whole = await self._whole() if reader.keep else None
+        if self._flight is not None:
+            self._flight.add(Piece("done", reader.ending))
+        self._land(whole, reader.usage, engine_ms)
+        if reader.usage is not None:
+            await self._meter.synced()
+
+    async def _whole(self) -> bytes | None:
+        try:
+            return await self._reader.told_whole()
+        except NotReplayable as part:
+            log.warning("an answer is not kept: %s", part)
+            return None
 
     def _cut(self) -> bytes:
         """Write the END of a stream that did not come to its own, and return the event that says why."""
         self._end_cut(self._ended_as)
+        if self._flight is not None:
+            self._flight.fail(self._ended or STREAM_BROKEN)
         return self._reader.error_event(self._ended or STREAM_BROKEN)
 
     def _end_cut(self, state: State) -> None:

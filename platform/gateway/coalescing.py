@@ -1,0 +1,181 @@
+"""Whether a request leads or follows: identical ones in flight run once (``caching.single_flight``)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Generic, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from caching.entry import Entry
+from caching.errors import FlightFailed
+from caching.single_flight import Flight
+from catalogue.registry import ServedModel
+from gateway.answers import Answer
+from gateway.errors import EngineFailed, EngineRefused, GatewayError
+from gateway.messages import Departure, Headers, Trace
+from gateway.metering import Meter
+from gateway.schemas import Call
+from gateway.shared_flights import SharedFlights
+from gateway.wire.usage import Usage
+from tenants.snapshot import Caller
+
+#: A request whose leaders failed so often may be the cause itself; it is asked by itself, or told so.
+MAX_RUNS = 3
+#: What says in an answer how it came about; told anew by a follower that comes to lead.
+_TOLD = frozenset({b"x-cache", b"cache-status", b"x-source-id"})
+
+B = TypeVar("B")
+
+
+class Followed(msgspec.Struct, frozen=True, kw_only=True):
+    """Another request's answer: all of it in ``entry``, else told by the flight, which is joined, as it comes."""
+
+    flight: Flight
+    entry: Entry | None
+
+
+class Course(Generic[B]):
+    """How one request comes by its answer. ``lead`` asks an engine and returns what began."""
+
+    def __init__(
+        self,
+        flights: SharedFlights,
+        caller: Caller,
+        call: Call,
+        model: ServedModel,
+        meter: Meter,
+        trace: Trace,
+    ) -> None:
+        self._flights = flights
+        self._caller = caller
+        self._call = call
+        self._model = model
+        self._meter = meter
+        self._trace = trace
+        self._departure = Departure()
+        #: The name under which it may be followed, and follow; None where it may do neither.
+        self._name: bytes | None = None
+        self._runs = 0
+        #: The flight that it leads.
+        self.flight: Flight | None = None
+        #: It waits for another request's answer.
+        self.follows = False
+
+    def set_out(self, answer: Answer, departure: Departure) -> None:
+        """Begin with what the cache may do for the request. Call it first."""
+        self._departure = departure
+        if answer.readable and answer.writable and not self._tells_counts():
+            self._name = answer.name
+
+    async def obtain(self, lead: Callable[[], Awaitable[B]]) -> B | Followed:
+        """Return what ``lead`` began, or the answer of an identical request in flight. Raises GatewayError.
+
+        When the flight that is followed fails, one of its followers leads and the others follow that one.
+        """
+        while self._name is not None:
+            flight = await self._flights.claim(self._caller, self._name)
+            if flight is None or self._is_purged(flight):
+                self._begin(self._name)
+                break
+            followed = await self._follow(flight)
+            if followed is not None:
+                return followed
+        if self.follows:
+            self.follows = False
+            self._note(None)
+        return await lead()
+
+    def fail(self, error: BaseException) -> None:
+        """End the flight that it leads, if that has not ended."""
+        if self.flight is not None:
+            self.flight.fail(error if isinstance(error, GatewayError) else None)
+
+    def land(self, body: bytes | None, usage: Usage | None, engine_ms: float) -> None:
+        """End the flight that it leads with a whole answer; ``body`` None: it can be told in its own shape only."""
+        if self.flight is None:
+            return
+        entry = None
+        if usage is not None:
+            entry = Entry(
+                body=body or b"",
+                prompt_tokens=usage.prompt_tokens,
+                cached_prompt_tokens=usage.cached_prompt_tokens,
+                completion_tokens=usage.completion_tokens,
+                engine_ms=engine_ms,
+                source_id=self._trace.request_id,
+                key_id=self._caller.key_id,
+                stored_at=time.time(),
+                ttl_seconds=self._caller.cache.ttl_seconds,
+            )
+        self.flight.land(entry)
+
+    def failed(self, flight: Flight) -> None:
+        """Take note that a flight failed that was followed. Raises what its engine said, or that it fails too often."""
+        cause = flight.cause
+        if isinstance(cause, EngineRefused):
+            raise replace(cause)
+        self._runs += 1
+        if self._runs >= MAX_RUNS:
+            self._name = None
+            if isinstance(cause, EngineFailed):
+                raise replace(cause)
+
+    async def _follow(self, flight: Flight) -> Followed | None:
+        """Return what a flight tells, None where it failed or cannot be told in this request's shape."""
+        flight.join()
+        self.follows = True
+        joined = False
+        try:
+            self._note(flight)
+            if self._call.stream and flight.streamed:
+                await flight.begun()
+                joined = True
+                return Followed(flight=flight, entry=None)
+            entry = await flight.whole()
+            if entry is not None:
+                return Followed(flight=flight, entry=entry)
+            self._name = None
+        except FlightFailed:
+            self.failed(flight)
+        finally:
+            if not joined:
+                flight.leave()
+        return None
+
+    def _begin(self, name: bytes) -> None:
+        flight = Flight(name, self._trace.request_id, streamed=self._call.stream, key_id=self._caller.key_id)
+        self._flights.begin(flight)
+        self._departure.lead(flight)
+        self.flight = flight
+
+    def _note(self, flight: Flight | None) -> None:
+        """Write down and tell whose answer it is given; None: one of its own."""
+        told: Headers = [(b"x-cache", b"miss")]
+        if flight is None:
+            self._meter.lead()
+        else:
+            self._meter.follow(flight.source_id)
+            told = told_of_follower(flight.source_id)
+        self._trace.headers = [each for each in self._trace.headers if each[0] not in _TOLD] + told
+
+    def _is_purged(self, flight: Flight) -> bool:
+        purges = self._caller.cache.purges
+        return purges.cover(flight.source_id, flight.key_id or flight.source_id, self._model.name)
+
+    def _tells_counts(self) -> bool:
+        """Say whether the client wants the tokens of each event, which no other client is told."""
+        options = self._call.body.get("stream_options")
+        return bool(options and options.get("continuous_usage_stats"))
+
+
+def told_of_follower(source_id: UUID) -> Headers:
+    """Return the headers of an answer that another request got (``cache-status``: RFC 9211)."""
+    return [
+        (b"x-cache", b"coalesced"),
+        (b"cache-status", b"hearth; fwd=miss; collapsed"),
+        (b"x-source-id", str(source_id).encode()),
+    ]
