@@ -201,6 +201,9 @@ class Inference:
             entry = None
         if entry is None:
             await ticket.miss()
+        elif ticket.stored is not None and answer.name is not None:
+            left_seconds = entry.ttl_seconds - entry.age_seconds()
+            self._parts.admission.shelf.found(self._caller.tenant_id, answer.name, ticket.stored, left_seconds)
         self._trace.headers.extend(ticket.headers())
         self._trace.admit_seconds = time.perf_counter() - self._trace.started
         return entry
@@ -302,10 +305,12 @@ class Inference:
         return stored
 
     def _keep(self, answer: Answer, body: bytes, usage: Usage, engine_ms: float) -> bool:
-        packed = answers.pack(answer, self._caller, self._trace.request_id, body, usage, engine_ms)
-        if packed is None or answer.redis_key is None:
+        deposit = answers.deposit(
+            answer, self._caller, self._model.name, self._trace.request_id, body, usage, engine_ms=engine_ms
+        )
+        if deposit is None:
             return False
-        self._parts.admission.store(answer.redis_key, packed, self._caller.cache.ttl_seconds)
+        self._parts.admission.shelf.store(deposit)
         return True
 
     def _close_failed(self, error: BaseException) -> None:
