@@ -97,6 +97,7 @@ def of_savings(now: Sums, before: Sums, *, currency: str) -> tuple[Figure, ...]:
         _rate("prediction-rate", "Prediction hit rate", "of requests", prediction_hit_rate, now, before),
         _counted("hits", "Hits", now.prediction_hits, before.prediction_hits),
         _counted("coalesced", "Coalesced", now.coalesced_requests, before.coalesced_requests),
+        _counted("bypassed", "Bypassed", now.bypassed_requests, before.bypassed_requests),
         _counted("tokens-avoided", "Tokens avoided", now.avoided_tokens, before.avoided_tokens),
         Figure(
             key="engine-time",

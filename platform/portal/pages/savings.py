@@ -73,7 +73,10 @@ def of_tenant(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
     csv = f"{reverse('portal:savings-csv', args=[slug])}?{period.query}"
     with as_tenant(TenantId(tenant.id)):
         context = _context(period, TenantId(tenant.id), tenant.currency, csv, ("project", "key", "model"))
-    context["periods"] = presets(request)
+    context |= {
+        "periods": presets(request),
+        "csv_url": f"{reverse('portal:tenant-usage-csv', args=[slug])}?{period.query}",
+    }
     return show(request, viewer, "portal/savings.html", context, active="savings", tenant=tenant)
 
 
@@ -84,7 +87,7 @@ def of_all(request: HttpRequest, viewer: Viewer) -> HttpResponse:
     period = periods.parse(request.GET, timezone.now())
     csv = f"{reverse('portal:all-savings-csv')}?{period.query}"
     context = _context(period, None, PLATFORM_CURRENCY, csv, ("tenant", "model"))
-    context["periods"] = presets(request)
+    context |= {"periods": presets(request), "csv_url": f"{reverse('portal:usage-csv')}?{period.query}"}
     return show(request, viewer, "portal/savings.html", context, active="savings")
 
 
@@ -117,7 +120,6 @@ def _context(
         "total": Savings.of(total),
         "figures": figures.of_savings(total, before, currency=currency),
         "charts": charts.of_savings(points, total, period, currency) if total.requests else (),
-        "csv_url": csv,
         "tables": [
             Table(by=by, title=TITLES[by], rows=_rows(by, period, tenant_id), csv_url=f"{csv}&by={by}") for by in tables
         ],
