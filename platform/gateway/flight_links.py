@@ -45,6 +45,7 @@ class Following(msgspec.Struct, frozen=True, array_like=True, tag="following"):
 
     number: int
     source_id: UUID
+    key_id: UUID | None
     streamed: bool
 
 

@@ -128,7 +128,9 @@ class Mirrors:
                 self._fail(link, message.number)
 
     def _begin(self, link: Link, following: Following, wished: _Wished) -> None:
-        mirror = wished.mirror = Flight(wished.name, following.source_id, streamed=following.streamed)
+        mirror = wished.mirror = Flight(
+            wished.name, following.source_id, streamed=following.streamed, key_id=following.key_id
+        )
 
         def left() -> None:
             if not mirror.followers and not mirror.ended:

@@ -149,7 +149,7 @@ class SharedFlights(SingleFlight):
             return
         flight.join()
         try:
-            link.send(Following(wish.number, flight.source_id, flight.streamed))
+            link.send(Following(wish.number, flight.source_id, flight.key_id, flight.streamed))
             async for piece in flight.follow():
                 if not link.send(Told(wish.number, piece)):
                     raise FlightFailed(0)
