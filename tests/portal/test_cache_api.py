@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.conf import settings
+from redis import Redis
 from rest_framework.test import APIClient
 
+from caching.store import STORE, Deposit
 from tenants import keys, snapshot
-from tenants.ids import new_id
+from tenants.ids import TenantId, new_id
 from tenants.models import AuditEntry, CachePurge, CacheSetting
 from tests.portal import world as worlds
 from tests.portal.conftest import bearer, error_of
@@ -41,7 +44,7 @@ def test_a_tenant_reads_the_policy_that_an_operator_sets(
     assert changed.status_code == 200
     assert {name: changed.json()["policy"][name] for name in POLICY} == POLICY
     expected = {name.removeprefix("cache_"): value for name, value in POLICY.items()}
-    assert as_acme.get(CACHE).json() == {**expected, "scope": "tenant"}
+    assert as_acme.get(CACHE).json() == {**expected, "scope": "tenant", "stored": {"entries": 0, "bytes": 0}}
     assert as_acme.patch("/api/v1/tenants/acme", {"cache_mode": "off"}, format="json").status_code == 403
     lifted = as_operator.patch("/api/v1/tenants/acme", {"cache_writes_per_minute": None}, format="json")
     assert lifted.json()["policy"]["cache_writes_per_minute"] is None
@@ -72,6 +75,31 @@ def test_a_purge_is_in_force_at_every_gateway(world: World, as_acme: APIClient, 
     found = snapshot.load()
     assert found.authenticate(world.acme.secret).cache.purges.cover(source, world.acme.key.id, worlds.MODEL)
     assert not found.authenticate(world.globex.secret).cache.purges.cover(source, world.acme.key.id, worlds.MODEL)
+
+
+def test_a_purge_deletes_what_redis_keeps_of_this_tenant_alone(
+    world: World, as_acme: APIClient, as_globex: APIClient
+) -> None:
+    with Redis.from_url(settings.REDIS_CACHE_URL) as redis:
+        for tenancy, number in ((world.acme, 1), (world.acme, 2), (world.globex, 3)):
+            deposit = Deposit(
+                tenant_id=TenantId(tenancy.tenant.id),
+                name=bytes([number]) * 32,
+                value=b"entry",
+                ttl_seconds=600,
+                quota_bytes=1 << 20,
+                writes_per_minute=None,
+                key_id=tenancy.key.id,
+                source_id=new_id(),
+                model_name=f"model-{number}" if number == 2 else worlds.MODEL,
+            )
+            redis.eval(STORE, *deposit.arguments())
+        assert as_acme.get(CACHE).json()["stored"]["entries"] == 2
+        assert purge(as_acme, {"model": worlds.MODEL}).status_code == 201
+        assert as_acme.get(CACHE).json()["stored"]["entries"] == 1
+        assert purge(as_acme, {"everything": True}).status_code == 201
+        assert as_acme.get(CACHE).json()["stored"] == {"entries": 0, "bytes": 0}
+        assert as_globex.get("/api/v1/tenants/globex/cache").json()["stored"]["entries"] == 1
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +12,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from portal import bounds
+from caching.store import Held
+from portal import bounds, stored
 from portal.access import tenant_for
 from portal.api import pagination
 from portal.api.authentication import viewer_of
@@ -25,17 +27,36 @@ from tenants.models import CachePurge, CacheSetting, TenantPolicy
 from tenants.rls import as_tenant
 
 
-class CacheSerializer(serializers.Serializer[TenantPolicy]):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cache:
+    """A tenant's policy, and what is stored."""
+
+    policy: TenantPolicy
+    held: Held | None
+
+
+class HeldSerializer(serializers.Serializer[Held]):
+    """What Redis keeps of the tenant."""
+
+    entries = serializers.IntegerField(read_only=True)
+    bytes = serializers.IntegerField(read_only=True, help_text="With what each entry takes beside itself.")
+
+
+class CacheSerializer(serializers.Serializer[Cache]):
     """The tenant's own policy, which is in force where no setting of a project or key says otherwise."""
 
-    mode = serializers.ChoiceField(source="cache_mode", choices=TenantPolicy.CacheMode.choices, read_only=True)
-    ttl_seconds = serializers.IntegerField(source="cache_ttl_seconds", read_only=True)
-    entry_bytes = serializers.IntegerField(source="cache_entry_bytes", read_only=True)
-    quota_bytes = serializers.IntegerField(source="cache_quota_bytes", read_only=True)
+    mode = serializers.ChoiceField(source="policy.cache_mode", choices=TenantPolicy.CacheMode.choices, read_only=True)
+    ttl_seconds = serializers.IntegerField(source="policy.cache_ttl_seconds", read_only=True)
+    entry_bytes = serializers.IntegerField(source="policy.cache_entry_bytes", read_only=True)
+    quota_bytes = serializers.IntegerField(source="policy.cache_quota_bytes", read_only=True)
     writes_per_minute = serializers.IntegerField(
-        source="cache_writes_per_minute", read_only=True, allow_null=True, help_text="Of one key; null is unlimited."
+        source="policy.cache_writes_per_minute",
+        read_only=True,
+        allow_null=True,
+        help_text="Of one key; null is unlimited.",
     )
-    scope = serializers.ChoiceField(source="cache_scope", choices=TenantPolicy.Scope.choices, read_only=True)
+    scope = serializers.ChoiceField(source="policy.cache_scope", choices=TenantPolicy.Scope.choices, read_only=True)
+    stored = HeldSerializer(source="held", read_only=True, allow_null=True, help_text="null while Redis is away.")
 
 
 class SettingSerializer(serializers.Serializer[CacheSetting]):
@@ -93,10 +114,11 @@ class CacheView(APIView):
 
     @extend_schema(operation_id="get_cache", responses={200: CacheSerializer, **refusals(404)})
     def get(self, request: Request, tenant: str) -> Response:
-        """Return what the tenant's policy says of the prediction cache."""
+        """Return what the tenant's policy says of the prediction cache, and how much it keeps now."""
         found = tenant_for(viewer_of(request), tenant)
         with as_tenant(TenantId(found.id)):
-            return Response(CacheSerializer(registry.policy_of(found)).data)
+            policy = registry.policy_of(found)
+        return Response(CacheSerializer(Cache(policy=policy, held=stored.held(found))).data)
 
 
 class SettingsView(APIView):
@@ -177,4 +199,5 @@ class PurgeView(APIView):
         named = Named(key=given["key_id"], model=given["model_name"])
         target = bounds.purge_target(found, named, given["request_id"])
         made = purges.purge(viewer.actor, found, target)
+        stored.delete(found, target)
         return Response(PurgeSerializer(made).data, status=status.HTTP_201_CREATED)

@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect
 from django.views.decorators.http import require_GET, require_POST
 
-from portal import bounds
+from portal import bounds, stored
 from portal.access import Viewer, tenant_for
 from portal.bounds import Named
 from portal.errors import NotForYou
@@ -42,6 +42,7 @@ def index(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
             "models": bounds.models_of(tenant),
         }
     context |= {"may_set": bounds.may_set_any(viewer, tenant), "modes": TenantPolicy.CacheMode.values}
+    context |= {"held": stored.held(tenant)}
     return show(request, viewer, "portal/cache.html", context, active="cache", tenant=tenant)
 
 
@@ -89,7 +90,9 @@ def purge(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponseRedire
         request_id = _request_id(posted(request, "request")) if what == "request" else None
         whole = what in {"everything", "request"}
         named = Named() if whole else _named(what, ("model", "key"))
-        purges.purge(viewer.actor, tenant, bounds.purge_target(tenant, named, request_id))
+        target = bounds.purge_target(tenant, named, request_id)
+        purges.purge(viewer.actor, tenant, target)
+        stored.delete(tenant, target)
         return "Purged. No gateway gives these answers after a second."
 
     return _told(request, tenant, change)
