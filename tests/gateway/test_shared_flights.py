@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -79,9 +79,10 @@ async def this(sockets: Path, *, host: str = "", url: str | None = None) -> Asyn
 
 
 @pytest.fixture
-def sockets() -> Path:
+def sockets() -> Iterator[Path]:
     """A folder with a short path."""
-    return Path(tempfile.mkdtemp(prefix="hearth-g-"))
+    with tempfile.TemporaryDirectory(prefix="hearth-g-") as folder:
+        yield Path(folder)
 
 
 async def _led(requests: Requests, times: int) -> bool:
@@ -164,7 +165,11 @@ async def test_a_flight_that_fails_is_led_again_by_one(redis: Redis, sockets: Pa
 
 
 async def test_processes_of_two_hosts_follow_each_other_over_tcp(redis: Redis, sockets: Path) -> None:
-    elsewhere = Path(tempfile.mkdtemp(prefix="hearth-g-"))
+    with tempfile.TemporaryDirectory(prefix="hearth-g-") as folder:
+        await _follows_over_tcp(Path(folder), sockets)
+
+
+async def _follows_over_tcp(elsewhere: Path, sockets: Path) -> None:
     async with another(elsewhere, host="127.0.0.1") as other, this(sockets, host="127.0.0.1") as here:
         other.told("ask 1")
         assert await other.says() == "leads"
