@@ -12,7 +12,7 @@ Charged, by how the request ended (``state``) and how many tokens came out of it
     interrupted     nothing                     estimated prompt + what was streamed
     prediction hit  the fixed price of a hit, whatever the tokens
 
-An answer that was given as another request's was written (``coalesced``), by whether any of its tokens were told:
+An answer that was given as another request's was written (``coalesced``), by whether any of it was told:
 
     state           nothing told                something told
     complete        the fixed price             the fixed price
@@ -21,8 +21,9 @@ An answer that was given as another request's was written (``coalesced``), by wh
     engine_error    nothing                     nothing: the price is of an answer, and the platform gave none
     interrupted     nothing                     nothing
 
-What was told are its ``avoided_completion_tokens``. A hit and a coalesced answer save what their three avoided classes
-cost at today's price, less what is charged; one that is not charged saves nothing either.
+Something was told where there is a time to the first token. A hit and a coalesced answer save what their three avoided
+classes cost at the request's price, less what is charged. One that was cut short saves nothing: what it would have
+taken is not known.
 
 ``refused`` in the middle of an answer: its key or its budget was at an end. ``interrupted`` means that the gateway
 itself died. Which moment leads to which state and to which tokens, streamed or not, is the table "What an answer costs
@@ -90,6 +91,8 @@ class Metered(Protocol):
     def avoided_cached_prompt_tokens(self) -> int: ...
     @property
     def avoided_completion_tokens(self) -> int: ...
+    @property
+    def ttft_ms(self) -> float | None: ...
 
 
 FREE = Charge(amount_pico=0)
@@ -100,8 +103,10 @@ def rate(usage: Metered, rates: Rates) -> Charge:
     if usage.cache_result == "hit":
         return _instead(usage, rates, rates.prediction_hit_pico)
     if usage.cache_result == "coalesced":
-        told = usage.avoided_completion_tokens > 0 and usage.state not in FREE_BEFORE_FIRST_TOKEN
-        return _instead(usage, rates, rates.coalesced_pico) if usage.state == "complete" or told else FREE
+        if usage.state == "complete":
+            return _instead(usage, rates, rates.coalesced_pico)
+        told = usage.ttft_ms is not None and usage.state not in FREE_BEFORE_FIRST_TOKEN
+        return Charge(amount_pico=rates.coalesced_pico) if told else FREE
     if usage.state in FREE_BEFORE_FIRST_TOKEN and usage.completion_tokens == 0:
         return FREE
     return Charge(

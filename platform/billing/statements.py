@@ -168,7 +168,7 @@ def cents(pico: int) -> int:
 
 
 _COALESCED = Q(cache_result="coalesced")
-_TOLD = Q(avoided_completion_tokens__gt=0) & ~Q(state__in=FREE_BEFORE_FIRST_TOKEN)
+_TOLD = Q(ttft_ms__isnull=False) & ~Q(state__in=FREE_BEFORE_FIRST_TOKEN)
 #: Which of the ways of charging in ``billing.rating`` a row went.
 _CHARGE = Case(
     When(amount_pico=None, then=Value("unrated")),

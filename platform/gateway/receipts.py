@@ -29,6 +29,7 @@ class _Answered(msgspec.Struct, frozen=True, kw_only=True):
     avoided_prompt_tokens: int = 0
     avoided_cached_prompt_tokens: int = 0
     avoided_completion_tokens: int = 0
+    ttft_ms: float | None = None
 
 
 def headers(prices: PriceTable, tenant_id: TenantId, model_name: str, request_id: UUID, usage: Usage) -> Headers:

@@ -29,6 +29,7 @@ class Usage:
     avoided_prompt_tokens: int = 0
     avoided_cached_prompt_tokens: int = 0
     avoided_completion_tokens: int = 0
+    ttft_ms: float | None = None
 
 
 counts = st.integers(min_value=0, max_value=2**31 - 1)
@@ -51,6 +52,7 @@ usages = st.builds(
     avoided_prompt_tokens=counts,
     avoided_cached_prompt_tokens=counts,
     avoided_completion_tokens=counts,
+    ttft_ms=st.sampled_from([None, 12.5]),
 )
 
 
@@ -103,11 +105,15 @@ def test_each_cell_of_the_matrix_is_charged_as_documented(usage: Usage, charge: 
     ],
 )
 def test_a_coalesced_answer_costs_its_fixed_price_or_nothing(state: str, untold: int, told: int) -> None:
-    before = Usage(cache_result="coalesced", state=state, avoided_prompt_tokens=30, avoided_cached_prompt_tokens=10)
-    after = replace(before, avoided_completion_tokens=7)
-    for usage, price in ((before, untold), (after, told)):
-        full = 30 * 150_000 + 10 * 15_000 + usage.avoided_completion_tokens * 600_000
-        saved = full - price if price else 0
+    before = Usage(
+        cache_result="coalesced",
+        state=state,
+        avoided_prompt_tokens=30,
+        avoided_cached_prompt_tokens=10,
+        avoided_completion_tokens=7,
+    )
+    for usage, price in ((before, untold), (replace(before, ttft_ms=12.5), told)):
+        saved = 30 * 150_000 + 10 * 15_000 + 7 * 600_000 - price if state == "complete" else 0
         assert rate(usage, RATES) == Charge(amount_pico=price, saved_prediction_pico=saved)
 
 
@@ -130,7 +136,8 @@ def test_only_one_cache_saves_on_a_request_and_the_saving_closes_the_gap(usage: 
             + usage.avoided_completion_tokens * rates.completion_pico
         )
         assert charge.saved_prefix_pico == 0
-        if usage.cache_result == "coalesced" and charge == Charge(amount_pico=0):
+        if usage.cache_result == "coalesced" and usage.state != "complete":
+            assert charge in {Charge(amount_pico=0), Charge(amount_pico=rates.coalesced_pico)}
             return
         assert charge.amount_pico + charge.saved_prediction_pico == full
         return

@@ -45,19 +45,19 @@ def test_a_month_lists_each_class_at_each_price_and_equals_the_ledger(tenant_id:
     price_from(MIDDLE, DOUBLE)
     before, after = MIDDLE - timedelta(milliseconds=1), MIDDLE
 
-    def coalesced(moment: datetime, state: State, *, told: int) -> UsageRow:
-        avoided = (1000, 400, told)
-        return row_at(moment, tenant_id, state=state, cache_result="coalesced", tokens=(0, 0, 0), avoided=avoided)
+    def coalesced(state: State, *, told: bool = True, avoided: tuple[int, int, int] = (0, 0, 0)) -> UsageRow:
+        made = row_at(after, tenant_id, state=state, cache_result="coalesced", tokens=(0, 0, 0), avoided=avoided)
+        return made if told else replace_field(made, ttft_ms=None)
 
     rows = (
         row_at(before, tenant_id, tokens=(1000, 400, 30)),
         row_at(before, tenant_id, tokens=(500, 0, 20)),
         row_at(after, tenant_id, tokens=(10, 0, 1)),
         row_at(after, tenant_id, cache_result="hit", tokens=(0, 0, 0), avoided=(1400, 0, 30)),
-        coalesced(after, "complete", told=30),
-        coalesced(after, "client_gone", told=1),
-        coalesced(after, "client_gone", told=0),
-        coalesced(after, "engine_error", told=9),
+        coalesced("complete", avoided=(1000, 400, 30)),
+        coalesced("client_gone"),
+        coalesced("client_gone", told=False),
+        coalesced("engine_error"),
         row_at(after, tenant_id, state="engine_error", tokens=(77, 0, 0)),
         row_at(after, tenant_id, purpose="canary"),
         row_at(after, TenantId(new_id())),
@@ -79,11 +79,10 @@ def test_a_month_lists_each_class_at_each_price_and_equals_the_ledger(tenant_id:
     assert (found.requests, found.free_requests, found.unrated_requests) == (9, 3, 0)
     assert (found.savings.prefix_tokens, found.savings.prefix_pico) == (400, 400 * 135_000)
     assert (found.savings.prediction_hits, found.savings.coalesced_requests) == (1, 2)
-    assert found.savings.prediction_tokens == 1430 + 2 * 1400 + 31
-    assert found.savings.prediction_engine_ms == 3 * 80
-    assert found.savings.prediction_pico == (
-        3 * 1000 * 300_000 + 400 * 300_000 + 2 * 400 * 30_000 + 61 * 1_200_000 - 500 - 600
-    )
+    assert found.savings.prediction_tokens == 2 * 1430
+    assert found.savings.prediction_engine_ms == 2 * 80
+    hit_pico, coalesced_pico = 1400 * 300_000, 1000 * 300_000 + 400 * 30_000
+    assert found.savings.prediction_pico == hit_pico + coalesced_pico + 60 * 1_200_000 - 500 - 300
 
 
 @pytest.mark.parametrize(
