@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,9 +39,15 @@ class Outcome:
 def generate(folder: Path, address: Address, load: Load) -> Outcome:
     """Run the load to its end. Raises NotRun when the load generator gives no figures."""
     template = write_template(folder, address, load.traffic, load.run)
-    command = ["wrk", "-t1", f"-c{load.connections}", f"-d{load.seconds}s", "--timeout", f"{TIMEOUT_SECONDS}s"]
-    command += ["-s", str(SCRIPT), address.url, "--", str(template), str(load.traffic.distinct_prompts)]
-    limit = load.seconds + TIMEOUT_SECONDS + 20
+    arguments = (str(template), str(load.traffic.distinct_prompts))
+    return drive(address, SCRIPT, arguments, connections=load.connections, seconds=load.seconds)
+
+
+def drive(address: Address, script: Path, arguments: Sequence[str], *, connections: int, seconds: int) -> Outcome:
+    """Run wrk with a script that ends as request.lua does. Raises NotRun when it gives no figures."""
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", f"{TIMEOUT_SECONDS}s"]
+    command += ["-s", str(script), address.url, "--", *arguments]
+    limit = seconds + TIMEOUT_SECONDS + 20
     try:
         ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit)
     except subprocess.TimeoutExpired:

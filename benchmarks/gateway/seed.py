@@ -29,13 +29,15 @@ class Kind:
 
     limits: bool
     cache: bool
+    quota_bytes: int = 256 << 20
 
 
-#: The first has everything, the others are rungs of the ladder.
+#: The first has everything, the next two are rungs of the ladder, and the last one asks for more than it may keep.
 TENANTS = {
     "full": Kind(limits=True, cache=True),
     "limited": Kind(limits=True, cache=False),
     "open": Kind(limits=False, cache=False),
+    "small": Kind(limits=False, cache=True, quota_bytes=4 << 20),
 }
 
 
@@ -54,7 +56,7 @@ def _tenant(slug: str, kind: Kind) -> str:
     from tenants.models import Project
     from tenants.subjects import Subject
 
-    policy = registry.Policy(cache_mode="all" if kind.cache else "off")
+    policy = registry.Policy(cache_mode="all" if kind.cache else "off", cache_quota_bytes=kind.quota_bytes)
     tenant = registry.create_tenant(SYSTEM, slug=slug, name=slug, policy=policy)
     if kind.limits:
         figures = Figures(

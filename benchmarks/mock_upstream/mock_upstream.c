@@ -3,7 +3,7 @@
  *
  *   mock_upstream PORT        listens on 127.0.0.1, runs until it is killed
  *
- * POST: a chat completion of about 1 KB; when the body asks for a stream, 64 content events, the usage event and
+ * POST: a chat completion of about 1 KB (of 10 or 100 where the body says "in 10 KB" or "in 100 KB"); when the body asks for a stream, 64 content events, the usage event and
  * [DONE], each in an HTTP chunk of its own, written at once; a stream whose body says "stay silent" gets the first event
  * and then nothing, until the client leaves. POST .../render: the prompt's token ids, as vLLM has it.
  * GET /count: how many completions were answered so far. Any other GET: what routers ask of a healthy engine. Bodies
@@ -39,8 +39,13 @@ struct connection {
     char buffer[BUFFER_BYTES + 1];
 };
 
-static char json_reply[4096], render_reply[4096], get_reply[1024], stream_reply[64 * 1024];
-static size_t json_reply_size, render_reply_size, get_reply_size, stream_reply_size, silent_reply_size;
+/* Whole answers of about 1, 10 and 100 KB; the larger ones to requests that hold their words. */
+static char json_replies[3][128 * 1024];
+static size_t json_reply_sizes[3];
+static const int json_sentences[3] = {10, 153, 1582};
+static const char *const json_words[3] = {"", "in 10 KB", "in 100 KB"};
+static char render_reply[4096], get_reply[1024], stream_reply[64 * 1024];
+static size_t render_reply_size, get_reply_size, stream_reply_size, silent_reply_size;
 static unsigned long long answered;
 
 static void fail(const char *what)
@@ -69,15 +74,18 @@ static void prepare_replies(void)
     static const char usage[] = "{\"prompt_tokens\":210,\"total_tokens\":274,\"completion_tokens\":64,"
                                 "\"prompt_tokens_details\":{\"cached_tokens\":128}}";
     static const char sentence[] = "The hearth keeps the room warm while the rain goes on outside. ";
-    char body[2048], text[1024] = "";
+    static char body[112 * 1024], text[104 * 1024];
 
-    for (int i = 0; i < 10; i++)
-        strcat(text, sentence);
-    snprintf(body, sizeof body,
-             "{%s,\"object\":\"chat.completion\",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\","
-             "\"content\":\"%s\"},\"logprobs\":null,\"finish_reason\":\"stop\"}],\"usage\":%s}",
-             head, text, usage);
-    json_reply_size = http_reply(json_reply, sizeof json_reply, body);
+    for (int size = 0; size < 3; size++) {
+        char *end = text;
+        for (int i = 0; i < json_sentences[size]; i++)
+            end = stpcpy(end, sentence);
+        snprintf(body, sizeof body,
+                 "{%s,\"object\":\"chat.completion\",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\","
+                 "\"content\":\"%s\"},\"logprobs\":null,\"finish_reason\":\"stop\"}],\"usage\":%s}",
+                 head, text, usage);
+        json_reply_sizes[size] = http_reply(json_replies[size], sizeof json_replies[size], body);
+    }
 
     size_t written =
         (size_t)snprintf(body, sizeof body, "{\"request_id\":\"0\",\"model\":\"bench-model\",\"token_ids\":[");
@@ -131,6 +139,15 @@ static bool asks_for_stream(const char *body, size_t length)
     return memmem(body, length, "\"stream\":true", 13) != NULL || memmem(body, length, "\"stream\": true", 14) != NULL;
 }
 
+/* The size of the answer that a request asks for. */
+static int size_wanted(const char *body, size_t length)
+{
+    for (int size = 2; size > 0; size--)
+        if (memmem(body, length, json_words[size], strlen(json_words[size])) != NULL)
+            return size;
+    return 0;
+}
+
 static void choose_reply(struct connection *c, const char *body, size_t length)
 {
     size_t path_end = 5 + strcspn(c->buffer + 5, " ");
@@ -141,8 +158,9 @@ static void choose_reply(struct connection *c, const char *body, size_t length)
     } else if (strncmp(c->buffer, "POST ", 5) == 0) {
         bool stream = asks_for_stream(body, length);
         answered++;
-        c->reply = stream ? stream_reply : json_reply;
-        c->reply_left = stream ? stream_reply_size : json_reply_size;
+        int size = stream ? 0 : size_wanted(body, length);
+        c->reply = stream ? stream_reply : json_replies[size];
+        c->reply_left = stream ? stream_reply_size : json_reply_sizes[size];
         if (stream && memmem(body, length, "stay silent", 11) != NULL)
             c->reply_left = silent_reply_size;
     } else if (strncmp(c->buffer, "GET /count ", 11) == 0) {

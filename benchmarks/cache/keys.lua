@@ -1,0 +1,48 @@
+-- Requests for wrk that ask for numbered prompts, each as often as it is liked, and its summary as one line of JSON.
+--
+-- Arguments: the template (see benchmarks/cache/questions.py), number of prompts, skew (Zipf's exponent; 0: all in
+-- turn, beginning with the first).
+
+local turn, prompts, before, after = 0, 0
+local shares
+
+function init(args)
+  local file = assert(io.open(args[1], "rb"))
+  local text = file:read("*a")
+  file:close()
+  prompts = tonumber(args[2])
+  local number, number_end = text:find("{number}#", 1, true)
+  before, after = text:sub(1, number - 1), text:sub(number_end + 1)
+  local skew = tonumber(args[3])
+  if skew > 0 then
+    shares = {}
+    local sum = 0
+    for rank = 1, prompts do
+      sum = sum + rank ^ -skew
+      shares[rank] = sum
+    end
+  end
+end
+
+local function ranked()
+  local wanted, low, high = math.random() * shares[prompts], 1, prompts
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if shares[middle] < wanted then low = middle + 1 else high = middle end
+  end
+  return low
+end
+
+function request()
+  turn = turn + 1
+  local number = shares and ranked() or (turn - 1) % prompts
+  return before .. string.format("%09d", number) .. after
+end
+
+function done(summary, latency)
+  local errors = summary.errors
+  io.write(string.format(
+    '{"requests":%d,"seconds":%.6f,"p50_us":%.1f,"p99_us":%.1f,"bad_status":%d,"broken":%d}\n',
+    summary.requests, summary.duration / 1e6, latency:percentile(50), latency:percentile(99),
+    errors.status, errors.connect + errors.read + errors.write + errors.timeout))
+end

@@ -1,0 +1,124 @@
+"""What is measured of a cache, stage by stage: hits of each level, a skewed load, identical streams at once."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Barrier
+
+from benchmarks.cache.plan import CONNECTIONS, SKEW, WARM_PROMPTS, Plan
+from benchmarks.cache.questions import Question, write_template
+from benchmarks.gateway import upstream
+from benchmarks.gateway.closed_loop import Outcome, drive
+from benchmarks.gateway.contenders import Contender, Up
+from benchmarks.gateway.lineup import Lineup
+from benchmarks.gateway.load import Address, ask, new_run
+from benchmarks.gateway.rounds import Sample
+from benchmarks.gateway.site import Site
+
+KEYS = Path(__file__).parent / "keys.lua"
+#: A tenant whose quota is smaller than what is asked.
+SMALL = "small"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """A stretch of the skewed load. ``memory_bytes``: of the gateway, at its end."""
+
+    sample: Sample
+    memory_bytes: int
+
+    @property
+    def hit_share(self) -> float:
+        return 1 - self.sample.upstream_share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flight:
+    """Identical streams at once: how many answers were whole, and how often the engine was asked."""
+
+    streams: int
+    whole: int
+    engine_requests: int
+    seconds: float
+
+
+def hits(lineup: Lineup, plan: Plan) -> dict[str, dict[Question, list[Sample]]]:
+    """Measure hits of prompts that the first level holds, everybody in turn. Returns samples by name."""
+    found: dict[str, dict[Question, list[Sample]]] = {contender.name: {} for contender, _ in lineup.ready}
+
+    def take(contender: Contender, up: Up) -> None:
+        for size in plan.sizes:
+            run = new_run()
+            _drive(lineup.site, up.address, Question(answer=size), run, prompts=WARM_PROMPTS, seconds=1)
+            for streamed in (False, True):
+                question = Question(answer=size, streamed=streamed)
+                _drive(lineup.site, up.address, question, run, prompts=WARM_PROMPTS, seconds=1)
+                sample = _sample(lineup.site, up, question, run, prompts=WARM_PROMPTS, seconds=plan.seconds)
+                found[contender.name].setdefault(question, []).append(sample)
+
+    for number in range(plan.rounds):
+        lineup.take_turns(f"Hits, round {number + 1} of {plan.rounds}", take, first=number)
+    return found
+
+
+def second_level(site: Site, up: Up, plan: Plan) -> Sample:
+    """Measure hits that only Redis has: more prompts in turn than the first level holds. Raises NotRun."""
+    run, question = new_run(), Question()
+    _drive(site, up.address, question, run, prompts=plan.redis_prompts, seconds=plan.fill_seconds)
+    return _sample(site, up, question, run, prompts=plan.redis_prompts, seconds=plan.seconds)
+
+
+def skewed(site: Site, up: Up, plan: Plan, key: str | None = None) -> list[Window]:
+    """Ask as people do, some prompts far more often than others; as another tenant if its key is given."""
+    run, asked = new_run(), up if key is None else replace(up, address=replace(up.address, api_key=key))
+    windows = []
+    for _ in range(plan.skew_windows):
+        sample = _sample(site, asked, Question(), run, prompts=plan.skew_prompts, seconds=plan.skew_seconds, skew=SKEW)
+        windows.append(Window(sample=sample, memory_bytes=up.memory_bytes()))
+    return windows
+
+
+def flights(site: Site, up: Up, plan: Plan) -> list[Flight]:
+    """Send identical new streams at once, again and again."""
+    found = []
+    with ThreadPoolExecutor(plan.flight_streams) as pool:
+        for _ in range(plan.flight_rounds):
+            prompt, together = f"Say it once: {new_run()}", Barrier(plan.flight_streams)
+            before, began = upstream.answered(site), time.perf_counter()
+            asked = [pool.submit(_follow, up.address, prompt, together) for _ in range(plan.flight_streams)]
+            answers = [each.result() for each in asked]
+            found.append(
+                Flight(
+                    streams=plan.flight_streams,
+                    whole=sum(b"data: [DONE]" in (answer or b"") for answer in answers),
+                    engine_requests=upstream.answered(site) - before,
+                    seconds=time.perf_counter() - began,
+                )
+            )
+    return found
+
+
+def _follow(address: Address, prompt: str, together: Barrier) -> bytes | None:
+    together.wait()
+    return ask(address, prompt=prompt, stream=True)
+
+
+def _sample(
+    site: Site, up: Up, question: Question, run: str, *, prompts: int, seconds: int, skew: float = 0.0
+) -> Sample:
+    asked, spent = upstream.answered(site), up.cpu_seconds()
+    outcome = _drive(site, up.address, question, run, prompts=prompts, seconds=seconds, skew=skew)
+    return Sample(
+        outcome=outcome, cpu_seconds=up.cpu_seconds() - spent, upstream_requests=upstream.answered(site) - asked
+    )
+
+
+def _drive(
+    site: Site, address: Address, question: Question, run: str, *, prompts: int, seconds: int, skew: float = 0.0
+) -> Outcome:
+    template = write_template(site.folder, address, question, run)
+    arguments = (str(template), str(prompts), str(skew))
+    return drive(address, KEYS, arguments, connections=CONNECTIONS, seconds=seconds)
