@@ -56,7 +56,7 @@ class Course(Generic[B]):
         self._model = model
         self._meter = meter
         self._trace = trace
-        self._departure = Departure()
+        self.departure = Departure()
         #: The name under which it may be followed, and follow; None where it may do neither.
         self._name: bytes | None = None
         self._runs = 0
@@ -67,7 +67,7 @@ class Course(Generic[B]):
 
     def set_out(self, answer: Answer, departure: Departure) -> None:
         """Begin with what the cache may do for the request. Call it first."""
-        self._departure = departure
+        self.departure = departure
         if answer.readable and answer.writable and not self._tells_counts():
             self._name = answer.name
 
@@ -149,7 +149,7 @@ class Course(Generic[B]):
     def _begin(self, name: bytes) -> None:
         flight = Flight(name, self._trace.request_id, streamed=self._call.stream, key_id=self._caller.key_id)
         self._flights.begin(flight)
-        self._departure.lead(flight)
+        self.departure.lead(flight)
         self.flight = flight
 
     def _note(self, flight: Flight | None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from functools import partial
 from typing import Any
 
 from gateway.messages import Departure, Heartbeat, Outgoing
@@ -39,6 +40,23 @@ async def deliver(send: Send, outgoing: Outgoing, *, timeout_seconds: float, dep
             await send({"type": "http.response.body", "body": b"", "more_body": False})
     finally:
         outgoing.on_close()
+
+
+async def run_on(outgoing: Outgoing, departure: Departure) -> None:
+    """Run what is left of an answer to its end while others need it, send nothing of it, and close it."""
+    task = asyncio.current_task()
+    assert task is not None
+    departure.stop_with(partial(_cancel, task))
+    try:
+        if departure.is_needed and outgoing.stream is not None:
+            async for _ in outgoing.stream:
+                continue
+    finally:
+        outgoing.on_close()
+
+
+def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
 
 
 class _Stream:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import partial
 from typing import Generic, TypeVar
 
 import orjson
@@ -13,8 +12,9 @@ import orjson
 from billing.records import State
 from caching.errors import FlightFailed, NotReplayable
 from caching.repetition import Repetition
-from caching.single_flight import MAX_FLIGHT_BYTES, Flight, Piece
+from caching.single_flight import MAX_FLIGHT_BYTES, Piece
 from gateway.coalescing import Course, Followed
+from gateway.delivery import run_on
 from gateway.errors import EngineFailed, GatewayError, Unavailable, internal_error
 from gateway.messages import Outgoing
 from gateway.metering import Meter
@@ -144,7 +144,7 @@ class FollowedStream(Generic[B]):
             events = self._call.wire.replay(orjson.loads(followed.entry.body), include_usage=self._call.include_usage)
             told = b"".join(events)
             new = told if repetition.complete else repetition.rest(told)
-            self._meter.heard()
+            self._meter.heard(followed.entry.completion_tokens)
             self._meter.followed(followed.entry)
             await self._meter.synced()
             yield new
@@ -177,7 +177,7 @@ class FollowedStream(Generic[B]):
         new = piece.events if repetition.complete else repetition.rest(piece.events)
         if new:
             if piece.tokens:
-                self._meter.heard()
+                self._meter.heard(piece.tokens)
             self._told_bytes += len(new)
             if self._told_bytes <= MAX_FLIGHT_BYTES:
                 self._told.append(new)
@@ -192,27 +192,14 @@ class FollowedStream(Generic[B]):
 
     def _runs_on(self, own: Outgoing) -> bool:
         """Let what this request leads run on for those who follow it, though its own client heard another answer."""
-        flight: Flight | None = self._course.flight
-        if self._ended is not NOT_REPEATED or flight is None or flight.ended or not flight.followers:
+        departure = self._course.departure
+        if self._ended is not NOT_REPEATED or not departure.is_needed:
             return False
-        task = asyncio.ensure_future(_drained(own))
-        flight.on_alone = partial(_stop, task)
+        departure.leave()
+        task = asyncio.ensure_future(run_on(own, departure))
         _running_on.add(task)
         task.add_done_callback(_running_on.discard)
         return True
 
     def _end(self, state: State) -> None:
         self._meter.give_up(state, 200, NOTHING, source="cache")
-
-
-def _stop(task: asyncio.Task[None]) -> None:
-    task.cancel()
-
-
-async def _drained(own: Outgoing) -> None:
-    try:
-        assert own.stream is not None
-        async for _ in own.stream:
-            continue
-    finally:
-        own.on_close()

@@ -54,6 +54,8 @@ class Meter:
         #: The request whose answer it is given, and what that took once it is known.
         self._source_id: UUID | None = None
         self._avoided: Entry | None = None
+        #: Tokens of it that were passed on.
+        self._heard_tokens = 0
         #: What the request was admitted with; settled with its END.
         self.ticket: Ticket | None = None
         #: What it has paid for beforehand, under a hard budget.
@@ -160,10 +162,11 @@ class Meter:
     def lead(self) -> None:
         """Take note that it asks for itself after all."""
         self.cache = ("miss", "")
-        self._source_id = None
+        self._source_id, self._heard_tokens = None, 0
 
-    def heard(self) -> None:
-        """Take note that something of another one's answer is passed on."""
+    def heard(self, tokens: int) -> None:
+        """Count tokens of another one's answer as they pass."""
+        self._heard_tokens += tokens
         if self.first_token_at is None:
             self.first_token_at = time.perf_counter()
 
@@ -259,7 +262,7 @@ class Meter:
             completion_tokens=usage.completion_tokens,
             tokens_source=source,
             avoided_prompt_tokens=avoided.prompt_tokens if avoided is not None else 0,
-            avoided_completion_tokens=avoided.completion_tokens if avoided is not None else 0,
+            avoided_completion_tokens=avoided.completion_tokens if avoided is not None else self._heard_tokens,
             ttft_ms=(first - started) * 1000 if first is not None else None,
             duration_ms=(time.perf_counter() - started) * 1000,
             avoided_cached_prompt_tokens=avoided.cached_prompt_tokens if avoided is not None else 0,

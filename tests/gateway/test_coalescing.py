@@ -145,6 +145,7 @@ async def test_who_asked_for_another_shape_is_told_the_whole_answer_in_it(
     assert [end.state for end in gateway.ends()] == ["complete"] * 4
 
 
+@pytest.mark.parametrize("gateway", DOORS, indirect=True)
 @pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["whole", "stream"])
 async def test_what_a_leader_began_goes_on_without_it_while_others_follow(gateway: Gateway, body: Any) -> None:
     engine = Paced()
@@ -166,6 +167,7 @@ async def test_what_a_leader_began_goes_on_without_it_while_others_follow(gatewa
     ]
 
 
+@pytest.mark.parametrize("gateway", DOORS, indirect=True)
 @pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["whole", "stream"])
 async def test_the_engine_stops_once_the_leader_and_all_followers_have_left(gateway: Gateway, body: Any) -> None:
     engine = Paced()
@@ -176,7 +178,7 @@ async def test_the_engine_stops_once_the_leader_and_all_followers_have_left(gate
         exchange.disconnect.set()
     await done(first, *others)
     await until(lambda: sum(each.abandoned for each in gateway.engines) == 1)
-    assert [end.state for end in gateway.ends()] == ["client_gone"] * 3
+    await until(lambda: [end.state for end in gateway.ends()] == ["client_gone"] * 3)
     assert gateway.loads() == [0, 0]
 
 
