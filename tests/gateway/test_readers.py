@@ -16,7 +16,7 @@ from gateway.wire.chat import ChunkReader
 from gateway.wire.responses import ResponseReader
 from gateway.wire.usage import Usage
 from tests.gateway.engines import CHUNKS, USAGE, chunk, delta, events
-from tests.gateway.protocols import MESSAGE_EVENTS, RESPONSE_EVENTS, named
+from tests.gateway.protocols import MESSAGE, MESSAGE_EVENTS, RESPONSE, RESPONSE_EVENTS, named
 
 TOLD = Usage(prompt_tokens=8, cached_prompt_tokens=4, completion_tokens=3)
 BROKEN = EngineFailed("It broke.", "engine_failed_mid_stream")
@@ -190,10 +190,27 @@ def test_an_error_is_told_in_the_words_of_the_protocol() -> None:
     assert _data(reading().error_event(BROKEN))["error"]["code"] == "engine_failed_mid_stream"
 
 
-@pytest.mark.parametrize("reader", [ResponseReader, MessageReader])
-def test_typed_events_cannot_be_told_as_a_whole_answer(reader: type[Reader]) -> None:
-    with pytest.raises(NotReplayable):
-        reader(keep=True).whole()
+@pytest.mark.parametrize("size", [1, 64, 4096])
+@pytest.mark.parametrize(
+    ("reader", "events", "whole"),
+    [(ResponseReader, RESPONSE_EVENTS, RESPONSE), (MessageReader, MESSAGE_EVENTS, MESSAGE)],
+)
+def test_typed_events_are_also_told_as_the_whole_answer(
+    reader: type[Reader], events: list[bytes], whole: dict[str, Any], size: int
+) -> None:
+    one = reader(keep=True)
+    for event in split(b"".join(events), size):
+        one.read(event)
+    assert orjson.loads(one.whole()) == whole
+
+
+def test_a_response_that_did_not_come_to_its_end_is_no_answer() -> None:
+    reader = ResponseReader(keep=True)
+    with pytest.raises(NotReplayable, match="unfinished"):
+        reader.whole()
+    reader.read(named("response.completed", response={**RESPONSE, "status": "cancelled"}).removesuffix(b"\n\n"))
+    with pytest.raises(NotReplayable, match="unfinished"):
+        reader.whole()
 
 
 def _data(event: bytes) -> Any:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 from uuid import UUID
 
 import orjson
 
+from caching.replay import messages
 from gateway.errors import GatewayError, Headers
 from gateway.wire import fields, media
 from gateway.wire.base import Kind, Reader, Wire
@@ -45,6 +46,8 @@ class MessageReader(Reader):
 
     def read(self, event: bytes) -> Kind:
         """Take note of one event; a ``message_delta`` that cannot be read is an error."""
+        if self.keep and event.startswith(b"event:"):
+            self._keep_event(event)
         if event.startswith(_DELTA):
             return "head" if _SIGNATURE in event else "content"
         if event.startswith(_FAILURES):
@@ -59,6 +62,10 @@ class MessageReader(Reader):
         if event.startswith(b"event: message_delta\n"):
             self._note_usage(event)
         return "error" if self.failed else "head"
+
+    def whole(self) -> bytes:
+        """Return the message that the events tell. Raises NotReplayable."""
+        return orjson.dumps(messages.fold(self._events))
 
     def error_event(self, error: GatewayError) -> bytes:
         """Return Anthropic's ``error`` event."""
@@ -117,7 +124,7 @@ class Messages(_Anthropic):
     }
     limits = ("max_tokens",)
     streams = True
-    keeps = "whole"
+    keeps = "both"
 
     def messages(self, body: Mapping[str, Any]) -> list[Message]:
         """Return tools, system prompt and conversation."""
@@ -132,11 +139,15 @@ class Messages(_Anthropic):
 
     def is_whole(self, document: dict[str, Any]) -> bool:
         """Say whether the message came to an end of its own."""
-        return bool(document.get("stop_reason") and document.get("usage"))
+        return messages.is_whole(document)
 
     def reader(self, *, keep: bool) -> Reader:
         """Return a reader of typed events."""
         return MessageReader(keep=keep)
+
+    def replay(self, document: dict[str, Any], *, include_usage: bool) -> Iterator[bytes]:
+        """Tell a kept message as typed events, which have its usage in any case."""
+        return messages.stream(document)
 
 
 class CountTokens(_Anthropic):

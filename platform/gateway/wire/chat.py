@@ -7,7 +7,8 @@ from typing import Any
 
 import orjson
 
-from caching import replay
+from caching.replay import chunks
+from gateway.errors import BadRequest
 from gateway.wire import fields, media
 from gateway.wire.base import Kind, Reader, Wire
 from gateway.wire.counts import Counts
@@ -49,7 +50,7 @@ class ChunkReader(Reader):
         """Take note of one event; one that cannot be read is an error."""
         if event.startswith(_DONE):
             self.done = True
-            self.ending = replay.DONE
+            self.ending = chunks.DONE
             return "done"
         if event.startswith((b"event: error", b'data: {"error"')):
             self.failed = True
@@ -64,7 +65,7 @@ class ChunkReader(Reader):
 
     def whole(self) -> bytes:
         """Return the answer that the chunks tell. Raises NotReplayable."""
-        return orjson.dumps(replay.fold(self._events))
+        return orjson.dumps(chunks.fold(self._events))
 
     def _note_usage(self, event: bytes) -> bool:
         """Say whether the event has choices too; its usage is then that of one choice until now."""
@@ -85,6 +86,18 @@ class _Chunked(Wire):
 
     streams = True
     keeps = "both"
+
+    def prepare(self, body: dict[str, Any]) -> None:
+        """Let no stream ask for what only a whole answer tells, so that one name stands for both shapes.
+
+        vLLM refuses such a stream too, and ignores a 0.
+        """
+        if body.get("stream") and body.get("prompt_logprobs"):
+            raise BadRequest(
+                "'prompt_logprobs' are not told in a stream; leave 'stream' out.", "invalid_value", "prompt_logprobs"
+            )
+        if body.get("stream"):
+            body.pop("prompt_logprobs", None)
 
     def tells_usage(self, body: Mapping[str, Any]) -> bool:
         """Return ``stream_options.include_usage``."""
@@ -112,7 +125,7 @@ class _Chunked(Wire):
 
     def is_whole(self, document: dict[str, Any]) -> bool:
         """Say whether all choices came to an end of their own."""
-        return replay.is_whole(document)
+        return chunks.is_whole(document)
 
     def reader(self, *, keep: bool) -> Reader:
         """Return a reader of chunks."""
@@ -120,7 +133,7 @@ class _Chunked(Wire):
 
     def replay(self, document: dict[str, Any], *, include_usage: bool) -> Iterator[bytes]:
         """Tell a kept answer as chunks."""
-        return replay.stream(document, include_usage=include_usage)
+        return chunks.stream(document, include_usage=include_usage)
 
 
 class Chat(_Chunked):
@@ -133,6 +146,7 @@ class Chat(_Chunked):
 
     def prepare(self, body: dict[str, Any]) -> None:
         """Let no message name media that the engine may not fetch."""
+        super().prepare(body)
         media.clean_messages(body["messages"])
 
     def choices(self, body: Mapping[str, Any]) -> int:

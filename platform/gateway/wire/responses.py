@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import orjson
 
+from caching.errors import NotReplayable
+from caching.fingerprint import IGNORED
+from caching.replay import responses
 from gateway.errors import BadRequest, GatewayError
 from gateway.wire import fields, media
 from gateway.wire.base import Kind, Reader, Wire
@@ -21,6 +24,8 @@ _ENDINGS = (b"event: response.completed\n", b"event: response.incomplete\n")
 _FAILURES = (b"event: error", b"event: response.failed\n", b'data: {"error"')
 #: An engine keeps answers in one store for everybody who asks it (vLLM, ``VLLM_ENABLE_RESPONSES_API_STORE``).
 _STATEFUL = ("previous_response_id", "conversation")
+#: Fields that no answer depends on, and that each repeats: one with another's would be told to the wrong client.
+_REPEATED = frozenset({"metadata", "service_tier", "user"})
 
 
 def usage_of(reported: Mapping[str, Any]) -> Usage:
@@ -32,11 +37,13 @@ def usage_of(reported: Mapping[str, Any]) -> Usage:
 class ResponseReader(Reader):
     """Reads typed events up to ``response.completed``, which carries the whole answer and its usage."""
 
-    __slots__ = ("_events_passed",)
+    __slots__ = ("_events_passed", "_response")
 
     def __init__(self, *, keep: bool) -> None:
         super().__init__(keep=keep)
         self._events_passed = 0
+        #: The whole answer, once its last event came.
+        self._response: dict[str, Any] = {}
 
     def read(self, event: bytes) -> Kind:
         """Take note of one event; the last one that cannot be read is an error."""
@@ -50,6 +57,12 @@ class ResponseReader(Reader):
         self._events_passed += 1
         return "content" if event.find(_DELTA, 0, _TYPE_BYTES) > 0 else "head"
 
+    def whole(self) -> bytes:
+        """Return the response that the last event carries. Raises NotReplayable."""
+        if not responses.is_whole(self._response):
+            raise NotReplayable("unfinished")
+        return orjson.dumps(self._response)
+
     def error_event(self, error: GatewayError) -> bytes:
         """Return the protocol's ``error`` event, numbered after those that were passed on."""
         return _error_event(error, self._events_passed)
@@ -61,13 +74,15 @@ class ResponseReader(Reader):
         except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError, ValueError):
             self.failed = True
             return "error"
+        self._response = response
+        self._kept_bytes = len(event)
         self.done = True
         self.ending = event + b"\n\n"
         return "done"
 
 
 class Responses(Wire):
-    """``/v1/responses``. Never kept: an answer repeats fields that do not change it, so one would serve another."""
+    """``/v1/responses``."""
 
     path = engine_path = "/v1/responses"
     required = ("input",)
@@ -86,6 +101,8 @@ class Responses(Wire):
     }
     limits = ("max_output_tokens",)
     streams = True
+    keeps = "both"
+    ignored = IGNORED - _REPEATED
 
     def prepare(self, body: dict[str, Any]) -> None:
         """Refuse what needs an engine's memory, and let it keep nothing."""
@@ -116,9 +133,17 @@ class Responses(Wire):
         """Return the usage of a whole response."""
         return usage_of(document["usage"]) if document.get("usage") else None
 
+    def is_whole(self, document: dict[str, Any]) -> bool:
+        """Say whether the response came to an end of its own, or of its limit."""
+        return responses.is_whole(document)
+
     def reader(self, *, keep: bool) -> Reader:
         """Return a reader of typed events."""
         return ResponseReader(keep=keep)
+
+    def replay(self, document: dict[str, Any], *, include_usage: bool) -> Iterator[bytes]:
+        """Tell a kept response as typed events, which have its usage in any case."""
+        return responses.stream(document)
 
     def error_event(self, error: GatewayError) -> bytes:
         """Return the protocol's ``error`` event as the first."""

@@ -1,7 +1,4 @@
-"""One stored answer, both shapes: a stream folded into an answer, an answer told as a stream.
-
-The formats are OpenAI's chat completion and completion objects and their chunks, as vLLM sends them.
-"""
+"""OpenAI's chat completion and completion and their chunks, one from the other, as vLLM sends them."""
 
 from __future__ import annotations
 
@@ -16,6 +13,10 @@ from caching.errors import NotReplayable
 DONE = b"data: [DONE]\n\n"
 #: What an answer and its chunks both carry at the top level.
 _SHARED = ("id", "created", "model", "system_fingerprint", "service_tier")
+#: What only the first chunk of each choice of a chat carries (``return_token_ids``, ``return_prompt_text``).
+_OPENING = ("prompt_token_ids", "prompt_text")
+#: What of a choice no stream carries.
+_UNTOLD = frozenset({"message", "index", "routed_experts", "prompt_logprobs"})
 #: How an answer that was cut off ends (vLLM's ``FINISH_REASON_STRINGS``).
 _CUT = ("abort", "error", None)
 
@@ -44,9 +45,10 @@ def fold(events: Iterable[bytes]) -> dict[str, Any]:
             for key, value in chunk.items():
                 if key not in answer and value is not None and key not in {"choices", "usage"}:
                     answer[key] = value
-            if chunk.get("usage"):
+            parts = chunk.get("choices", ())
+            if chunk.get("usage") and not parts:  # beside a choice it is that of the choice until now
                 answer["usage"] = chunk["usage"]
-            for part in chunk.get("choices", ()):
+            for part in parts:
                 choice = choices.get(part["index"])
                 if choice is None:
                     choice = choices[part["index"]] = _Choice(told={"index": part["index"]})
@@ -61,14 +63,18 @@ def fold(events: Iterable[bytes]) -> dict[str, Any]:
 
 
 def stream(answer: dict[str, Any], *, include_usage: bool) -> Iterator[bytes]:
-    """Tell an answer as server-sent events: role, content, finish, usage when asked for, ``[DONE]``."""
+    """Tell an answer as server-sent events: role, content, finish, usage when asked for, ``[DONE]``.
+
+    Usage comes once, at the end: how the tokens of several choices came one after the other is not known any more.
+    """
     usage = answer.get("usage")
     chat = answer["object"] == "chat.completion"
     head = {key: answer[key] for key in _SHARED if answer.get(key) is not None}
     head["object"] = "chat.completion.chunk" if chat else answer["object"]
+    opening = {key: answer[key] for key in _OPENING if answer.get(key) is not None}
     for choice in answer["choices"]:
-        for part in _chat_parts(choice) if chat else [choice]:
-            yield event({**head, "choices": [part]})
+        for number, part in enumerate(_chat_parts(choice) if chat else _text_parts(choice)):
+            yield event({**head, "choices": [part], **(opening if number == 0 else {})})
     if include_usage:
         yield event({**head, "choices": [], "usage": usage})
     yield DONE
@@ -94,13 +100,17 @@ def _chat_parts(choice: dict[str, Any]) -> Iterator[dict[str, Any]]:
     delta = {key: value for key, value in message.items() if value and key != "tool_calls"}
     if calls:
         delta["tool_calls"] = [{**call, "index": position} for position, call in enumerate(calls)]
-    rest = {key: value for key, value in choice.items() if key not in {"message", "index"}}
+    rest = {key: value for key, value in choice.items() if key not in _UNTOLD}
     if delta:
         body = {"index": index, "delta": delta, "finish_reason": None}
         if rest.get("logprobs"):
             body["logprobs"] = rest.pop("logprobs")
         yield body
     yield {"index": index, "delta": {}, **rest}
+
+
+def _text_parts(choice: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield {key: value for key, value in choice.items() if key == "index" or key not in _UNTOLD}
 
 
 @dataclass(slots=True, kw_only=True)

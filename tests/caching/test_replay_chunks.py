@@ -16,8 +16,8 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from caching import replay
 from caching.errors import NotReplayable
+from caching.replay import chunks as replay
 from tests.caching.answers import chats, completions
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
@@ -177,6 +177,21 @@ def test_a_part_that_cannot_be_added_up_is_named(odd: dict[str, Any], named: str
 def test_an_event_that_is_no_chunk_makes_no_answer(junk: bytes) -> None:
     with pytest.raises(NotReplayable):
         replay.fold([junk, *engine_events(ENGINE_STREAM)])
+
+
+def test_usage_beside_a_choice_is_not_that_of_the_answer() -> None:
+    early = {"usage": {**USAGE, "completion_tokens": 1}}
+    stream = [{**chunk, **early} if chunk["choices"] else chunk for chunk in ENGINE_STREAM]
+    assert replay.fold(engine_events(stream)) == replay.fold(engine_events(ENGINE_STREAM))
+    with pytest.raises(NotReplayable, match="unfinished"):
+        replay.fold(engine_events(stream[:-1]))
+
+
+def test_what_only_a_whole_answer_tells_stays_out_of_its_stream() -> None:
+    choice = {"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}
+    alone = {**HEAD, "object": "chat.completion", "choices": [choice], "usage": USAGE}
+    more = {**alone, "choices": [{**choice, "routed_experts": None}], "metrics": None, "prompt_logprobs": None}
+    assert told(more) == told(alone)
 
 
 def test_no_events_make_no_answer() -> None:

@@ -1,0 +1,144 @@
+"""Anthropic's message and its events, one from the other, as vLLM sends them (``entrypoints/anthropic/serving.py``)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from caching.errors import NotReplayable
+from caching.replay.typed import event, parsed
+
+#: What the deltas of a block add to: (where the delta has it, where the block has it).
+_TEXTS = {"text_delta": ("text", "text"), "thinking_delta": ("thinking", "thinking")}
+_JSON, _SIGNATURE = "input_json_delta", "signature_delta"
+#: Blocks whose input comes as pieces of JSON.
+_CALLS = ("tool_use", "server_tool_use")
+
+
+def is_whole(message: dict[str, Any]) -> bool:
+    """Say whether the message came to an end of its own; one that was cut off has no reason to stop."""
+    return bool(message.get("stop_reason") and message.get("usage"))
+
+
+def fold(events: Iterable[bytes]) -> dict[str, Any]:
+    """Return the message that these events tell, in the form in which it is answered without streaming.
+
+    That form leaves out what is null, and an answer without a word is one empty text. Raises NotReplayable for a
+    message that is not whole, and for a part this function cannot add up: a call that ``max_tokens`` cut, say.
+    """
+    message: dict[str, Any] = {}
+    blocks: dict[int, _Block] = {}
+    try:
+        for data in parsed(events):
+            match data["type"]:
+                case "message_start":
+                    message |= data["message"]
+                case "content_block_start":
+                    blocks[data["index"]] = _Block(told=data["content_block"])
+                case "content_block_delta":
+                    blocks[data["index"]].add(data["delta"])
+                case "message_delta":
+                    message |= data["delta"]
+                    message["usage"] = {**message.get("usage", {}), **(data.get("usage") or {})}
+                case "content_block_stop" | "message_stop" | "ping":
+                    pass
+                case other:
+                    raise NotReplayable(other)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise NotReplayable("malformed") from error
+    message["content"] = [blocks[index].whole() for index in sorted(blocks)] or [{"type": "text", "text": ""}]
+    if not is_whole(message):
+        raise NotReplayable("unfinished")
+    return {name: value for name, value in message.items() if value is not None}
+
+
+def stream(message: dict[str, Any]) -> Iterator[bytes]:
+    """Tell a message as events, each block in one delta; the usage stands in ``message_delta``."""
+    usage = message["usage"]
+    prompt = sum(
+        usage.get(name) or 0 for name in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+    )
+    begun: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
+    begun["usage"] = {"input_tokens": prompt, "output_tokens": 0}
+    yield event("message_start", {"message": {**message, **begun}})
+    for index, block in enumerate(message["content"]):
+        empty, deltas = _taken_apart(block)
+        yield event("content_block_start", {"index": index, "content_block": empty})
+        for delta in deltas:
+            yield event("content_block_delta", {"index": index, "delta": delta})
+        yield event("content_block_stop", {"index": index})
+    ended = {name: message.get(name) for name in ("stop_reason", "stop_sequence")}
+    yield event("message_delta", {"delta": ended, "usage": usage})
+    yield event("message_stop", {})
+
+
+def _taken_apart(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return a block as it starts and its deltas; one of a kind that has none starts with all it is."""
+    match block["type"]:
+        case "text":
+            told = [{"type": "text_delta", "text": block["text"]}] if block["text"] else []
+            return {**block, "text": ""}, told
+        case "thinking":
+            thought, seal = block["thinking"], block.get("signature")
+            told = [{"type": "thinking_delta", "thinking": thought}] if thought else []
+            told += [{"type": _SIGNATURE, "signature": seal}] if seal else []
+            return {name: value for name, value in block.items() if name != "signature"} | {"thinking": ""}, told
+        case kind if kind in _CALLS:
+            arguments = orjson.dumps(block["input"]).decode()
+            return {**block, "input": {}}, [{"type": _JSON, "partial_json": arguments}] if block["input"] else []
+        case _:
+            return block, []
+
+
+@dataclass(slots=True, kw_only=True)
+class _Block:
+    """One block as far as it is told. Its text is joined once."""
+
+    told: dict[str, Any]
+    pieces: list[str] = field(default_factory=list)
+    #: What the pieces are: the block's field of that name, or its ``input`` as JSON.
+    name: str = ""
+
+    def add(self, delta: dict[str, Any]) -> None:
+        """Take one delta. Raises NotReplayable for one that cannot be added up."""
+        kind = delta["type"]
+        if kind in _TEXTS:
+            source, name = _TEXTS[kind]
+            self._add(name, delta[source])
+        elif kind == _JSON:
+            self._add("input", delta["partial_json"])
+        elif kind == _SIGNATURE:
+            self.told["signature"] = delta["signature"]
+        else:
+            raise NotReplayable(kind)
+
+    def whole(self) -> dict[str, Any]:
+        """Return the block. Raises NotReplayable for input that is not JSON, as of a call that was cut."""
+        text = "".join(self.pieces)
+        if self.name == "input" and text:
+            self.told["input"] = _json(text)
+        elif self.name:
+            self.told[self.name] += text
+        return {name: value for name, value in self.told.items() if value is not None}
+
+    def _add(self, name: str, piece: str) -> None:
+        if not isinstance(piece, str) or self.name not in {"", name}:
+            raise NotReplayable(name)
+        self.name = name
+        self.pieces.append(piece)
+
+
+def _json(text: str) -> Any:
+    """Return the value. Raises NotReplayable for what another parser would not read the same: NaN, huge numbers."""
+    try:
+        found = json.loads(text)
+        orjson.dumps(found)
+    except (ValueError, TypeError) as error:
+        raise NotReplayable("input") from error
+    if "NaN" in text or "Infinity" in text:
+        raise NotReplayable("input")
+    return found
