@@ -108,7 +108,7 @@ def deposit(
 ) -> Deposit | None:
     """Return what to store of a whole answer; None where it may not be kept, or is too large."""
     terms = caller.cache
-    if answer.name is None or not answer.writable or len(body) > terms.entry_bytes:
+    if answer.name is None or not answer.writable or not terms.ttl_seconds or len(body) > terms.entry_bytes:
         return None
     entry = Entry(
         body=body,
