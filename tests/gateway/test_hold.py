@@ -25,6 +25,10 @@ either_way = pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["whole", "s
 START_SECONDS, RETRY_AFTER = 6.2, "7"
 
 
+#: As long as HELLO, and never given another request's answer.
+ALONE: dict[str, Any] = {**HELLO, "temperature": 1}
+
+
 async def put_to_sleep(gateway: Gateway) -> None:
     """Let the model have no replica, and a deployment that may have one."""
     await in_database(world.stop_replicas)
@@ -89,8 +93,8 @@ async def test_a_tenant_holds_so_many_requests_and_no_more(gateway: Gateway) -> 
     await put_to_sleep(gateway)
     await until(lambda: START_SECONDS in gateway.runtime.feed.view.etas.values())
     gateway.limit_hold(requests_per_tenant=2)
-    waiting = await hold(gateway, HELLO, STREAMED)
-    refused = await gateway.ask()
+    waiting = await hold(gateway, ALONE, STREAMED)
+    refused = await gateway.ask(ALONE)
     assert (*told(refused), refused.answer_headers["retry-after"]) == (503, "too_many_held", RETRY_AFTER)
     waiting += await hold(gateway, HELLO, key=gateway.world.globex.secret)
     await wake_up(gateway)
@@ -100,8 +104,8 @@ async def test_a_tenant_holds_so_many_requests_and_no_more(gateway: Gateway) -> 
 async def test_a_tenant_holds_so_many_bytes_and_no_more(gateway: Gateway) -> None:
     await put_to_sleep(gateway)
     gateway.limit_hold(bytes_per_tenant=2 * len(orjson.dumps(HELLO)))
-    waiting = await hold(gateway, HELLO, HELLO)
-    assert told(await gateway.ask()) == (503, "too_many_held")
+    waiting = await hold(gateway, ALONE, ALONE)
+    assert told(await gateway.ask(ALONE)) == (503, "too_many_held")
     await wake_up(gateway)
     assert [got.status for got in await asyncio.gather(*waiting)] == [200, 200]
 
@@ -190,7 +194,7 @@ async def test_a_client_that_leaves_just_as_its_reply_begins_leaves_nothing_coun
 
 async def test_a_model_that_will_not_come_back_keeps_nobody_waiting(gateway: Gateway) -> None:
     await put_to_sleep(gateway)
-    waiting = await hold(gateway, HELLO, STREAMED)
+    waiting = await hold(gateway, ALONE, STREAMED)
     await in_database(lambda: world.stop_replicas(maximum=0))
     assert [told(got) for got in await asyncio.gather(*waiting)] == [(503, "no_replica_ready")] * 2
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,8 @@ async def test_whatever_a_key_loses_ends_what_runs_and_refuses_what_comes(
     gateways[0].let_all_say(silence)
     asked = len(gateways[0].bodies())
     waiting = [
-        asyncio.create_task(gateway.ask({**body, "seed": 1})) for gateway in gateways for body in (HELLO, STREAMED)
+        asyncio.create_task(gateway.ask({**body, "seed": seed}))
+        for seed, (gateway, body) in enumerate(product(gateways, (HELLO, STREAMED)))
     ]
     await until(lambda: len(gateways[0].bodies()) == asked + len(waiting))
     await in_database(lambda: take(acme))
@@ -197,7 +199,7 @@ async def test_a_held_stream_that_was_told_to_wait_hears_that_its_key_is_revoked
 
 async def test_a_request_that_is_held_when_its_key_expires_is_served(gateway: Gateway) -> None:
     await put_to_sleep(gateway)
-    waiting = await hold(gateway, HELLO, STREAMED)
+    waiting = await hold(gateway, HELLO, {**STREAMED, "seed": 1})
     await in_database(lambda: keys.rotate(OPERATOR, gateway.world.acme.key, timedelta(0)))
     for _ in range(2):
         await gateway.runtime.feed.renewed()
