@@ -12,6 +12,7 @@ from uuid import uuid4
 
 import anthropic
 import openai
+import orjson
 import pytest
 from langchain_core.messages import AIMessageChunk
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
@@ -170,6 +171,39 @@ def test_openai_responds_streamed_and_not(client: openai.OpenAI) -> None:
     assert said == final.output_text == whole.output_text
 
 
+def test_a_streamed_call_with_log_probabilities_is_read_alike_from_the_cache(client: openai.OpenAI) -> None:
+    asked: Any = {"model": MODEL, "messages": [{"role": "user", "content": f"{uuid4()} Hello"}], "temperature": 0}
+    asked |= {"tools": [FUNCTION], "tool_choice": "required", "max_tokens": CALL_TOKENS}
+    asked |= {"logprobs": True, "top_logprobs": 1}
+    told = []
+    for _ in range(2):
+        with client.chat.completions.stream(**asked, stream_options={"include_usage": True}) as stream:
+            told.append(stream.get_final_completion())
+    raw = client.chat.completions.with_raw_response.create(**asked)
+    assert raw.headers["x-cache"] == "hit"
+    for answer in (told[1], raw.parse()):
+        assert (answer.id, answer.usage) == (told[0].id, told[0].usage)
+        for choice, first in zip(answer.choices, told[0].choices, strict=True):
+            assert (choice.finish_reason, choice.logprobs) == (first.finish_reason, first.logprobs)
+            assert _calls(choice.message) == _calls(first.message) != []
+
+
+def test_a_response_stored_whole_is_told_to_the_helper_of_streams(client: openai.OpenAI) -> None:
+    asked: Any = {"model": MODEL, "input": f"{uuid4()} Hello", "temperature": 0, "max_output_tokens": CALL_TOKENS}
+    asked["tools"] = [{"type": "function", **FUNCTION["function"]}]
+    asked["tool_choice"] = "required"
+    whole = client.responses.create(**asked)
+    with client.responses.stream(**asked) as stream:
+        said = [event.delta for event in stream if event.type == "response.function_call_arguments.delta"]
+        told = stream.get_final_response()
+    assert (told.id, told.usage, told.status) == (whole.id, whole.usage, whole.status)
+    (call,) = whole.output
+    assert call.type == "function_call"
+    assert "".join(said) == call.arguments
+    (parsed,) = told.output
+    assert parsed.to_dict() == {**call.to_dict(), "parsed_arguments": orjson.loads(call.arguments)}
+
+
 def test_openai_reads_headers_and_models(client: openai.OpenAI) -> None:
     raw = client.chat.completions.with_raw_response.create(model=MODEL, messages=HELLO, max_tokens=2)
     assert raw.request_id == raw.headers["x-request-id"]
@@ -272,6 +306,21 @@ def test_anthropic_calls_a_tool(claude: anthropic.Anthropic) -> None:
     assert (call.name, Weather.model_validate(call.input).city in {"Paris", "Rome"}) == ("weather", True)
 
 
+def test_a_streamed_message_is_read_alike_from_the_cache(claude: anthropic.Anthropic) -> None:
+    asked: Any = {"model": MODEL, "max_tokens": 8, "messages": [{"role": "user", "content": f"{uuid4()} Hello"}]}
+    told = []
+    for _ in range(2):
+        with claude.messages.stream(**asked, extra_body=COLD) as stream:
+            told.append(stream.get_final_message())
+    raw = claude.messages.with_raw_response.create(**asked, extra_body=COLD)
+    assert raw.headers["x-cache"] == "hit"
+    whole = raw.parse()
+    for answer in (told[1], whole):
+        assert (answer.id, answer.stop_reason) == (told[0].id, told[0].stop_reason)
+        assert [block.to_dict() for block in answer.content] == [block.to_dict() for block in told[0].content]
+        assert answer.usage.to_dict() == told[0].usage.to_dict()
+
+
 @pytest.mark.parametrize(
     ("changes", "error", "kind"),
     [
@@ -326,3 +375,7 @@ def test_langchain_embeds(instance: Instance, embedder: Engine) -> None:
     one, (same, other) = embeddings.embed_query("a"), embeddings.embed_documents(["a", "b"])
     assert one == pytest.approx(same)
     assert one != pytest.approx(other)
+
+
+def _calls(message: Any) -> list[tuple[str, str, str]]:
+    return [(call.id, call.function.name, call.function.arguments) for call in message.tool_calls or ()]
