@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 
 from tenants.models import PolicyEpoch
 from tests.gateway import world
+from tests.gateway.doors import Doors
 from tests.gateway.engines import ScriptedEngine, hello
 from tests.gateway.world import Gateway, World
 
@@ -81,3 +82,19 @@ async def gateway(
     door = getattr(request, "param", world.raw_door)
     async with door(two_tenants, engines, tmp_path / "wal") as running:
         yield running
+
+
+@pytest.fixture
+async def door() -> AsyncIterator[Doors]:
+    """Makes admissions like those of one gateway process each."""
+    async with Doors() as doors:
+        yield doors
+
+
+@pytest.fixture
+async def redis() -> AsyncIterator[Redis]:
+    """The session's Redis, emptied."""
+    client = Redis.from_url(os.environ["REDIS_URL"])
+    await client.flushdb()
+    yield client
+    await client.aclose()

@@ -28,22 +28,6 @@ from tests.gateway.doors import Doors, budget, caller, demand, line, tried, unti
 DOLLAR = 10**12
 
 
-@pytest.fixture
-async def door() -> AsyncIterator[Doors]:
-    """Makes a gateway's door."""
-    async with Doors() as doors:
-        yield doors
-
-
-@pytest.fixture
-async def redis() -> AsyncIterator[Redis]:
-    """The session's Redis, emptied."""
-    client = Redis.from_url(os.environ["REDIS_URL"])
-    await client.flushdb()
-    yield client
-    await client.aclose()
-
-
 def key_of(who: Caller, line: BudgetLine, window: int = 0) -> str:
     """Return the key of a budget's counter."""
     return holds.counter_prefix(who.tenant_id) + holds.counter_name(line.id, window)

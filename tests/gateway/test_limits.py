@@ -6,7 +6,6 @@ import asyncio
 import os
 import struct
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -22,22 +21,6 @@ from tenants.scopes import LimitLine
 from tenants.snapshot import Caller
 from tests.gateway.doors import Doors, caller, demand, line, tried, until
 from tests.gateway.private_redis import PrivateRedis
-
-
-@pytest.fixture
-async def door() -> AsyncIterator[Doors]:
-    """Makes a gateway's door."""
-    async with Doors() as doors:
-        yield doors
-
-
-@pytest.fixture
-async def redis() -> AsyncIterator[Redis]:
-    """The session's Redis, emptied."""
-    client = Redis.from_url(os.environ["REDIS_URL"])
-    await client.flushdb()
-    yield client
-    await client.aclose()
 
 
 def told(answer: Ticket | GatewayError) -> dict[str, str]:
