@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
+from uuid import UUID
 
 from django.conf import settings
 from redis import Redis, RedisError
 
 from caching import store
 from caching.store import Held
+from tenants import keys
 from tenants.ids import TenantId
 from tenants.models import Tenant
 from tenants.purges import Target
@@ -26,15 +29,20 @@ def held(tenant: Tenant) -> Held | None:
 
 
 def delete(tenant: Tenant, target: Target) -> None:
-    """Delete what was purged. What Redis does not delete now expires; no gateway gives it."""
+    """Delete what was purged, of a key also what those stored that it came from by rotation.
+
+    What Redis does not delete now expires; no gateway gives it.
+    """
+    written_by: Iterable[UUID | None] = [None] if target.key is None else keys.lineages([target.key.id])[target.key.id]
     with suppress(RedisError):
-        store.delete(
-            _redis(),
-            TenantId(tenant.id),
-            model_name=target.model_name or None,
-            key_id=target.key.id if target.key else None,
-            request_id=target.request_id,
-        )
+        for key_id in written_by:
+            store.delete(
+                _redis(),
+                TenantId(tenant.id),
+                model_name=target.model_name or None,
+                key_id=key_id,
+                request_id=target.request_id,
+            )
 
 
 @cache

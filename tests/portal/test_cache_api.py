@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,10 +10,10 @@ from django.conf import settings
 from redis import Redis
 from rest_framework.test import APIClient
 
-from caching.store import STORE, Deposit
+from caching.store import OVERHEAD_BYTES, STORE, Deposit
 from tenants import keys, snapshot
 from tenants.ids import TenantId, new_id
-from tenants.models import AuditEntry, CachePurge, CacheSetting
+from tenants.models import ApiKey, AuditEntry, CachePurge, CacheSetting
 from tests.portal import world as worlds
 from tests.portal.conftest import bearer, error_of
 from tests.portal.world import World
@@ -77,29 +78,49 @@ def test_a_purge_is_in_force_at_every_gateway(world: World, as_acme: APIClient, 
     assert not found.authenticate(world.globex.secret).cache.purges.cover(source, world.acme.key.id, worlds.MODEL)
 
 
+def stored(redis: Redis, key: ApiKey, number: int, model: str = worlds.MODEL) -> Deposit:
+    """Store an answer as a gateway does that this key asked for."""
+    deposit = Deposit(
+        tenant_id=TenantId(key.tenant_id),
+        name=bytes([number]) * 32,
+        value=b"entry",
+        ttl_seconds=600,
+        quota_bytes=1 << 20,
+        writes_per_minute=None,
+        key_id=key.id,
+        source_id=new_id(),
+        model_name=model,
+    )
+    redis.eval(STORE, *deposit.arguments())
+    return deposit
+
+
 def test_a_purge_deletes_what_redis_keeps_of_this_tenant_alone(
     world: World, as_acme: APIClient, as_globex: APIClient
 ) -> None:
     with Redis.from_url(settings.REDIS_CACHE_URL) as redis:
         for tenancy, number in ((world.acme, 1), (world.acme, 2), (world.globex, 3)):
-            deposit = Deposit(
-                tenant_id=TenantId(tenancy.tenant.id),
-                name=bytes([number]) * 32,
-                value=b"entry",
-                ttl_seconds=600,
-                quota_bytes=1 << 20,
-                writes_per_minute=None,
-                key_id=tenancy.key.id,
-                source_id=new_id(),
-                model_name=f"model-{number}" if number == 2 else worlds.MODEL,
-            )
-            redis.eval(STORE, *deposit.arguments())
+            stored(redis, tenancy.key, number, f"model-{number}" if number == 2 else worlds.MODEL)
         assert as_acme.get(CACHE).json()["stored"]["entries"] == 2
         assert purge(as_acme, {"model": worlds.MODEL}).status_code == 201
         assert as_acme.get(CACHE).json()["stored"]["entries"] == 1
         assert purge(as_acme, {"everything": True}).status_code == 201
         assert as_acme.get(CACHE).json()["stored"] == {"entries": 0, "bytes": 0}
         assert as_globex.get("/api/v1/tenants/globex/cache").json()["stored"]["entries"] == 1
+
+
+def test_a_purge_of_a_key_deletes_what_it_and_those_before_it_wrote_and_no_more(
+    world: World, as_acme: APIClient
+) -> None:
+    heir = keys.rotate(worlds.OPERATOR, world.acme.key, timedelta(days=1)).key
+    other = keys.issue(worlds.OPERATOR, world.acme.project, name="other").key
+    with Redis.from_url(settings.REDIS_CACHE_URL) as redis:
+        kept = [
+            stored(redis, key, number) for number, key in enumerate((world.acme.key, heir, other, world.globex.key))
+        ]
+        assert purge(as_acme, {"key": str(heir.id)}).status_code == 201
+        assert [redis.exists(each.redis_key) for each in kept] == [0, 0, 1, 1]
+        assert as_acme.get(CACHE).json()["stored"] == {"entries": 1, "bytes": len(b"entry") + OVERHEAD_BYTES}
 
 
 @pytest.mark.parametrize(
