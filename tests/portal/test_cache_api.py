@@ -91,7 +91,8 @@ def stored(redis: Redis, key: ApiKey, number: int, model: str = worlds.MODEL) ->
         source_id=new_id(),
         model_name=model,
     )
-    redis.eval(STORE, *deposit.arguments())
+    count, *rest = deposit.arguments()
+    redis.eval(STORE, int(count), *rest)
     return deposit
 
 
