@@ -6,24 +6,26 @@ import time
 from collections import OrderedDict
 from uuid import UUID
 
+from caching.entry import Entry
+
 #: Other processes may have stored a fresher answer meanwhile: after this long Redis is asked again.
 MAX_SECONDS = 60
-#: What an entry takes beside its value: its key, its times and its places in two dictionaries.
-OVERHEAD_BYTES = 512
+#: What an entry takes beside its body: its name, its fields, its time and its place in a dictionary that grows.
+OVERHEAD_BYTES = 1024
 
 
 class _Shelf:
-    """The entries of one tenant, the least recently used first: key → (when it is too old, value)."""
+    """The entries of one tenant, the least recently used first: name → (when it is too old, entry)."""
 
     __slots__ = ("bytes", "entries")
 
     def __init__(self) -> None:
         self.bytes = 0
-        self.entries: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
+        self.entries: OrderedDict[bytes, tuple[float, Entry]] = OrderedDict()
 
 
 class Recent:
-    """Sealed entries by tenant and Redis key, at most ``max_bytes`` of them with what keeping them takes.
+    """Entries that passed their check, by tenant and name: at most ``max_bytes``, with what keeping them takes.
 
     Room is made by the tenant that holds the most, with its least recently used: whoever holds less than its share,
     ``max_bytes`` divided by the tenants, loses nothing, whatever the others store.
@@ -31,53 +33,60 @@ class Recent:
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self._bytes = 0
+        self.bytes = 0
+        #: Entries that made room for others.
+        self.evicted = 0
         self._shelves: dict[UUID, _Shelf] = {}
 
-    def put(self, tenant_id: UUID, key: str, value: bytes, ttl_seconds: float) -> None:
-        """Keep an entry for its time to live, at most MAX_SECONDS. One larger than everything is not kept."""
-        self.drop(tenant_id, key)
-        size = len(value) + OVERHEAD_BYTES
+    def put(self, tenant_id: UUID, name: bytes, entry: Entry, seconds: float) -> None:
+        """Keep an entry for so long, at most MAX_SECONDS. One larger than everything is not kept."""
+        self.drop(tenant_id, name)
+        size = _size(entry)
         if size > self.max_bytes:
             return
         shelf = self._shelves.get(tenant_id)
         if shelf is None:
             shelf = self._shelves[tenant_id] = _Shelf()
-        shelf.entries[key] = (time.monotonic() + min(ttl_seconds, MAX_SECONDS), value)
+        shelf.entries[name] = (time.monotonic() + min(seconds, MAX_SECONDS), entry)
         shelf.bytes += size
-        self._bytes += size
-        while self._bytes > self.max_bytes:
+        self.bytes += size
+        while self.bytes > self.max_bytes:
             self._make_room(tenant_id)
 
-    def get(self, tenant_id: UUID, key: str) -> bytes | None:
+    def get(self, tenant_id: UUID, name: bytes) -> Entry | None:
         """Return the entry unless it is too old."""
         shelf = self._shelves.get(tenant_id)
-        found = shelf.entries.get(key) if shelf is not None else None
+        found = shelf.entries.get(name) if shelf is not None else None
         if shelf is None or found is None:
             return None
-        too_old_at, value = found
+        too_old_at, entry = found
         if too_old_at <= time.monotonic():
-            self.drop(tenant_id, key)
+            self.drop(tenant_id, name)
             return None
-        shelf.entries.move_to_end(key)
-        return value
+        shelf.entries.move_to_end(name)
+        return entry
 
-    def drop(self, tenant_id: UUID, key: str) -> None:
+    def drop(self, tenant_id: UUID, name: bytes) -> None:
         """Forget an entry, if it is there."""
         shelf = self._shelves.get(tenant_id)
-        dropped = shelf.entries.pop(key, None) if shelf is not None else None
+        dropped = shelf.entries.pop(name, None) if shelf is not None else None
         if shelf is None or dropped is None:
             return
-        size = len(dropped[1]) + OVERHEAD_BYTES
+        size = _size(dropped[1])
         shelf.bytes -= size
-        self._bytes -= size
+        self.bytes -= size
         if not shelf.entries:
             del self._shelves[tenant_id]
 
     def _make_room(self, storing: UUID) -> None:
-        shares = self.max_bytes / len(self._shelves)
-        if self._shelves[storing].bytes > shares:
+        share = self.max_bytes / len(self._shelves)
+        if self._shelves[storing].bytes > share:
             largest = storing  # the usual case, without a look at every tenant
         else:
             largest = max(self._shelves, key=lambda tenant: self._shelves[tenant].bytes)
         self.drop(largest, next(iter(self._shelves[largest].entries)))
+        self.evicted += 1
+
+
+def _size(entry: Entry) -> int:
+    return len(entry.body) + OVERHEAD_BYTES

@@ -150,7 +150,7 @@ class Deposit:
     @property
     def redis_key(self) -> str:
         """Where the entry lies."""
-        return entry_key(self.tenant_id, self.name.hex())
+        return entry_key(self.tenant_id, self.name)
 
     def arguments(self) -> tuple[str | bytes | int, ...]:
         """Return what STORE is called with, the number of its keys first."""
@@ -164,7 +164,7 @@ class Deposit:
             self.value,
             max(1, self.ttl_seconds) * 1000,
             self.quota_bytes,
-            entry_key(self.tenant_id, ""),
+            entry_key(self.tenant_id, b""),
             f"{self.key_id.hex} {self.source_id.hex} {self.model_name}",
             "-" if self.writes_per_minute is None else self.writes_per_minute,
         )
@@ -178,9 +178,9 @@ class Held:
     bytes: int
 
 
-def entry_key(tenant_id: TenantId, name: str) -> str:
+def entry_key(tenant_id: TenantId, name: bytes) -> str:
     """Return where the entry of a name lies."""
-    return keyspace.tenant_key(tenant_id, "prediction", name)
+    return keyspace.tenant_key(tenant_id, "prediction", name.hex())
 
 
 def used_key(tenant_id: TenantId) -> str:
@@ -213,7 +213,7 @@ def delete(
         for name, about in redis.hscan_iter(known, count=1000)
         if name and _is(about, model_name=model_name, key_id=key_id, request_id=request_id)
     ]
-    prefix, dropped = entry_key(tenant_id, ""), 0
+    prefix, dropped = entry_key(tenant_id, b""), 0
     for start in range(0, len(names), MOST_EVICTED):
         part = names[start : start + MOST_EVICTED]
         dropped += cast(int, redis.eval(DROP, 3, known, used, ends, prefix, *part))

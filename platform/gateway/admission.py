@@ -1,8 +1,7 @@
 """Admit a request to every limit and budget that bounds it, and look its answer up, in one turn with Redis.
 
 All or nothing: a refusal takes nothing. No request waits for Redis longer than one turn may take, whatever it asks.
-While Redis is away limits are shared among the gateways (``gateway.local``) and lookups find what this process stored
-lately.
+While Redis is away limits are shared among the gateways (``gateway.local``) and lookups find nothing.
 """
 
 from __future__ import annotations
@@ -26,17 +25,13 @@ from gateway.portions import Portions
 from gateway.renewal import LEASE_SECONDS, RENEWALS, End, Renewal
 from gateway.resp import Argument, RedisAway, RedisFailed, RedisNotAsked
 from gateway.scripts import ADMIT, ADMITTED, CHARGE, EXCEEDED, EXTEND, LIMITED, RENEW, SETTLE, SLICE, TOO_LARGE
-from gateway.shelf import Shelf
 from gateway.slices import END_HOLD, Slices
 from gateway.turns import Answer, Turns
 from tenants.snapshot import Caller
 
-#: Of answers this process keeps at hand.
-RECENT_BYTES = 32 << 20
-
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
-    """What one request needs. ``answer_key`` None: nothing is looked up. ``limited`` False: it was counted before."""
+    """What one request needs. ``limited`` False: it was counted before."""
 
     caller: Caller
     model_name: str
@@ -45,6 +40,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     #: The most that it can cost until :meth:`Ticket.extend`; 0 where no budget asks.
     hold_pico: int
+    #: Under which Redis may have its answer; what this process has at hand is not looked up here.
     answer_key: str | None
     #: What the stored answer costs, which it holds instead where that is found.
     hit_pico: int = 0
@@ -132,7 +128,6 @@ class Admission:
         self._rank = rank
         self._plans = Plans()
         self._local = LocalLimits()
-        self.shelf = Shelf(cache, RECENT_BYTES)
         self._renewal = Renewal(turns, lease_seconds)
         self._portions = Portions(turns, portioned)
         self._slices = Slices(turns, self._renewal, lambda: rank().gateways, round_seconds=lease_seconds / RENEWALS)
@@ -147,9 +142,7 @@ class Admission:
         if plan.closed is not None and demand.limited:
             raise refusals.limited(*plan.closed, refusals.CLOSED_MS)
         ticket = Ticket(self, demand, plan)
-        key = demand.answer_key
-        ticket.stored = self.shelf.at_hand(demand.caller.tenant_id, key) if key is not None else None
-        asked = key if ticket.stored is None else None
+        asked = demand.answer_key
         if not plan.lines and not plan.budgets:
             if asked is not None:
                 ticket.stored = await _found(self._cache.send("GET", asked))

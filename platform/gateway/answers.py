@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 from django.conf import settings
 
-from caching import bypass, fingerprint
+from caching import bypass, fingerprint, store
 from caching.bypass import Bypass
 from caching.entry import Entry, decode, encode
 from caching.store import Deposit
@@ -31,7 +31,6 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What may be done: ``name`` is the answer's in the caller's scope, None when it is neither read nor kept."""
 
     name: bytes | None
-    redis_key: str | None
     #: Why it may not be read; None when it may.
     bypass: Bypass | None
     #: Once it is whole it may be kept.
@@ -68,7 +67,6 @@ def of(caller: Caller, call: Call, model: ServedModel, headers: Mapping[str, str
     )
     return Answer(
         name=name,
-        redis_key=keyspace.redis_key(caller, "prediction", name.hex()),
         bypass=unread,
         writable=writable,
         only_if_cached=wish.only_if_cached,
@@ -76,9 +74,14 @@ def of(caller: Caller, call: Call, model: ServedModel, headers: Mapping[str, str
     )
 
 
+def redis_key(answer: Answer, caller: Caller) -> str | None:
+    """Return where Redis keeps it; None where it may not be read."""
+    return store.entry_key(caller.tenant_id, answer.name) if answer.name is not None and answer.readable else None
+
+
 def not_kept(answer: Answer) -> Answer:
     """Return the answer of a replica whose revision is not the one that it would be kept under."""
-    return msgspec.structs.replace(answer, name=None, redis_key=None, writable=False)
+    return msgspec.structs.replace(answer, name=None, writable=False)
 
 
 def unpack(answer: Answer, stored: bytes | None) -> Entry | None:
@@ -96,21 +99,9 @@ def may_be_given(answer: Answer, caller: Caller, model_name: str, entry: Entry) 
     return not caller.cache.purges.cover(entry.source_id, entry.key_id, model_name)
 
 
-def deposit(
-    answer: Answer,
-    caller: Caller,
-    model_name: str,
-    request_id: UUID,
-    body: bytes,
-    usage: Usage,
-    *,
-    engine_ms: float,
-) -> Deposit | None:
-    """Return what to store of a whole answer; None where it may not be kept, or is too large."""
-    terms = caller.cache
-    if answer.name is None or not answer.writable or not terms.ttl_seconds or len(body) > terms.entry_bytes:
-        return None
-    entry = Entry(
+def entry_of(caller: Caller, request_id: UUID, body: bytes, usage: Usage, *, engine_ms: float) -> Entry:
+    """Return the entry of a whole answer that an engine gives now."""
+    return Entry(
         body=body,
         prompt_tokens=usage.prompt_tokens,
         cached_prompt_tokens=usage.cached_prompt_tokens,
@@ -119,8 +110,15 @@ def deposit(
         source_id=request_id,
         key_id=caller.key_id,
         stored_at=time.time(),
-        ttl_seconds=terms.ttl_seconds,
+        ttl_seconds=caller.cache.ttl_seconds,
     )
+
+
+def deposit(answer: Answer, caller: Caller, model_name: str, entry: Entry) -> Deposit | None:
+    """Return what to store of a whole answer; None where it may not be kept, or is too large."""
+    terms = caller.cache
+    if answer.name is None or not answer.writable or not terms.ttl_seconds or len(entry.body) > terms.entry_bytes:
+        return None
     value = encode(answer.name, entry, keyspace.value_mac)
     if value is None:
         return None
@@ -132,7 +130,7 @@ def deposit(
         quota_bytes=terms.quota_bytes,
         writes_per_minute=terms.writes_per_minute,
         key_id=caller.key_id,
-        source_id=request_id,
+        source_id=entry.source_id,
         model_name=model_name,
     )
 
@@ -194,7 +192,6 @@ def _unread(caller: Caller, wish: Wishes) -> Bypass | None:
 def _beside(reason: Bypass, wish: Wishes) -> Answer:
     return Answer(
         name=None,
-        redis_key=None,
         bypass=reason,
         writable=False,
         only_if_cached=wish.only_if_cached,

@@ -184,29 +184,46 @@ class Inference:
         allowance = self._meter.allowance = costs.allowance(
             self._parts.feed.view.prices, self._caller, self._call, self._model, body_bytes, self._trace.request_id
         )
-        may_run = not answer.only_if_cached
+        entry = self._at_hand(answer)
+        may_run = entry is None and not answer.only_if_cached
         demand = Demand(
             caller=self._caller,
             model_name=self._model.name,
             request_id=self._trace.request_id,
             tokens=costs.reserved_tokens(self._call, self._model, body_bytes) if may_run else 0,
             hold_pico=0 if allowance is None else allowance.held_pico if may_run else allowance.hit_pico,
-            answer_key=answer.redis_key if answer.readable else None,
+            answer_key=answers.redis_key(answer, self._caller) if entry is None else None,
             hit_pico=allowance.hit_pico if allowance is not None else 0,
             limited=limited,
         )
         ticket = self._meter.ticket = await self._parts.admission.admit(demand)
-        entry = answers.unpack(answer, ticket.stored)
-        if entry is not None and not answers.may_be_given(answer, self._caller, self._model.name, entry):
-            entry = None
         if entry is None:
-            await ticket.miss()
-        elif ticket.stored is not None and answer.name is not None:
-            left_seconds = entry.ttl_seconds - entry.age_seconds()
-            self._parts.admission.shelf.found(self._caller.tenant_id, answer.name, ticket.stored, left_seconds)
+            entry = self._found(answer, ticket.stored) or self._at_hand(answer)
+            if entry is None:
+                await ticket.miss()
+        if entry is not None and answer.name is not None:
+            self._parts.shelf.given(self._caller.tenant_id, answer.name)
         self._trace.headers.extend(ticket.headers())
         self._trace.admit_seconds = time.perf_counter() - self._trace.started
         return entry
+
+    def _at_hand(self, answer: Answer) -> Entry | None:
+        """Return the entry that this process has, if it may be given."""
+        if answer.name is None or not answer.readable:
+            return None
+        entry = self._parts.shelf.at_hand(self._caller.tenant_id, answer.name)
+        return entry if entry is not None and self._may_give(answer, entry) else None
+
+    def _found(self, answer: Answer, stored: bytes | None) -> Entry | None:
+        """Return the entry that Redis had, if it is what was stored and may be given; then it is at hand."""
+        entry = answers.unpack(answer, stored)
+        if entry is None or answer.name is None or not self._may_give(answer, entry):
+            return None
+        self._parts.shelf.found(self._caller.tenant_id, answer.name, entry)
+        return entry
+
+    def _may_give(self, answer: Answer, entry: Entry) -> bool:
+        return answers.may_be_given(answer, self._caller, self._model.name, entry)
 
     def _tell_cache(self, answer: Answer) -> None:
         self._meter.cache = ("miss", "") if answer.bypass is None else ("bypass", answer.bypass)
@@ -305,12 +322,11 @@ class Inference:
         return stored
 
     def _keep(self, answer: Answer, body: bytes, usage: Usage, engine_ms: float) -> bool:
-        deposit = answers.deposit(
-            answer, self._caller, self._model.name, self._trace.request_id, body, usage, engine_ms=engine_ms
-        )
+        entry = answers.entry_of(self._caller, self._trace.request_id, body, usage, engine_ms=engine_ms)
+        deposit = answers.deposit(answer, self._caller, self._model.name, entry)
         if deposit is None:
             return False
-        self._parts.admission.shelf.store(deposit)
+        self._parts.shelf.store(deposit, entry)
         return True
 
     def _close_failed(self, error: BaseException) -> None:

@@ -13,6 +13,7 @@ from gateway.hold import Hold
 from gateway.idempotency import Idempotency
 from gateway.messages import Incoming, Outgoing, Trace
 from gateway.shared_flights import SharedFlights
+from gateway.shelf import Shelf
 from gateway.visits import Visits
 from gateway.wire.base import Wire
 from tenants.snapshot import Caller
@@ -28,6 +29,7 @@ class Parts:
     feed: Feed
     hold: Hold
     admission: Admission
+    shelf: Shelf
     dispatcher: Dispatcher
     wal: WalWriter
     defer: Defer

@@ -21,6 +21,7 @@ from gateway.parts import Parts
 from gateway.pipeline import Pipeline
 from gateway.reports import Reporter, process_name
 from gateway.shared_flights import SharedFlights
+from gateway.shelf import Shelf
 from gateway.turns import Turns
 from gateway.upstream import Upstream
 from gateway.visits import Visits
@@ -84,6 +85,7 @@ def start(role: str) -> Runtime:
         feed=feed,
         hold=hold,
         admission=Admission(limits, cache, rank=rank, portioned=settings.PORTIONED_TENANTS),
+        shelf=Shelf(cache, settings.CACHE_FIRST_LEVEL_BYTES),
         dispatcher=Dispatcher(upstream, router, flights),
         wal=wal,
         defer=deferred.accept,

@@ -255,6 +255,12 @@ SETTINGS: tuple[Setting, ...] = (
         "whole day.",
     ),
     Setting(
+        name="HEARTH_CACHE_FIRST_LEVEL_BYTES",
+        default="67108864",
+        doc="What each gateway process keeps at hand of stored answers, bytes, whatever all its tenants store; 0: "
+        "nothing. 64 MiB are some 30,000 chats.",
+    ),
+    Setting(
         name="HEARTH_SEND_TIMEOUT_SECONDS",
         default="60",
         doc="Longest wait for a client to take what is sent, seconds; then it counts as gone and its engine is "

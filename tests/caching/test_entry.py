@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import os
 import time
-from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from caching.entry import MAX_ENTRY_BYTES, PLAIN_BYTES, Entry, decode, encode
+from tests.caching.entries import NAME, entry_of, seal, stored
 
-NAME = b"n" * 32
 names = st.binary(min_size=32, max_size=32)
 entries = st.builds(
     Entry,
@@ -27,18 +24,6 @@ entries = st.builds(
     stored_at=st.floats(0, 2e9),
     ttl_seconds=st.integers(0, 2**31),
 )
-
-
-def seal(name: bytes, value: bytes) -> bytes:
-    """Seal as the keyspace does, under a key of this test."""
-    return hmac.digest(b"key", len(name).to_bytes(8, "big") + name + value, hashlib.sha256)
-
-
-def stored(name: bytes, entry: Entry) -> bytes:
-    """Return the stored bytes of an entry that is not too large."""
-    value = encode(name, entry, seal)
-    assert value is not None
-    return value
 
 
 @given(names, entries)
@@ -68,20 +53,6 @@ def test_a_value_moved_to_another_name_is_a_miss(entry: Entry, other: bytes) -> 
 def test_anything_else_is_a_miss(junk: bytes) -> None:
     assert decode(NAME, junk, seal) is None
     assert decode(NAME, seal(NAME, junk) + junk, seal) is None
-
-
-def entry_of(body: bytes, *, stored_at: float = 1.0) -> Entry:
-    return Entry(
-        body=body,
-        prompt_tokens=1,
-        cached_prompt_tokens=0,
-        completion_tokens=1,
-        engine_ms=1.0,
-        source_id=UUID(int=1),
-        key_id=UUID(int=2),
-        stored_at=stored_at,
-        ttl_seconds=60,
-    )
 
 
 def test_a_value_under_a_key_of_another_version_is_a_miss() -> None:

@@ -46,7 +46,7 @@ def keep(
 
 def kept(redis: Redis, names: str, tenant: TenantId = ACME) -> str:
     """Return which of these one-letter names are there."""
-    return "".join(name for name in names if redis.exists(store.entry_key(tenant, name.encode().hex())))
+    return "".join(name for name in names if redis.exists(store.entry_key(tenant, name.encode())))
 
 
 def test_a_tenants_least_recently_used_make_room_and_nothing_of_another(redis: Redis) -> None:

@@ -14,6 +14,7 @@ from gateway.admission import Admission, Demand, Ticket
 from gateway.errors import GatewayError
 from gateway.local import Rank
 from gateway.renewal import LEASE_SECONDS
+from gateway.shelf import Shelf
 from gateway.turns import Turns
 from tenants.ids import KeyId, ProjectId, TenantId, new_id
 from tenants.registry import Policy
@@ -122,6 +123,10 @@ class Doors:
         talk = self._talk(url or os.environ["REDIS_URL"], timeout_seconds)
         cache = talk if cache_url is None else self._talk(cache_url, timeout_seconds)
         return Admission(talk, cache, rank=lambda: rank, lease_seconds=lease_seconds, portioned=portioned)
+
+    def shelf(self, url: str | None = None, timeout_seconds: float = 30.0) -> Shelf:
+        """Return the answers of another process with this Redis."""
+        return Shelf(self._talk(url or os.environ["REDIS_URL"], timeout_seconds), 1 << 20)
 
     def _talk(self, url: str, timeout_seconds: float) -> Turns:
         self._talks.append(Turns(url, timeout_seconds=timeout_seconds))

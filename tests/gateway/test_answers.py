@@ -11,13 +11,13 @@ import orjson
 import pytest
 from redis.asyncio import Redis
 
-from caching.entry import Entry
 from gateway import answers, cache_control, schemas
 from gateway.cache_control import Wishes
 from gateway.wire.table import ENDPOINTS
 from tenants import registry
 from tenants.ids import new_id
 from tenants.scopes import CacheTerms, Purges
+from tests.caching.entries import entry_of
 from tests.gateway import doors
 from tests.gateway.world import HELLO, MODEL, Gateway, in_database, until
 from tests.tenants.customers import OPERATOR
@@ -129,7 +129,7 @@ async def test_an_entry_is_not_given_once_it_is_purged_or_older_than_the_policy_
     await gateway.ask()
     who = gateway.runtime.feed.view.callers.caller(gateway.world.acme.key.public_id)
     [start] = gateway.starts()
-    entry = _entry(start.request_id, who.key_id)
+    entry = entry_of(b"{}", source_id=start.request_id, key_id=who.key_id, stored_at=time.time())
     call = schemas.parse(ENDPOINTS["/v1/chat/completions"], orjson.dumps(HELLO))
     answer = answers.of(who, call, _Served(), {})  # type: ignore[arg-type]
     assert answers.may_be_given(answer, who, MODEL, entry)
@@ -154,7 +154,7 @@ async def test_an_entry_that_was_put_there_by_others_is_a_miss_and_nothing_else(
         assert isinstance(strangers, bytes)
         value = {"altered": own[:-1] + b"x", "another": own, "tenant": strangers}[poison]
         await redis.set(_key(gateway, other if poison == "altered" else HELLO), value)
-    gateway.runtime.parts.admission.shelf.forget()
+    gateway.runtime.parts.shelf.forget()
     got = await gateway.ask(other if poison == "altered" else HELLO)
     assert (got.status, got.answer_headers["x-cache"], len(gateway.bodies())) == (200, "miss", 3)
 
@@ -184,20 +184,6 @@ def _key(gateway: Gateway, body: dict[str, Any]) -> str:
     model = gateway.runtime.feed.view.catalogue.find(_caller(gateway).tenant_id, MODEL)
     assert model is not None
     call = schemas.parse(ENDPOINTS["/v1/chat/completions"], orjson.dumps(body))
-    key = answers.of(_caller(gateway), call, model, {}).redis_key
+    key = answers.redis_key(answers.of(_caller(gateway), call, model, {}), _caller(gateway))
     assert key is not None
     return key
-
-
-def _entry(source_id: Any, key_id: Any) -> Any:
-    return Entry(
-        body=b"{}",
-        prompt_tokens=1,
-        cached_prompt_tokens=0,
-        completion_tokens=1,
-        engine_ms=1.0,
-        source_id=source_id,
-        key_id=key_id,
-        stored_at=time.time(),
-        ttl_seconds=60,
-    )

@@ -17,8 +17,7 @@ from gateway.scripts import UNITS
 from tenants import keyspace
 from tenants.ids import new_id
 from tenants.snapshot import Caller
-from tests.gateway import world
-from tests.gateway.doors import Doors, budget, caller, demand, deposit, line, tried, until
+from tests.gateway.doors import Doors, budget, caller, demand, line, tried, until
 from tests.gateway.private_redis import PrivateRedis
 
 TWO = Rank(number=0, gateways=2), Rank(number=1, gateways=2)
@@ -117,11 +116,8 @@ async def test_what_runs_is_counted_here_and_in_redis_again_when_it_is_back(serv
 
 async def test_an_answer_of_this_process_needs_no_budget_that_could_be_asked(server: PrivateRedis, door: Doors) -> None:
     gate, who = door(server.url, 0.1), caller(budget(100), line(requests_per_minute=2))
-    kept = deposit(who, b"a")
-    gate.shelf.store(kept)
-    await world.until(lambda: gate.shelf.at_hand(who.tenant_id, kept.redis_key))
     server.pause()
-    assert (await gate.admit(demand(who, answer_key=kept.redis_key))).stored == b"answer"
+    assert isinstance(await gate.admit(demand(who, tokens=0)), Ticket)
     refused = await tried(gate, demand(who, hold_pico=1))
     assert isinstance(refused, Unavailable)
     assert (refused.code, dict(refused.headers)[b"retry-after"]) == ("budget_unavailable", b"1")

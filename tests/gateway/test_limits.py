@@ -19,6 +19,7 @@ from gateway.scripts import RIDE_ALONG_BYTES, UNITS
 from tenants import keyspace
 from tenants.scopes import LimitLine
 from tenants.snapshot import Caller
+from tests.caching.entries import entry_of
 from tests.gateway import world
 from tests.gateway.doors import Doors, caller, demand, deposit, line, tried, until
 from tests.gateway.private_redis import PrivateRedis
@@ -361,10 +362,8 @@ async def test_two_redis_hold_limits_and_answers_apart(door: Doors) -> None:
         cache.resume()
 
 
-async def test_what_was_just_stored_is_found_although_redis_is_gone(door: Doors) -> None:
-    gate, who = door("unix:///nowhere", timeout_seconds=0.2), caller()
-    kept, other = deposit(who, b"a"), deposit(who, b"b")
-    gate.shelf.store(kept)
-    await world.until(lambda: gate.shelf.at_hand(who.tenant_id, kept.redis_key))
-    assert (await gate.admit(demand(who, answer_key=kept.redis_key))).stored == b"answer"
-    assert (await gate.admit(demand(who, answer_key=other.redis_key))).stored is None
+async def test_what_was_just_stored_is_at_hand_although_redis_is_gone(door: Doors) -> None:
+    shelf, who, kept = door.shelf("unix:///nowhere", timeout_seconds=0.2), caller(), entry_of(b"answer")
+    shelf.store(deposit(who, b"a"), kept)
+    await world.until(lambda: shelf.at_hand(who.tenant_id, b"a"))
+    assert (shelf.at_hand(who.tenant_id, b"a"), shelf.at_hand(who.tenant_id, b"b")) == (kept, None)

@@ -1,0 +1,39 @@
+"""Entries and their seal, for tests of what is kept of answers."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import Any
+from uuid import UUID
+
+from caching.entry import Entry, encode
+
+NAME = b"n" * 32
+
+
+def seal(name: bytes, value: bytes) -> bytes:
+    """Seal as the keyspace does, under a key of these tests."""
+    return hmac.digest(b"key", len(name).to_bytes(8, "big") + name + value, hashlib.sha256)
+
+
+def entry_of(body: bytes, **changes: Any) -> Entry:
+    """Return an entry of this body."""
+    usual: dict[str, Any] = {
+        "prompt_tokens": 1,
+        "cached_prompt_tokens": 0,
+        "completion_tokens": 1,
+        "engine_ms": 1.0,
+        "source_id": UUID(int=1),
+        "key_id": UUID(int=2),
+        "stored_at": 1.0,
+        "ttl_seconds": 60,
+    }
+    return Entry(body=body, **{**usual, **changes})
+
+
+def stored(name: bytes, entry: Entry) -> bytes:
+    """Return the stored bytes of an entry that is not too large."""
+    value = encode(name, entry, seal)
+    assert value is not None
+    return value
