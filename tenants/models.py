@@ -67,8 +67,8 @@ class TenantPolicy(models.Model):
     cache_mode = models.CharField(max_length=16, choices=CacheMode.choices, default=CacheMode.DETERMINISTIC)
     cache_ttl_seconds = models.PositiveIntegerField(default=3600)
     #: Of one stored answer and of all of the tenant's together, compressed.
-    cache_entry_bytes = models.PositiveIntegerField(default=1 << 20)
-    cache_quota_bytes = models.PositiveBigIntegerField(default=256 << 20)
+    cache_entry_bytes = models.PositiveIntegerField(default=1 << 20, db_default=1 << 20)
+    cache_quota_bytes = models.PositiveBigIntegerField(default=256 << 20, db_default=256 << 20)
     #: Answers that one key may store in a minute; None is unlimited.
     cache_writes_per_minute = models.PositiveIntegerField(null=True, blank=True)
     #: Who shares whole answers and warm prefixes inside the tenant.

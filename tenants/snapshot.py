@@ -23,6 +23,7 @@ from tenants.models import ApiKey, Budget, CachePurge, CacheSetting, Limit, Tena
 from tenants.networks import Network
 from tenants.registry import POLICY_FIELDS, Policy
 from tenants.scopes import (
+    LONGEST_TTL_SECONDS,
     PURGES_HOLD_SECONDS,
     BudgetLine,
     CacheMode,
@@ -167,7 +168,8 @@ class _Terms:
         rates = [each.writes_per_minute for each in found if each.writes_per_minute is not None]
         return CacheTerms(
             mode=cast(CacheMode, [*modes, policy.cache_mode][0]),
-            ttl_seconds=[*ttls, policy.cache_ttl_seconds][0],
+            # A policy may be older than the bound, and no answer may outlive the purges that are read.
+            ttl_seconds=min([*ttls, policy.cache_ttl_seconds][0], LONGEST_TTL_SECONDS),
             entry_bytes=policy.cache_entry_bytes,
             quota_bytes=policy.cache_quota_bytes,
             writes_per_minute=[*rates, policy.cache_writes_per_minute][0],

@@ -16,12 +16,12 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="tenantpolicy",
             name="cache_entry_bytes",
-            field=models.PositiveIntegerField(default=1048576),
+            field=models.PositiveIntegerField(db_default=1048576, default=1048576),
         ),
         migrations.AddField(
             model_name="tenantpolicy",
             name="cache_quota_bytes",
-            field=models.PositiveBigIntegerField(default=268435456),
+            field=models.PositiveBigIntegerField(db_default=268435456, default=268435456),
         ),
         migrations.AddField(
             model_name="tenantpolicy",

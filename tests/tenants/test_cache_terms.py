@@ -12,9 +12,9 @@ from tenants import cache_settings, epoch, keys, purges, registry, snapshot
 from tenants.cache_settings import Terms
 from tenants.errors import BadName, NotAllowed
 from tenants.ids import first_id_at, new_id
-from tenants.models import AuditEntry, CachePurge, CacheSetting
+from tenants.models import AuditEntry, CachePurge, CacheSetting, TenantPolicy
 from tenants.purges import Target
-from tenants.scopes import PURGES_HOLD_SECONDS, CacheTerms
+from tenants.scopes import LONGEST_TTL_SECONDS, PURGES_HOLD_SECONDS, CacheTerms
 from tenants.subjects import Subject
 from tests.tenants.customers import OPERATOR, Customer
 
@@ -39,6 +39,13 @@ def test_a_keys_setting_comes_before_its_projects_and_that_before_the_policy(acm
     cache_settings.remove(OPERATOR, CacheSetting.objects.get(key=acme.key))
     assert terms(acme).mode == "off"
     assert terms(globex) == CacheTerms()
+
+
+def test_a_policy_of_before_there_was_a_longest_time_to_live_lets_no_answer_outlive_its_purge(acme: Customer) -> None:
+    TenantPolicy.objects.create(tenant=acme.tenant, version=2, cache_ttl_seconds=2**31 - 1)
+    assert terms(acme).ttl_seconds == LONGEST_TTL_SECONDS
+    registry.set_policy(OPERATOR, acme.tenant, cache_mode="all")
+    assert (terms(acme).mode, terms(acme).ttl_seconds) == ("all", LONGEST_TTL_SECONDS)
 
 
 def test_a_rotated_keys_setting_goes_to_its_successor_and_holds_for_both(acme: Customer) -> None:

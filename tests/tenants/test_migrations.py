@@ -6,10 +6,11 @@ import pytest
 from django.core.management import call_command
 from django.db import connection
 
-from tenants import limits
+from tenants import keys, limits, snapshot
 from tenants.ids import new_id
 from tenants.limits import Figures
-from tenants.models import Limit
+from tenants.models import Limit, PolicyEpoch
+from tenants.scopes import CacheTerms
 from tenants.subjects import Subject
 from tests.tenants import customers
 from tests.tenants.customers import OPERATOR
@@ -35,6 +36,34 @@ def test_requests_per_minute_move_from_the_policy_into_a_limit_and_back() -> Non
         "acme": Figures(requests_per_minute=0),
         "globex": Figures(requests_per_minute=7, tokens_per_minute=100),
     }
+
+
+@pytest.mark.django_db(transaction=True)
+def test_keys_that_ask_for_answers_gain_the_cache_and_an_older_process_goes_on_beside_it() -> None:
+    PolicyEpoch.objects.get_or_create(id=1)  # a flush takes it
+    acme, globex = customers.create("acme"), customers.create("globex")
+    keys.change(OPERATOR, globex.key, scopes=["management:read"])
+    try:
+        call_command("migrate", "tenants", "0005", verbosity=0)
+        assert scopes() == {"acme": {"inference", "management:read"}, "globex": {"management:read"}}
+    finally:
+        call_command("migrate", "tenants", verbosity=0)
+    assert scopes() == {"acme": set(keys.DEFAULT_SCOPES), "globex": {"management:read"}}
+    assert snapshot.load().authenticate(acme.secret).cache == CacheTerms()
+    with connection.cursor() as cursor:  # the columns that it knows
+        cursor.execute(
+            "INSERT INTO tenants_tenantpolicy (id, tenant_id, version, cache_mode, cache_ttl_seconds, cache_scope,"
+            " salt_epoch) VALUES (%s, %s, 2, 'all', 60, 'tenant', 1)",
+            [new_id(), acme.tenant.id],
+        )
+    assert snapshot.load().authenticate(acme.secret).cache == CacheTerms(mode="all", ttl_seconds=60)
+
+
+def scopes() -> dict[str, set[str]]:
+    """Return what the key of each tenant may do."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT slug, scopes FROM tenants_apikey JOIN tenants_tenant AS tenant ON tenant.id = tenant_id")
+        return {slug: set(found) for slug, found in cursor.fetchall()}
 
 
 def in_policies() -> dict[str, int | None]:

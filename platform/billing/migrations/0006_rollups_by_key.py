@@ -10,6 +10,30 @@ from tenants.rls import disable_sql, enable_sql
 
 NO_KEY = UUID(int=0)
 ADDED = ("coalesced_requests", "bypassed_requests", "avoided_engine_ms")
+_BUCKET = "starts_at, tenant_id, project_id, model_name"
+_SUMMED = (
+    "requests",
+    "errors",
+    "prediction_hits",
+    "prefix_hits",
+    "prompt_tokens",
+    "cached_prompt_tokens",
+    "completion_tokens",
+    "avoided_tokens",
+    "amount_pico",
+    "saved_prediction_pico",
+    "saved_prefix_pico",
+)
+#: On the way back the keys of a bucket are one row again.
+WITHOUT_KEYS = f"""
+    CREATE TEMPORARY TABLE summed ON COMMIT DROP AS
+        SELECT {_BUCKET}, {", ".join(f"sum({name}) AS {name}" for name in _SUMMED)}
+        FROM billing_usagerollup GROUP BY {_BUCKET};
+    DELETE FROM billing_usagerollup;
+    INSERT INTO billing_usagerollup ({_BUCKET}, {", ".join(_SUMMED)})
+        SELECT {_BUCKET}, {", ".join(_SUMMED)} FROM summed;
+    DROP TABLE summed;
+"""
 
 
 class Migration(migrations.Migration):
@@ -29,6 +53,7 @@ class Migration(migrations.Migration):
             ),
         ),
         migrations.RemoveConstraint("usagerollup", "rollup_once"),
+        migrations.RunSQL(migrations.RunSQL.noop, WITHOUT_KEYS),
         migrations.CreateModel(
             name="BypassRollup",
             fields=[

@@ -1,0 +1,61 @@
+"""Changes of the schema that carry usage and its sums over, in both directions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from uuid import UUID
+
+import pytest
+from django.core.management import call_command
+from django.db import connection
+from django.db.models import Sum
+from msgspec.structs import replace
+
+from billing.models import NO_KEY, UsageRecord, UsageRollup
+from billing.rating import Rates
+from tenants.ids import TenantId, new_id
+from tests.billing.conftest import Sums, sums
+from tests.billing.usage_of import price_from, row_at, store
+
+MOMENT = datetime(2026, 3, 1, 12, 7, tzinfo=UTC)
+#: Of 30 fresh and 10 cached prompt tokens and 7 written.
+AMOUNT_PICO = 30 * 150 + 10 * 15 + 7 * 600
+
+
+@pytest.fixture
+def emptied(transactional_db: None) -> Iterator[None]:
+    """Usage is emptied afterwards, which Django's flush leaves."""
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute("TRUNCATE billing_usagerecord")
+
+
+@pytest.mark.usefixtures("emptied")
+def test_sums_by_key_become_sums_of_all_keys_and_stay_so() -> None:
+    price_from(MOMENT, Rates(prompt_pico=150, cached_prompt_pico=15, completion_pico=600))
+    tenant, project = TenantId(new_id()), new_id()
+    of = [replace(row_at(MOMENT, tenant), project_id=project, key_id=key) for key in (new_id(), new_id())]
+    store(*of, replace(row_at(MOMENT, tenant, model_name="free"), project_id=project))
+    try:
+        call_command("migrate", "billing", "0004", verbosity=0)
+        assert without_keys(tenant) == {"demo": (2, 2 * 37, 2 * AMOUNT_PICO), "free": (1, 37, 0)}
+    finally:
+        call_command("migrate", "billing", verbosity=0)
+    both = Sums(usage_pico=2 * AMOUNT_PICO, rollup_pico=2 * AMOUNT_PICO, ledger_pico=2 * AMOUNT_PICO)
+    assert sums() == both
+    assert set(UsageRollup.objects.values_list("model_name", "key_id")) == {("demo", NO_KEY), ("free", NO_KEY)}
+    assert list(UsageRecord.objects.values_list("avoided_cached_prompt_tokens", "source_id").distinct()) == [(0, None)]
+    store(replace(of[0], id=UUID(int=of[0].id.int + 1)))
+    assert UsageRollup.objects.aggregate(total=Sum("requests"))["total"] == 4
+
+
+def without_keys(tenant: TenantId) -> dict[str, tuple[int, int, int]]:
+    """Return requests, tokens and money of each model, as they are read where roll-ups know no key."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT model_name, requests, prompt_tokens + completion_tokens, amount_pico FROM billing_usagerollup"
+            " WHERE tenant_id = %s",
+            [tenant],
+        )
+        return {model: (requests, tokens, int(pico)) for model, requests, tokens, pico in cursor.fetchall()}
