@@ -17,8 +17,9 @@ _SHARED = ("id", "created", "model", "system_fingerprint", "service_tier")
 _OPENING = ("prompt_token_ids", "prompt_text")
 #: What of a choice no stream carries.
 _UNTOLD = frozenset({"message", "index", "routed_experts", "prompt_logprobs"})
-#: How an answer that was cut off ends (vLLM's ``FINISH_REASON_STRINGS``).
-_CUT = ("abort", "error", None)
+#: How an answer ends of itself, or where its own request says: vLLM's ``FINISH_REASON_STRINGS`` without ``abort`` and
+#: ``error``, and OpenAI's without ``content_filter``, which is a verdict of the day and nothing of the model.
+_WHOLE = ("stop", "length", "repetition", "tool_calls", "function_call")
 
 
 def event(data: dict[str, Any]) -> bytes:
@@ -27,9 +28,9 @@ def event(data: dict[str, Any]) -> bytes:
 
 
 def is_whole(answer: dict[str, Any]) -> bool:
-    """Say whether an answer has choices, all of which came to an end of their own, and its usage."""
+    """Say whether an answer has choices, all of which came to an end of their own or of their limit, and its usage."""
     choices = answer.get("choices") or []
-    ended = all(choice.get("finish_reason") not in _CUT for choice in choices)
+    ended = all(choice.get("finish_reason") in _WHOLE for choice in choices)
     return bool(choices and answer.get("usage")) and ended
 
 

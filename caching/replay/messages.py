@@ -17,11 +17,14 @@ _TEXTS = {"text_delta": ("text", "text"), "thinking_delta": ("thinking", "thinki
 _JSON, _SIGNATURE = "input_json_delta", "signature_delta"
 #: Blocks whose input comes as pieces of JSON.
 _CALLS = ("tool_use", "server_tool_use")
+#: Why a message stops of itself or where its own request says. vLLM gives no reason to one that it cut off; Anthropic's
+#: ``refusal`` is a verdict of the day, and ``pause_turn`` is to be continued.
+_WHOLE = ("end_turn", "max_tokens", "stop_sequence", "tool_use")
 
 
 def is_whole(message: dict[str, Any]) -> bool:
-    """Say whether the message came to an end of its own; one that was cut off has no reason to stop."""
-    return bool(message.get("stop_reason") and message.get("usage"))
+    """Say whether the message came to an end of its own or of its limit, and says what it took."""
+    return message.get("stop_reason") in _WHOLE and bool(message.get("usage"))
 
 
 def fold(events: Iterable[bytes]) -> dict[str, Any]:

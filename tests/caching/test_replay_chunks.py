@@ -203,7 +203,12 @@ def test_no_events_make_no_answer() -> None:
     ("answer", "whole"),
     [
         ({"choices": [{"finish_reason": "stop"}], "usage": USAGE}, True),
+        ({"choices": [{"finish_reason": "length"}, {"finish_reason": "tool_calls"}], "usage": USAGE}, True),
+        ({"choices": [{"finish_reason": "repetition"}], "usage": USAGE}, True),
         ({"choices": [{"finish_reason": "stop"}, {"finish_reason": "abort"}], "usage": USAGE}, False),
+        ({"choices": [{"finish_reason": "error"}], "usage": USAGE}, False),
+        ({"choices": [{"finish_reason": "content_filter"}], "usage": USAGE}, False),
+        ({"choices": [{"finish_reason": "a reason nobody knows yet"}], "usage": USAGE}, False),
         ({"choices": [{"finish_reason": None}], "usage": USAGE}, False),
         ({"choices": [{}], "usage": USAGE}, False),
         ({"choices": [], "usage": USAGE}, False),

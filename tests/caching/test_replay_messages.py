@@ -129,6 +129,8 @@ def test_a_message_without_a_word_is_one_empty_text() -> None:
         ([], "unfinished"),
         ([BEGIN], "unfinished"),
         ([BEGIN, *end(None)], "unfinished"),
+        ([BEGIN, *end("refusal")], "unfinished"),
+        ([BEGIN, *end("pause_turn")], "unfinished"),
         ([BEGIN, event("error", {"error": {}}), *end()], "error"),
         ([BEGIN, start({"type": "text", "text": ""}), delta("citations_delta", citation={}), *end()], "citations"),
         ([BEGIN, delta("text_delta", text="no block"), *end()], "malformed"),
