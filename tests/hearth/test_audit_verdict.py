@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 
 from hearth.audit.accounts import KeyFiles, given
 from hearth.audit.errors import AuditFailed
-from hearth.audit.exact import Check, of_pairs, own_tokens
+from hearth.audit.exact import Check, of_pairs, own_tokens, told
 from hearth.audit.line import Answer, Line
-from hearth.audit.separation import Separation
+from hearth.audit.separation import Area, Separation, separate
 from hearth.audit.timing import Pair
 from hearth.audit.verdict import Finding, Outcome, allowed_bound, outcome
 
@@ -19,13 +20,17 @@ BROKEN = Check(name="it holds", tried=3, against=("once it did not",))
 NO_FILES = KeyFiles(victim=None, attacker=None)
 
 
-def separation(auc: float, reach: float, pairs: int = 10_000) -> Separation:
-    return Separation(pairs=pairs, auc=auc, lower=auc - reach, upper=auc + reach, distance=0.0, p_value=1.0)
+def area(auc: float, reach: float) -> Area:
+    return Area(auc=auc, lower=auc - reach, upper=auc + reach)
+
+
+def separation(auc: float, reach: float, pairs: int = 10_000, paired: Area | None = None) -> Separation:
+    return Separation(pairs=pairs, pooled=area(auc, reach), paired=paired or area(0.5, 0.01), distance=0.0, p_value=1.0)
 
 
 def finding(audit: Separation, control_auc: float = 0.99) -> Finding:
     control = separation(control_auc, 0.01)
-    return Finding(cache="prefix", audit=audit, control=control, prompt_tokens=1000, broken=0)
+    return Finding(cache="prefix", audit=audit, control=control, prompt_tokens=1000, broken=0, control_told=1_000)
 
 
 @pytest.mark.parametrize(
@@ -40,15 +45,36 @@ def finding(audit: Separation, control_auc: float = 0.99) -> Finding:
         (separation(0.53, 0.011), 0.6, "leak"),
         (separation(0.52, 0.08, pairs=400), 0.99, "isolated"),
         (separation(0.62, 0.08, pairs=400), 0.99, "leak"),
+        (separation(0.5, 0.3, pairs=30), 0.99, "inconclusive"),
+        (separation(0.505, 0.011, paired=area(0.53, 0.012)), 0.99, "leak"),
+        (separation(0.505, 0.011, paired=area(0.511, 0.013)), 0.99, "isolated"),
     ],
 )
 def test_a_cache_is_judged_by_its_bound_and_its_control(audit: Separation, control_auc: float, said: Outcome) -> None:
     assert finding(audit, control_auc).outcome == said
 
 
-@pytest.mark.parametrize(("pairs", "bound"), [(10, 1.1325), (100, 0.7), (400, 0.6), (10_000, 0.52), (40_000, 0.52)])
-def test_fewer_pairs_allow_a_wider_bound_and_more_no_narrower_one(pairs: int, bound: float) -> None:
+@pytest.mark.parametrize(("pairs", "bound"), [(10, 0.65), (100, 0.65), (400, 0.6), (10_000, 0.52), (40_000, 0.52)])
+def test_fewer_pairs_allow_a_wider_bound_to_a_limit_and_more_no_narrower_one(pairs: int, bound: float) -> None:
     assert allowed_bound(pairs) == pytest.approx(bound, abs=1e-4)
+
+
+def test_a_handful_of_pairs_shows_no_isolation_however_alike_they_are() -> None:
+    chance = random.Random(3)
+    times = [[chance.gauss(5, 1) for _ in range(20)] for _ in range(2)]
+    assert finding(separate(*times)).outcome == "inconclusive"
+
+
+@pytest.mark.parametrize(("told_share", "said"), [(0.0, "isolated"), (0.1, "leak"), (1.0, "leak")])
+def test_times_of_a_cache_that_some_prompts_share_are_a_leak(told_share: float, said: Outcome) -> None:
+    """A request takes 5 ms give or take 1, one that is cached 2 less; the machine's pace drifts by half meanwhile."""
+    chance, cached, fresh = random.Random(11), [], []
+    for moment in range(4_000):
+        pace = 1 + moment / 8_000
+        saved = 2.0 if chance.random() < told_share else 0.0
+        cached.append(pace * (chance.gauss(5, 1) - saved))
+        fresh.append(pace * chance.gauss(5, 1))
+    assert finding(separate(cached, fresh)).outcome == said
 
 
 def test_one_broken_check_is_a_leak_whatever_the_times_say() -> None:
@@ -91,6 +117,19 @@ def test_an_answer_or_a_token_of_the_victims_breaks_the_check(given_to_attacker:
         connection=0,
     )
     assert of_pairs("prefix", [pair], own_tokens([pair])).holds is holds
+
+
+def test_a_control_that_was_told_of_its_own_answers_is_counted() -> None:
+    """By x-cache, by the id of the earlier answer, by cached tokens beyond the template's."""
+    earlier, new = answer(answer_id="a"), answer(answer_id="c", cached_tokens=16)
+    given_back = [
+        answer(answer_id="b", x_cache="hit"),
+        answer(answer_id="a"),
+        answer(answer_id="b", cached_tokens=32),
+        answer(answer_id="b", cached_tokens=16),
+    ]
+    pairs = [Pair(victim=earlier, cached=each, fresh=new, cached_first=True, connection=0) for each in given_back]
+    assert told(pairs, own_tokens(pairs)) == 3
 
 
 def test_keys_come_from_files_or_the_environment_and_both_are_needed(

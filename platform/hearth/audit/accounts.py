@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -68,13 +69,26 @@ def made(instance: Instance) -> Iterator[Accounts]:
     tenants: list[Tenant] = []
     try:
         try:
-            yield _make(tenants)
+            with _undisturbed():
+                accounts = _make(tenants)
+            yield accounts
         finally:
-            _close(tenants)
+            with _undisturbed():
+                _close(tenants)
     except DatabaseError as error:
         raise AuditFailed("The database cannot be reached.", "`hearth up` starts the instance.") from error
     finally:
         fleet.disconnect()
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM wait, so that no tenant is half made, or left open."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _make(tenants: list[Tenant]) -> Accounts:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import argparse
 import json
 import secrets
+import signal
 import sys
 import time
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,7 +79,7 @@ def run(instance: Instance, parsed: argparse.Namespace) -> int:
     )
     given = accounts.given(KeyFiles(victim=parsed.victim_key_file, attacker=parsed.attacker_key_file))
     whose: AbstractContextManager[Accounts] = nullcontext(given) if given else accounts.made(instance)
-    with whose as found:
+    with _ended_in_order(), whose as found:
         audit = conduct(wish, found)
     text = report.markdown(audit)
     print(f"\n{text}")
@@ -118,6 +120,18 @@ def conduct(wish: Wish, found: Accounts) -> Audit:
     )
 
 
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Let SIGTERM end an audit as Ctrl-C does, so that what it made is closed. Raises AuditFailed for either."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise AuditFailed("Stopped before anything could be said.") from error
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _exact_checks(
     wish: Wish, found: Accounts, phrasebook: Phrasebook, victim: Party, attacker: Party
 ) -> tuple[Check, ...]:
@@ -156,6 +170,7 @@ def _finding(cache: CacheName, measured: Measured, prompt_tokens: int) -> Findin
         control=_separation(measured.control),
         prompt_tokens=prompt_tokens,
         broken=measured.broken,
+        control_told=exact.told(measured.control, exact.own_tokens(measured.control)),
     )
 
 

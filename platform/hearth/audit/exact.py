@@ -85,6 +85,11 @@ def of_pairs(cache: CacheName, pairs: Iterable[Pair], own_tokens: int) -> Check:
     return Check(name=f"{cache} cache: no answer or token of the victim's", tried=tried, against=tuple(against))
 
 
+def told(pairs: Iterable[Pair], own_tokens: int) -> int:
+    """Return how many answers say themselves that they, or tokens of their prompt, were cached."""
+    return sum(pair.is_hit or pair.cached.cached_tokens > own_tokens for pair in pairs)
+
+
 def own_tokens(pairs: Iterable[Pair]) -> int:
     """Return how many tokens of a prompt that nobody had are cached all the same: the template's, of their own."""
     return max((pair.fresh.cached_tokens for pair in pairs), default=0)

@@ -7,7 +7,7 @@ from typing import Any
 
 from hearth.audit import verdict
 from hearth.audit.exact import Check
-from hearth.audit.separation import CONFIDENCE, Separation
+from hearth.audit.separation import CONFIDENCE, Area, Separation
 from hearth.audit.timing import Measured, Pair
 from hearth.audit.verdict import CONTROL_AUC, TARGET_BOUND, TARGET_PAIRS, Finding, Outcome
 
@@ -52,11 +52,13 @@ def markdown(audit: Audit) -> str:
         "## Times to the first byte",
         "",
         "The victim sends a new prompt; then the attacker asks for it and for one that nobody sent, in random order.",
-        "AUC: how often the one that nobody sent takes longer; 0.5 is guessing. Control: the same against the",
-        f"attacker's own cache. Intervals are two-sided, at {CONFIDENCE:.0%}; the bound is the end farther from 0.5.",
+        "AUC: how often the one that nobody sent takes longer, of all times together; 0.5 is guessing. Within pairs:",
+        "than the other one of its pair. Control: the AUC against the attacker's own cache, and how many answers said",
+        f"themselves that they were cached. Intervals are two-sided, at {CONFIDENCE:.0%}; the bound is the end farther",
+        "from 0.5.",
         "",
-        "| cache | pairs | AUC | interval | bound | must be at most | control AUC (pairs) | KS p | outcome |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| cache | pairs | AUC | interval | bound | must be at most | within pairs | KS p | control (told) | outcome |",
+        "|---|---|---|---|---|---|---|---|---|---|",
         *map(_row, audit.findings),
         "",
         *(_explained(finding) for finding in audit.findings),
@@ -94,15 +96,20 @@ def _figures(finding: Finding) -> dict[str, Any]:
     return {
         "outcome": finding.outcome,
         "audit": _separation(finding.audit),
-        "control": _separation(finding.control),
+        "control": _separation(finding.control) | {"told": finding.control_told},
         "bound_allowed": finding.allowed,
         "prompt_tokens": finding.prompt_tokens,
         "pairs_made_again": finding.broken,
     }
 
 
-def _separation(found: Separation) -> dict[str, float]:
-    return asdict(found) | {"bound": found.bound}
+def _separation(found: Separation) -> dict[str, Any]:
+    areas = {name: asdict(area) | {"bound": area.bound} for name, area in _areas(found)}
+    return {"pairs": found.pairs, **areas, "ks_distance": found.distance, "ks_p": found.p_value}
+
+
+def _areas(found: Separation) -> tuple[tuple[str, Area], tuple[str, Area]]:
+    return ("pooled", found.pooled), ("paired", found.paired)
 
 
 def _samples(measured: Measured) -> dict[str, Any]:
@@ -119,25 +126,36 @@ def _row(finding: Finding) -> str:
     cells = [
         finding.cache,
         f"{audit.pairs:,}",
-        f"{audit.auc:.4f}",
-        f"{audit.lower:.4f} to {audit.upper:.4f}",
-        f"{audit.bound:.4f}",
+        f"{audit.pooled.auc:.4f}",
+        f"{audit.pooled.lower:.4f} to {audit.pooled.upper:.4f}",
+        f"{audit.pooled.bound:.4f}",
         f"{finding.allowed:.4f}",
-        f"{control.auc:.4f} ({control.pairs:,})",
+        f"{audit.paired.auc:.4f} ({audit.paired.lower:.4f} to {audit.paired.upper:.4f})",
         f"{audit.p_value:.2f}",
+        f"{control.pooled.auc:.4f} ({finding.control_told:,} of {control.pairs:,})",
         finding.outcome,
     ]
     return f"| {' | '.join(cells)} |"
 
 
 def _explained(finding: Finding) -> str:
+    if finding.outcome == "leak":
+        return (
+            f"The times tell what the {finding.cache} cache holds of another's. Chance alone says so in 1 or 2 of 100 "
+            "audits: run it again before you act.\n"
+        )
+    if not finding.works and finding.control_told < finding.control.pairs / 2:
+        return (
+            f"Only {finding.control_told:,} of the attacker's own {finding.control.pairs:,} repeats said that the "
+            f"{finding.cache} cache had them: that key's policy may be off, or several replicas serve the model.\n"
+        )
     if not finding.works:
         return (
             f"The {finding.cache} audit does not see the attacker's own cache well enough ({CONTROL_AUC} is needed): "
             "the machine is too busy, or the engine hardly faster with what it has cached; try more --prefix-words.\n"
         )
     if finding.outcome == "inconclusive":
-        return f"The {finding.cache} audit needs more pairs, or a quieter machine.\n"
+        return f"The {finding.cache} audit needs more pairs, or missed its bound by chance: run it again.\n"
     if finding.outcome == "isolated" and finding.audit.pairs < TARGET_PAIRS:
         return f"A bound of {TARGET_BOUND} takes {TARGET_PAIRS:,} pairs; the {finding.cache} audit had fewer.\n"
     return ""
@@ -146,7 +164,6 @@ def _explained(finding: Finding) -> str:
 def _told(check: Check) -> str:
     if check.holds:
         return f"- holds ({check.tried:,} tried): {check.name}"
-    more = f" and {len(check.against) - 3:,} more" if len(check.against) > 3 else ""
-    return (
-        f"- **broken** ({len(check.against):,} of {check.tried:,}): {check.name}: {'; '.join(check.against[:3])}{more}"
-    )
+    broken = len(check.against)
+    more = f" and {broken - SHOWN:,} more" if broken > SHOWN else ""
+    return f"- **broken** ({broken:,} of {check.tried:,}): {check.name}: {'; '.join(check.against[:SHOWN])}{more}"

@@ -2,8 +2,10 @@
 
 The area under the curve (AUC) is the chance that a fresh prompt takes longer than a cached one, ties counting half
 (Mann-Whitney). Its variance is DeLong's with pairs as clusters (Obuchowski, Biometrics 53, 1997): what slows both
-times of a pair is not taken for evidence. The interval is normal and two-sided, and ``bound`` is its end that lies
-farther from one half, so an attacker who reads the times the other way round gains nothing.
+times of a pair is not taken for evidence. An attacker may also compare each time with one of a fresh prompt measured
+just then, which no drift blurs: ``paired`` is the share of pairs in which that one took longer. Intervals are normal
+and two-sided, and ``bound`` is the end that lies farther from one half, so an attacker who reads the times the other
+way round gains nothing.
 """
 
 from __future__ import annotations
@@ -20,16 +22,12 @@ SERIES_TERMS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Separation:
-    """What one set of pairs says. ``lower`` and ``upper`` enclose the AUC with CONFIDENCE."""
+class Area:
+    """What one way to read the times reaches. ``lower`` and ``upper`` enclose the AUC with CONFIDENCE."""
 
-    pairs: int
     auc: float
     lower: float
     upper: float
-    #: Kolmogorov-Smirnov: the largest distance of the two distributions, and how likely one as large is by chance.
-    distance: float
-    p_value: float
 
     @property
     def reached(self) -> float:
@@ -47,6 +45,18 @@ class Separation:
         return not self.lower <= 0.5 <= self.upper
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Separation:
+    """What one set of pairs says: of all times together, and of each time against the other one of its pair."""
+
+    pairs: int
+    pooled: Area
+    paired: Area
+    #: Kolmogorov-Smirnov: the largest distance of the two distributions, and how likely one as large is by chance.
+    distance: float
+    p_value: float
+
+
 def separate(cached: Sequence[float], fresh: Sequence[float]) -> Separation:
     """Compare the times of pairs: ``cached[i]`` and ``fresh[i]`` were measured together.
 
@@ -55,17 +65,11 @@ def separate(cached: Sequence[float], fresh: Sequence[float]) -> Separation:
     pairs = len(cached)
     if pairs != len(fresh) or pairs < 2:
         raise ValueError(f"{pairs} and {len(fresh)} times are no two pairs or more")
-    of_cached = [1 - share for share in placements(cached, fresh)]
-    of_fresh = placements(fresh, cached)
-    auc = fmean(of_cached)
-    variance = sum((a + b - 2 * auc) ** 2 for a, b in zip(of_cached, of_fresh, strict=True)) / (pairs * (pairs - 1))
-    reach = NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * math.sqrt(variance)
     distance = largest_distance(cached, fresh)
     return Separation(
         pairs=pairs,
-        auc=auc,
-        lower=max(0.0, auc - reach),
-        upper=min(1.0, auc + reach),
+        pooled=_pooled(cached, fresh),
+        paired=_paired(cached, fresh),
         distance=distance,
         p_value=chance_of(distance, pairs, pairs),
     )
@@ -97,3 +101,24 @@ def kolmogorov(value: float) -> float:
         return 1.0
     terms = ((-1) ** (k - 1) * math.exp(-2 * (k * value) ** 2) for k in range(1, SERIES_TERMS + 1))
     return min(1.0, max(0.0, 2 * math.fsum(terms)))
+
+
+def _pooled(cached: Sequence[float], fresh: Sequence[float]) -> Area:
+    of_cached = [1 - share for share in placements(cached, fresh)]
+    of_fresh = placements(fresh, cached)
+    auc = fmean(of_cached)
+    return _area(auc, [a + b - 2 * auc for a, b in zip(of_cached, of_fresh, strict=True)])
+
+
+def _paired(cached: Sequence[float], fresh: Sequence[float]) -> Area:
+    shares = [((a < b) + (a <= b)) / 2 for a, b in zip(cached, fresh, strict=True)]
+    auc = fmean(shares)
+    return _area(auc, [share - auc for share in shares])
+
+
+def _area(auc: float, deviations: Sequence[float]) -> Area:
+    """Return the area with its interval; ``deviations``: what each pair adds to the mean, less the mean."""
+    pairs = len(deviations)
+    variance = math.fsum(deviation**2 for deviation in deviations) / (pairs * (pairs - 1))
+    reach = NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * math.sqrt(variance)
+    return Area(auc=auc, lower=max(0.0, auc - reach), upper=min(1.0, auc + reach))
