@@ -196,7 +196,8 @@ NO_KEY = UUID(int=0)
 class UsageRollup(models.Model):
     """Sums over 15 minutes, kept by the drain in the transaction that inserts the rows they sum.
 
-    ``avoided_…`` and ``saved_prediction_pico`` are of hits and coalesced answers, whole milliseconds of each request.
+    ``avoided_…`` and ``saved_prediction_pico`` are of hits and coalesced answers that came to their end, whole
+    milliseconds of each request.
     """
 
     id = models.BigAutoField(primary_key=True)

@@ -115,9 +115,14 @@ def _counts(row: UsageRow) -> tuple[int, ...]:
         row.prompt_tokens,
         row.cached_prompt_tokens,
         row.completion_tokens,
-        row.avoided_prompt_tokens + row.avoided_cached_prompt_tokens + row.avoided_completion_tokens,
-        round(row.avoided_engine_ms),
+        *(_avoided(row) if row.state == "complete" else (0, 0)),
     )
+
+
+def _avoided(row: UsageRow) -> tuple[int, int]:
+    """Return the tokens and whole milliseconds that an answer saved. One that was cut has only what was heard of it."""
+    tokens = row.avoided_prompt_tokens + row.avoided_cached_prompt_tokens + row.avoided_completion_tokens
+    return tokens, round(row.avoided_engine_ms)
 
 
 def _money(row: UsageRow) -> tuple[int, int, int]:

@@ -182,13 +182,12 @@ _COUNTED = (
     "prompt_tokens",
     "cached_prompt_tokens",
     "completion_tokens",
-    "avoided_prompt_tokens",
-    "avoided_cached_prompt_tokens",
-    "avoided_completion_tokens",
     "saved_prediction_pico",
     "saved_prefix_pico",
 )
-_AVOIDED = tuple(name for name in _COUNTED if name.startswith("avoided"))
+#: Of whole answers: one that was cut saves nothing, and its row has only what was heard of it.
+_AVOIDED = ("avoided_prompt_tokens", "avoided_cached_prompt_tokens", "avoided_completion_tokens")
+_WHOLE = Q(state="complete")
 _CLASSES: tuple[tuple[LineClass, str, str], ...] = (
     ("prompt", "prompt_tokens", "prompt_pico"),
     ("cached_prompt", "cached_prompt_tokens", "cached_prompt_pico"),
@@ -206,8 +205,9 @@ def _groups(tenant_id: TenantId, first: UUID, behind: UUID) -> list[dict[str, An
         .values("model_name", "price_version_id", "currency", "charge")
         .annotate(
             requests=Count("id"),
-            engine_ms=Sum(Round("avoided_engine_ms")),
+            engine_ms=Sum(Round("avoided_engine_ms"), filter=_WHOLE, default=0),
             **{name: Sum(name) for name in _COUNTED},
+            **{name: Sum(name, filter=_WHOLE, default=0) for name in _AVOIDED},
         )
         .order_by("model_name", "price_version_id", "charge")
     )

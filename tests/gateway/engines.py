@@ -100,6 +100,16 @@ async def hello(request: web.Request, body: dict[str, Any]) -> web.StreamRespons
     return web.json_response(answer())
 
 
+def after(released: asyncio.Event) -> Say:
+    """Say hello once it is allowed."""
+
+    async def say(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        await released.wait()
+        return await hello(request, body)
+
+    return say
+
+
 def saying(document: Any, status: int = 200) -> Say:
     """Answer with this JSON, or these bytes."""
 

@@ -15,8 +15,8 @@ from billing.rating import rate
 from tenants import keys
 from tests.gateway import world
 from tests.gateway.asgi import Exchange
-from tests.gateway.engines import CHUNKS, Say, events, hang_up, hello, saying, silence, streaming
-from tests.gateway.test_budgets import Books, after, budgeted
+from tests.gateway.books import Books, budgeted
+from tests.gateway.engines import CHUNKS, Say, after, events, hang_up, hello, saying, silence, streaming
 from tests.gateway.test_metering import full_disk
 from tests.gateway.world import HELLO, STREAMED, Gateway, in_database, until
 from tests.tenants.customers import OPERATOR
