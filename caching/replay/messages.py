@@ -138,10 +138,13 @@ class _Block:
 def _json(text: str) -> Any:
     """Return the value. Raises NotReplayable for what another parser would not read the same: NaN, huge numbers."""
     try:
-        found = json.loads(text)
+        found = json.loads(text, parse_constant=_refuse)
         orjson.dumps(found)
     except (ValueError, TypeError) as error:
         raise NotReplayable("input") from error
-    if "NaN" in text or "Infinity" in text:
-        raise NotReplayable("input")
     return found
+
+
+def _refuse(constant: str) -> Any:
+    """Raise ValueError for NaN and Infinity as values; inside a text they are words."""
+    raise ValueError(constant)

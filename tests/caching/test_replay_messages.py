@@ -9,7 +9,7 @@ import pytest
 from anthropic._models import construct_type
 from anthropic.lib.streaming._messages import accumulate_event
 from anthropic.types import ParsedMessage, RawMessageStreamEvent
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 from caching.errors import NotReplayable
 from caching.replay import messages
@@ -102,6 +102,7 @@ def shown(message: Any) -> dict[str, Any]:
 
 @settings(max_examples=50)
 @given(some_message)
+@example({**MESSAGE, "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {"Infinity": "NaN"}}]})
 def test_a_message_told_as_events_folds_back_into_itself(message: dict[str, Any]) -> None:
     assert messages.fold(messages.stream(message)) == message
 
