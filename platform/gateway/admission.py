@@ -82,7 +82,7 @@ class Ticket:
 
     def headers(self) -> Headers:
         """Return the ``x-ratelimit-*`` headers of the limits that are nearest to refusing."""
-        return limits.headers(self.plan.lines, self.claim.owed) if self.claim.owed else []
+        return limits.headers(self.plan, self.claim.owed) if self.claim.owed else []
 
     def settle(self, *, tokens: int, amount_pico: int) -> None:
         """Give back what was reserved beyond this, or owe what was used beyond that.

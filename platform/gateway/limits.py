@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Literal
 from uuid import UUID
-
-import msgspec
 
 from billing import holds
 from gateway.messages import Headers
@@ -64,6 +62,10 @@ class Plan:
     leased: tuple[str, ...]
     #: A limit of zero, which nothing passes, and what of it is zero.
     closed: tuple[LimitLine, Kind] | None
+    #: What answers are told of requests, and of tokens.
+    gauges: tuple[tuple[Gauge, ...], tuple[Gauge, ...]]
+    #: The names of counters in the minute since 1970 that was asked for last.
+    _named: dict[int, tuple[str, ...]] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, caller: Caller, model_name: str) -> Plan:
@@ -86,6 +88,7 @@ class Plan:
             settle_arguments=tuple(settle),
             leased=tuple(keys.leases + line.id.hex for line in lines if line.concurrent_requests is not None),
             closed=next((found for line in lines if (found := _closed(line)) is not None), None),
+            gauges=(_gauges(lines, "requests"), _gauges(lines, "tokens")),
         )
 
     def counters(self, request_id: UUID) -> tuple[str, ...]:
@@ -93,7 +96,13 @@ class Plan:
         if not self.budgets:
             return ()
         minute = (request_id.int >> 80) // 60_000
-        return tuple(holds.counter_name(each.id, _window(each.period, each.timezone, minute)) for each in self.budgets)
+        named = self._named.get(minute)
+        if named is None:
+            windows = [_window(each.period, each.timezone, minute) for each in self.budgets]
+            named = tuple(holds.counter_name(each.id, at) for each, at in zip(self.budgets, windows, strict=True))
+            self._named.clear()
+            self._named[minute] = named
+        return named
 
 
 class Plans:
@@ -114,59 +123,69 @@ class Plans:
         return plan
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a limit is used. ``reset_ms``: until all of it is there again, or what was refused would fit."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gauge:
+    """One figure of a limit, as answers are told of it. ``at``: where a script says what is owed of it."""
 
-    line: LimitLine
-    kind: Kind
+    at: int
     limit: int
-    remaining: int
-    reset_ms: int
+    scope: tuple[bytes, bytes]
+    limit_told: tuple[bytes, bytes]
+    remaining_name: bytes
+    reset_name: bytes
 
     @classmethod
-    def of(cls, line: LimitLine, kind: Kind, owed: int) -> Standing:
-        """Return the standing of a bucket of which so many units are owed."""
-        limit = (line.requests_per_minute if kind == "requests" else tokens_of(line)) or 0
+    def of(cls, line: LimitLine, kind: Kind, limit: int, *, at: int = 0) -> Gauge:
+        """Return that of a limit's requests or tokens."""
+        name = kind.encode()
         return cls(
-            line=line,
-            kind=kind,
+            at=at,
             limit=limit,
-            remaining=max(limit * UNITS - owed, 0) // UNITS,
-            reset_ms=-(-owed // limit) if limit else 0,
+            scope=scope_header(line),
+            limit_told=(b"x-ratelimit-limit-" + name, b"%d" % limit),
+            remaining_name=b"x-ratelimit-remaining-" + name,
+            reset_name=b"x-ratelimit-reset-" + name,
         )
 
-    @property
-    def left(self) -> float:
-        """The share that is left: of several limits the one with the least is the nearest to refusing."""
-        return self.remaining / self.limit if self.limit else 0.0
+    def remaining(self, owed: int) -> int:
+        """Return what is left of it, of which so many units are owed."""
+        return max(self.limit * UNITS - owed, 0) // UNITS
 
-    def headers(self) -> Headers:
-        """Return the usual headers; the reset is in seconds with one decimal, as OpenAI writes it."""
-        kind = self.kind.encode()
+    def headers(self, remaining: int, reset_ms: int) -> Headers:
+        """Return the usual headers; the reset is in seconds with one decimal, as OpenAI writes it.
+
+        ``reset_ms``: until all of it is there again, or what was refused would fit.
+        """
         return [
-            (b"x-ratelimit-limit-" + kind, b"%d" % self.limit),
-            (b"x-ratelimit-remaining-" + kind, b"%d" % self.remaining),
-            (b"x-ratelimit-reset-" + kind, b"%.1fs" % (math.ceil(self.reset_ms / 100) / 10)),
+            self.limit_told,
+            (self.remaining_name, b"%d" % remaining),
+            (self.reset_name, b"%d.%ds" % divmod(-(-reset_ms // 100), 10)),
         ]
 
 
-def headers(lines: Sequence[LimitLine], owed: Sequence[int]) -> Headers:
+def headers(plan: Plan, owed: Sequence[int]) -> Headers:
     """Return what an admitted request is told: of requests and of tokens the limit that is nearest to refusing.
 
-    ``owed`` has two numbers for each line, requests and tokens. The scope is that of the nearer of the two.
+    That is the one of which the smallest share is left. ``owed`` has two numbers for each line, requests and tokens.
+    The scope is that of the nearer of the two.
     """
-    nearest: dict[Kind, Standing] = {}
-    for number, line in enumerate(lines):
-        for kind, units in (("requests", owed[2 * number]), ("tokens", owed[2 * number + 1])):
-            if (line.requests_per_minute if kind == "requests" else line.tokens_per_minute) is None:
-                continue
-            standing = Standing.of(line, "requests" if kind == "requests" else "tokens", units)
-            if standing.kind not in nearest or standing.left < nearest[standing.kind].left:
-                nearest[standing.kind] = standing
-    if not nearest:
-        return []
-    told = [header for standing in nearest.values() for header in standing.headers()]
-    return [*told, scope_header(min(nearest.values(), key=lambda each: each.left).line)]
+    told: Headers = []
+    scope, least = None, math.inf
+    for gauges in plan.gauges:
+        if not gauges:
+            continue
+        nearest = gauges[0]
+        if len(gauges) > 1:
+            nearest = min(gauges, key=lambda each: each.remaining(owed[each.at]) / each.limit if each.limit else 0.0)
+        units, limit = owed[nearest.at], nearest.limit
+        remaining = nearest.remaining(units)
+        told += nearest.headers(remaining, -(-units // limit) if limit else 0)
+        left = remaining / limit if limit else 0.0
+        if left < least:
+            scope, least = nearest.scope, left
+    if scope is not None:
+        told.append(scope)
+    return told
 
 
 def scope_header(line: LimitLine | BudgetLine) -> tuple[bytes, bytes]:
@@ -183,6 +202,15 @@ def tokens_of(line: LimitLine) -> int | None:
 def _window(period: Period, timezone: str, minute: int) -> int:
     """Return when the period around a minute since 1970 began; zones begin their days with one."""
     return periods.begins(period, timezone, datetime.fromtimestamp(minute * 60, UTC))
+
+
+def _gauges(lines: Sequence[LimitLine], kind: Literal["requests", "tokens"]) -> tuple[Gauge, ...]:
+    figures = [line.requests_per_minute if kind == "requests" else tokens_of(line) for line in lines]
+    return tuple(
+        Gauge.of(line, kind, figure, at=2 * number + (kind == "tokens"))
+        for number, (line, figure) in enumerate(zip(lines, figures, strict=True))
+        if figure is not None
+    )
 
 
 def _closed(line: LimitLine) -> tuple[LimitLine, Kind] | None:

@@ -6,7 +6,7 @@ import math
 
 from gateway import telemetry
 from gateway.errors import BadRequest, BudgetExceeded, RateLimited, Unavailable
-from gateway.limits import Kind, Standing, scope_header
+from gateway.limits import Gauge, Kind, scope_header
 from tenants.scopes import BudgetLine, LimitLine
 
 #: What a limit of zero says: nothing but its change helps, so come back in a while.
@@ -34,8 +34,7 @@ def limited(line: LimitLine, kind: Kind, wait_ms: int) -> RateLimited:
         headers=[(b"retry-after", b"%d" % seconds)],
     )
     if kind != "concurrency":
-        standing = Standing(line=line, kind=kind, limit=limit or 0, remaining=0, reset_ms=wait_ms)
-        refusal.headers.extend(standing.headers())
+        refusal.headers.extend(Gauge.of(line, kind, limit or 0).headers(0, wait_ms))
     refusal.headers.append(scope_header(line))
     return refusal
 
