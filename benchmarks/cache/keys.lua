@@ -1,9 +1,9 @@
 -- Requests for wrk that ask for numbered prompts, each as often as it is liked, and its summary as one line of JSON.
 --
 -- Arguments: the template (see benchmarks/cache/questions.py), number of prompts, skew (Zipf's exponent; 0: all in
--- turn, beginning with the first).
+-- turn), and where to begin: with which prompt, or of a skew from which seed, since wrk itself draws the same each time.
 
-local turn, prompts, before, after = 0, 0
+local turn, prompts, before, after
 local shares
 
 function init(args)
@@ -13,8 +13,10 @@ function init(args)
   prompts = tonumber(args[2])
   local number, number_end = text:find("{number}#", 1, true)
   before, after = text:sub(1, number - 1), text:sub(number_end + 1)
-  local skew = tonumber(args[3])
+  local skew, start = tonumber(args[3]), tonumber(args[4])
+  turn = start - 1 -- wrk takes one request beforehand to look at, and does not send it
   if skew > 0 then
+    math.randomseed(start)
     shares = {}
     local sum = 0
     for rank = 1, prompts do
@@ -34,8 +36,8 @@ local function ranked()
 end
 
 function request()
+  local number = shares and ranked() or turn % prompts
   turn = turn + 1
-  local number = shares and ranked() or (turn - 1) % prompts
   return before .. string.format("%09d", number) .. after
 end
 

@@ -27,6 +27,15 @@ SMALL = "small"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """Which of numbered prompts are asked: in turn from number ``start``, or by Zipf's law from that seed."""
+
+    prompts: int
+    start: int = 0
+    skew: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     """A stretch of the skewed load. ``memory_bytes``: of the gateway, at its end."""
 
@@ -58,7 +67,7 @@ def hits(lineup: Lineup, plan: Plan) -> dict[str, dict[Question, list[Sample]]]:
             for streamed in (False, True):
                 question = Question(answer=size, streamed=streamed)
                 _warm_up(lineup.site, up, question, run)
-                sample = _sample(lineup.site, up, question, run, prompts=WARM_PROMPTS, seconds=plan.seconds)
+                sample = _sample(lineup.site, up, question, run, Draw(prompts=WARM_PROMPTS), plan.seconds)
                 found[contender.name].setdefault(question, []).append(sample)
 
     for number in range(plan.rounds):
@@ -67,18 +76,23 @@ def hits(lineup: Lineup, plan: Plan) -> dict[str, dict[Question, list[Sample]]]:
 
 
 def second_level(site: Site, up: Up, plan: Plan) -> Sample:
-    """Measure hits that only Redis has: more prompts in turn than the first level holds. Raises NotRun."""
-    run, question = new_run(), Question()
-    _drive(site, up.address, question, run, prompts=plan.redis_prompts, seconds=plan.fill_seconds)
-    return _sample(site, up, question, run, prompts=plan.redis_prompts, seconds=plan.seconds)
+    """Measure hits that only Redis has: more prompts in turn than the first level holds. Raises NotRun.
+
+    They go on where the filling ended, with those that were not asked for the longest time.
+    """
+    run, question, prompts = new_run(), Question(), plan.redis_prompts
+    asked = _drive(site, up.address, question, run, Draw(prompts=prompts), plan.fill_seconds).requests
+    start = asked + CONNECTIONS if asked >= prompts else 0
+    return _sample(site, up, question, run, Draw(prompts=prompts, start=start), plan.seconds)
 
 
 def skewed(site: Site, up: Up, plan: Plan, key: str | None = None) -> list[Window]:
     """Ask as people do, some prompts far more often than others; as another tenant if its key is given."""
     run, asked = new_run(), up if key is None else replace(up, address=replace(up.address, api_key=key))
     windows = []
-    for _ in range(plan.skew_windows):
-        sample = _sample(site, asked, Question(), run, prompts=plan.skew_prompts, seconds=plan.skew_seconds, skew=SKEW)
+    for number in range(plan.skew_windows):
+        draw = Draw(prompts=plan.skew_prompts, start=number, skew=SKEW)
+        sample = _sample(site, asked, Question(), run, draw, plan.skew_seconds)
         windows.append(Window(sample=sample, memory_bytes=up.memory_bytes()))
     return windows
 
@@ -111,24 +125,24 @@ def _follow(address: Address, prompt: str, together: Barrier) -> bytes | None:
 def _warm_up(site: Site, up: Up, question: Question, run: str) -> None:
     """Ask every prompt at least once, however slow that is. Raises NotRun."""
     for seconds in WARM_UP_SECONDS:
-        if _drive(site, up.address, question, run, prompts=WARM_PROMPTS, seconds=seconds).requests >= WARM_PROMPTS:
+        if _drive(site, up.address, question, run, Draw(prompts=WARM_PROMPTS), seconds).requests >= WARM_PROMPTS:
             return
     raise NotRun(f"it answers fewer than {WARM_PROMPTS} requests in {WARM_UP_SECONDS[-1]} s")
 
 
-def _sample(
-    site: Site, up: Up, question: Question, run: str, *, prompts: int, seconds: int, skew: float = 0.0
-) -> Sample:
+def _sample(site: Site, up: Up, question: Question, run: str, draw: Draw, seconds: int) -> Sample:
     asked, spent = upstream.answered(site), up.cpu_seconds()
-    outcome = _drive(site, up.address, question, run, prompts=prompts, seconds=seconds, skew=skew)
+    outcome = _drive(site, up.address, question, run, draw, seconds)
     return Sample(
         outcome=outcome, cpu_seconds=up.cpu_seconds() - spent, upstream_requests=upstream.answered(site) - asked
     )
 
 
-def _drive(
-    site: Site, address: Address, question: Question, run: str, *, prompts: int, seconds: int, skew: float = 0.0
-) -> Outcome:
+def _drive(site: Site, address: Address, question: Question, run: str, draw: Draw, seconds: int) -> Outcome:
     template = write_template(site.folder, address, question, run)
-    arguments = (str(template), str(prompts), str(skew))
-    return drive(address, KEYS, arguments, connections=CONNECTIONS, seconds=seconds)
+    return drive(address, KEYS, arguments(template, draw), connections=CONNECTIONS, seconds=seconds)
+
+
+def arguments(template: Path, draw: Draw) -> tuple[str, ...]:
+    """Return what keys.lua is told."""
+    return str(template), str(draw.prompts), str(draw.skew), str(draw.start)
