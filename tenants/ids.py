@@ -32,7 +32,17 @@ def created_at(value: UUID) -> datetime:
     """Return the UTC time in a UUIDv7, exact to the millisecond. Raises ValueError for another version."""
     if value.version != 7:
         raise ValueError(f"not a UUIDv7: {value}")
-    return _UNIX_EPOCH + (value.int >> 80) * _MILLISECOND
+    return _UNIX_EPOCH + milliseconds_of(value) * _MILLISECOND
+
+
+def milliseconds_of(value: UUID) -> int:
+    """Return the Unix milliseconds in a UUIDv7."""
+    return value.int >> 80
+
+
+def first_millisecond(moment: datetime) -> int:
+    """Return the first Unix millisecond that is not before a moment with a zone."""
+    return -((_UNIX_EPOCH - moment) // _MILLISECOND)
 
 
 def first_id_at(moment: datetime) -> UUID:

@@ -23,6 +23,7 @@ from billing.models import PriceBook, PriceVersion
 from billing.rating import Price, Rates
 from tenants import epoch
 from tenants.audit import Actor, record
+from tenants.ids import created_at, first_millisecond, milliseconds_of
 from tenants.models import Tenant
 
 PLATFORM_BOOK = "platform"
@@ -45,8 +46,12 @@ class PriceTable:
     def __init__(self, versions: Iterable[PriceVersion]) -> None:
         """``versions`` come with their book, sorted by ``effective_from``."""
         self._prices: dict[tuple[UUID | None, str], list[Price]] = {}
+        #: From which millisecond on each of them is charged.
+        self._since_ms: dict[tuple[UUID | None, str], list[int]] = {}
         for version in versions:
-            self._prices.setdefault((version.book.tenant_id, version.model_name), []).append(_price(version))
+            named = (version.book.tenant_id, version.model_name)
+            self._prices.setdefault(named, []).append(_price(version))
+            self._since_ms.setdefault(named, []).append(first_millisecond(version.effective_from))
 
     def at(self, tenant_id: UUID, model_name: str, moment: datetime) -> Price | None:
         """Return the price in force at ``moment``, or None."""
@@ -56,6 +61,14 @@ class PriceTable:
             if position:
                 return prices[position - 1]
         return None
+
+    def accepted(self, tenant_id: UUID, model_name: str, request_id: UUID) -> Price | None:
+        """Return the same as :meth:`charged` of a request that runs now."""
+        for owner in (tenant_id, None):
+            since_ms = self._since_ms.get((owner, model_name))
+            if since_ms is not None and (position := bisect_right(since_ms, milliseconds_of(request_id))):
+                return self._prices[owner, model_name][position - 1]
+        return self.charged(tenant_id, model_name, created_at(request_id), timezone.now())
 
     def charged(self, tenant_id: UUID, model_name: str, moment: datetime, now: datetime) -> Price | None:
         """Return the price of a request accepted at ``moment``, or None while there is none in force by ``now``."""

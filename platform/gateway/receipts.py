@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Literal
 from uuid import UUID
 
 import msgspec
-from django.utils import timezone
 
 from billing.prices import PriceTable
 from billing.rating import Charge, Price, rate
 from caching.entry import Entry
 from gateway.messages import Headers
 from gateway.wire.usage import Usage
-from tenants.ids import TenantId, created_at
+from tenants.ids import TenantId
 
 _PICO_PER_UNIT = 10**12
 
@@ -34,7 +34,7 @@ class _Answered(msgspec.Struct, frozen=True, kw_only=True):
 
 def headers(prices: PriceTable, tenant_id: TenantId, model_name: str, request_id: UUID, usage: Usage) -> Headers:
     """Return the price version and the cost that the usage row will have; nothing while the model has no price."""
-    price = prices.charged(tenant_id, model_name, created_at(request_id), timezone.now())
+    price = prices.accepted(tenant_id, model_name, request_id)
     if price is None:
         return []
     answered = _Answered(
@@ -59,7 +59,7 @@ def instead(
 
     That is negative where the fixed price is the dearer one.
     """
-    price = prices.charged(tenant_id, model_name, created_at(request_id), timezone.now())
+    price = prices.accepted(tenant_id, model_name, request_id)
     if price is None:
         return []
     answered = _Answered(
@@ -72,15 +72,24 @@ def instead(
         avoided_completion_tokens=entry.completion_tokens,
     )
     charge = rate(answered, price.rates)
-    saved = (f"x-saved-{price.currency.lower()}".encode(), _units(charge.saved_prediction_pico))
-    return [*_cost(price, charge), saved]
+    return [*_cost(price, charge), (_named("saved", price.currency), _units(charge.saved_prediction_pico))]
 
 
 def _cost(price: Price, charge: Charge) -> Headers:
     return [
-        (f"x-cost-{price.currency.lower()}".encode(), _units(charge.amount_pico)),
-        (b"x-price-version", str(price.version_id).encode()),
+        (_named("cost", price.currency), _units(charge.amount_pico)),
+        (b"x-price-version", _version(price.version_id)),
     ]
+
+
+@lru_cache(maxsize=256)
+def _named(amount: str, currency: str) -> bytes:
+    return f"x-{amount}-{currency.lower()}".encode()
+
+
+@lru_cache(maxsize=4096)
+def _version(version_id: UUID) -> bytes:
+    return str(version_id).encode()
 
 
 def _units(pico: int) -> bytes:

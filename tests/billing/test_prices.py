@@ -16,7 +16,7 @@ from billing.prices import DEMO_RATES
 from billing.rating import Rates
 from tenants import epoch, rls
 from tenants.audit import SYSTEM
-from tenants.ids import TenantId, new_id
+from tenants.ids import TenantId, created_at, first_id_at, new_id
 from tenants.models import AuditEntry, Tenant
 
 pytestmark = pytest.mark.django_db
@@ -40,6 +40,21 @@ def test_a_price_holds_from_its_moment_until_the_next() -> None:
     assert rates_at(tenant_id, first.effective_from) == DEMO_RATES
     assert rates_at(tenant_id, change - instant) == DEMO_RATES
     assert rates_at(tenant_id, change) == DOUBLE
+
+
+@pytest.mark.parametrize("microseconds", [0, 1, 999])
+def test_a_request_that_runs_is_told_the_price_that_it_will_be_charged(microseconds: int) -> None:
+    book, tenant_id = prices.ensure_price_book(), TenantId(new_id())
+    first = prices.set_price(SYSTEM, book, "demo", DEMO_RATES)
+    hour = (first.effective_from + timedelta(hours=1)).replace(microsecond=5000)
+    prices.set_price(SYSTEM, book, "demo", DOUBLE, effective_from=hour + timedelta(microseconds=microseconds))
+    table = prices.load()
+    for milliseconds in (-3_600_001, -1, 0, 1):
+        request_id = first_id_at(hour + timedelta(milliseconds=milliseconds))
+        charged = table.charged(tenant_id, "demo", created_at(request_id), timezone.now())
+        assert charged is not None
+        assert table.accepted(tenant_id, "demo", request_id) == charged
+    assert table.accepted(tenant_id, "other", new_id()) is None
 
 
 def test_a_tenants_own_price_wins_and_nobody_else_gets_it() -> None:
