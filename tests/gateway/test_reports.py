@@ -19,7 +19,7 @@ from gateway.reports import Reporter, process_name
 from tenants.snapshot import Snapshot
 from tests.gateway import world
 from tests.gateway.engines import CHUNKS, events, streaming
-from tests.gateway.world import STREAMED, Gateway, World, in_database, until
+from tests.gateway.world import HELLO, STREAMED, Gateway, World, in_database, until
 from workers import loads, promises
 from workers.loads import Load
 from workers.models import GatewayLoad
@@ -58,7 +58,7 @@ def deployed() -> View:
 
 async def test_what_is_in_flight_is_reported_until_it_has_landed(gateway: Gateway) -> None:
     gateway.let_all_say(streaming(events(CHUNKS[:3], done=False), then_wait=True))
-    exchanges = [gateway.exchange(STREAMED) for _ in range(3)]
+    exchanges = [gateway.exchange({**STREAMED, "temperature": 1}) for _ in range(3)]
     sent = [asyncio.ensure_future(exchange.run()) for exchange in exchanges]
     async with asyncio.timeout(30):
         load = await demanded(gateway, lambda load: load.in_flight_requests == 3)
@@ -73,7 +73,7 @@ async def test_what_is_in_flight_is_reported_until_it_has_landed(gateway: Gatewa
 async def test_the_first_held_request_is_reported_and_wakes_control(gateway: Gateway, queue: Redis) -> None:
     await in_database(world.stop_replicas)
     await until(lambda: not gateway.runtime.feed.view.endpoints)
-    sent = [asyncio.ensure_future(gateway.ask()) for _ in range(3)]
+    sent = [asyncio.ensure_future(gateway.ask({**HELLO, "temperature": 1})) for _ in range(3)]
     async with asyncio.timeout(30):
         load = await demanded(gateway, lambda load: load.held_requests == 3)
         popped = await queue.brpop([QUEUE])
