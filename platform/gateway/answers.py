@@ -17,7 +17,7 @@ from caching.bypass import Bypass
 from caching.entry import Entry, decode, encode
 from caching.store import Deposit
 from catalogue.registry import ServedModel
-from gateway import cache_control
+from gateway import cache_control, telemetry
 from gateway.cache_control import Wishes
 from gateway.messages import Headers
 from gateway.schemas import Call
@@ -117,10 +117,12 @@ def entry_of(caller: Caller, request_id: UUID, body: bytes, usage: Usage, *, eng
 def deposit(answer: Answer, caller: Caller, model_name: str, entry: Entry) -> Deposit | None:
     """Return what to store of a whole answer; None where it may not be kept, or is too large."""
     terms = caller.cache
-    if answer.name is None or not answer.writable or not terms.ttl_seconds or len(entry.body) > terms.entry_bytes:
+    if answer.name is None or not answer.writable or not terms.ttl_seconds:
         return None
-    value = encode(answer.name, entry, keyspace.value_mac)
+    small = len(entry.body) <= terms.entry_bytes
+    value = encode(answer.name, entry, keyspace.value_mac) if small else None
     if value is None:
+        telemetry.cache_stored("too_large")
         return None
     return Deposit(
         tenant_id=caller.tenant_id,

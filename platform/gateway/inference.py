@@ -14,7 +14,7 @@ import orjson
 
 from caching.entry import Entry
 from catalogue.registry import ServedModel
-from gateway import answers, costs, prompts, receipts
+from gateway import answers, costs, lookups, prompts, receipts, telemetry
 from gateway.admission import Demand
 from gateway.answers import Answer
 from gateway.coalescing import Course, Followed
@@ -184,7 +184,8 @@ class Inference:
         allowance = self._meter.allowance = costs.allowance(
             self._parts.feed.view.prices, self._caller, self._call, self._model, body_bytes, self._trace.request_id
         )
-        entry = self._at_hand(answer)
+        looked_for = (self._parts.shelf, answer, self._caller, self._model.name)
+        entry = lookups.at_hand(*looked_for)
         may_run = entry is None and not answer.only_if_cached
         demand = Demand(
             caller=self._caller,
@@ -198,7 +199,7 @@ class Inference:
         )
         ticket = self._meter.ticket = await self._parts.admission.admit(demand)
         if entry is None:
-            entry = self._found(answer, ticket.stored) or self._at_hand(answer)
+            entry = lookups.in_redis(*looked_for, ticket.stored)
             if entry is None:
                 await ticket.miss()
         if entry is not None and answer.name is not None:
@@ -206,24 +207,6 @@ class Inference:
         self._trace.headers.extend(ticket.headers())
         self._trace.admit_seconds = time.perf_counter() - self._trace.started
         return entry
-
-    def _at_hand(self, answer: Answer) -> Entry | None:
-        """Return the entry that this process has, if it may be given."""
-        if answer.name is None or not answer.readable:
-            return None
-        entry = self._parts.shelf.at_hand(self._caller.tenant_id, answer.name)
-        return entry if entry is not None and self._may_give(answer, entry) else None
-
-    def _found(self, answer: Answer, stored: bytes | None) -> Entry | None:
-        """Return the entry that Redis had, if it is what was stored and may be given; then it is at hand."""
-        entry = answers.unpack(answer, stored)
-        if entry is None or answer.name is None or not self._may_give(answer, entry):
-            return None
-        self._parts.shelf.found(self._caller.tenant_id, answer.name, entry)
-        return entry
-
-    def _may_give(self, answer: Answer, entry: Entry) -> bool:
-        return answers.may_be_given(answer, self._caller, self._model.name, entry)
 
     def _tell_cache(self, answer: Answer) -> None:
         self._meter.cache = ("miss", "") if answer.bypass is None else ("bypass", answer.bypass)
@@ -317,7 +300,11 @@ class Inference:
 
         ``body`` None: it cannot be told without streaming.
         """
-        stored = body is not None and usage is not None and self._keep(answer, body, usage, engine_ms)
+        stored = False
+        if body is not None and usage is not None:
+            stored = self._keep(answer, body, usage, engine_ms)
+        elif answer.writable:
+            telemetry.cache_stored("incomplete")
         self._course.land(body, usage, engine_ms)
         return stored
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from django.conf import settings
 
 from billing.wal import WalWriter
-from gateway import deferred
+from gateway import deferred, telemetry
 from gateway.admission import Admission
 from gateway.dispatch import Dispatcher
 from gateway.feed import Feed, View
@@ -44,6 +44,7 @@ class Runtime:
         await asyncio.to_thread(self.feed.stop)
         await self.upstream.close()
         self.parts.admission.close()
+        self.parts.shelf.forget()
         await self.parts.single_flight.close()
         for turns in self.redis:
             await turns.close()
@@ -81,11 +82,13 @@ def start(role: str) -> Runtime:
     cache = limits if same else _turns(settings.REDIS_CACHE_URL)
     single_flight = SharedFlights(cache, _place(), lambda: any(each != name for each in feed.view.gateways))
     single_flight.start()
+    shelf = Shelf(cache, settings.CACHE_FIRST_LEVEL_BYTES)
+    telemetry.CACHE_FIRST_LEVEL_BYTES.set_function(shelf.bytes_at_hand)
     parts = Parts(
         feed=feed,
         hold=hold,
         admission=Admission(limits, cache, rank=rank, portioned=settings.PORTIONED_TENANTS),
-        shelf=Shelf(cache, settings.CACHE_FIRST_LEVEL_BYTES),
+        shelf=shelf,
         dispatcher=Dispatcher(upstream, router, flights),
         wal=wal,
         defer=deferred.accept,

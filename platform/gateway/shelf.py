@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from uuid import UUID
 
 from caching import store
 from caching.entry import Entry
 from caching.recent import Recent
 from caching.store import Deposit
+from gateway import telemetry
 from gateway.resp import RedisFailed, Script
 from gateway.turns import Answer, Turns
 from tenants.ids import TenantId
 
+#: What of STORE's refusals is counted as which.
+_REFUSALS: Mapping[int, telemetry.CacheStore] = {
+    store.TOO_MANY_WRITES: "write_rate",
+    store.TOO_LARGE: "quota",
+    store.NO_ROOM: "quota",
+}
 STORE, USED = Script.of(store.STORE), Script.of(store.USED)
 #: How long uses are gathered before Redis is told, seconds, and how many of one tenant are told at once.
 GATHER_SECONDS = 1.0
@@ -40,7 +48,7 @@ class Shelf:
 
     def found(self, tenant_id: UUID, name: bytes, entry: Entry) -> None:
         """Have an entry at hand that Redis had and that passed its check."""
-        self._recent.put(tenant_id, name, entry, entry.ttl_seconds - entry.age_seconds())
+        self._put(tenant_id, name, entry, entry.ttl_seconds - entry.age_seconds())
 
     def given(self, tenant_id: TenantId, name: bytes) -> None:
         """Take note that an entry is given, so that Redis evicts others before it."""
@@ -50,6 +58,10 @@ class Shelf:
         if len(used) < MOST_TOLD:
             used.add(name)
 
+    def bytes_at_hand(self) -> int:
+        """Return what this process has at hand, bytes, with what keeping it takes."""
+        return self._recent.bytes
+
     def forget(self) -> None:
         """Have nothing at hand any more, as a process that has just begun."""
         self._recent = Recent(self._recent.max_bytes)
@@ -58,8 +70,20 @@ class Shelf:
         if told.cancelled():
             return
         failure = told.exception()
-        if isinstance(failure, RedisFailed) or (failure is None and told.result()[0] == store.STORED):
-            self._recent.put(deposit.tenant_id, deposit.name, entry, deposit.ttl_seconds)
+        if failure is None:
+            outcome, evicted = told.result()
+            telemetry.cache_stored(_REFUSALS.get(outcome, "stored"))
+            telemetry.cache_evicted("redis", evicted)
+        else:
+            outcome = None
+            telemetry.cache_stored("failed")
+        if outcome == store.STORED or isinstance(failure, RedisFailed):
+            self._put(deposit.tenant_id, deposit.name, entry, deposit.ttl_seconds)
+
+    def _put(self, tenant_id: UUID, name: bytes, entry: Entry, seconds: float) -> None:
+        before = self._recent.evicted
+        self._recent.put(tenant_id, name, entry, seconds)
+        telemetry.cache_evicted("first", self._recent.evicted - before)
 
     def _tell_used(self) -> None:
         used, self._used = self._used, {}

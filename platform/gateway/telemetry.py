@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import Literal
 
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
@@ -21,6 +22,11 @@ from gateway.exchange import Broken, Garbled, Silent, Unreached, UpstreamError
 #: Seconds: from an answer out of the prediction cache to a long generation.
 DURATIONS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 FIRST_TOKENS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+#: The levels of the prediction cache, what a look finds in one, and what comes of an answer that is to be stored.
+CacheLevel = Literal["first", "redis"]
+CacheLookup = Literal["hit", "miss", "stale", "altered"]
+CacheStore = Literal["stored", "quota", "write_rate", "too_large", "incomplete", "failed"]
 
 _REQUESTS = Counter(
     "hearth_gateway_requests",
@@ -51,6 +57,24 @@ _CACHE = Counter(
     "What the prediction cache had for metered requests.",
     ("result", "reason"),
     registry=None,
+)
+_CACHE_LOOKUPS = Counter(
+    "hearth_gateway_cache_lookups",
+    "Looks for a stored answer, by where and what came of it.",
+    ("level", "outcome"),
+    registry=None,
+)
+_CACHE_STORES = Counter(
+    "hearth_gateway_cache_stores", "Answers that were to be stored, by what came of it.", ("outcome",), registry=None
+)
+_CACHE_EVICTIONS = Counter(
+    "hearth_gateway_cache_evictions",
+    "Stored answers that made room for others.",
+    ("level",),
+    registry=None,
+)
+CACHE_FIRST_LEVEL_BYTES = Gauge(
+    "hearth_gateway_cache_first_level_bytes", "What a process has at hand of stored answers.", registry=None
 )
 _LIMIT_REFUSALS = Counter(
     "hearth_gateway_limit_refusals", "Requests refused by a limit or a hard budget.", ("reason",), registry=None
@@ -103,6 +127,10 @@ METRICS = (
     _FIRST_TOKEN,
     _TOKENS,
     _CACHE,
+    _CACHE_LOOKUPS,
+    _CACHE_STORES,
+    _CACHE_EVICTIONS,
+    CACHE_FIRST_LEVEL_BYTES,
     _LIMIT_REFUSALS,
     _ENGINE_FAILURES,
     _ENGINE_RETRIES,
@@ -135,6 +163,22 @@ def ended(endpoint: str, model: str, end: End) -> None:
         series.completion_tokens.inc(end.completion_tokens)
     _answers(model, end.state).inc()
     _cache_results(end.cache_result, end.cache_reason).inc()
+
+
+def cache_looked_up(level: CacheLevel, outcome: CacheLookup) -> None:
+    """Count a look for a stored answer."""
+    _cache_lookups(level, outcome).inc()
+
+
+def cache_stored(outcome: CacheStore) -> None:
+    """Count an answer that was to be stored."""
+    _cache_stores(outcome).inc()
+
+
+def cache_evicted(level: CacheLevel, entries: int) -> None:
+    """Count stored answers that made room for others."""
+    if entries:
+        _cache_evictions(level).inc(entries)
 
 
 def limit_refused(reason: str) -> None:
@@ -176,6 +220,9 @@ def _series(endpoint: str, model: str) -> _Series:
 
 _answers = cache(_ANSWERS.labels)
 _cache_results = cache(_CACHE.labels)
+_cache_lookups = cache(_CACHE_LOOKUPS.labels)
+_cache_stores = cache(_CACHE_STORES.labels)
+_cache_evictions = cache(_CACHE_EVICTIONS.labels)
 
 
 @cache

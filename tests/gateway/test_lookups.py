@@ -1,0 +1,191 @@
+"""Where a stored answer is looked for, what is counted of that, and what is answered while Redis stands still."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+from prometheus_client import CollectorRegistry
+from redis.asyncio import Redis
+
+from caching.entry import MAX_ENTRY_BYTES
+from caching.recent import OVERHEAD_BYTES
+from gateway import answers, telemetry
+from gateway.answers import Answer
+from tenants.scopes import CacheTerms
+from tests.caching.entries import entry_of
+from tests.gateway import doors, world
+from tests.gateway.doors import Doors, caller, deposit
+from tests.gateway.engines import ScriptedEngine, after, answer, saying
+from tests.gateway.private_redis import PrivateRedis
+from tests.gateway.world import HELLO, MODEL, Gateway, World, until
+
+SHOWN = CollectorRegistry()
+for each in telemetry.METRICS:
+    SHOWN.register(each)
+#: Of one request: it is answered from what is stored or by an engine, and by no identical request that has just ended.
+READ = {"x-prediction-cache": "read"}
+LOOKUPS, STORES, EVICTIONS = (f"hearth_gateway_cache_{what}_total" for what in ("lookups", "stores", "evictions"))
+
+
+def count(name: str, **labels: str) -> float:
+    """Return what is counted until now."""
+    return SHOWN.get_sample_value(name, labels) or 0.0
+
+
+class Counted:
+    """What is counted since it was made, or since it last was what was expected."""
+
+    def __init__(self) -> None:
+        self._before = self._now()
+
+    async def becomes(self, **expected: float) -> None:
+        """Wait until this is counted and nothing else: what Redis does is counted once it says so."""
+        await until(lambda: self._since() == expected)
+        self._before = self._now()
+
+    def _since(self) -> dict[str, float]:
+        return {name: now - self._before[name] for name, now in self._now().items() if now != self._before[name]}
+
+    def _now(self) -> dict[str, float]:
+        looks = {
+            f"{level}_{outcome}": count(LOOKUPS, level=level, outcome=outcome)
+            for level in ("first", "redis")
+            for outcome in ("hit", "miss", "stale", "altered")
+        }
+        outcomes = ("stored", "quota", "write_rate", "too_large", "incomplete", "failed")
+        return looks | {outcome: count(STORES, outcome=outcome) for outcome in outcomes}
+
+
+async def test_each_look_is_counted_by_its_level_and_each_answer_by_whether_it_is_stored(gateway: Gateway) -> None:
+    counted, shelf = Counted(), gateway.runtime.parts.shelf
+    await gateway.ask()
+    await counted.becomes(first_miss=1, redis_miss=1, stored=1)
+    await gateway.ask()
+    await counted.becomes(first_hit=1)
+    shelf.forget()
+    await gateway.ask()
+    await counted.becomes(first_miss=1, redis_hit=1)
+    await gateway.ask(headers={"cache-control": "max-age=0"})
+    await counted.becomes(first_stale=1, redis_stale=1, stored=1)
+    await gateway.ask({**HELLO, "temperature": 1})
+    await counted.becomes()
+
+
+async def test_what_somebody_wrote_to_redis_is_counted_as_altered(gateway: Gateway) -> None:
+    counted = Counted()
+    await gateway.ask()
+    await counted.becomes(first_miss=1, redis_miss=1, stored=1)
+    async with Redis.from_url(os.environ["REDIS_URL"]) as redis:
+        [key] = [key async for key in redis.scan_iter("*:prediction:*")]
+        await redis.setrange(key, 40, b"!")
+    gateway.runtime.parts.shelf.forget()
+    assert (await gateway.ask(headers=READ)).answer_headers["x-cache"] == "miss"
+    await counted.becomes(first_miss=1, redis_altered=1)
+
+
+async def test_an_answer_that_is_not_whole_is_counted_as_incomplete(gateway: Gateway) -> None:
+    counted = Counted()
+    cut = answer(choices=[{"index": 0, "message": {"role": "assistant", "content": "Hel"}, "finish_reason": "abort"}])
+    gateway.let_all_say(saying(cut))
+    await gateway.ask()
+    await counted.becomes(first_miss=1, redis_miss=1, incomplete=1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome", "at_hand"),
+    [
+        ({}, "stored", True),
+        ({"quota_bytes": 10}, "quota", False),
+        ({"writes_per_minute": 0}, "write_rate", False),
+    ],
+)
+async def test_what_redis_refuses_is_counted_by_its_reason_and_not_at_hand(
+    redis: Redis, door: Doors, changes: dict[str, Any], outcome: str, at_hand: bool
+) -> None:
+    counted, shelf, who = Counted(), door.shelf(), caller()
+    shelf.store(deposit(who, b"a", **changes), entry_of(b"{}"))
+    await counted.becomes(**{outcome: 1})
+    assert (shelf.at_hand(who.tenant_id, b"a") is not None) is at_hand
+
+
+async def test_what_is_stored_while_redis_is_gone_is_at_hand_and_counted(door: Doors) -> None:
+    counted, who = Counted(), caller()
+    shelf = door.shelf("unix:///nowhere", timeout_seconds=0.2)
+    shelf.store(deposit(who, b"a"), entry_of(b"{}"))
+    await until(lambda: shelf.at_hand(who.tenant_id, b"a"))
+    await counted.becomes(failed=1)
+
+
+async def test_entries_that_make_room_are_counted_by_level(redis: Redis, door: Doors) -> None:
+    shelf, who = door.shelf(), caller()
+    before = [count(EVICTIONS, level=level) for level in ("first", "redis")]
+    for name in (b"a", b"b", b"c"):
+        shelf.store(deposit(who, name, quota_bytes=1100), entry_of(bytes((1 << 19) - OVERHEAD_BYTES)))
+        await until(lambda name=name: shelf.at_hand(who.tenant_id, name))  # type: ignore[misc]
+    after_all = [count(EVICTIONS, level=level) for level in ("first", "redis")]
+    assert [now - then for now, then in zip(after_all, before, strict=True)] == [1, 1]
+    assert shelf.bytes_at_hand() == 1 << 20
+
+
+async def test_an_answer_that_is_larger_than_its_tenant_may_keep_is_counted_as_too_large() -> None:
+    counted = Counted()
+    assert to_be_kept(b"x" * 10, CacheTerms(entry_bytes=10))
+    assert not to_be_kept(b"x" * 11, CacheTerms(entry_bytes=10))
+    assert not to_be_kept(bytes(MAX_ENTRY_BYTES + 1), CacheTerms(entry_bytes=8 * MAX_ENTRY_BYTES))
+    await counted.becomes(too_large=2)
+
+
+def to_be_kept(body: bytes, terms: CacheTerms) -> bool:
+    """Say whether an answer is given to Redis under these terms."""
+    who = replace(caller(), cache=terms)
+    answer = Answer(name=b"n" * 32, bypass=None, writable=True, only_if_cached=False, max_age_seconds=None)
+    return answers.deposit(answer, who, MODEL, entry_of(body)) is not None
+
+
+@pytest.fixture
+async def paused_at_will(
+    two_tenants: World, engines: tuple[ScriptedEngine, ScriptedEngine], settings: LazySettings, tmp_path: Path
+) -> AsyncIterator[tuple[Gateway, PrivateRedis]]:
+    """A gateway, and a Redis of its own that may be paused."""
+    async with PrivateRedis() as server:
+        settings.WAL_DIR = tmp_path / "wal"
+        settings.REDIS_LIMITS_URL = settings.REDIS_CACHE_URL = server.url
+        settings.REDIS_TIMEOUT_SECONDS = 0.5
+        settings.ENGINE_TIMEOUT_SECONDS = 30.0
+        await asyncio.to_thread(world.place, two_tenants, [engine.port for engine in engines])
+        async with world.raw_door(two_tenants, engines, tmp_path / "wal") as running:
+            yield running, server
+
+
+async def test_redis_that_stops_during_a_store_takes_no_answer_away(
+    paused_at_will: tuple[Gateway, PrivateRedis],
+) -> None:
+    gateway, server = paused_at_will
+    released = asyncio.Event()
+    gateway.let_all_say(after(released))
+    asked = asyncio.ensure_future(gateway.ask())
+    await until(gateway.bodies)
+    server.pause()
+    released.set()
+    first = await asked
+    again = [await gateway.ask(headers=READ) for _ in range(2)]
+    assert (first.status, first.answer_headers["x-cache"]) == (200, "miss")
+    assert [(each.body, each.answer_headers["x-cache"]) for each in again] == [(first.body, "hit")] * 2
+    assert len(gateway.bodies()) == 1
+    server.resume()
+
+    other = {**HELLO, "seed": 1}
+
+    async def in_redis() -> bool:
+        await gateway.ask(other)
+        gateway.runtime.parts.shelf.forget()
+        return (await gateway.ask(other, headers=READ)).answer_headers["x-cache"] == "hit"
+
+    await doors.until(in_redis)
