@@ -50,7 +50,7 @@ bench: bench-gateway bench-cache bench-coldstart ## Run every benchmark; BENCH_A
 bench-gateway: install ## Measure the gateway beside LiteLLM, sglang-router and vllm-router (12 minutes)
 	@exec $(BIN)/python -m benchmarks.gateway $(BENCH_ARGS)
 
-bench-cache: install ## Measure the prediction cache beside LiteLLM's (6 minutes)
+bench-cache: install ## Measure the prediction cache beside LiteLLM's (10 minutes)
 	@exec $(BIN)/python -m benchmarks.cache $(BENCH_ARGS)
 
 bench-coldstart: install ## Time engines that start from nothing and warm ones that are promoted (8 minutes)

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
 from benchmarks import command, machine
 from benchmarks.cache import peers, report, stages
@@ -27,12 +28,14 @@ def main(arguments: Sequence[str]) -> int:
     """Run the benchmark; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cache", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a glance without peers, not published (1.5 minutes)")
+    parser.add_argument("--rounds", type=int, help=f"of the hits, {FULL.rounds} by default")
     parser.add_argument("--no-publish", action="store_true", help="leave docs/benchmarks.md and results alone")
     given = parser.parse_args(arguments)
     asked = f"python -m benchmarks.cache {' '.join(arguments)}".strip()
 
     def measure() -> Finding:
-        run = _run(QUICK if given.quick else FULL, asked)
+        plan = QUICK if given.quick else FULL
+        run = _run(replace(plan, rounds=given.rounds or plan.rounds), asked)
         return Finding(date=run.date, text=report.document(run), samples=report.as_json(run))
 
     return command.conduct("cache", measure, publish=not (given.quick or given.no_publish))
@@ -60,7 +63,7 @@ def _measure(lineup: Lineup, plan: Plan, found_machine: Machine, asked: str) -> 
     """Take every measurement, in the order of the document."""
     hits = stages.hits(lineup, plan)
     site, up = lineup.site, lineup.find(HEARTH)
-    second, skewed, over_quota, flights = None, [], [], []
+    second, skewed, over_quota = None, [], []
     if up is not None and up.hearth is not None:
         with running(up):
             print("Second level", flush=True)
@@ -68,8 +71,7 @@ def _measure(lineup: Lineup, plan: Plan, found_machine: Machine, asked: str) -> 
             print("Skew", flush=True)
             skewed = stages.skewed(site, up, plan)
             over_quota = stages.skewed(site, up, plan, up.hearth.keys[stages.SMALL])
-            print("Identical streams", flush=True)
-            flights = stages.flights(site, up, plan)
+    flights = stages.flights(lineup, plan)
     ready = {contender.name: contender.title for contender, _ in lineup.ready}
     return Run(
         command=asked,
@@ -83,7 +85,7 @@ def _measure(lineup: Lineup, plan: Plan, found_machine: Machine, asked: str) -> 
         second_level=second,
         skewed=skewed,
         over_quota=over_quota,
-        flights=flights,
+        flights={name: found for name, found in flights.items() if name in ready},
     )
 
 

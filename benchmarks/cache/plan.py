@@ -1,4 +1,4 @@
-"""How much a run measures: the whole in about six minutes, a glance within one and a half."""
+"""How much a run measures: the whole in about ten minutes, a glance within one and a half."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ FULL = Plan(
     rounds=3,
     seconds=4,
     sizes=SIZES,
-    redis_prompts=60_000,
-    fill_seconds=60,
+    redis_prompts=40_000,
+    fill_seconds=40,
     skew_prompts=200_000,
-    skew_windows=6,
+    skew_windows=4,
     skew_seconds=10,
-    flight_rounds=20,
+    flight_rounds=5,
     peers=("local", "redis"),
 )
 QUICK = Plan(

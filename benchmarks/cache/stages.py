@@ -97,24 +97,30 @@ def skewed(site: Site, up: Up, plan: Plan, key: str | None = None) -> list[Windo
     return windows
 
 
-def flights(site: Site, up: Up, plan: Plan) -> list[Flight]:
-    """Send identical new streams at once, again and again."""
-    found = []
-    with ThreadPoolExecutor(plan.flight_streams) as pool:
-        for _ in range(plan.flight_rounds):
-            prompt, together = f"Say it once: {new_run()}", Barrier(plan.flight_streams)
-            before, began = upstream.answered(site), time.perf_counter()
-            asked = [pool.submit(_follow, up.address, prompt, together) for _ in range(plan.flight_streams)]
-            answers = [each.result() for each in asked]
-            found.append(
-                Flight(
-                    streams=plan.flight_streams,
-                    whole=sum(b"data: [DONE]" in (answer or b"") for answer in answers),
-                    engine_requests=upstream.answered(site) - before,
-                    seconds=time.perf_counter() - began,
-                )
-            )
+def flights(lineup: Lineup, plan: Plan) -> dict[str, list[Flight]]:
+    """Send identical new streams at once, again and again, to everybody in turn. Returns what came of them by name."""
+    found: dict[str, list[Flight]] = {contender.name: [] for contender, _ in lineup.ready}
+
+    def take(contender: Contender, up: Up) -> None:
+        with ThreadPoolExecutor(plan.flight_streams) as pool:
+            for _ in range(plan.flight_rounds):
+                found[contender.name].append(_flight(lineup.site, up, plan.flight_streams, pool))
+
+    lineup.take_turns("Identical streams", take)
     return found
+
+
+def _flight(site: Site, up: Up, streams: int, pool: ThreadPoolExecutor) -> Flight:
+    prompt, together = f"Say it once: {new_run()}", Barrier(streams)
+    before, began = upstream.answered(site), time.perf_counter()
+    asked = [pool.submit(_follow, up.address, prompt, together) for _ in range(streams)]
+    answers = [each.result() for each in asked]
+    return Flight(
+        streams=streams,
+        whole=sum(b"data: [DONE]" in (answer or b"") for answer in answers),
+        engine_requests=upstream.answered(site) - before,
+        seconds=time.perf_counter() - began,
+    )
 
 
 def _follow(address: Address, prompt: str, together: Barrier) -> bytes | None:
