@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import random
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
+from hearth.audit import command
 from hearth.audit.accounts import KeyFiles, given
 from hearth.audit.errors import AuditFailed
 from hearth.audit.exact import Check, of_pairs, own_tokens, told
@@ -152,3 +158,46 @@ def test_keys_come_from_files_or_the_environment_and_both_are_needed(
 def test_an_address_that_is_none_is_refused(address: str) -> None:
     with pytest.raises(AuditFailed):
         Line(address, "hk_key")
+
+
+@contextmanager
+def refusing(status: int) -> Iterator[str]:
+    """Answer everything with this status; yields the address."""
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(status)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Refusing) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(("status", "is_answer"), [(400, True), (409, True), (504, True), (401, False), (429, False)])
+def test_a_refused_trick_is_an_answer_and_a_refused_key_or_rate_ends_the_audit(status: int, is_answer: bool) -> None:
+    """Else tricks that were never tried would hold."""
+    with refusing(status) as address, closing(Line(address, "hk_key")) as line:
+        if is_answer:
+            assert line.insist(b"{}", {}, refused=True).status == status
+        else:
+            with pytest.raises(AuditFailed):
+                line.insist(b"{}", {}, refused=True)
+
+
+def test_files_that_could_not_be_written_are_refused_beforehand(tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    assert parser.parse_args(["--json", str(tmp_path / "a.json")]).json == tmp_path / "a.json"
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--json", str(tmp_path / "none" / "a.json")])

@@ -63,8 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", default="", help="of the inference API; default: this instance's")
     parser.add_argument("--victim-key-file", type=Path, help="instead of HEARTH_AUDIT_VICTIM_KEY")
     parser.add_argument("--attacker-key-file", type=Path, help="instead of HEARTH_AUDIT_ATTACKER_KEY")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was measured")
-    parser.add_argument("--report", type=Path, metavar="FILE", help="write the report as Markdown")
+    parser.add_argument("--json", type=_new_file, metavar="FILE", help="write everything that was measured")
+    parser.add_argument("--report", type=_new_file, metavar="FILE", help="write the report as Markdown")
 
 
 def run(instance: Instance, parsed: argparse.Namespace) -> int:
@@ -203,3 +203,10 @@ def _pairs(text: str) -> int:
     if count < FEWEST_PAIRS:
         raise argparse.ArgumentTypeError(f"at least {FEWEST_PAIRS}")
     return count
+
+
+def _new_file(text: str) -> Path:
+    file = Path(text)
+    if not file.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {file.parent}")
+    return file

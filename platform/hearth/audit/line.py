@@ -16,6 +16,8 @@ TIMEOUT_SECONDS = 60.0
 PATH = "/chat/completions"
 #: A server that ends closes connections; more often than this is a fault.
 ATTEMPTS = 3
+#: What a trick may be answered: wrong, used already, not understood, not in the cache. Others say nothing of a cache.
+REFUSALS = frozenset({400, 409, 422, 504})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +53,12 @@ class Line:
         self._headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
 
     def ask(self, body: bytes, headers: Mapping[str, str], *, refused: bool = False) -> Answer:
-        """Ask one question and return its answer; ``refused``: an error is an answer too.
+        """Ask one question and return its answer; ``refused``: one of REFUSALS is an answer too.
 
-        Raises LineBroken, and AuditFailed for an error.
+        Raises LineBroken, and AuditFailed for another error.
         """
         status, said, text, first_byte_us = self._exchange("POST", PATH, body, headers)
-        if status != 200 and not refused:
+        if status != 200 and not (refused and status in REFUSALS):
             raise AuditFailed(f"A request of the audit was answered {status}: {text[:300].decode(errors='replace')}")
         document = _document(text)
         usage = document.get("usage") or {}
