@@ -77,6 +77,8 @@ class Course(Generic[B]):
         When the flight that is followed fails, one of its followers leads and the others follow that one.
         """
         while self._name is not None:
+            if self._flights.shared:
+                self._meter.wait()
             flight = await self._flights.claim(self._caller, self._name)
             if flight is None or self._is_purged(flight):
                 self._begin(self._name)

@@ -71,8 +71,7 @@ class Inference:
                 return self._replay(stored)
             if answer.only_if_cached:
                 raise not_cached(answers.told_of_forward(answer))
-            if self._meter.allowance is not None:
-                self._meter.hold(self._meter.allowance.held_pico)
+            self._meter.admitted()
             self._tell_cache(answer)
             self._course.set_out(answer, incoming.departure)
             if self._call.stream:
@@ -92,6 +91,7 @@ class Inference:
         try:
             return await self._begin(ask, answer)
         except NOT_NOW as failure:
+            self._meter.wait()
             self._held_since = time.perf_counter()
             guest = Guest(
                 tenant_id=self._caller.tenant_id,

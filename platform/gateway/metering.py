@@ -60,22 +60,32 @@ class Meter:
         self.ticket: Ticket | None = None
         #: What it has paid for beforehand, under a hard budget.
         self.allowance: Allowance | None = None
+        #: What budgets hold for it, as every START says.
+        self._held_pico = 0
         #: What the prompt takes by estimate, while an engine works on it.
         self.asked = NOTHING
         self.streamed_tokens = 0
         self.first_token_at: float | None = None
 
+    def admitted(self) -> None:
+        """Take note of what budgets hold for the request. The START says it that :meth:`start` writes, at once."""
+        if self.allowance is not None:
+            self._held_pico = self.allowance.held_pico
+
+    def wait(self) -> None:
+        """Write down what budgets hold before the request waits for anything but its engine. Raises Unavailable."""
+        if self._held_pico and self._start is None:
+            self._begin(self._new_start(0, None, ""))
+
     def hold(self, held_pico: int) -> None:
-        """Write down what budgets hold for the request now; at first that is its START. Raises Unavailable.
+        """Write down what budgets hold for the request from now on. Raises Unavailable.
 
         Nothing once it has ended: a START behind the END would be a request that never ends.
         """
-        if self._closed:
+        if self._closed or self._start is None:
             return
-        if self._start is None:
-            self._begin(msgspec.structs.replace(self._new_start(0, None, ""), held_pico=held_pico))
-        else:
-            self._begin(msgspec.structs.replace(self._start, held_pico=held_pico))
+        self._begin(msgspec.structs.replace(self._start, held_pico=held_pico))
+        self._held_pico = held_pico
 
     def start(
         self,
@@ -156,8 +166,7 @@ class Meter:
         """
         self.cache = ("coalesced", "")
         self._source_id, self.asked = source_id, NOTHING
-        held_pico = self.allowance.held_pico if self.allowance is not None else 0
-        self._begin(msgspec.structs.replace(self._new_start(0, None, ""), held_pico=held_pico))
+        self._begin(self._new_start(0, None, ""))
 
     def lead(self) -> None:
         """Take note that it asks for itself after all."""
@@ -234,7 +243,7 @@ class Meter:
             cache_result=result,
             cache_reason=reason,
             route_reason=route_reason,
-            held_pico=self._start.held_pico if self._start else 0,
+            held_pico=self._held_pico,
         )
 
     def _new_end(

@@ -67,6 +67,11 @@ class SharedFlights(SingleFlight):
         """True once others can follow what runs here."""
         return bool(self._listener.address)
 
+    @property
+    def shared(self) -> bool:
+        """Say whether other processes are asked who leads."""
+        return self.listens and self._others()
+
     async def claim(self, caller: Caller, name: bytes) -> Flight | None:
         """Return the flight to follow, of this process or mirrored here; None: begin one, before anything is awaited.
 
@@ -74,7 +79,7 @@ class SharedFlights(SingleFlight):
         Waits for nobody who is not there: a few seconds at most for a process that has stopped in the middle.
         """
         found = self.find(name)
-        if found is not None or not self.listens or not self._others():
+        if found is not None or not self.shared:
             return found
         asking = self._asking.get(name)
         if asking is None:
