@@ -10,8 +10,6 @@ from uuid import UUID
 
 import msgspec
 
-#: Larger answers are not stored: one entry may not push out a thousand others, and packing it holds everybody up.
-MAX_ENTRY_BYTES = 1 << 20
 _SEAL_BYTES = 32
 #: Compressing costs 12 µs, a twentieth of a request, for little where there is little. Larger answers are compressed.
 PLAIN_BYTES = 2048
@@ -47,10 +45,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, tag=2, kw_only=True):
         return max(0, int(time.time() - self.stored_at))
 
 
-def encode(name: bytes, entry: Entry, seal: Seal) -> bytes | None:
-    """Return the bytes to store under ``name``, or None when the body is larger than MAX_ENTRY_BYTES."""
-    if len(entry.body) > MAX_ENTRY_BYTES:
-        return None
+def encode(name: bytes, entry: Entry, seal: Seal) -> bytes:
+    """Return the bytes to store under ``name``."""
     packed = _encoder.encode(entry)
     if len(packed) > PLAIN_BYTES:
         packed = zlib.compress(packed, level=1)

@@ -13,7 +13,7 @@ from tenants import audit, epoch
 from tenants.audit import Actor
 from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound
 from tenants.models import Project, Tenant, TenantPolicy
-from tenants.scopes import LONGEST_TTL_SECONDS
+from tenants.scopes import LARGEST_ENTRY_BYTES, LONGEST_TTL_SECONDS
 
 SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
@@ -41,10 +41,9 @@ POLICY_FIELDS = (
     "salt_epoch",
 )
 
-#: An entry larger than this would hold everybody up while it is packed.
 LARGEST = {
     "cache_ttl_seconds": LONGEST_TTL_SECONDS,
-    "cache_entry_bytes": 8 << 20,
+    "cache_entry_bytes": LARGEST_ENTRY_BYTES,
     "cache_quota_bytes": 1 << 40,
     "cache_writes_per_minute": 2**31 - 1,
     "salt_epoch": 2**31 - 1,

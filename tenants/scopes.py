@@ -39,6 +39,8 @@ class BudgetLine:
 
 
 CacheMode = Literal["off", "deterministic", "all"]
+#: Larger answers are not stored: one may not push out a thousand others, and packing it holds everybody up.
+LARGEST_ENTRY_BYTES = 1 << 20
 #: Of one stored answer.
 LONGEST_TTL_SECONDS = 30 * 24 * 3600
 #: A purge that is older concerns nobody any more: a day is for what ran when it was made and was stored later.
@@ -68,7 +70,7 @@ class CacheTerms:
 
     mode: CacheMode = "deterministic"
     ttl_seconds: int = 3600
-    entry_bytes: int = 1 << 20
+    entry_bytes: int = LARGEST_ENTRY_BYTES
     quota_bytes: int = 256 << 20
     #: Of this key; None is unlimited.
     writes_per_minute: int | None = None

@@ -24,6 +24,7 @@ from gateway.schemas import Call
 from gateway.wire import media
 from gateway.wire.usage import Usage
 from tenants import keyspace
+from tenants.scopes import LARGEST_ENTRY_BYTES
 from tenants.snapshot import Caller
 
 
@@ -91,10 +92,11 @@ def unpack(answer: Answer, stored: bytes | None) -> Entry | None:
 
 def may_be_given(answer: Answer, caller: Caller, model_name: str, entry: Entry) -> bool:
     """Say whether an entry is young enough for the caller's terms and this request, and not purged."""
-    age = time.time() - entry.stored_at
-    if age > min(entry.ttl_seconds, caller.cache.ttl_seconds):
-        return False
-    if answer.max_age_seconds is not None and age > answer.max_age_seconds:
+    fresh_seconds = min(entry.ttl_seconds, caller.cache.ttl_seconds)
+    if answer.max_age_seconds is not None:
+        fresh_seconds = min(fresh_seconds, answer.max_age_seconds)
+    # the clock of whoever stored it may be ahead
+    if max(time.time() - entry.stored_at, 0) >= fresh_seconds:
         return False
     return not caller.cache.purges.cover(entry.source_id, entry.key_id, model_name)
 
@@ -115,14 +117,19 @@ def entry_of(caller: Caller, request_id: UUID, body: bytes, usage: Usage, *, eng
 
 
 def deposit(answer: Answer, caller: Caller, model_name: str, entry: Entry) -> Deposit | None:
-    """Return what to store of a whole answer; None where it may not be kept, or is too large."""
+    """Return what to store of a whole answer; None where it may not be kept, or Redis would take it for no tenant."""
     terms = caller.cache
     if answer.name is None or not answer.writable or not terms.ttl_seconds:
         return None
-    small = len(entry.body) <= terms.entry_bytes
-    value = encode(answer.name, entry, keyspace.value_mac) if small else None
-    if value is None:
+    if terms.writes_per_minute == 0:
+        telemetry.cache_stored("write_rate")
+        return None
+    if len(entry.body) > min(terms.entry_bytes, LARGEST_ENTRY_BYTES):
         telemetry.cache_stored("too_large")
+        return None
+    value = encode(answer.name, entry, keyspace.value_mac)
+    if len(value) + store.OVERHEAD_BYTES > terms.quota_bytes:
+        telemetry.cache_stored("quota")
         return None
     return Deposit(
         tenant_id=caller.tenant_id,

@@ -7,7 +7,7 @@ import hmac
 from typing import Any
 from uuid import UUID
 
-from caching.entry import Entry, encode
+from caching.entry import Entry
 
 NAME = b"n" * 32
 
@@ -30,10 +30,3 @@ def entry_of(body: bytes, **changes: Any) -> Entry:
         "ttl_seconds": 60,
     }
     return Entry(body=body, **{**usual, **changes})
-
-
-def stored(name: bytes, entry: Entry) -> bytes:
-    """Return the stored bytes of an entry that is not too large."""
-    value = encode(name, entry, seal)
-    assert value is not None
-    return value

@@ -8,8 +8,9 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caching.entry import MAX_ENTRY_BYTES, PLAIN_BYTES, Entry, decode, encode
-from tests.caching.entries import NAME, entry_of, seal, stored
+from caching.entry import PLAIN_BYTES, Entry, decode, encode
+from tenants.scopes import LARGEST_ENTRY_BYTES
+from tests.caching.entries import NAME, entry_of, seal
 
 names = st.binary(min_size=32, max_size=32)
 entries = st.builds(
@@ -28,25 +29,25 @@ entries = st.builds(
 
 @given(names, entries)
 def test_what_is_stored_is_read_back(name: bytes, entry: Entry) -> None:
-    assert decode(name, stored(name, entry), seal) == entry
+    assert decode(name, encode(name, entry, seal), seal) == entry
 
 
 @given(entries, st.data())
 def test_an_altered_byte_is_a_miss(entry: Entry, data: st.DataObject) -> None:
-    value = bytearray(stored(NAME, entry))
+    value = bytearray(encode(NAME, entry, seal))
     value[data.draw(st.integers(0, len(value) - 1))] ^= data.draw(st.integers(1, 255))
     assert decode(NAME, bytes(value), seal) is None
 
 
 @given(entries, st.data())
 def test_a_cut_value_is_a_miss(entry: Entry, data: st.DataObject) -> None:
-    value = stored(NAME, entry)
+    value = encode(NAME, entry, seal)
     assert decode(NAME, value[: data.draw(st.integers(0, len(value) - 1))], seal) is None
 
 
 @given(entries, names)
 def test_a_value_moved_to_another_name_is_a_miss(entry: Entry, other: bytes) -> None:
-    assert (decode(other, stored(NAME, entry), seal) is None) == (other != NAME)
+    assert (decode(other, encode(NAME, entry, seal), seal) is None) == (other != NAME)
 
 
 @given(st.binary(max_size=300))
@@ -57,14 +58,18 @@ def test_anything_else_is_a_miss(junk: bytes) -> None:
 
 def test_a_value_under_a_key_of_another_version_is_a_miss() -> None:
     entry = entry_of(b"{}")
-    assert decode(NAME, stored(NAME, entry), lambda name, value: seal(b"2" + name, value)) is None
+    assert decode(NAME, encode(NAME, entry, seal), lambda name, value: seal(b"2" + name, value)) is None
 
 
-def test_a_body_is_stored_up_to_one_mebibyte() -> None:
-    largest = entry_of(os.urandom(MAX_ENTRY_BYTES))
-    larger = entry_of(bytes(MAX_ENTRY_BYTES + 1))
-    assert decode(NAME, stored(NAME, largest), seal) == largest
-    assert encode(NAME, larger, seal) is None
+def test_the_largest_entry_is_read_back() -> None:
+    largest = entry_of(os.urandom(LARGEST_ENTRY_BYTES))
+    assert decode(NAME, encode(NAME, largest, seal), seal) == largest
+
+
+def test_a_large_entry_is_stored_in_less_than_it_has_and_a_small_one_as_it_is() -> None:
+    large, small = entry_of(b"word " * PLAIN_BYTES), entry_of(b"word")
+    assert len(encode(NAME, large, seal)) < len(large.body) / 10
+    assert small.body in encode(NAME, small, seal)
 
 
 def test_the_age_is_in_whole_seconds_and_never_negative() -> None:

@@ -10,9 +10,9 @@ from uuid import UUID, uuid4
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caching.entry import Entry, decode
+from caching.entry import Entry, decode, encode
 from caching.recent import OVERHEAD_BYTES, Recent
-from tests.caching.entries import entry_of, seal, stored
+from tests.caching.entries import entry_of, seal
 
 ACME, GLOBEX = UUID(int=1), UUID(int=2)
 ENTRY = entry_of(b"1234")
@@ -85,7 +85,7 @@ def test_a_flood_never_pushes_out_a_tenant_that_holds_less_than_its_share(flood:
 def test_what_is_kept_takes_no_more_memory_than_it_is_counted_for() -> None:
     recent = Recent(max_bytes=1 << 30)
     fresh = [(os.urandom(32), new_entry(number)) for number in range(2000)]
-    values = [(name, stored(name, entry)) for name, entry in fresh]
+    values = [(name, encode(name, entry, seal)) for name, entry in fresh]
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()

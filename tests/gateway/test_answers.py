@@ -12,6 +12,7 @@ import pytest
 from redis.asyncio import Redis
 
 from gateway import answers, cache_control, schemas
+from gateway.answers import Answer
 from gateway.cache_control import Wishes
 from gateway.wire.table import ENDPOINTS
 from tenants import registry
@@ -123,6 +124,31 @@ async def test_what_is_told_of_a_miss_and_a_hit(gateway: Gateway) -> None:
     assert old.answer_headers["x-cache"] == "miss"
     wrong = await gateway.ask(headers={"x-prediction-cache": "maybe"})
     assert (wrong.status, orjson.loads(wrong.body)["error"]["param"]) == (400, "x-prediction-cache")
+
+
+@pytest.mark.parametrize(
+    ("age_seconds", "ttl_seconds", "own_ttl_seconds", "max_age_seconds", "given"),
+    [
+        (30, 60, 3600, None, True),
+        (60, 60, 3600, None, False),
+        (30, 3600, 60, None, True),
+        (60, 3600, 60, None, False),
+        (10, 60, 60, 40, True),
+        (10, 60, 60, 10, False),
+        (0, 60, 60, 0, False),
+        (0, 60, 0, None, False),
+        (-30, 60, 3600, None, True),
+        (-30, 60, 0, None, False),
+        (-30, 60, 60, 0, False),
+    ],
+)
+def test_an_entry_is_given_while_it_is_younger_than_each_bound_whatever_other_clocks_say(
+    age_seconds: int, ttl_seconds: int, own_ttl_seconds: int, max_age_seconds: int | None, given: bool
+) -> None:
+    who = replace(doors.caller(), cache=CacheTerms(ttl_seconds=own_ttl_seconds))
+    answer = Answer(name=b"n" * 32, bypass=None, writable=True, only_if_cached=False, max_age_seconds=max_age_seconds)
+    entry = entry_of(b"{}", stored_at=time.time() - age_seconds, ttl_seconds=ttl_seconds)
+    assert answers.may_be_given(answer, who, MODEL, entry) is given
 
 
 async def test_an_entry_is_not_given_once_it_is_purged_or_older_than_the_policy_allows(gateway: Gateway) -> None:

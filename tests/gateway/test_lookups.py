@@ -14,11 +14,11 @@ from django.conf import LazySettings
 from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
 
-from caching.entry import MAX_ENTRY_BYTES
+from caching import store
 from caching.recent import OVERHEAD_BYTES
 from gateway import answers, telemetry
 from gateway.answers import Answer
-from tenants.scopes import CacheTerms
+from tenants.scopes import LARGEST_ENTRY_BYTES, CacheTerms
 from tests.caching.entries import entry_of
 from tests.gateway import doors, world
 from tests.gateway.doors import Doors, caller, deposit
@@ -134,12 +134,22 @@ async def test_entries_that_make_room_are_counted_by_level(redis: Redis, door: D
     assert shelf.bytes_at_hand() == 1 << 20
 
 
-async def test_an_answer_that_is_larger_than_its_tenant_may_keep_is_counted_as_too_large() -> None:
+@pytest.mark.parametrize(
+    ("body_bytes", "terms", "refused"),
+    [
+        (10, CacheTerms(entry_bytes=10), {}),
+        (11, CacheTerms(entry_bytes=10), {"too_large": 1}),
+        (LARGEST_ENTRY_BYTES + 1, CacheTerms(entry_bytes=8 * LARGEST_ENTRY_BYTES), {"too_large": 1}),
+        (10, CacheTerms(quota_bytes=store.OVERHEAD_BYTES), {"quota": 1}),
+        (10, CacheTerms(writes_per_minute=0), {"write_rate": 1}),
+    ],
+)
+async def test_what_no_redis_would_take_is_given_to_none_and_counted(
+    body_bytes: int, terms: CacheTerms, refused: dict[str, float]
+) -> None:
     counted = Counted()
-    assert to_be_kept(b"x" * 10, CacheTerms(entry_bytes=10))
-    assert not to_be_kept(b"x" * 11, CacheTerms(entry_bytes=10))
-    assert not to_be_kept(bytes(MAX_ENTRY_BYTES + 1), CacheTerms(entry_bytes=8 * MAX_ENTRY_BYTES))
-    await counted.becomes(too_large=2)
+    assert to_be_kept(bytes(body_bytes), terms) is not bool(refused)
+    await counted.becomes(**refused)
 
 
 def to_be_kept(body: bytes, terms: CacheTerms) -> bool:

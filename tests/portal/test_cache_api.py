@@ -49,7 +49,7 @@ def test_a_tenant_reads_the_policy_that_an_operator_sets(
     assert as_acme.patch("/api/v1/tenants/acme", {"cache_mode": "off"}, format="json").status_code == 403
     lifted = as_operator.patch("/api/v1/tenants/acme", {"cache_writes_per_minute": None}, format="json")
     assert lifted.json()["policy"]["cache_writes_per_minute"] is None
-    for name, value in (("cache_ttl_seconds", 30 * 86400 + 1), ("cache_entry_bytes", (8 << 20) + 1)):
+    for name, value in (("cache_ttl_seconds", 30 * 86400 + 1), ("cache_entry_bytes", (1 << 20) + 1)):
         refused = as_operator.patch("/api/v1/tenants/acme", {name: value}, format="json")
         assert (refused.status_code, error_of(refused)["param"]) == (400, name)
 
