@@ -19,6 +19,9 @@ from caching.errors import FlightFailed
 MAX_FLIGHT_BYTES = 8 << 20
 #: The same while nobody follows: larger answers are not stored either.
 MAX_UNHEARD_BYTES = 1 << 20
+#: How long a landed flight whose answer is kept may still be joined, at least: who looked the answer up just before it
+#: was stored comes to ask a moment later. More than a lookup takes.
+STAY_SECONDS = 0.5
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
@@ -52,6 +55,7 @@ class Flight:
         "on_end",
         "pieces",
         "source_id",
+        "stays",
         "streamed",
     )
 
@@ -70,6 +74,8 @@ class Flight:
         self.landed = False
         self.failed = False
         self.cause: Exception | None = None
+        #: Its answer is kept, so that who joins it after it has landed is told no other than the cache would tell.
+        self.stays = False
         self.followers = 0
         #: Called when the last follower has left a flight that has not ended.
         self.on_alone: Callable[[], None] = _nothing
@@ -104,9 +110,12 @@ class Flight:
             self._lost += 1
         self.rouse()
 
-    def land(self, entry: Entry | None) -> None:
-        """End it well. Without an entry that has a body who wants the other shape must ask for itself."""
-        self.entry, self.landed = entry, True
+    def land(self, entry: Entry | None, *, stays: bool = False) -> None:
+        """End it well. Without an entry that has a body who wants the other shape must ask for itself.
+
+        ``stays``: the answer is kept, so that the flight may be joined for a moment longer.
+        """
+        self.entry, self.landed, self.stays = entry, True, stays
         self.on_end(self)
         self.rouse()
 
@@ -181,6 +190,9 @@ class SingleFlight:
 
     def __init__(self) -> None:
         self._flights: dict[bytes, Flight] = {}
+        #: Landed ones that are to be forgotten: at the next look, and at the one after that.
+        self._leaving: list[Flight] = []
+        self._landed: list[Flight] = []
 
     def find(self, name: bytes) -> Flight | None:
         """Return the flight that may be followed instead of asking again."""
@@ -188,14 +200,31 @@ class SingleFlight:
         return flight if flight is not None and flight.joinable else None
 
     def begin(self, flight: Flight) -> None:
-        """Let others find it until it ends."""
+        """Let others find it until it ends, or a little longer where it stays."""
         self._flights[flight.name] = flight
         flight.on_end = self.end
 
     def end(self, flight: Flight) -> None:
-        """Forget it; those who follow it go on."""
+        """Take note that it has ended; those who follow it go on."""
+        if not flight.stays:
+            self.forget(flight)
+            return
+        if not self._landed and not self._leaving:
+            asyncio.get_running_loop().call_later(STAY_SECONDS, self._look)
+        self._landed.append(flight)
+
+    def forget(self, flight: Flight) -> None:
+        """Let nobody find it any more."""
         if self._flights.get(flight.name) is flight:
             del self._flights[flight.name]
+
+    def _look(self) -> None:
+        """Forget those that had landed when this was called last. One timer for all: a flight's own costs it 1 µs."""
+        for flight in self._leaving:
+            self.forget(flight)
+        self._leaving, self._landed = self._landed, []
+        if self._leaving:
+            asyncio.get_running_loop().call_later(STAY_SECONDS, self._look)
 
 
 def _nothing() -> None:

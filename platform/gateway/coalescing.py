@@ -59,6 +59,10 @@ class Course(Generic[B]):
         self.departure = Departure()
         #: The name under which it may be followed, and follow; None where it may do neither.
         self._name: bytes | None = None
+        #: It takes no answer that was there before it asked.
+        self._wants_new = False
+        #: How long it has waited for others that told it nothing in the end, seconds.
+        self.waited_seconds = 0.0
         self._runs = 0
         #: The flight that it leads.
         self.flight: Flight | None = None
@@ -70,6 +74,7 @@ class Course(Generic[B]):
         self.departure = departure
         if answer.readable and answer.writable and not self._tells_counts():
             self._name = answer.name
+            self._wants_new = answer.max_age_seconds == 0
 
     async def obtain(self, lead: Callable[[], Awaitable[B]]) -> B | Followed:
         """Return what ``lead`` began, or the answer of an identical request in flight. Raises GatewayError.
@@ -80,7 +85,7 @@ class Course(Generic[B]):
             if self._flights.shared:
                 self._meter.wait()
             flight = await self._flights.claim(self._caller, self._name)
-            if flight is None or self._is_purged(flight):
+            if flight is None or self._is_purged(flight) or (flight.landed and self._wants_new):
                 self._begin(self._name)
                 break
             followed = await self._follow(flight)
@@ -96,8 +101,11 @@ class Course(Generic[B]):
         if self.flight is not None:
             self.flight.fail(error if isinstance(error, GatewayError) else None)
 
-    def land(self, body: bytes | None, usage: Usage | None, engine_ms: float) -> None:
-        """End the flight that it leads with a whole answer; ``body`` None: it can be told in its own shape only."""
+    def land(self, body: bytes | None, usage: Usage | None, engine_ms: float, *, stored: bool) -> None:
+        """End the flight that it leads with a whole answer; ``body`` None: it can be told in its own shape only.
+
+        ``stored``: the prediction cache was given it.
+        """
         if self.flight is None:
             return
         entry = None
@@ -113,7 +121,7 @@ class Course(Generic[B]):
                 stored_at=time.time(),
                 ttl_seconds=self._caller.cache.ttl_seconds,
             )
-        self.flight.land(entry)
+        self.flight.land(entry, stays=stored)
 
     def failed(self, flight: Flight) -> None:
         """Take note that a flight failed that was followed. Raises what its engine said, or that it fails too often."""
@@ -131,6 +139,7 @@ class Course(Generic[B]):
         flight.join()
         self.follows = True
         joined = False
+        began = time.monotonic()
         try:
             self._note(flight)
             if self._call.stream and flight.streamed:
@@ -146,6 +155,7 @@ class Course(Generic[B]):
         finally:
             if not joined:
                 flight.leave()
+        self.waited_seconds += time.monotonic() - began
         return None
 
     def _begin(self, name: bytes) -> None:

@@ -18,8 +18,9 @@ from caching.single_flight import Piece
 from gateway import telemetry
 from gateway.link_proof import MAX_FRAME_BYTES, NotProved, Proof, Side
 
+#: Together less than a lease lasts, and more than a process waits for its turn on a machine that is busy.
 BEAT_SECONDS = 0.5
-SILENT_BEATS = 4
+SILENT_BEATS = 8
 STALL_SECONDS = 2.0
 #: Of one link, beyond which its flights wait for the other side to read.
 UNSENT_BYTES = 1 << 20

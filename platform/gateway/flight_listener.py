@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import ipaddress
 import logging
 import os
+import platform
 import secrets
 import socket
 import stat
@@ -42,40 +44,52 @@ class Place:
 
 #: Processes of one host that find a port each.
 PORTS = 32
+#: New whenever a host starts; its containers have it too.
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Listener:
-    """Listens in one place. Its address is empty until it does."""
+    """Listens in one place. Its address is empty until it does.
+
+    An address says in which folder of which host its socket is: one that is missing in this very folder was of a
+    process that has ended, and need not be looked for elsewhere.
+    """
 
     def __init__(self, place: Place) -> None:
         self._place = place
         self._token = secrets.token_hex(8)
+        self._folder = ""
         self._servers: list[asyncio.AbstractServer] = []
         self.address = ""
 
-    async def open(self, make: Callable[[str], asyncio.Protocol]) -> None:
-        """Begin to listen; ``make`` gets this listener's address. Raises OSError."""
-        self._make_folder()
+    async def open(self, make: Callable[[str, bool], asyncio.Protocol]) -> None:
+        """Begin to listen; ``make`` gets this listener's address, and whether it is asked by TCP. Raises OSError."""
+        self._folder = self._make_folder()
         loop = asyncio.get_running_loop()
         bound = _bound(self._place) if self._place.host else None
-        address = f"{self._token} " + (f"{self._place.host}:{bound.getsockname()[1]}" if bound is not None else "")
+        where = f"{self._place.host}:{bound.getsockname()[1]}" if bound is not None else ""
+        address = f"{self._token} {self._folder} {where}"
         if bound is not None:
-            self._servers.append(await loop.create_server(lambda: make(address), sock=bound))
-        self._servers.append(await loop.create_unix_server(lambda: make(address), self._path(self._token)))
+            self._servers.append(await loop.create_server(lambda: make(address, True), sock=bound))
+        self._servers.append(await loop.create_unix_server(lambda: make(address, False), self._path(self._token)))
         self.address = address
 
     async def connect(self, address: str, make: Make) -> None:
         """Connect to the listener of this address. Raises OSError, of it Elsewhere."""
-        token, _, where = address.partition(" ")
+        token, _, rest = address.partition(" ")
+        folder, _, where = rest.partition(" ")
         loop = asyncio.get_running_loop()
+        if folder != self._folder:
+            if not where:
+                raise Elsewhere
+            host, _, port = where.rpartition(":")
+            await loop.create_connection(make, host, int(port))
+            return
         path = self._path(token)
         try:
             await loop.create_unix_connection(make, path)
         except FileNotFoundError:
-            if not where:
-                raise Elsewhere from None
-            host, _, port = where.rpartition(":")
-            await loop.create_connection(make, host, int(port))
+            raise ConnectionRefusedError from None
         except ConnectionRefusedError:  # what a killed process left
             with contextlib.suppress(OSError):
                 os.unlink(path)
@@ -93,14 +107,19 @@ class Listener:
     def _path(self, token: str) -> str:
         return str(self._place.sockets / f"{token}.s")
 
-    def _make_folder(self) -> None:
-        """Make the folder, closed to others, or accept the one that is there. Raises OSError for somebody else's."""
+    def _make_folder(self) -> str:
+        """Make the folder, closed to others, or accept the one that is there; return what no other folder is called.
+
+        Raises OSError for somebody else's.
+        """
         folder = self._place.sockets
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=0o700)
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
             raise PermissionError(f"{folder} is not this user's alone")
+        host = _BOOT_ID.read_text() if _BOOT_ID.exists() else platform.node()
+        return hashlib.sha256(f"{host} {found.st_dev} {found.st_ino}".encode()).hexdigest()[:16]
 
 
 def _bound(place: Place) -> socket.socket | None:

@@ -16,6 +16,7 @@ from caching.single_flight import MAX_FLIGHT_BYTES, Piece
 from gateway.coalescing import Course, Followed
 from gateway.delivery import run_on
 from gateway.errors import EngineFailed, GatewayError, Unavailable, internal_error
+from gateway.late import within
 from gateway.messages import Outgoing
 from gateway.metering import Meter
 from gateway.schemas import Call
@@ -71,7 +72,7 @@ class FollowedStream(Generic[B]):
         except GatewayError as error:
             self._ended = self._ended or error
         except NotReplayable:
-            self._ended = NOT_REPEATED
+            self._ended = self._ended or NOT_REPEATED
         except Exception:
             log.exception("a stream that follows another one failed")
             self._ended = internal_error()
@@ -92,7 +93,7 @@ class FollowedStream(Generic[B]):
         """End the stream for good; if nothing ended it before, its client left. A second call does nothing."""
         self._leave_flight()
         if self._work is not None:
-            self._work.cancel()
+            self._let_go(self._work)
         if self._own is not None:
             own, self._own = self._own, None
             if not self._runs_on(own):
@@ -120,6 +121,8 @@ class FollowedStream(Generic[B]):
                 self._followed = found
             else:
                 self._own = self._begin(found)
+                if self._ended is not None:  # its reply began at the very moment at which it was to end
+                    self._own.end_with(self._ended)
         assert self._own is not None and self._own.stream is not None
         async for events in self._own.stream:
             new = events if repetition.complete else repetition.rest(events)
@@ -127,19 +130,29 @@ class FollowedStream(Generic[B]):
                 yield new
 
     async def _next(self) -> B | Followed:
-        self._work = asyncio.ensure_future(self._again())
-        try:
-            await asyncio.wait({self._work})
-            if self._ended is not None and self._work.cancelled():
-                raise self._ended
-            return self._work.result()
-        finally:
-            if not self._work.done():
-                self._work.cancel()
-            self._work = None
+        work = self._work = asyncio.ensure_future(self._again())
+        await within(work, None)
+        self._work = None
+        if self._ended is not None and work.cancelled():
+            raise self._ended
+        return work.result()
+
+    def _let_go(self, work: asyncio.Task[B | Followed]) -> None:
+        """Stop what was asked for again, or take what it brought at the very moment at which the client left."""
+        if not work.done():
+            work.cancel()
+        elif not work.cancelled() and not work.exception():
+            found = work.result()
+            if isinstance(found, Followed):
+                self._followed = found
+                self._leave_flight()
+            else:
+                self._own = self._begin(found)
 
     async def _of_flight(self, followed: Followed, repetition: Repetition) -> AsyncIterator[bytes]:
         """Yield what is new of a flight, its END written before its last byte. Raises FlightFailed."""
+        if self._ended is not None:
+            raise self._ended
         if followed.entry is not None:
             events = self._call.wire.replay(orjson.loads(followed.entry.body), include_usage=self._call.include_usage)
             told = b"".join(events)

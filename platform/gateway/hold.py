@@ -41,12 +41,13 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guest:
-    """A request to hold. ``tokens``: prompt and answer, as routing counts them."""
+    """A request to hold. ``tokens``: prompt and answer, as routing counts them. ``waited_seconds``: for another one."""
 
     tenant_id: TenantId
     model: ServedModel
     size_bytes: int
     tokens: int
+    waited_seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -102,7 +103,7 @@ class Hold:
         if self._feed.view.waking(guest.model) is None:
             raise failure
         self._require_room(guest)  # once: who waits again does not lose its place to who came meanwhile
-        left = self.limits.seconds
+        left = self.limits.seconds - guest.waited_seconds
         broken = 0
         while True:
             broken += failure.reached if isinstance(failure, EngineGone) else 0

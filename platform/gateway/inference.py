@@ -98,6 +98,7 @@ class Inference:
                 model=self._model,
                 size_bytes=len(incoming.body),
                 tokens=ask.chain.tokens + ask.max_new_tokens,
+                waited_seconds=self._course.waited_seconds,
             )
             return await self._parts.hold.until(guest, failure, lambda: self._begin(ask, answer))
 
@@ -305,7 +306,7 @@ class Inference:
             stored = self._keep(answer, body, usage, engine_ms)
         elif answer.writable:
             telemetry.cache_stored("incomplete")
-        self._course.land(body, usage, engine_ms)
+        self._course.land(body, usage, engine_ms, stored=stored)
         return stored
 
     def _keep(self, answer: Answer, body: bytes, usage: Usage, engine_ms: float) -> bool:

@@ -16,16 +16,15 @@ from gateway.flight_links import Failed, Following, Landed, Leave, Link, Message
 from gateway.flight_listener import Elsewhere, Listener
 from tenants.snapshot import Caller
 
-#: For a connection, its proofs, and the word whether there is such a flight.
-CONNECT_SECONDS = 2.0
-ANSWER_SECONDS = 3.0
-#: A mirror that nobody has joined by then is left again.
+#: For a connection, its proofs, and the word whether there is such a flight: less than a lease lasts.
+ANSWER_SECONDS = 4.0
+#: A mirror that nobody has joined by then is left again. Waited for in two halves: a loop that was busy for all of the
+#: first lets those join in the second who were about to.
 JOIN_SECONDS = 1.0
 IDLE_SECONDS = 30.0
 
-#: ``followed``: its mirror is there. ``gone``: the process is dead, silent, or has no such flight.
-#: ``unreachable``: it lives, and cannot be asked from here.
-Outcome = Literal["followed", "gone", "unreachable"]
+#: ``gone``: the process is dead, silent, or has no such flight. ``unreachable``: it cannot be asked from here.
+Missed = Literal["gone", "unreachable"]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -33,7 +32,7 @@ class _Wished:
     """A flight of another process that is asked for, or mirrored."""
 
     name: bytes
-    answer: asyncio.Future[bool]
+    answer: asyncio.Future[Flight | None]
     mirror: Flight | None = None
 
 
@@ -51,28 +50,17 @@ class Mirrors:
         #: Processes that went silent → until when they are not asked again, by the monotonic clock.
         self._silent: dict[str, float] = {}
 
-    async def follow(self, caller: Caller, name: bytes, owner: Owner) -> Outcome:
-        """Mirror the flight of a lease. Who follows the mirror joins it within JOIN_SECONDS."""
+    async def follow(self, caller: Caller, name: bytes, owner: Owner) -> Flight | Missed:
+        """Return a mirror of the flight of a lease, which may have landed. Who follows it joins it in JOIN_SECONDS."""
         if self._silent.get(owner.address, 0.0) > time.monotonic():
             return "gone"
         try:
-            link = await self._link(owner.address)
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await self._follow(caller, name, owner)
         except Elsewhere:
             return "unreachable"
-        except OSError:
+        except OSError:  # of it TimeoutError
             return "gone"
-        wished = _Wished(name=name, answer=asyncio.get_running_loop().create_future())
-        number = next(self._numbers)
-        self._wishes[link][number] = wished
-        link.send(Wish(number, caller.tenant_id.bytes, name, owner.value))
-        try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                return "followed" if await wished.answer else "gone"
-        except TimeoutError:
-            return "gone"
-        finally:
-            if wished.mirror is None:
-                self._end(link, number)
 
     def close(self) -> None:
         """Drop every link; who follows a mirror is told that it failed."""
@@ -80,6 +68,18 @@ class Mirrors:
             task.cancel()
         for link in list(self._wishes):
             link.drop()
+
+    async def _follow(self, caller: Caller, name: bytes, owner: Owner) -> Flight | Missed:
+        link = await self._link(owner.address)
+        wished = _Wished(name=name, answer=asyncio.get_running_loop().create_future())
+        number = next(self._numbers)
+        self._wishes[link][number] = wished
+        link.send(Wish(number, caller.tenant_id.bytes, name, owner.value))
+        try:
+            return await wished.answer or "gone"
+        finally:
+            if wished.mirror is None:
+                self._end(link, number)
 
     async def _link(self, address: str) -> Link:
         """Return a link to a process that has proved itself. Raises OSError."""
@@ -91,7 +91,8 @@ class Mirrors:
         try:
             link = await asyncio.shield(task)
         except OSError:
-            self._links.pop(address, None)
+            if self._links.get(address) is task:
+                del self._links[address]
             raise
         if link.lost:
             raise ConnectionResetError
@@ -101,7 +102,7 @@ class Mirrors:
         link = Link("caller", address, self._hear, lambda lost: self._lost(address, lost))
         self._wishes[link] = {}
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
+            async with asyncio.timeout(ANSWER_SECONDS):
                 await self._listener.connect(address, lambda: link)
                 if not await link.proved:
                     raise ConnectionResetError
@@ -140,10 +141,11 @@ class Mirrors:
 
         mirror.on_alone = left
         self._show(mirror)
-        asyncio.get_running_loop().call_later(JOIN_SECONDS, left)
+        loop = asyncio.get_running_loop()
+        loop.call_later(JOIN_SECONDS / 2, loop.call_later, JOIN_SECONDS / 2, left)
         telemetry.MIRRORED_FLIGHTS.inc()
         if not wished.answer.done():
-            wished.answer.set_result(True)
+            wished.answer.set_result(mirror)
 
     def _fail(self, link: Link, number: int) -> None:
         wished = self._wishes.get(link, {}).get(number)
@@ -153,7 +155,7 @@ class Mirrors:
         if wished.mirror is not None:
             wished.mirror.fail()
         if not wished.answer.done():
-            wished.answer.set_result(False)
+            wished.answer.set_result(None)
 
     def _end(self, link: Link, number: int) -> None:
         """Forget a wish: its mirror is followed by nobody more."""

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 BEGIN_SECONDS = 1.0
 #: Owners that are tried before a request goes alone.
 TRIES = 4
-#: Connections at once of which nobody knows yet who they are.
+#: Connections at once of which nobody knows yet who they are: from this host, and from others.
 MAX_STRANGERS = 256
 
 
@@ -41,9 +41,10 @@ class SharedFlights(SingleFlight):
         self._others = others
         self._listener = Listener(place)
         self._leases = FlightLeases(turns, lambda: self._listener.address)
-        self._mirrors = Mirrors(self._listener, self._show, super().end)
-        self._asking: dict[bytes, asyncio.Task[None]] = {}
+        self._mirrors = Mirrors(self._listener, self._show, super().forget)
+        self._asking: dict[bytes, asyncio.Task[Flight | None]] = {}
         self._telling: dict[Link, dict[int, asyncio.Task[None]]] = {}
+        self._strangers: dict[bool, set[Link]] = {False: set(), True: set()}
         self._opening: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -85,21 +86,24 @@ class SharedFlights(SingleFlight):
         if asking is None:
             asking = self._asking[name] = asyncio.ensure_future(self._ask(caller, name))
             asking.add_done_callback(lambda _: self._asking.pop(name, None))
-        await asyncio.shield(asking)
-        return self.find(name)
+        mirror = await asyncio.shield(asking)
+        found = self.find(name)
+        if found is None and mirror is not None and mirror.joinable:  # a short one lands with its first piece
+            found = mirror
+        return found
 
     def begin(self, flight: Flight) -> None:
-        """Let others follow it, those of other processes too if this one has its lease, until :meth:`end`."""
+        """Let others follow it, those of other processes too if this one has its lease, until it is forgotten."""
         super().begin(flight)
         lease = self._leases.find(flight.name)
         if lease is not None:
             lease.begun.set()
 
-    def end(self, flight: Flight) -> None:
-        """Forget it; those who follow it go on."""
+    def forget(self, flight: Flight) -> None:
+        """Let nobody find it any more, here or elsewhere."""
         if self._flights.get(flight.name) is flight:
             self._leases.release(flight.name)
-        super().end(flight)
+        super().forget(flight)
 
     async def _open(self) -> None:
         try:
@@ -107,29 +111,34 @@ class SharedFlights(SingleFlight):
         except OSError as error:
             log.warning("other gateway processes cannot follow requests of this one: %s", error)
 
-    async def _ask(self, caller: Caller, name: bytes) -> None:
-        """Take the lease of a name, or mirror the flight of who has it; neither while Redis is away."""
+    async def _ask(self, caller: Caller, name: bytes) -> Flight | None:
+        """Take the lease of a name, or return a mirror of the flight of who has it; neither while Redis is away."""
         dead = b""
         for _ in range(TRIES):
             got = await self._leases.take(caller, name, dead)
             if not isinstance(got, Owner):
                 if got is not None and dead:
                     telemetry.FLIGHT_TAKEOVERS.inc()
-                return
+                return None
             if got.address != self._listener.address:
-                answer = await self._mirrors.follow(caller, name, got)
-                if answer != "gone":
-                    return
+                found = await self._mirrors.follow(caller, name, got)
+                if isinstance(found, Flight):
+                    return found
+                if found == "unreachable":
+                    return None
             dead = got.value
+        return None
 
     def _show(self, mirror: Flight) -> None:
         """Let requests of this process follow a mirror; it is told to no other process, for it has no lease here."""
         super().begin(mirror)
 
-    def _accept(self, address: str) -> Link:
+    def _accept(self, address: str, is_far: bool) -> Link:
         link = Link("listener", address, self._hear, self._lost)
         self._telling[link] = {}
-        if sum(not each.proved.done() for each in self._telling) > MAX_STRANGERS:
+        strangers = {each for each in self._strangers[is_far] if not each.proved.done()} | {link}
+        self._strangers[is_far] = strangers
+        if len(strangers) > MAX_STRANGERS:
             link.drop()
         return link
 

@@ -19,9 +19,9 @@ from redis.asyncio import Redis
 
 from caching.single_flight import Piece
 from gateway.flight_links import Failed, Link, Wish
-from gateway.flight_listener import Place
+from gateway.flight_listener import Elsewhere, Listener, Place
 from gateway.link_proof import NotProved, Proof
-from gateway.shared_flights import SharedFlights
+from gateway.shared_flights import MAX_STRANGERS, SharedFlights
 from gateway.turns import Turns
 from tests.gateway.doors import caller, until
 from tests.gateway.flying_process import COMMAND, Requests
@@ -89,10 +89,10 @@ async def _led(requests: Requests, times: int) -> bool:
     return requests.led == times
 
 
-async def _followed(requests: Requests) -> bool:
-    """Say whether a mirror has told its first piece."""
+async def _followed(requests: Requests, first: bytes = b"one") -> bool:
+    """Say whether a mirror has told this first piece."""
     flight = requests.flights.find(NAME)
-    return flight is not None and bool(flight.pieces)
+    return flight is not None and bool(flight.pieces) and flight.pieces[0].events == first
 
 
 async def test_a_hundred_streams_of_two_processes_are_one_flight(redis: Redis, sockets: Path) -> None:
@@ -133,7 +133,7 @@ async def test_of_a_process_that_dies_or_freezes_one_follower_takes_the_lead(
         new = here if here.led else third
         new.leading.add(Piece("content", b"two"))
         other = third if new is here else here
-        await until(lambda: _followed(other))
+        await until(lambda: _followed(other, b"two"))
         new.leading.land(None)
         assert await asyncio.gather(*running) == ["two"] * 20
         assert here.led + third.led == 1
@@ -181,6 +181,22 @@ async def _follows_over_tcp(elsewhere: Path, sockets: Path) -> None:
         assert here.led == 0
 
 
+async def test_a_process_that_ended_here_is_not_taken_for_one_of_another_host(sockets: Path) -> None:
+    ended, other = Listener(Place(sockets=sockets)), Listener(Place(sockets=sockets))
+    with tempfile.TemporaryDirectory(prefix="hearth-g-") as folder:
+        elsewhere = Listener(Place(sockets=Path(folder)))
+        for each in (ended, other, elsewhere):
+            await each.open(lambda *_: asyncio.Protocol())
+        address = ended.address
+        ended.close()
+        with pytest.raises(ConnectionRefusedError):
+            await other.connect(address, asyncio.Protocol)
+        with pytest.raises(Elsewhere):
+            await other.connect(elsewhere.address, asyncio.Protocol)
+        for each in (other, elsewhere):
+            each.close()
+
+
 async def test_a_leader_whose_followers_all_left_is_told(redis: Redis, sockets: Path) -> None:
     async with this(sockets) as leader, this(sockets) as here:
         led = asyncio.ensure_future(leader.one())
@@ -196,6 +212,32 @@ async def test_a_leader_whose_followers_all_left_is_told(redis: Redis, sockets: 
             await alone.wait()
         leader.leading.land(None)
         assert await led == "one"
+
+
+async def test_who_asks_elsewhere_just_after_an_answer_was_stored_is_told_it(redis: Redis, sockets: Path) -> None:
+    async with this(sockets) as leader, this(sockets) as here:
+        led = asyncio.ensure_future(leader.one())
+        await until(lambda: _led(leader, 1))
+        leader.leading.add(Piece("content", b"one"))
+        leader.leading.land(None, stays=True)
+        assert [*await asyncio.gather(led, here.one())] == ["one", "one"]
+        assert here.led == 0
+        await until(lambda: _empty(redis))
+
+
+async def test_strangers_from_elsewhere_keep_no_process_of_this_host_out(redis: Redis, sockets: Path) -> None:
+    async with this(sockets, host="127.0.0.1") as leader, this(sockets) as here:
+        led = asyncio.ensure_future(leader.one())
+        await until(lambda: _led(leader, 1))
+        leader.leading.add(Piece("content", b"one"))
+        host, _, port = leader.flights._listener.address.rpartition(" ")[2].partition(":")
+        strangers = [await asyncio.open_connection(host, int(port)) for _ in range(MAX_STRANGERS)]
+        running = asyncio.ensure_future(here.one())
+        await until(lambda: _followed(here))
+        for _, writer in strangers:
+            writer.close()
+        leader.leading.land(None)
+        assert [await led, await running] == ["one", "one"]
 
 
 async def test_without_redis_each_process_runs_its_own(sockets: Path) -> None:
