@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
 from redis.asyncio import Redis
 
+from caching import bypass
+from caching.bypass import Bypass
 from gateway import answers, cache_control, schemas
 from gateway.answers import Answer
 from gateway.cache_control import Wishes
 from gateway.wire.table import ENDPOINTS
+from hearth.env import ROOT
 from tenants import registry
 from tenants.ids import new_id
 from tenants.scopes import CacheTerms, Purges
@@ -78,6 +81,31 @@ def test_a_bypass_has_a_reason_and_names_what_would_change_it(
     told = dict(answers.told_of_forward(found))
     assert (found.bypass, found.writable, found.name is not None) == (reason, writable, writable or reason is None)
     assert told.get(b"x-cache-switch") == (switch.encode() if switch else None)
+
+
+def test_counts_of_tokens_are_kept_by_nothing_and_nothing_changes_that(served: Any) -> None:
+    call = schemas.parse(ENDPOINTS["/v1/tokenize"], orjson.dumps({"model": MODEL, "prompt": "x"}))
+    found = answers.of(doors.caller(), call, served, {"x-prediction-cache": "on"})
+    assert (found.bypass, found.name, found.writable) == ("endpoint", None, False)
+    assert answers.told_of_forward(found) == [(b"x-cache", b"bypass"), (b"x-cache-reason", b"endpoint")]
+
+
+def test_the_page_for_developers_names_each_reason_and_what_changes_it() -> None:
+    page = (ROOT / "docs" / "api.md").read_text()
+    table = page.partition("| `x-cache-reason` | why")[2].partition("\n\n")[0]
+    rows = [row.strip("| ").split(" | ") for row in table.splitlines()[2:]]
+    told = {name: row[-1].strip("`") for row in rows for name in row[0].replace("`", "").split(", ")}
+    assert told == {reason: bypass.SWITCHES.get(cast(Bypass, reason), "none") for reason in bypass.BYPASSES}
+
+
+def test_a_hit_tells_its_age_and_how_long_it_may_still_be_given() -> None:
+    who = replace(doors.caller(), cache=CacheTerms(ttl_seconds=500))
+    entry = entry_of(b"{}", stored_at=time.time() - 90.5, ttl_seconds=1000)
+    told = dict(answers.told_of_hit(who, entry))
+    assert told[b"age"] in {b"90", b"91"}
+    assert told[b"cache-status"] == b"hearth; hit; ttl=%d" % (500 - int(told[b"age"]))
+    early = dict(answers.told_of_hit(who, entry_of(b"{}", stored_at=time.time() + 90, ttl_seconds=100)))
+    assert (early[b"age"], early[b"cache-status"]) == (b"0", b"hearth; hit; ttl=100")
 
 
 @pytest.fixture
@@ -164,9 +192,10 @@ async def test_an_entry_is_not_given_once_it_is_purged_or_older_than_the_policy_
         assert not answers.may_be_given(answer, replace(who, cache=terms), MODEL, entry)
 
 
-@pytest.mark.parametrize("poison", ["altered", "another", "tenant"])
+@pytest.mark.parametrize("poison", ["altered", "cut", "another", "tenant"])
 async def test_an_entry_that_was_put_there_by_others_is_a_miss_and_nothing_else(gateway: Gateway, poison: str) -> None:
     other = {**HELLO, "seed": 1}
+    body = other if poison in {"altered", "cut"} else HELLO
     await gateway.ask(other)
     await gateway.ask(key=gateway.world.globex.secret)
     async with Redis.from_url(os.environ["REDIS_URL"]) as redis:
@@ -178,11 +207,11 @@ async def test_an_entry_that_was_put_there_by_others_is_a_miss_and_nothing_else(
         own, strangers = await redis.get(mine), await redis.get(theirs)
         assert isinstance(own, bytes)
         assert isinstance(strangers, bytes)
-        value = {"altered": own[:-1] + b"x", "another": own, "tenant": strangers}[poison]
-        await redis.set(_key(gateway, other if poison == "altered" else HELLO), value)
+        value = {"altered": own[:-1] + b"x", "cut": own[:-1], "another": own, "tenant": strangers}[poison]
+        await redis.set(_key(gateway, body), value)
     gateway.runtime.parts.shelf.forget()
     from_store = {"x-prediction-cache": "read"}  # or an identical request that has just ended would answer
-    got = await gateway.ask(other if poison == "altered" else HELLO, headers=from_store)
+    got = await gateway.ask(body, headers=from_store)
     assert (got.status, got.answer_headers["x-cache"], len(gateway.bodies())) == (200, "miss", 3)
 
 

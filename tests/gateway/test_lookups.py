@@ -78,6 +78,20 @@ async def test_each_look_is_counted_by_its_level_and_each_answer_by_whether_it_i
     await counted.becomes()
 
 
+async def test_a_long_answer_is_packed_in_redis_and_given_as_it_was(gateway: Gateway) -> None:
+    message = {"role": "assistant", "content": "again and " * 1000}
+    gateway.let_all_say(saying(answer(choices=[{"index": 0, "message": message, "finish_reason": "stop"}])))
+    counted = Counted()
+    first = await gateway.ask()
+    await counted.becomes(first_miss=1, redis_miss=1, stored=1)
+    gateway.runtime.parts.shelf.forget()
+    hit = await gateway.ask(headers=READ)
+    assert (hit.body, hit.answer_headers["x-cache"]) == (first.body, "hit")
+    async with Redis.from_url(os.environ["REDIS_URL"]) as redis:
+        [key] = [key async for key in redis.scan_iter("*:prediction:*")]
+        assert await redis.strlen(key) < len(first.body) / 5
+
+
 async def test_what_somebody_wrote_to_redis_is_counted_as_altered(gateway: Gateway) -> None:
     counted = Counted()
     await gateway.ask()
