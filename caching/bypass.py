@@ -32,8 +32,8 @@ def switch_of(reason: str) -> str | None:
 _STATEFUL = ("previous_response_id", "conversation", "container")
 #: What has a server look at the world: each time it may see something else.
 _LOOKING = ("web_search_options", "mcp_servers")
-#: Tools that the client runs itself: what they answer is in the next request's body.
-_CLIENTS_TOOLS = frozenset({"function", "custom"})
+#: Tools that the client runs itself: what they answer is in the next request's body. No set: a type may be a list.
+_CLIENTS_TOOLS = ("function", "custom")
 
 
 def of_body(body: Mapping[str, Any]) -> Literal["stateful", "tools"] | None:

@@ -62,6 +62,7 @@ CASES: list[tuple[CacheTerms, dict[str, Any], dict[str, str], str | None, bool, 
     (CacheTerms(), {**HELLO, "previous_response_id": "r"}, {}, "stateful", False, "field:previous_response_id"),
     (CacheTerms(), {**HELLO, "web_search_options": {}}, {}, "tools", False, "field:tools"),
     (CacheTerms(), {**HELLO, "tools": [{"type": "web_search"}]}, {}, "tools", False, "field:tools"),
+    (CacheTerms(), {**HELLO, "tools": [{"type": ["function"]}]}, {}, "tools", False, "field:tools"),
     (CacheTerms(), {**HELLO, "tools": [{"type": "function"}]}, {}, None, True, None),
 ]
 
