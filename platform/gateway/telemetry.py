@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from billing.records import End
 from gateway.exchange import Broken, Garbled, Silent, Unreached, UpstreamError
+from gateway.tallies import Spread, Spreads, Tallies, Tally
 
 #: Seconds: from an answer out of the prediction cache to a long generation.
 DURATIONS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -28,50 +29,42 @@ CacheLevel = Literal["first", "redis"]
 CacheLookup = Literal["hit", "miss", "stale", "altered"]
 CacheStore = Literal["stored", "quota", "write_rate", "too_large", "incomplete", "failed"]
 
-_REQUESTS = Counter(
+_REQUESTS = Tallies(
     "hearth_gateway_requests",
     "Requests that were answered, refusals included; model is empty until it is known.",
     ("endpoint", "model", "status"),
-    registry=None,
 )
-_ANSWERS = Counter("hearth_gateway_answers", "Metered answers, by how they ended.", ("model", "state"), registry=None)
-_DURATION = Histogram(
+_ANSWERS = Tallies("hearth_gateway_answers", "Metered answers, by how they ended.", ("model", "state"))
+_DURATION = Spreads(
     "hearth_gateway_request_duration_seconds",
     "From the arrival of a metered request to its last byte.",
     ("endpoint", "model"),
-    buckets=DURATIONS,
-    registry=None,
+    bounds=DURATIONS,
 )
-_FIRST_TOKEN = Histogram(
+_FIRST_TOKEN = Spreads(
     "hearth_gateway_time_to_first_token_seconds",
     "From the arrival of a streamed request to its first token, without answers from the prediction cache.",
     ("model",),
-    buckets=FIRST_TOKENS,
-    registry=None,
+    bounds=FIRST_TOKENS,
 )
-_TOKENS = Counter(
-    "hearth_gateway_tokens", "Tokens of metered answers, in disjoint classes.", ("model", "kind"), registry=None
-)
-_CACHE = Counter(
+_TOKENS = Tallies("hearth_gateway_tokens", "Tokens of metered answers, in disjoint classes.", ("model", "kind"))
+_CACHE = Tallies(
     "hearth_gateway_cache_results",
     "What the prediction cache had for metered requests.",
     ("result", "reason"),
-    registry=None,
 )
-_CACHE_LOOKUPS = Counter(
+_CACHE_LOOKUPS = Tallies(
     "hearth_gateway_cache_lookups",
     "Looks for a stored answer, by where and what came of it.",
     ("level", "outcome"),
-    registry=None,
 )
-_CACHE_STORES = Counter(
-    "hearth_gateway_cache_stores", "Answers that were to be stored, by what came of it.", ("outcome",), registry=None
+_CACHE_STORES = Tallies(
+    "hearth_gateway_cache_stores", "Answers that were to be stored, by what came of it.", ("outcome",)
 )
-_CACHE_EVICTIONS = Counter(
+_CACHE_EVICTIONS = Tallies(
     "hearth_gateway_cache_evictions",
     "Stored answers that made room for others.",
     ("level",),
-    registry=None,
 )
 CACHE_FIRST_LEVEL_BYTES = Gauge(
     "hearth_gateway_cache_first_level_bytes", "What a process has at hand of stored answers.", registry=None
@@ -146,7 +139,7 @@ METRICS = (
 
 def answered(endpoint: str, model: str, status: int) -> None:
     """Count a request whose answer begins now, or that was refused."""
-    _requests(endpoint, model, status // 100).inc()
+    _requests(endpoint, model, status // 100).add()
 
 
 def ended(endpoint: str, model: str, end: End) -> None:
@@ -156,29 +149,29 @@ def ended(endpoint: str, model: str, end: End) -> None:
     if end.ttft_ms is not None:
         series.first_token.observe(end.ttft_ms / 1000)
     if end.prompt_tokens:
-        series.prompt_tokens.inc(end.prompt_tokens)
+        series.prompt_tokens.add(end.prompt_tokens)
     if end.cached_prompt_tokens:
-        series.cached_prompt_tokens.inc(end.cached_prompt_tokens)
+        series.cached_prompt_tokens.add(end.cached_prompt_tokens)
     if end.completion_tokens:
-        series.completion_tokens.inc(end.completion_tokens)
-    _answers(model, end.state).inc()
-    _cache_results(end.cache_result, end.cache_reason).inc()
+        series.completion_tokens.add(end.completion_tokens)
+    _ANSWERS.of(model, end.state).add()
+    _CACHE.of(end.cache_result, end.cache_reason).add()
 
 
 def cache_looked_up(level: CacheLevel, outcome: CacheLookup) -> None:
     """Count a look for a stored answer."""
-    _cache_lookups(level, outcome).inc()
+    _CACHE_LOOKUPS.of(level, outcome).add()
 
 
 def cache_stored(outcome: CacheStore) -> None:
     """Count an answer that was to be stored."""
-    _cache_stores(outcome).inc()
+    _CACHE_STORES.of(outcome).add()
 
 
 def cache_evicted(level: CacheLevel, entries: int) -> None:
     """Count stored answers that made room for others."""
     if entries:
-        _cache_evictions(level).inc(entries)
+        _CACHE_EVICTIONS.of(level).add(entries)
 
 
 def limit_refused(reason: str) -> None:
@@ -200,34 +193,27 @@ def retried(model: str) -> None:
 class _Series:
     """What is kept of one endpoint and model."""
 
-    duration: Histogram
-    first_token: Histogram
-    prompt_tokens: Counter
-    cached_prompt_tokens: Counter
-    completion_tokens: Counter
+    duration: Spread
+    first_token: Spread
+    prompt_tokens: Tally
+    cached_prompt_tokens: Tally
+    completion_tokens: Tally
 
 
 @cache
 def _series(endpoint: str, model: str) -> _Series:
     return _Series(
-        duration=_DURATION.labels(endpoint, model),
-        first_token=_FIRST_TOKEN.labels(model),
-        prompt_tokens=_TOKENS.labels(model, "prompt"),
-        cached_prompt_tokens=_TOKENS.labels(model, "cached_prompt"),
-        completion_tokens=_TOKENS.labels(model, "completion"),
+        duration=_DURATION.of(endpoint, model),
+        first_token=_FIRST_TOKEN.of(model),
+        prompt_tokens=_TOKENS.of(model, "prompt"),
+        cached_prompt_tokens=_TOKENS.of(model, "cached_prompt"),
+        completion_tokens=_TOKENS.of(model, "completion"),
     )
 
 
-_answers = cache(_ANSWERS.labels)
-_cache_results = cache(_CACHE.labels)
-_cache_lookups = cache(_CACHE_LOOKUPS.labels)
-_cache_stores = cache(_CACHE_STORES.labels)
-_cache_evictions = cache(_CACHE_EVICTIONS.labels)
-
-
 @cache
-def _requests(endpoint: str, model: str, hundreds: int) -> Counter:
-    return _REQUESTS.labels(endpoint, model, f"{hundreds}xx")
+def _requests(endpoint: str, model: str, hundreds: int) -> Tally:
+    return _REQUESTS.of(endpoint, model, f"{hundreds}xx")
 
 
 def _reason(failure: UpstreamError) -> str:

@@ -108,4 +108,4 @@ def test_the_feed_has_no_age_before_its_first_view() -> None:
 
 def test_no_label_can_name_a_tenant() -> None:
     names = {label for metric in telemetry.METRICS for label in metric._labelnames}
-    assert names == {"endpoint", "model", "status", "state", "kind", "result", "reason", "outcome"}
+    assert names == {"endpoint", "model", "status", "state", "kind", "result", "reason", "outcome", "level"}
