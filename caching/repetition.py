@@ -10,8 +10,8 @@ import orjson
 from caching.errors import NotReplayable
 
 SEPARATOR = b"\n\n"
-#: What names a run and says nothing of its answer.
-_NAMES = frozenset({"id", "created", "created_at", "system_fingerprint", "usage"})
+#: What names a run, or one of its parts, and says nothing of its answer.
+_NAMES = frozenset({"id", "item_id", "call_id", "created", "created_at", "system_fingerprint", "usage"})
 
 
 class Repetition:
