@@ -115,7 +115,12 @@ def redis_key(caller: Caller, room: str, name: str = "") -> str:
 
 def tenant_key(tenant_id: TenantId, room: str, name: str = "") -> str:
     """Return the same where nobody calls: of a tenant alone."""
-    return f"hearth:{{{tenant_id}}}:{room}:{name}"
+    return f"{_beginning(tenant_id)}{room}:{name}"
+
+
+@lru_cache(maxsize=4096)
+def _beginning(tenant_id: UUID) -> str:
+    return f"hearth:{{{tenant_id}}}:"
 
 
 @lru_cache(maxsize=4096)

@@ -173,25 +173,23 @@ class Pipeline:
 
 
 async def _answered(work: Awaitable[Outgoing], trace: Trace, endpoint: str) -> Outgoing:
-    """Return what ``work`` answers, and count it."""
+    """Return what ``work`` answers, an error as an answer, and count it.
+
+    What nobody foresaw is logged and told as such.
+    """
     status = CLIENT_GONE
     try:
-        outgoing = await _told(work, trace)
+        try:
+            outgoing = await work
+        except GatewayError as error:
+            outgoing = refused(error, trace)
+        except Exception:
+            log.exception("request %s failed", trace.request_id)
+            outgoing = refused(internal_error(), trace)
         status = outgoing.status
         return outgoing
     finally:
         telemetry.answered(endpoint, trace.model, status)
-
-
-async def _told(work: Awaitable[Outgoing], trace: Trace) -> Outgoing:
-    """Return what ``work`` answers, an error as an answer; what nobody foresaw is logged and told as such."""
-    try:
-        return await work
-    except GatewayError as error:
-        return refused(error, trace)
-    except Exception:
-        log.exception("request %s failed", trace.request_id)
-        return refused(internal_error(), trace)
 
 
 def _deferral(caller: Caller, model: ServedModel, trace: Trace) -> Demand:

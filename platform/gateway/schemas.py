@@ -26,6 +26,7 @@ STRIPPED = (
     "vllm_xargs",
     "stream_interval",
 )
+_STRIPPED = frozenset(STRIPPED)
 
 #: What orjson writes; it reads up to 1024, and whatever cannot be written cannot be sent on.
 MAX_DEPTH = 254
@@ -58,17 +59,18 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 def parse(wire: Wire, raw: bytes) -> Call:
     """Return the checked request. Raises BadRequest naming the field, what was found and what is allowed."""
     body = _read(raw)
-    for name, check in wire.checks.items():
-        if body.get(name) is not None:
-            check(name, body[name])
+    for name, value in body.items():
+        if value is not None and (check := wire.checks.get(name)) is not None:
+            check(name, value)
     model = body.get("model")
     if not model:
         raise BadRequest("Name the model: 'model' is missing.", "missing_field", "model")
     for name in wire.required:
         if body.get(name) is None:
             raise BadRequest(f"'{name}' is missing.", "missing_field", name)
-    for name in STRIPPED:
-        body.pop(name, None)
+    if not _STRIPPED.isdisjoint(body):
+        for name in STRIPPED:
+            body.pop(name, None)
     wire.prepare(body)
     choices = wire.choices(body)
     if choices > MAX_CHOICES:

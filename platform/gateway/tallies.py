@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 
 class Tally:
@@ -60,7 +59,7 @@ class Spread:
     __slots__ = ("_bounds", "_counts", "_sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = bounds
+        self._bounds = tuple(bounds)
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
 
@@ -73,9 +72,9 @@ class Spread:
         """Return how many are within each bound, the last of which is infinite, and their sum."""
         counts, within = list(self._counts), 0
         buckets: list[tuple[str, float]] = []
-        for bound, count in zip([*self._bounds, float("inf")], counts, strict=True):
+        for bound, count in zip([*map(str, self._bounds), "+Inf"], counts, strict=True):
             within += count
-            buckets.append((floatToGoString(bound), within))
+            buckets.append((bound, within))
         return buckets, self._sum
 
 

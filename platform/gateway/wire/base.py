@@ -108,7 +108,11 @@ class Wire:
 
     def max_new_tokens(self, body: Mapping[str, Any]) -> int | None:
         """Return the tokens that may be written for each choice; None leaves it to the model's context."""
-        return next((body[name] for name in self.limits if body.get(name) is not None), None)
+        for name in self.limits:
+            value: int | None = body.get(name)
+            if value is not None:
+                return value
+        return None
 
     def tells_usage(self, body: Mapping[str, Any]) -> bool:
         """Say whether the client asked for the events of kind ``usage``."""
