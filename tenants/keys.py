@@ -9,7 +9,6 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connection, transaction
-from django.db.models import Q
 from django.utils import timezone
 
 from tenants import audit, epoch, networks, secret_format
@@ -35,6 +34,17 @@ _LINEAGES = """
         SELECT line.heir, old.id, old.rotated_from_id FROM tenants_apikey AS old
         JOIN line ON old.id = line.rotated_from_id
     ) SELECT heir, id FROM line
+"""
+
+
+_NOTE_USED = """
+    WITH due AS (
+        SELECT key.id, used.moment FROM tenants_apikey AS key
+        JOIN unnest(%s::uuid[], %s::timestamptz[]) AS used (id, moment) ON used.id = key.id
+        WHERE key.last_used_at IS NULL OR key.last_used_at < used.moment - make_interval(secs => %s)
+        ORDER BY key.id FOR UPDATE OF key
+    )
+    UPDATE tenants_apikey AS key SET last_used_at = due.moment FROM due WHERE key.id = due.id
 """
 
 
@@ -195,12 +205,8 @@ def note_used(moments: Mapping[UUID, datetime]) -> None:
     """
     if not moments:
         return
-    due = Q(last_used_at=None) | Q(last_used_at__lt=max(moments.values()) - USED_EVERY)
-    with transaction.atomic():
-        stale = ApiKey.objects.select_for_update().filter(due, id__in=moments).order_by("id")
-        for key in stale:
-            if is_due(key, moments[key.id]):
-                ApiKey.objects.filter(id=key.id).update(last_used_at=moments[key.id])
+    with connection.cursor() as cursor:
+        cursor.execute(_NOTE_USED, [list(moments), list(moments.values()), USED_EVERY.total_seconds()])
 
 
 def is_due(key: ApiKey, moment: datetime) -> bool:

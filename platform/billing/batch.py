@@ -7,33 +7,36 @@ really inserted count.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import msgspec
-from django.db import connection, transaction
+from django.db import transaction
 from django.utils import timezone
 
-from billing import ledger, prices, rollups, spending
+from billing import bulk, ledger, prices, rollups, spending
 from billing.models import UsageRecord, WalOffset
-from billing.usage import COLUMNS, UsageRow, bucket_of, moment_of, rated
+from billing.rating import Price
+from billing.rollups import Buckets
+from billing.usage import COLUMNS, NUMBER, UsageRow, buckets, moment_of, rated
 from tenants import keys
 
 #: Rows of one transaction of :func:`rate_unrated`.
 PAGE_ROWS = 500
 _CHARGED = ("price_version_id", "currency", "amount_pico", "saved_prediction_pico", "saved_prefix_pico")
+#: How many are new, and which, where that is not all of them.
 _INSERT = f"""
-    INSERT INTO billing_usagerecord ({", ".join(COLUMNS)})
-    SELECT {", ".join(COLUMNS)} FROM json_populate_recordset(NULL::billing_usagerecord, %s)
-    ON CONFLICT (id) DO NOTHING RETURNING id
+    WITH new AS (
+        INSERT INTO billing_usagerecord ({", ".join(COLUMNS)})
+        SELECT {", ".join(COLUMNS)} FROM json_populate_recordset(NULL::billing_usagerecord, %s)
+        ON CONFLICT (id) DO NOTHING RETURNING id
+    ) SELECT count(*), CASE WHEN count(*) < %s THEN array_agg(id) END FROM new
 """
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Position:
+class Position(msgspec.Struct, frozen=True, order=True):
     """How far a writer's log is stored: up to ``offset`` bytes into its segment ``number``."""
 
     number: int
@@ -46,11 +49,12 @@ def store(rows: Sequence[UsageRow], positions: dict[UUID, Position], *, node: st
         prices.exclude_changes()
         spending.exclude_counting()
         new = _insert(_rated(rows))
-        _post(new)
-        spending.add(new)
-        rollups.add([row for row in new if row.purpose == UsageRecord.Purpose.TENANT])
+        of_tenants = buckets(new)
+        _post(of_tenants)
+        spending.add(of_tenants)
+        rollups.add(of_tenants)
         _move(positions, node)
-        keys.note_used(_used(new))
+        keys.note_used(_used(of_tenants))
     return len(new)
 
 
@@ -65,21 +69,22 @@ def rate_unrated() -> int:
             page = [_row(record) for record in waiting.order_by("id")[:PAGE_ROWS]]
             new = [row for row in _rated(page) if row.amount_pico is not None]
             UsageRecord.objects.bulk_update([UsageRecord(**_charge(row)) for row in new], _CHARGED)
-            _post(new)
-            spending.add(new)
-            rollups.add_money(row for row in new if row.purpose == UsageRecord.Purpose.TENANT)
+            of_tenants = buckets(new)
+            _post(of_tenants)
+            spending.add(of_tenants)
+            rollups.add_money(of_tenants)
         total += len(new)
         if len(page) < PAGE_ROWS:
             return total
         after = page[-1].id
 
 
-def _used(rows: Iterable[UsageRow]) -> dict[UUID, datetime]:
+def _used(of_tenants: Buckets) -> dict[UUID, datetime]:
     """Return when each key was last used."""
     used: dict[UUID, datetime] = {}
-    for row in rows:
-        if row.purpose == UsageRecord.Purpose.TENANT:
-            used[row.key_id] = max(row.finished_at, used.get(row.key_id, row.finished_at))
+    for bucket, rows in of_tenants.items():
+        last = max(row.finished_at for row in rows)
+        used[bucket.key_id] = max(last, used.get(bucket.key_id, last))
     return used
 
 
@@ -87,32 +92,48 @@ def _insert(rows: Sequence[UsageRow]) -> list[UsageRow]:
     """Insert the rows and return those that were not there."""
     if not rows:
         return []
-    with connection.cursor() as cursor:
-        cursor.execute(_INSERT, [msgspec.json.encode(rows).decode()])
-        new = {identity for (identity,) in cursor.fetchall()}
-    return [row for row in {row.id: row for row in rows}.values() if row.id in new]
+    once = {row.id.int: row for row in rows}
+    [(count, some)] = bulk.execute(_INSERT, list(once.values()), len(once))
+    return list(once.values()) if count == len(once) else [once[identity.int] for identity in some or ()]
 
 
 def _rated(rows: Sequence[UsageRow]) -> list[UsageRow]:
-    if not rows:
+    groups: dict[tuple[int, str], list[UsageRow]] = {}
+    for row in rows:
+        groups.setdefault((row.tenant_id.int, row.model_name), []).append(row)
+    if not groups:
         return []
-    table = prices.table_for({row.tenant_id for row in rows}, {row.model_name for row in rows})
+    table = prices.table_for({group[0].tenant_id for group in groups.values()}, {model for _, model in groups})
     now = timezone.now()
-    return [rated(row, table.charged(row.tenant_id, row.model_name, moment_of(row.id), now)) for row in rows]
+    return [each for group in groups.values() for each in _rated_alike(group, table, now)]
 
 
-def _post(rows: Iterable[UsageRow]) -> None:
+def _rated_alike(group: Sequence[UsageRow], table: prices.PriceTable, now: datetime) -> list[UsageRow]:
+    """Rate rows of one tenant and model. A price that was replaced never comes back: one at both ends is between."""
+    tenant_id, model_name = group[0].tenant_id, group[0].model_name
+
+    def price(identity: int) -> Price | None:
+        return table.charged(tenant_id, model_name, moment_of(UUID(int=identity)), now)
+
+    numbers = [row.id.int for row in group]
+    first, last = price(min(numbers)), price(max(numbers))
+    return [rated(row, first if first is last else price(row.id.int)) for row in group]
+
+
+def _post(of_tenants: Buckets) -> None:
     """Post what tenants owe: one transaction for each tenant, currency and quarter of an hour."""
     groups: dict[tuple[UUID, str, datetime], list[UsageRow]] = {}
-    for row in rows:
-        if row.purpose == UsageRecord.Purpose.TENANT and row.amount_pico:
-            groups.setdefault((row.tenant_id, row.currency, bucket_of(row.id)), []).append(row)
+    for bucket, rows in of_tenants.items():
+        charged = [row for row in rows if row.amount_pico]
+        for currency in sorted({row.currency for row in charged}):
+            group = groups.setdefault((bucket.tenant_id, currency, bucket.starts_at), [])
+            group += [row for row in charged if row.currency == currency]
     ledger.post(
         ledger.Posting(
             tenant_id=tenant_id,
             currency=currency,
             amount_pico=sum(row.amount_pico or 0 for row in group),
-            usage_ids=tuple(sorted(row.id for row in group)),
+            usage_ids=tuple(sorted((row.id for row in group), key=NUMBER)),
         )
         for (tenant_id, currency, _), group in groups.items()
     )

@@ -13,10 +13,10 @@ it is at that instant. It runs under the lock that keeps batches from being stor
 what is stored stands still; requests may come, grow and end before or after the script, and what they do adds up.
 
 A round comes after the log was read to its end. The log then says which requests of this host began and have not
-ended: under a hard budget a START is written before it waits for anything, and again with each extension. Those that Redis lost
-are held again before their counter exists, and until a counter exists nothing is admitted. What this host's log cannot
-say - what requests of other hosts hold, for the half second until their own keeper has told, and what a stream was
-granted just now - is taken off as soon as its row is stored.
+ended: under a hard budget a START is written before it waits for anything, and again with each extension. Those that
+Redis lost are held again before their counter exists, and until a counter exists nothing is admitted. What this host's
+log cannot say - what requests of other hosts hold, for the half second until their own keeper has told, and what a
+stream was granted just now - is taken off as soon as its row is stored.
 """
 
 from __future__ import annotations

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
-import msgspec
-from django.db import connection
 from django.db.models import Sum
 
+from billing import bulk
 from billing.models import LedgerAccount, LedgerEntry, LedgerTransaction
+from billing.usage import NUMBER
 from tenants.ids import TenantId, new_id
 
 USAGE = "usage"
@@ -32,7 +32,7 @@ class Posting:
     @property
     def source(self) -> str:
         """Name the posting. A request is posted once, so its lowest id names it for ever."""
-        return f"{USAGE}:{min(self.usage_ids)}"
+        return f"{USAGE}:{min(self.usage_ids, key=NUMBER)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,11 +116,9 @@ def _insert(table: str, documents: list[dict[str, object]]) -> None:
     With the ORM instead, a row of 400 tenants' traffic costs the drain 60 µs of its core and not 35.
     """
     columns = ", ".join(documents[0])
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"INSERT INTO {table} ({columns}) SELECT {columns} FROM json_populate_recordset(NULL::{table}, %s)",
-            [msgspec.json.encode(documents).decode()],
-        )
+    bulk.execute(
+        f"INSERT INTO {table} ({columns}) SELECT {columns} FROM json_populate_recordset(NULL::{table}, %s)", documents
+    )
 
 
 def _accounts(owners: Iterable[tuple[UUID, str]]) -> dict[tuple[UUID, str, str], UUID]:

@@ -6,16 +6,14 @@ Canaries, retries and pre-warming have usage rows but are in no roll-up and no l
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
-import msgspec
-from django.db import connection
+from billing import bulk
+from billing.usage import Bucket, UsageRow
 
-from billing.usage import UsageRow, bucket_of
-
-Key = tuple[datetime, UUID, UUID, UUID, str]
+Buckets = Mapping[Bucket, Sequence[UsageRow]]
 
 #: What is added to a bucket, in the order of the columns.
 SUMS = (
@@ -36,7 +34,7 @@ SUMS = (
 )
 ERROR_STATES = frozenset({"engine_error", "interrupted"})
 FIRST_ERROR_STATUS = 400
-_KEYS = ("starts_at", "tenant_id", "project_id", "key_id", "model_name")
+_KEYS = Bucket._fields
 _COLUMNS = ", ".join((*_KEYS, *SUMS))
 _ADD = f"""
     INSERT INTO billing_usagerollup ({_COLUMNS})
@@ -52,15 +50,19 @@ _ADD_BYPASSES = """
 """
 
 
-def add(rows: Sequence[UsageRow]) -> None:
+def add(buckets: Buckets) -> None:
     """Add new rows to their buckets."""
-    _upsert((_key(row), _counts(row) + _money(row)) for row in rows)
-    _add_bypasses(Counter((bucket_of(row.id), row.tenant_id, row.cache_reason) for row in rows if _bypassed(row)))
+    _upsert(buckets, _figures)
+    counts: Counter[tuple[datetime, UUID, str]] = Counter()
+    for bucket, rows in buckets.items():
+        for reason, requests in Counter(row.cache_reason for row in rows if _bypassed(row)).items():
+            counts[bucket.starts_at, bucket.tenant_id, reason] += requests
+    _add_bypasses(counts)
 
 
-def add_money(rows: Iterable[UsageRow]) -> None:
+def add_money(buckets: Buckets) -> None:
     """Add to their buckets only the money of rows that were counted before they had a price."""
-    _upsert((_key(row), (0,) * (len(SUMS) - 3) + _money(row)) for row in rows)
+    _upsert(buckets, lambda row: (0,) * (len(SUMS) - 3) + _money(row))
 
 
 def is_error(state: str, http_status: int) -> bool:
@@ -68,43 +70,35 @@ def is_error(state: str, http_status: int) -> bool:
     return state in ERROR_STATES or http_status >= FIRST_ERROR_STATUS
 
 
-def _upsert(parts: Iterable[tuple[Key, tuple[int, ...]]]) -> None:
-    """Add the parts up and write each bucket once, sorted: two drains then never wait for each other in a ring."""
-    groups: dict[Key, list[tuple[int, ...]]] = {}
-    for key, values in parts:
-        groups.setdefault(key, []).append(values)
-    if not groups:
+def _upsert(buckets: Buckets, figures: Callable[[UsageRow], tuple[int, ...]]) -> None:
+    """Add the figures of the rows up and write each bucket once."""
+    if not buckets:
         return
     # Numbers as text: money may outgrow what JSON writers take for an integer.
     documents = [
-        dict(zip((*_KEYS, *SUMS), (*key, *(str(sum(column)) for column in zip(*group, strict=True))), strict=True))
-        for key, group in sorted(groups.items())
+        {**bucket._asdict(), **dict(zip(SUMS, map(str, map(sum, zip(*map(figures, rows), strict=True))), strict=True))}
+        for bucket, rows in buckets.items()
     ]
-    with connection.cursor() as cursor:
-        cursor.execute(_ADD, [msgspec.json.encode(documents).decode()])
+    bulk.execute(_ADD, documents)
 
 
 def _add_bypasses(counts: Mapping[tuple[datetime, UUID, str], int]) -> None:
-    """Count them by reason, sorted as above."""
+    """Count them by reason, in one order everywhere."""
     if not counts:
         return
     documents = [
         {"starts_at": starts_at, "tenant_id": tenant_id, "reason": reason, "requests": requests}
         for (starts_at, tenant_id, reason), requests in sorted(counts.items())
     ]
-    with connection.cursor() as cursor:
-        cursor.execute(_ADD_BYPASSES, [msgspec.json.encode(documents).decode()])
+    bulk.execute(_ADD_BYPASSES, documents)
 
 
 def _bypassed(row: UsageRow) -> bool:
     return row.cache_result == "bypass"
 
 
-def _key(row: UsageRow) -> Key:
-    return bucket_of(row.id), row.tenant_id, row.project_id, row.key_id, row.model_name
-
-
-def _counts(row: UsageRow) -> tuple[int, ...]:
+def _figures(row: UsageRow) -> tuple[int, ...]:
+    """Return what a row adds to its bucket, in the order of SUMS."""
     return (
         1,
         int(is_error(row.state, row.http_status)),
@@ -116,6 +110,7 @@ def _counts(row: UsageRow) -> tuple[int, ...]:
         row.cached_prompt_tokens,
         row.completion_tokens,
         *(_avoided(row) if row.state == "complete" else (0, 0)),
+        *_money(row),
     )
 
 

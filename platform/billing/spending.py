@@ -15,12 +15,12 @@ from functools import lru_cache
 from typing import cast
 from uuid import UUID
 
-import msgspec
 from django.db import connection, transaction
 from django.db.models import Q, QuerySet, Sum
 
+from billing import bulk
 from billing.models import BudgetAlert, BudgetWindow, UsageRecord, UsageRollup
-from billing.usage import UsageRow, bucket_of
+from billing.usage import Bucket, UsageRow
 from tenants import audit, keys, periods
 from tenants.audit import SYSTEM
 from tenants.ids import first_id_at
@@ -130,28 +130,27 @@ def _bound(budget: Budget, lines: Mapping[UUID, frozenset[UUID]]) -> Bound:
     )
 
 
-def add(rows: Iterable[UsageRow]) -> None:
+def add(buckets: Mapping[Bucket, Sequence[UsageRow]]) -> None:
     """Add new charges to their budgets, in the transaction that stores them and after :func:`exclude_counting`."""
-    charged = [row for row in rows if row.purpose == UsageRecord.Purpose.TENANT and row.amount_pico]
+    charged = {bucket: pico for bucket, rows in buckets.items() if (pico := sum(row.amount_pico or 0 for row in rows))}
     if not charged:
         return
     of_tenant: dict[UUID, list[Bound]] = {}
-    for each in bounds({row.tenant_id for row in charged}):
+    for each in bounds({bucket.tenant_id for bucket in charged}):
         of_tenant.setdefault(each.tenant_id, []).append(each)
     sums: dict[tuple[UUID, int], int] = {}
-    for row in charged:
-        for each in of_tenant.get(row.tenant_id, ()):
-            if each.covers(row.project_id, row.key_id, row.model_name):
-                key = (each.id, each.window(bucket_of(row.id)).start)
-                sums[key] = sums.get(key, 0) + (row.amount_pico or 0)
+    for bucket, pico in charged.items():
+        for each in of_tenant.get(bucket.tenant_id, ()):
+            if each.covers(bucket.project_id, bucket.key_id, bucket.model_name):
+                key = (each.id, each.window(bucket.starts_at).start)
+                sums[key] = sums.get(key, 0) + pico
     if not sums:
         return
     documents = [
         {"budget_id": budget_id, "starts_at": _time(start), "spent_pico": str(pico)}
         for (budget_id, start), pico in sums.items()
     ]
-    with connection.cursor() as cursor:
-        cursor.execute(_ADD, [msgspec.json.encode(documents).decode()])
+    bulk.execute(_ADD, documents)
 
 
 def open_windows(windows: Sequence[tuple[Bound, Window]]) -> None:

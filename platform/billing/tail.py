@@ -13,7 +13,6 @@ from billing.records import End, Progress, Record, Start
 from billing.usage import UsageRow
 from billing.wal_format import Segment
 from billing.wal_reader import Damage, read
-from tenants.ids import RequestId
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +39,8 @@ class Tail:
         #: The writer is dead and everything it wrote was read.
         self.finished = False
         self.damaged: set[int] = set()
-        self._open: dict[RequestId, _Open] = {}
+        #: By the number of the request's id, which takes a tenth of the time to hash.
+        self._open: dict[int, _Open] = {}
 
     def read(self, segments: Sequence[Segment], *, alive: bool, limit: int) -> list[UsageRow]:
         """Return up to ``limit`` further rows; of a dead writer's last, all requests it left open as well.
@@ -60,8 +60,8 @@ class Tail:
                     self._report(segment, item)
                 elif (row := self._take(item.record)) is not None:
                     rows.append(row)
-                if len(rows) >= limit:
-                    return rows
+                    if len(rows) >= limit:
+                        return rows
         if not alive:
             rows += [usage.interrupted(left.start, left.progress) for left in self._open.values()]
             self._open.clear()
@@ -81,20 +81,20 @@ class Tail:
 
     def _take(self, record: Record) -> UsageRow | None:
         match record:
-            case Start(request_id=request_id) if request_id.version != 7:
+            case Start(request_id=request_id) if not _is_version_7(request_id.int):
                 logger.error("log of %s: request id %s is no UUIDv7, its usage is lost", self.writer_id, request_id)
-            case Start():
-                before = self._open.get(record.request_id)
-                self._open[record.request_id] = _Open(record, self.at.number, before.progress if before else None)
+            case Start(request_id=request_id):
+                before = self._open.get(request_id.int)
+                self._open[request_id.int] = _Open(record, self.at.number, before.progress if before else None)
             case Progress():
-                if (left := self._open.get(record.request_id)) is not None:
+                if (left := self._open.get(record.request_id.int)) is not None:
                     left.progress = record
             case End():
                 return self._end(record)
         return None
 
     def _end(self, end: End) -> UsageRow | None:
-        left = self._open.pop(end.request_id, None)
+        left = self._open.pop(end.request_id.int, None)
         if self.at <= self.stored:
             return None
         if left is None:
@@ -108,3 +108,8 @@ class Tail:
             return
         self.damaged.add(segment.number)
         logger.error("%s is damaged from byte %d to %d: %s", segment.path, damage.begin, damage.end, damage.problem)
+
+
+def _is_version_7(number: int) -> bool:
+    """Say whether it is a UUIDv7's, as RFC 9562 lays it out."""
+    return (number >> 76) & 0xF == 7 and (number >> 62) & 3 == 2

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import lru_cache
+from operator import attrgetter
+from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -57,11 +60,43 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 COLUMNS = UsageRow.__struct_fields__
+#: Of an id: to hash and compare an UUID itself takes ten times as long.
+NUMBER = attrgetter("int")
+_TENANT: str = UsageRecord.Purpose.TENANT.value
 _LENGTHS = {
     field.name: field.max_length
     for field in UsageRecord._meta.concrete_fields
     if field.name in {"endpoint", "model_name", "cache_reason", "route_reason", "client_request_id"}
 }
+
+
+class Bucket(NamedTuple):
+    """What a roll-up sums: a quarter of an hour of one key and one model."""
+
+    starts_at: datetime
+    tenant_id: UUID
+    project_id: UUID
+    key_id: UUID
+    model_name: str
+
+
+def buckets(rows: Iterable[UsageRow]) -> dict[Bucket, list[UsageRow]]:
+    """Return what tenants asked for by bucket, sorted: whoever writes the buckets in this order waits in no ring."""
+    groups: dict[tuple[int, int, int, int, str], list[UsageRow]] = {}
+    for row in rows:
+        if row.purpose == _TENANT:
+            number = (row.id.int >> 80) // (1000 * BUCKET_SECONDS)
+            key = (number, row.tenant_id.int, row.project_id.int, row.key_id.int, row.model_name)
+            groups.setdefault(key, []).append(row)
+    return {_bucket(number, group[0]): group for (number, *_), group in sorted(groups.items(), key=_first)}
+
+
+def _first(item: tuple[tuple[int, int, int, int, str], list[UsageRow]]) -> tuple[int, int, int, int, str]:
+    return item[0]
+
+
+def _bucket(number: int, row: UsageRow) -> Bucket:
+    return Bucket(_begin_of(number), row.tenant_id, row.project_id, row.key_id, row.model_name)
 
 
 def moment_of(request_id: UUID) -> datetime:
@@ -159,6 +194,7 @@ def rated(row: UsageRow, price: Price | None) -> UsageRow:
     )
 
 
+@lru_cache(maxsize=4096)
 def _text(column: str, value: str) -> str:
     """Fit what a client may have chosen into its column: PostgreSQL knows no NUL, and refuses what is too long."""
     return value.replace("\0", "")[: _LENGTHS[column]]

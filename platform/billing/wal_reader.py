@@ -23,8 +23,7 @@ from billing.wal_format import FRAME, HEADER, MAX_PAYLOAD_BYTES, Segment, is_hea
 READ_BYTES = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(msgspec.Struct, frozen=True):
     """A record and the offset right behind its frame."""
 
     record: Record
