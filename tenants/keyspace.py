@@ -19,6 +19,8 @@ from tenants.snapshot import Caller
 
 SALT_FORMAT = b"hearth-cache-salt-1"
 
+Mac = hmac.HMAC | hashlib.blake2b
+
 
 def scope_of(caller: Caller) -> tuple[str, UUID]:
     """Return who shares this caller's answers and warm prefixes: (kind, id) of its tenant, project or key."""
@@ -64,7 +66,7 @@ def prediction_mac(caller: Caller, *parts: bytes) -> bytes:
 def value_mac(name: bytes, value: bytes) -> bytes:
     """Return the 32-byte seal of a stored value: whoever can write to Redis still cannot forge an answer."""
     secret = settings.SECRETS.cache_mac
-    return _mixed(_keyed(secret.value), (b"value", name, value))
+    return _mixed(_quickly_keyed(secret.value), (b"value", name, value))
 
 
 def idempotency_name(caller: Caller, path: str, text: str) -> bytes:
@@ -144,22 +146,28 @@ def _keyed(secret: bytes) -> hmac.HMAC:
     return hmac.new(secret, digestmod=hashlib.sha256)
 
 
+@lru_cache(maxsize=64)
+def _quickly_keyed(secret: bytes) -> hashlib.blake2b:
+    """Return a MAC for what each request needs: keyed BLAKE2b (RFC 7693) takes half as long as an HMAC of 1 KB."""
+    return hashlib.blake2b(key=hashlib.sha256(secret).digest(), digest_size=32)
+
+
 @lru_cache(maxsize=4096)
-def _begun(secret: bytes, room: str, tenant_id: UUID, kind: str, identity: UUID, last: str) -> hmac.HMAC:
+def _begun(secret: bytes, room: str, tenant_id: UUID, kind: str, identity: UUID, last: str) -> hashlib.blake2b:
     """Return a MAC with what each name of a caller begins with mixed in."""
-    begun = _keyed(secret).copy()
+    begun = _quickly_keyed(secret).copy()
     _mix(begun, (room.encode(), tenant_id.bytes, kind.encode(), identity.bytes, last.encode()))
     return begun
 
 
-def _mixed(begun: hmac.HMAC, parts: Iterable[bytes]) -> bytes:
+def _mixed(begun: Mac, parts: Iterable[bytes]) -> bytes:
     """Return the MAC of what ``begun`` has and these parts; ``begun`` stays as it is."""
     whole = begun.copy()
     _mix(whole, parts)
     return whole.digest()
 
 
-def _mix(into: hmac.HMAC, parts: Iterable[bytes]) -> None:
+def _mix(into: Mac, parts: Iterable[bytes]) -> None:
     for part in parts:
         into.update(len(part).to_bytes(8, "big"))
         into.update(part)

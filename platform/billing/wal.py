@@ -72,6 +72,8 @@ class WalWriter:
         self._descriptor = -1
         self._appended = 0
         self._synced = 0
+        #: Of what was written, not counted for Prometheus yet: that takes as long as to make a record.
+        self._uncounted_bytes = 0
         self._retired: list[int] = []
         self._waiting: list[tuple[int, Future[None]]] = []
         self._failure: WalError | None = None
@@ -118,7 +120,7 @@ class WalWriter:
             self._appended += len(records)
             for record, frame in zip(records, frames, strict=True):
                 self._remember(record, frame)
-        telemetry.APPENDED_BYTES.inc(len(data))
+            self._uncounted_bytes += len(data)
         if not self._wake.is_set():
             self._wake.set()
 
@@ -260,6 +262,8 @@ class WalWriter:
         with self._lock:
             target, current, retired = self._appended, self._descriptor, self._retired
             directory_dirty, self._retired, self._directory_dirty = self._directory_dirty, [], False
+            uncounted_bytes, self._uncounted_bytes = self._uncounted_bytes, 0
+        telemetry.APPENDED_BYTES.inc(uncounted_bytes)
         failure: WalError | None = None
         try:
             if directory_dirty:

@@ -89,11 +89,19 @@ def reserved_tokens(call: Call, model: ServedModel, body_bytes: int) -> int:
 
 
 def allowance(
-    prices: PriceTable, caller: Caller, call: Call, model: ServedModel, body_bytes: int, request_id: UUID
+    prices: PriceTable,
+    caller: Caller,
+    call: Call,
+    model: ServedModel,
+    body_bytes: int,
+    request_id: UUID,
+    *,
+    runs: bool = True,
 ) -> Allowance | None:
     """Return what the request needs of hard budgets; None where none bounds it, or it costs nothing.
 
-    Raises Unavailable for a model without a price: what it costs cannot be bounded.
+    ``runs`` False: no engine is asked, so that it takes no token. Raises Unavailable for a model without a price: what
+    it costs cannot be bounded.
     """
     if not caller.budgets or not call.wire.metered:
         return None
@@ -102,6 +110,8 @@ def allowance(
     price = prices.accepted(caller.tenant_id, model.name, request_id)
     if price is None:
         raise price_missing(model.name)
+    if not runs:
+        return Allowance(price=price, prompt_tokens=0, paid_tokens=0, step_tokens=0, most_tokens=0)
     new_tokens = min(call.max_new_tokens or model.context_length_tokens, model.context_length_tokens)
     step = STEP_TOKENS * call.choices
     most = new_tokens * call.choices

@@ -182,12 +182,18 @@ class Inference:
 
     async def _admit(self, answer: Answer, body_bytes: int, *, limited: bool) -> Entry | None:
         """Take what the request needs from every limit and budget; the meter gives back what it did not use."""
-        allowance = self._meter.allowance = costs.allowance(
-            self._parts.feed.view.prices, self._caller, self._call, self._model, body_bytes, self._trace.request_id
-        )
         looked_for = (self._parts.shelf, answer, self._caller, self._model.name)
         entry = lookups.at_hand(*looked_for)
         may_run = entry is None and not answer.only_if_cached
+        allowance = self._meter.allowance = costs.allowance(
+            self._parts.feed.view.prices,
+            self._caller,
+            self._call,
+            self._model,
+            body_bytes,
+            self._trace.request_id,
+            runs=may_run,
+        )
         demand = Demand(
             caller=self._caller,
             model_name=self._model.name,
