@@ -127,7 +127,7 @@ def _bound(place: Place) -> socket.socket | None:
 
     In a container HEARTH_NODE_ADDRESS may be the agent's: then only processes of one container follow each other.
     """
-    ports = range(place.port, place.port + PORTS) if place.port else (0,)
+    ports = range(place.port, min(place.port + PORTS, 1 << 16)) if place.port else (0,)
     refusal: OSError | None = None
     for port in ports:
         bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)

@@ -22,6 +22,8 @@ ANSWER_SECONDS = 4.0
 #: first lets those join in the second who were about to.
 JOIN_SECONDS = 1.0
 IDLE_SECONDS = 30.0
+#: For so long nobody asks a process again to which no connection came about, as behind a firewall.
+UNREACHED_SECONDS = 60.0
 
 #: ``gone``: the process is dead, silent, or has no such flight. ``unreachable``: it cannot be asked from here.
 Missed = Literal["gone", "unreachable"]
@@ -107,7 +109,7 @@ class Mirrors:
                 if not await link.proved:
                     raise ConnectionResetError
         except TimeoutError:  # which is an OSError
-            self._went_silent(address)
+            self._went_silent(address, UNREACHED_SECONDS)
             raise
         finally:
             if not link.proved.done():
@@ -172,14 +174,14 @@ class Mirrors:
 
     def _lost(self, address: str, link: Link) -> None:
         if link.went_silent:
-            self._went_silent(address)
+            self._went_silent(address, LEASE_SECONDS)
         self._links.pop(address, None)
         for number in list(self._wishes.get(link, {})):
             self._fail(link, number)
         self._wishes.pop(link, None)
 
-    def _went_silent(self, address: str) -> None:
-        """Ask a process no more until its leases have ended, which it does not renew."""
+    def _went_silent(self, address: str, seconds: float) -> None:
+        """Ask a process no more for so long: at least until its leases have ended, which it does not renew."""
         now = time.monotonic()
         self._silent = {each: until for each, until in self._silent.items() if until > now}
-        self._silent[address] = now + LEASE_SECONDS
+        self._silent[address] = now + seconds
