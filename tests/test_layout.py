@@ -13,8 +13,8 @@ from django.apps import apps
 from django.core.management import call_command
 from django.template.loader import get_template
 
-from hearth import env
-from hearth.env import ROOT, Setting
+from hearth import variables
+from hearth.env import ROOT
 
 ROOMS = {
     "platform": ("hearth", "gateway", "catalogue", "billing", "portal"),
@@ -31,7 +31,7 @@ def sources() -> list[Path]:
     return [path for path in found if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)]
 
 
-def row(setting: Setting) -> str:
+def row(setting: variables.Setting) -> str:
     """Return the line of the table that documents a setting."""
     default = (setting.default or "").replace(str(ROOT), "<checkout>")
     if setting.name == "HEARTH_NODE":
@@ -58,14 +58,14 @@ def test_every_package_file_is_empty() -> None:
     assert [path for path in sources() if path.name == "__init__.py" and path.read_text().strip()] == []
 
 
-@pytest.mark.parametrize("setting", env.SETTINGS, ids=lambda setting: setting.name)
-def test_a_setting_is_documented_with_its_default_and_its_reason(setting: Setting) -> None:
+@pytest.mark.parametrize("setting", variables.SETTINGS, ids=lambda setting: setting.name)
+def test_a_setting_is_documented_with_its_default_and_its_reason(setting: variables.Setting) -> None:
     assert row(setting) in CONFIGURATION.read_text().splitlines()
 
 
 def test_nothing_is_documented_that_is_no_setting() -> None:
     documented = re.findall(r"^\| `([A-Z_]+)` \|", CONFIGURATION.read_text(), flags=re.MULTILINE)
-    assert sorted(documented) == sorted(setting.name for setting in env.SETTINGS)
+    assert sorted(documented) == sorted(setting.name for setting in variables.SETTINGS)
 
 
 def test_no_module_grows_too_long_to_read_at_once() -> None:

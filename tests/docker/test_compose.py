@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hearth import env
+from hearth import variables
 from hearth.env import ROOT
 from tests.docker.files import COMPOSE, COMPOSE_FILES, COMPOSE_NODE, INTERPOLATION, compose, stages
 
@@ -26,7 +26,7 @@ OTHERS = {
 }
 #: What only the compose files themselves read.
 OF_COMPOSE = {"POSTGRES_IMAGE", "REDIS_IMAGE", "HEARTH_BIND", "HEARTH_SERVERS_BIND"}
-KNOWN = {setting.name for setting in env.SETTINGS} | OTHERS
+KNOWN = {setting.name for setting in variables.SETTINGS} | OTHERS
 SERVICES = [(path, name) for path in COMPOSE_FILES for name in compose(path)["services"]]
 
 
