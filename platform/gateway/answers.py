@@ -86,7 +86,7 @@ def not_kept(answer: Answer) -> Answer:
 
 
 def unpack(answer: Answer, stored: bytes | None) -> Entry | None:
-    """Return the stored entry unless it was altered."""
+    """Return the stored entry unless it was altered. Thread-safe."""
     return decode(answer.name, stored, keyspace.value_mac) if stored and answer.name else None
 
 
@@ -116,18 +116,25 @@ def entry_of(caller: Caller, request_id: UUID, body: bytes, usage: Usage, *, eng
     )
 
 
-def deposit(answer: Answer, caller: Caller, model_name: str, entry: Entry) -> Deposit | None:
-    """Return what to store of a whole answer; None where it may not be kept, or Redis would take it for no tenant."""
+def may_be_kept(answer: Answer, caller: Caller, entry: Entry) -> bool:
+    """Say whether a whole answer may be stored, as far as that is known before it is packed."""
     terms = caller.cache
     if answer.name is None or not answer.writable or not terms.ttl_seconds:
-        return None
+        return False
     if terms.writes_per_minute == 0:
         telemetry.cache_stored("write_rate")
-        return None
+        return False
     if len(entry.body) > min(terms.entry_bytes, LARGEST_ENTRY_BYTES):
         telemetry.cache_stored("too_large")
+        return False
+    return True
+
+
+def deposit(answer: Answer, caller: Caller, model_name: str, entry: Entry) -> Deposit | None:
+    """Pack what may be kept; None where its tenant's quota is too small for it. Thread-safe."""
+    if answer.name is None:
         return None
-    value = encode(answer.name, entry, keyspace.value_mac)
+    terms, value = caller.cache, encode(answer.name, entry, keyspace.value_mac)
     if len(value) + store.OVERHEAD_BYTES > terms.quota_bytes:
         telemetry.cache_stored("quota")
         return None

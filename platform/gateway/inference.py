@@ -206,7 +206,7 @@ class Inference:
         )
         ticket = self._meter.ticket = await self._parts.admission.admit(demand)
         if entry is None:
-            entry = lookups.in_redis(*looked_for, ticket.stored)
+            entry = await lookups.in_redis(*looked_for, ticket.stored)
             if entry is None:
                 await ticket.miss()
         if entry is not None and answer.name is not None:
@@ -317,10 +317,9 @@ class Inference:
 
     def _keep(self, answer: Answer, body: bytes, usage: Usage, engine_ms: float) -> bool:
         entry = answers.entry_of(self._caller, self._trace.request_id, body, usage, engine_ms=engine_ms)
-        deposit = answers.deposit(answer, self._caller, self._model.name, entry)
-        if deposit is None:
+        if not answers.may_be_kept(answer, self._caller, entry):
             return False
-        self._parts.shelf.store(deposit, entry)
+        self._parts.shelf.keep(entry, partial(answers.deposit, answer, self._caller, self._model.name, entry))
         return True
 
     def _close_failed(self, error: BaseException) -> None:

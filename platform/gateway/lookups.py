@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from caching.entry import Entry
 from gateway import answers, telemetry
 from gateway.answers import Answer
-from gateway.shelf import Shelf
+from gateway.shelf import PACKED_AT_ONCE_BYTES, Shelf
 from tenants.snapshot import Caller
 
 
@@ -20,7 +22,7 @@ def at_hand(shelf: Shelf, answer: Answer, caller: Caller, model_name: str) -> En
     return _fresh("first", answer, caller, model_name, entry)
 
 
-def in_redis(shelf: Shelf, answer: Answer, caller: Caller, model_name: str, stored: bytes | None) -> Entry | None:
+async def in_redis(shelf: Shelf, answer: Answer, caller: Caller, model_name: str, stored: bytes | None) -> Entry | None:
     """Return the entry that Redis had, if it is what was stored and may be given; from now on it is at hand."""
     if answer.name is None or answer.bypass is not None:
         return None
@@ -28,7 +30,10 @@ def in_redis(shelf: Shelf, answer: Answer, caller: Caller, model_name: str, stor
         telemetry.cache_looked_up("redis", "miss")
         kept = shelf.at_hand(caller.tenant_id, answer.name)  # since Redis was asked, which may have failed
         return _fresh("first", answer, caller, model_name, kept) if kept is not None else None
-    entry = answers.unpack(answer, stored)
+    if len(stored) <= PACKED_AT_ONCE_BYTES:
+        entry = answers.unpack(answer, stored)
+    else:
+        entry = await asyncio.to_thread(answers.unpack, answer, stored)
     if entry is None:
         telemetry.cache_looked_up("redis", "altered")
         return None

@@ -44,7 +44,7 @@ class Runtime:
         await asyncio.to_thread(self.feed.stop)
         await self.upstream.close()
         self.parts.admission.close()
-        self.parts.shelf.forget()
+        await self.parts.shelf.close()
         await self.parts.single_flight.close()
         for turns in self.redis:
             await turns.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from uuid import UUID
 
 from caching import store
@@ -25,6 +25,8 @@ STORE, USED = Script.of(store.STORE), Script.of(store.USED)
 #: How long uses are gathered before Redis is told, seconds, and how many of one tenant are told at once.
 GATHER_SECONDS = 1.0
 MOST_TOLD = 500
+#: Packing or unpacking more takes over a millisecond, and up to 12 ms, in which nobody would be served.
+PACKED_AT_ONCE_BYTES = 64 * 1024
 
 
 class Shelf:
@@ -36,10 +38,21 @@ class Shelf:
         self._turns = turns
         self._recent = Recent(max_bytes)
         self._used: dict[TenantId, set[bytes]] = {}
+        self._packing: set[asyncio.Future[Deposit | None]] = set()
 
     def at_hand(self, tenant_id: UUID, name: bytes) -> Entry | None:
         """Return the entry that this process has of a name. Whether it may be given is the caller's to say."""
         return self._recent.get(tenant_id, name)
+
+    def keep(self, entry: Entry, pack: Callable[[], Deposit | None]) -> None:
+        """Pack an entry, beside the loop where that takes long, and :meth:`store` what comes of it."""
+        if len(entry.body) <= PACKED_AT_ONCE_BYTES:
+            self._packed(entry, pack())
+            return
+        packing = asyncio.ensure_future(asyncio.to_thread(pack))
+        self._packing.add(packing)
+        packing.add_done_callback(self._packing.discard)
+        packing.add_done_callback(lambda done: None if done.cancelled() else self._packed(entry, done.result()))
 
     def store(self, deposit: Deposit, entry: Entry) -> None:
         """Keep an entry if Redis finds room for it; while Redis is away, in this process alone."""
@@ -62,9 +75,19 @@ class Shelf:
         """Return what this process has at hand, bytes, with what keeping it takes."""
         return self._recent.bytes
 
+    async def close(self) -> None:
+        """Store what is being packed. The conversation must still be open."""
+        if self._packing:
+            await asyncio.wait(self._packing)
+        self.forget()
+
     def forget(self) -> None:
         """Have nothing at hand any more, as a process that has just begun."""
         self._recent = Recent(self._recent.max_bytes)
+
+    def _packed(self, entry: Entry, deposit: Deposit | None) -> None:
+        if deposit is not None:
+            self.store(deposit, entry)
 
     def _stored(self, deposit: Deposit, entry: Entry, told: Answer) -> None:
         if told.cancelled():

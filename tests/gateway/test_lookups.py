@@ -18,6 +18,7 @@ from caching import store
 from caching.recent import OVERHEAD_BYTES
 from gateway import answers, telemetry
 from gateway.answers import Answer
+from gateway.shelf import PACKED_AT_ONCE_BYTES
 from tenants.scopes import LARGEST_ENTRY_BYTES, CacheTerms
 from tests.caching.entries import entry_of
 from tests.gateway import doors, world
@@ -90,6 +91,30 @@ async def test_a_long_answer_is_packed_in_redis_and_given_as_it_was(gateway: Gat
     async with Redis.from_url(os.environ["REDIS_URL"]) as redis:
         [key] = [key async for key in redis.scan_iter("*:prediction:*")]
         assert await redis.strlen(key) < len(first.body) / 5
+
+
+async def test_an_answer_that_is_packed_beside_the_loop_is_stored_and_given_as_it_was(gateway: Gateway) -> None:
+    message = {"role": "assistant", "content": os.urandom(PACKED_AT_ONCE_BYTES).hex()}
+    gateway.let_all_say(saying(answer(choices=[{"index": 0, "message": message, "finish_reason": "stop"}])))
+    counted = Counted()
+    first = await gateway.ask()
+    await counted.becomes(first_miss=1, redis_miss=1, stored=1)
+    gateway.runtime.parts.shelf.forget()
+    hit = await gateway.ask(headers=READ)
+    assert (hit.body, hit.answer_headers["x-cache"]) == (first.body, "hit")
+    await counted.becomes(first_miss=1, redis_hit=1)
+
+
+async def test_a_process_that_ends_stores_what_it_was_packing(redis: Redis, door: Doors) -> None:
+    shelf, who, large = door.shelf(), caller(), entry_of(bytes(2 * PACKED_AT_ONCE_BYTES))
+    kept = deposit(who, b"a")
+    shelf.keep(large, lambda: kept)
+    await shelf.close()
+
+    async def stored() -> bool:
+        return bool(await redis.exists(kept.redis_key))
+
+    await doors.until(stored)
 
 
 async def test_what_somebody_wrote_to_redis_is_counted_as_altered(gateway: Gateway) -> None:
@@ -170,7 +195,8 @@ def to_be_kept(body: bytes, terms: CacheTerms) -> bool:
     """Say whether an answer is given to Redis under these terms."""
     who = replace(caller(), cache=terms)
     answer = Answer(name=b"n" * 32, bypass=None, writable=True, only_if_cached=False, max_age_seconds=None)
-    return answers.deposit(answer, who, MODEL, entry_of(body)) is not None
+    entry = entry_of(body)
+    return answers.may_be_kept(answer, who, entry) and answers.deposit(answer, who, MODEL, entry) is not None
 
 
 @pytest.fixture
