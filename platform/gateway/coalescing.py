@@ -20,7 +20,6 @@ from gateway.messages import Departure, Headers, Trace
 from gateway.metering import Meter
 from gateway.schemas import Call
 from gateway.shared_flights import SharedFlights
-from gateway.wire.usage import Usage
 from tenants.snapshot import Caller
 
 #: A request whose leaders failed so often may be the cause itself; it is asked by itself, or told so.
@@ -101,27 +100,13 @@ class Course(Generic[B]):
         if self.flight is not None:
             self.flight.fail(error if isinstance(error, GatewayError) else None)
 
-    def land(self, body: bytes | None, usage: Usage | None, engine_ms: float, *, stored: bool) -> None:
-        """End the flight that it leads with a whole answer; ``body`` None: it can be told in its own shape only.
+    def land(self, entry: Entry | None, *, stored: bool) -> None:
+        """End the flight that it leads with a whole answer: one without a body can be told in its own shape only.
 
         ``stored``: the prediction cache was given it.
         """
-        if self.flight is None:
-            return
-        entry = None
-        if usage is not None:
-            entry = Entry(
-                body=body or b"",
-                prompt_tokens=usage.prompt_tokens,
-                cached_prompt_tokens=usage.cached_prompt_tokens,
-                completion_tokens=usage.completion_tokens,
-                engine_ms=engine_ms,
-                source_id=self._trace.request_id,
-                key_id=self._caller.key_id,
-                stored_at=time.time(),
-                ttl_seconds=self._caller.cache.ttl_seconds,
-            )
-        self.flight.land(entry, stays=stored)
+        if self.flight is not None:
+            self.flight.land(entry, stays=stored)
 
     def failed(self, flight: Flight) -> None:
         """Take note that a flight failed that was followed. Raises what its engine said, or that it fails too often."""

@@ -307,16 +307,17 @@ class Inference:
 
         ``body`` None: it cannot be told without streaming.
         """
-        stored = False
-        if body is not None and usage is not None:
-            stored = self._keep(answer, body, usage, engine_ms)
+        stored, entry = False, None
+        if usage is not None:
+            entry = answers.entry_of(self._caller, self._trace.request_id, body or b"", usage, engine_ms=engine_ms)
+        if entry is not None and body is not None:
+            stored = self._keep(answer, entry)
         elif answer.writable:
             telemetry.cache_stored("incomplete")
-        self._course.land(body, usage, engine_ms, stored=stored)
+        self._course.land(entry, stored=stored)
         return stored
 
-    def _keep(self, answer: Answer, body: bytes, usage: Usage, engine_ms: float) -> bool:
-        entry = answers.entry_of(self._caller, self._trace.request_id, body, usage, engine_ms=engine_ms)
+    def _keep(self, answer: Answer, entry: Entry) -> bool:
         if not answers.may_be_kept(answer, self._caller, entry):
             return False
         self._parts.shelf.keep(entry, partial(answers.deposit, answer, self._caller, self._model.name, entry))
