@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
 from django.conf import settings
@@ -167,7 +167,7 @@ class GatewayApp:
 
     async def _read(self, scope: Scope, body: Body, interrupt: Interrupt, departure: Departure) -> Incoming:
         """Return the whole request. Raises ClientGone, BodyTooLarge, BodyTooSlow, Unauthorized, Unavailable."""
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        headers = _headers(scope["headers"])
         client = client_of(scope)
         announced = headers.get("content-length", "")
         if announced.isdecimal() and int(announced) > self._max_body_bytes:
@@ -213,6 +213,15 @@ class GatewayApp:
 
     def _too_large(self) -> BodyTooLarge:
         return BodyTooLarge(f"The body is larger than the {self._max_body_bytes} bytes allowed.", "body_too_large")
+
+
+def _headers(lines: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Return the headers by name; what comes on several lines is one list (RFC 9110, 5.3): no ``no-store`` is missed."""
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in lines:
+        name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
 
 
 def client_of(scope: Scope) -> str:

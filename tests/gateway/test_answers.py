@@ -23,7 +23,7 @@ from tenants.ids import new_id
 from tenants.scopes import CacheTerms, Purges
 from tests.caching.entries import entry_of
 from tests.gateway import doors
-from tests.gateway.world import HELLO, MODEL, Gateway, in_database, until
+from tests.gateway.world import DOORS, HELLO, MODEL, Gateway, in_database, until
 from tests.tenants.customers import OPERATOR
 
 SAMPLED = {**HELLO, "temperature": 1}
@@ -142,6 +142,13 @@ async def test_only_if_cached_asks_no_engine_and_costs_a_request(gateway: Gatewa
     first = await gateway.ask()
     hit = await gateway.ask(headers=wanted)
     assert (hit.status, hit.body, hit.answer_headers["x-cache"]) == (200, first.body, "hit")
+
+
+@pytest.mark.parametrize("gateway", DOORS, indirect=True)
+async def test_a_header_that_comes_on_two_lines_counts_with_both(gateway: Gateway) -> None:
+    lines = {"cache-control": "no-store", "Cache-Control": "max-age=60"}  # names are sent in lower case
+    got = await gateway.ask(headers=lines)
+    assert (got.status, got.answer_headers["x-cache-reason"]) == (200, "no-store")
 
 
 async def test_what_is_told_of_a_miss_and_a_hit(gateway: Gateway) -> None:
