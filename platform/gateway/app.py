@@ -216,7 +216,7 @@ class GatewayApp:
 
 
 def _headers(lines: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Return the headers by name; what comes on several lines is one list (RFC 9110, 5.3): no ``no-store`` is missed."""
+    """Return the headers by name; lines of one name are one list (RFC 9110, 5.3), of which each counts."""
     headers: dict[str, str] = {}
     for raw_name, raw_value in lines:
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
