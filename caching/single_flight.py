@@ -24,7 +24,7 @@ MAX_UNHEARD_BYTES = 1 << 20
 STAY_SECONDS = 0.5
 
 
-class Piece(msgspec.Struct, frozen=True, array_like=True):
+class Piece(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Some events of a stream that belong together: whole ones, with their separators.
 
     ``kind`` is theirs as ``gateway.wire.base.Kind`` says: a ``usage`` piece is only for clients that asked for it, and

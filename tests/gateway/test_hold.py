@@ -10,11 +10,14 @@ import orjson
 import pytest
 from aiohttp import web
 
+from gateway.errors import NotReady, no_replica_ready
+from gateway.hold import Guest
 from tenants import keys
+from tenants.ids import TenantId
 from tests.gateway import world
 from tests.gateway.asgi import Exchange
 from tests.gateway.engines import answer, hang_up, hello, saying, text_of
-from tests.gateway.world import DOORS, HELLO, STREAMED, Gateway, in_database, until
+from tests.gateway.world import DOORS, HELLO, MODEL, STREAMED, Gateway, in_database, until
 from tests.tenants.customers import OPERATOR
 from workers import endpoints
 from workers.models import Level, Pool, Replica, StartTime
@@ -86,6 +89,33 @@ async def test_one_that_waits_too_long_is_told_how_long_a_start_takes(gateway: G
     got = await gateway.ask(body)
     assert (*told(got), got.answer_headers["retry-after"]) == (503, "no_replica_ready", RETRY_AFTER)
     assert (gateway.records(), gateway.held()) == ([], 0)
+
+
+async def test_who_waited_for_an_identical_request_as_long_as_it_may_is_not_held_as_well(gateway: Gateway) -> None:
+    await put_to_sleep(gateway)
+    tried: list[None] = []
+
+    async def attempt() -> None:
+        tried.append(None)
+
+    guest = Guest(
+        tenant_id=TenantId(gateway.world.acme.tenant.id),
+        model=gateway.runtime.feed.view.catalogue.models[MODEL],
+        size_bytes=1,
+        tokens=1,
+        waited_seconds=gateway.runtime.parts.hold.limits.seconds,
+    )
+    with pytest.raises(NotReady):
+        await gateway.runtime.parts.hold.until(guest, no_replica_ready(MODEL), attempt)
+    assert (tried, gateway.held()) == ([], 0)
+
+
+async def test_identical_requests_that_nothing_comes_for_are_all_told_so(gateway: Gateway) -> None:
+    await put_to_sleep(gateway)
+    gateway.limit_hold(seconds=1.0)
+    got = await asyncio.gather(*[gateway.ask(HELLO) for _ in range(20)])
+    assert {told(each) for each in got} == {(503, "no_replica_ready")}
+    assert gateway.bodies() == []
 
 
 async def test_a_tenant_holds_so_many_requests_and_no_more(gateway: Gateway) -> None:

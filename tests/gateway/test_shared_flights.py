@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -23,6 +24,7 @@ from gateway.flight_listener import Elsewhere, Listener, Place
 from gateway.link_proof import NotProved, Proof
 from gateway.shared_flights import MAX_STRANGERS, SharedFlights
 from gateway.turns import Turns
+from tenants import keyspace
 from tests.gateway.doors import caller, until
 from tests.gateway.flying_process import COMMAND, Requests
 
@@ -66,15 +68,18 @@ async def another(sockets: Path, *, host: str = "") -> AsyncIterator[Other]:
 
 
 @asynccontextmanager
-async def this(sockets: Path, *, host: str = "", url: str | None = None) -> AsyncIterator[Requests]:
-    """Have the flights of a gateway process in this one."""
+async def this(
+    sockets: Path, *, host: str = "", url: str | None = None, alone: bool = False
+) -> AsyncIterator[Requests]:
+    """Have the flights of a gateway process in this one; ``alone``: no other one lives."""
     turns = Turns(url or os.environ["REDIS_URL"], timeout_seconds=5.0)
-    requests = Requests(SharedFlights(turns, Place(sockets=sockets, host=host), lambda: True), WHO, NAME)
+    requests = Requests(SharedFlights(turns, Place(sockets=sockets, host=host), lambda: not alone), WHO, NAME)
     await requests.ready()
     try:
         yield requests
     finally:
         await requests.flights.close()
+        assert not alone or turns._connection is None
         await turns.close()
 
 
@@ -247,6 +252,36 @@ async def test_without_redis_each_process_runs_its_own(sockets: Path) -> None:
         here.leading.add(Piece("content", b"own"))
         here.leading.land(None)
         assert await running == "own"
+
+
+async def test_a_process_that_lives_alone_asks_redis_nothing(sockets: Path) -> None:
+    async with this(sockets, alone=True) as here:
+        running = [asyncio.ensure_future(here.one()) for _ in range(3)]
+        await until(lambda: _led(here, 1))
+        here.leading.add(Piece("content", b"own"))
+        here.leading.land(None, stays=True)
+        assert await asyncio.gather(*running) == ["own"] * 3
+
+
+async def test_a_lease_of_a_process_that_says_nothing_keeps_nobody_waiting_for_ever(
+    redis: Redis, sockets: Path
+) -> None:
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionResetError):
+            await reader.read()
+        writer.close()
+
+    silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    address = f"0123456789abcdef elsewhere 127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+    packed = b"8 bytes." + address.encode()
+    await redis.set(f"hearth:{{{WHO.tenant_id}}}:flight:{NAME.hex()}", keyspace.value_mac(NAME, packed) + packed)
+    async with silent, this(sockets) as here:
+        running = [asyncio.ensure_future(here.one()) for _ in range(3)]
+        await until(lambda: _led(here, 1))
+        here.leading.add(Piece("content", b"own"))
+        here.leading.land(None)
+        assert await asyncio.gather(*running) == ["own"] * 3
+        assert here.led == 1
 
 
 async def test_a_lease_that_no_gateway_made_leads_nobody_astray(redis: Redis, sockets: Path) -> None:
