@@ -15,7 +15,7 @@ from portal.periods import Period
 from portal.templatetags.portal import count, percent
 
 Unit = Literal["count", "percent", "money"]
-Tone = Literal["ember", "soft", "grey", "bad"]
+Tone = Literal["ember", "soft", "grey", "faint", "bad"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +149,7 @@ def of_savings(points: Sequence[Point], total: Sums, period: Period, currency: s
             kind="stack",
             unit="count",
             series=(
-                counts("Bypassed", "bad", lambda sums: sums.bypassed_requests),
+                counts("Bypassed", "faint", lambda sums: sums.bypassed_requests),
                 counts("Misses", "grey", _misses),
                 counts("Coalesced", "soft", lambda sums: sums.coalesced_requests),
                 counts("Hits", "ember", lambda sums: sums.prediction_hits),

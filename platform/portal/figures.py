@@ -9,6 +9,25 @@ from billing.reports import Sums
 from portal import money
 from portal.templatetags.portal import compact, count, milliseconds, percent
 
+#: What each number means.
+MEANINGS = {
+    "requests": "Requests that were admitted in this period.",
+    "errors": "Requests that failed by the platform's doing or were refused; a client that left is none.",
+    "tokens-in": "Prompt tokens that engines were sent, warm ones included.",
+    "tokens-out": "Tokens that engines wrote.",
+    "prediction-rate": "Of all requests, those that got a stored answer, or another one's as it was written.",
+    "prefix-rate": "Of all prompt tokens that engines were sent, those that they had in their prefix cache.",
+    "billed": "What these requests cost, each at the price that was in force when it was admitted.",
+    "saved-prediction": "What hits and coalesced answers would have cost at the price in force, less what they cost.",
+    "saved-prefix": "What warm prompt tokens would have cost as new ones, less what they cost.",
+    "hits": "Requests that got a stored answer.",
+    "coalesced": "Requests that got the answer of an identical one in flight, as it was written.",
+    "bypassed": "Requests whose answer was not looked for. Why is told below.",
+    "tokens-avoided": "What the answers of hits and coalesced requests took once: prompt, warm or not, and completion.",
+    "engine-time": "For how long engines had worked on the answers of hits and coalesced requests.",
+    "warm-in": "Prompt tokens that engines had in their prefix cache.",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
@@ -25,6 +44,11 @@ class Figure:
     #: ``warm`` for what the platform saved, ``alarm`` for what is wrong, else empty.
     tone: str = ""
     link: str = ""
+
+    @property
+    def meaning(self) -> str:
+        """What a hover over its label tells."""
+        return MEANINGS[self.key]
 
 
 def tokens_in(sums: Sums) -> int:

@@ -194,7 +194,7 @@ def test_a_member_makes_a_key_that_is_shown_once(page: Page, complaints: list[st
     assert complaints == []
 
 
-def test_pages_fit_a_phone(page: Page, complaints: list[str]) -> None:
+def test_pages_fit_a_phone_and_their_tables_a_small_screen(page: Page, complaints: list[str]) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     sign_in(page, "ada")
     for path in (
@@ -208,10 +208,20 @@ def test_pages_fit_a_phone(page: Page, complaints: list[str]) -> None:
         "tenants/acme/limits/",
         "tenants/acme/cache/",
         "tenants/acme/policy/",
+        "savings/",
+        "tenants/acme/savings/",
     ):
         page.goto(f"/portal/{path}")
         wider = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert wider == 0, path
+    page.set_viewport_size({"width": 1280, "height": 800})
+    for path in ("requests/", "savings/", "tenants/acme/savings/", "tenants/acme/cache/"):
+        page.goto(f"/portal/{path}")
+        beyond = page.evaluate("[...document.querySelectorAll('.scroll')].map(e => e.scrollWidth - e.clientWidth)")
+        assert beyond == [0] * len(beyond), path
+    page.get_by_test_id("to-savings").click()
+    page.get_by_test_id("to-cache").click()
+    expect(page.get_by_test_id("policy")).to_contain_text("1 MiB")
     assert complaints == []
 
 

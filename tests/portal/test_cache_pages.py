@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from django.test import Client
 
+from portal.templatetags.portal import lasting, size
 from tenants import cache_settings, keys, registry
 from tenants.cache_settings import Terms
 from tenants.ids import new_id
@@ -17,6 +18,21 @@ from tests.portal.world import World
 
 SignIn = Callable[[User], Client]
 PAGE = "/portal/tenants/acme/cache/"
+
+
+@pytest.mark.parametrize(
+    ("bytes_", "told"),
+    [(0, "0 bytes"), (1023, "1,023 bytes"), (1536, "1.5 KiB"), (1 << 20, "1 MiB"), (1 << 40, "1 TiB")],
+)
+def test_bytes_are_told_in_the_largest_unit_there_is_one_of(bytes_: int, told: str) -> None:
+    assert size(bytes_) == told
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(0, "0 s"), (59, "59 s"), (90, "90 s"), (5400, "90 min"), (3600, "1 h"), (2592000, "30 d")]
+)
+def test_times_are_told_whole(seconds: int, told: str) -> None:
+    assert lasting(seconds) == told
 
 
 def test_an_owner_sets_and_removes_what_is_otherwise_for_a_project(world: World, signed_in: SignIn) -> None:

@@ -108,7 +108,7 @@ def rail(viewer: Viewer, tenant: Tenant | None) -> tuple[Link, ...]:
             Link(key="overview", label="Overview", icon="overview", url=reverse("portal:overview")),
             Link(key="fleet", label="Fleet", icon="fleet", url=reverse("portal:fleet")),
             Link(key="requests", label="Requests", icon="requests", url=reverse("portal:requests")),
-            Link(key="savings", label="Savings", icon="statement", url=reverse("portal:all-savings")),
+            Link(key="savings", label="Savings", icon="savings", url=reverse("portal:all-savings")),
             Link(key="tenants", label="Tenants", icon="tenants", url=reverse("portal:tenants")),
             Link(key="prices", label="Prices", icon="prices", url=reverse("portal:prices")),
             Link(key="audit", label="Audit", icon="audit", url=reverse("portal:audit")),
@@ -121,7 +121,7 @@ def tenant_links(tenant: Tenant) -> tuple[Link, ...]:
     names = (
         ("home", "Home", "home", "portal:tenant"),
         ("tenant-requests", "Requests", "requests", "portal:tenant-requests"),
-        ("savings", "Savings", "statement", "portal:savings"),
+        ("savings", "Savings", "savings", "portal:savings"),
         ("statement", "Statement", "statement", "portal:statement"),
         ("keys", "Keys", "keys", "portal:keys"),
         ("limits", "Limits and budgets", "limits", "portal:limits"),

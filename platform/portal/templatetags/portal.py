@@ -95,6 +95,24 @@ def milliseconds(value: float | None) -> str:
 
 
 @register.filter
+def size(value: int) -> str:
+    """Write a number of bytes in the largest unit of 1,024 that it has one of."""
+    for shift, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if value >= 1 << shift:
+            return f"{value / (1 << shift):,.1f}".removesuffix(".0") + f" {unit}"
+    return f"{value:,} bytes"
+
+
+@register.filter
+def lasting(value: int) -> str:
+    """Write whole seconds in the largest unit of which they are a whole number."""
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if value and value % length == 0:
+            return f"{value // length:,} {unit}"
+    return f"{value:,} s"
+
+
+@register.filter
 def moment(value: datetime | None) -> SafeString | str:
     """Write a time as UTC; the page turns it into the viewer's own zone, and keeps UTC on hover."""
     if value is None:

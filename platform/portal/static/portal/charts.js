@@ -8,7 +8,7 @@
     return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   }
 
-  const TONES = { ember: "--ember", soft: "--ember-mid", grey: "--grey-mark", bad: "--bad" };
+  const TONES = { ember: "--ember", soft: "--ember-mid", grey: "--grey-mark", faint: "--line-2", bad: "--bad" };
 
   function compact(value) {
     return new Intl.NumberFormat(undefined, { notation: "compact", maximumFractionDigits: 1 }).format(value);
