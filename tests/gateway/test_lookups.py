@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.conf import LazySettings
@@ -19,13 +20,17 @@ from caching.recent import OVERHEAD_BYTES
 from gateway import answers, telemetry
 from gateway.answers import Answer
 from gateway.shelf import PACKED_AT_ONCE_BYTES
+from tenants import registry
+from tenants.purges import Target, purge
 from tenants.scopes import LARGEST_ENTRY_BYTES, CacheTerms
+from tenants.snapshot import Caller
 from tests.caching.entries import entry_of
 from tests.gateway import doors, world
 from tests.gateway.doors import Doors, caller, deposit
 from tests.gateway.engines import ScriptedEngine, after, answer, saying
 from tests.gateway.private_redis import PrivateRedis
-from tests.gateway.world import HELLO, MODEL, Gateway, World, until
+from tests.gateway.world import HELLO, MODEL, Gateway, World, in_database, until
+from tests.tenants.customers import OPERATOR
 
 SHOWN = CollectorRegistry()
 for each in telemetry.METRICS:
@@ -115,6 +120,32 @@ async def test_a_process_that_ends_stores_what_it_was_packing(redis: Redis, door
         return bool(await redis.exists(kept.redis_key))
 
     await doors.until(stored)
+
+
+async def test_what_is_purged_or_of_another_salt_epoch_is_given_by_neither_level(gateway: Gateway) -> None:
+    acme, globex = gateway.world.acme, gateway.world.globex
+
+    def who() -> Caller:
+        return gateway.runtime.feed.view.callers.caller(acme.key.public_id)
+
+    counted = Counted()
+    asked = UUID((await gateway.ask()).answer_headers["x-request-id"])
+    await counted.becomes(first_miss=1, redis_miss=1, stored=1)
+    for tenant in (globex.tenant, acme.tenant):  # a stranger purges nothing
+        assert (await gateway.ask(headers=READ)).answer_headers["x-cache"] == "hit"
+        await counted.becomes(first_hit=1)
+        await in_database(lambda tenant=tenant: purge(OPERATOR, tenant, Target(request_id=asked)))  # type: ignore[misc]
+    await until(lambda: asked in who().cache.purges.requests)
+    assert (await gateway.ask(headers=READ)).answer_headers["x-cache"] == "miss"
+    await counted.becomes(first_stale=1, redis_stale=1)
+    again = await gateway.ask(headers={"cache-control": "no-cache"})
+    await counted.becomes(stored=1)
+    assert (await gateway.ask(headers=READ)).answer_headers["x-source-id"] == again.answer_headers["x-request-id"]
+    await counted.becomes(first_hit=1)
+    await in_database(lambda: registry.set_policy(OPERATOR, acme.tenant, salt_epoch=2))
+    await until(lambda: who().policy.salt_epoch == 2)
+    assert (await gateway.ask(headers=READ)).answer_headers["x-cache"] == "miss"
+    await counted.becomes(first_miss=1, redis_miss=1)
 
 
 async def test_what_somebody_wrote_to_redis_is_counted_as_altered(gateway: Gateway) -> None:
