@@ -102,7 +102,7 @@ async def two_gateways(app_database_url: str, key: str) -> AsyncIterator[Gateway
             environment = instance.environment("gateway") | {"DATABASE_URL": database, "REDIS_URL": redis.url}
             processes += [Process(number, folder, environment, port + 2 * number) for number in range(2)]
             try:
-                client = aiohttp.ClientTimeout(total=PATIENCE_SECONDS)
+                client = aiohttp.ClientTimeout(total=4 * PATIENCE_SECONDS)
                 async with aiohttp.ClientSession(
                     headers={"authorization": f"Bearer {key}"}, timeout=client, connector=aiohttp.TCPConnector(limit=0)
                 ) as session:
