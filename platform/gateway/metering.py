@@ -111,20 +111,29 @@ class Meter:
         """Take note that the engine failed: nothing works on the request until it is started again."""
         self.asked = NOTHING
 
-    def streamed(self, tokens: int) -> None:
-        """Count tokens as they pass, and write each PROGRESS_SECONDS down how far it is. Raises Unavailable."""
+    def streamed(self, tokens: int, *, ends: bool = False) -> None:
+        """Count tokens as they pass, and write each PROGRESS_SECONDS down how far it is. Raises Unavailable.
+
+        ``ends``: they are the last, and the END is written before they are passed on.
+        """
         now = time.perf_counter()
         if self._closed:  # its client was told of a failure, and others still hear what comes
             return
         if self.first_token_at is None:
             self.first_token_at = now
         total = self.streamed_tokens + tokens
-        if now - self._last_progress >= PROGRESS_SECONDS:
+        if now - self._last_progress >= PROGRESS_SECONDS and not ends:
             self._last_progress = now
             self._append(
                 Progress(request_id=RequestId(self._trace.request_id), completion_tokens=total, at_ns=time.time_ns())
             )
         self.streamed_tokens = total  # what could not be written down is not passed on either
+
+    def withheld(self, tokens: int) -> None:
+        """Take back tokens that were counted and, as the END could not be written, are not passed on."""
+        self.streamed_tokens -= tokens
+        if not self.streamed_tokens:
+            self.first_token_at = None
 
     def delivered(self) -> Usage:
         """Return what a cut answer took: the prompt by estimate, and the tokens that were passed on."""

@@ -73,14 +73,14 @@ class Relay:
                     return
                 self._tell(told, usage, tokens)
                 passed = told + usage if self._include_usage else told
+                if reader.done:
+                    await self._settle(tokens)
+                    yield passed + reader.ending
+                    return
                 if passed:
                     yield passed
-                if reader.done or reader.failed or self._ended is not None:
+                if reader.failed or self._ended is not None:
                     break
-            if reader.done:
-                await self._settle()
-                yield reader.ending
-                return
         except UpstreamError as error:
             if self._ended is None:
                 log.warning("replica %s broke a stream: %s", self._reply.choice.replica_id, error)
@@ -117,7 +117,7 @@ class Relay:
             except GatewayError as refusal:
                 self.end_with(refusal)
                 return False
-        self._meter.streamed(tokens)
+        self._meter.streamed(tokens, ends=self._reader.done)
         return True
 
     def _tell(self, told: bytes, usage: bytes, tokens: int) -> None:
@@ -144,7 +144,15 @@ class Relay:
             tokens = max(tokens, self._reader.usage.completion_tokens - self._meter.streamed_tokens)
         return b"".join(out), usage, tokens
 
-    async def _settle(self) -> None:
+    async def _settle(self, tokens: int) -> None:
+        """Write the END and let the answer land. Raises Unavailable: the last ``tokens`` are then not passed on."""
+        try:
+            await self._land_whole()
+        except Unavailable:
+            self._meter.withheld(tokens)
+            raise
+
+    async def _land_whole(self) -> None:
         reader = self._reader
         engine_ms = (self._trace.engine_seconds + time.perf_counter() - self._begun_at) * 1000
         whole = None

@@ -40,10 +40,16 @@ async def test_what_cannot_be_metered_is_not_served(gateway: Gateway, body: dict
     assert (await gateway.ask(body)).status == 200
 
 
-@pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["whole", "stream"])
+@pytest.mark.parametrize(
+    ("body", "pieces"),
+    [(HELLO, []), (STREAMED, events()), (STREAMED, [b"".join(events())])],
+    ids=["whole", "stream", "stream-at-once"],
+)
 async def test_an_end_that_cannot_be_written_is_not_called_a_success_and_is_written_later(
-    gateway: Gateway, body: dict[str, Any]
+    gateway: Gateway, body: dict[str, Any], pieces: list[bytes]
 ) -> None:
+    if pieces:
+        gateway.let_all_say(streaming(pieces))
     await gateway.ask({**body, "temperature": 1})
     start_bytes = FRAME.size + len(encode(gateway.starts()[0]))
     with full_disk(gateway, room_bytes=start_bytes + 8):  # a START fits, an END does not
