@@ -18,7 +18,7 @@ from hearth.audit.errors import AuditFailed
 from hearth.audit.exact import Check, of_pairs, own_tokens, told
 from hearth.audit.line import Answer, Line
 from hearth.audit.separation import Area, Separation, separate
-from hearth.audit.timing import Pair
+from hearth.audit.timing import Pair, Plan, Turn, turns
 from hearth.audit.verdict import Finding, Outcome, allowed_bound, outcome
 
 HOLDS = Check(name="it holds", tried=3)
@@ -89,6 +89,16 @@ def test_one_broken_check_is_a_leak_whatever_the_times_say() -> None:
     assert outcome((quiet, deaf), (HOLDS,)) == "inconclusive"
     assert outcome((quiet,), (HOLDS, BROKEN)) == "leak"
     assert outcome((deaf,), (BROKEN,)) == "leak"
+
+
+@pytest.mark.parametrize("cached_first", [True, False])
+def test_pairs_come_in_random_order_and_either_prompt_is_asked_for_first_as_often(cached_first: bool) -> None:
+    """The second request of a pair is slower than the first: by chance alone the orders would differ by hundreds."""
+    plan = Plan(cache="prefix", pairs=1_000, control_pairs=100, seed=5, until=0.0)
+    drawn = turns(plan, random.Random(plan.seed))
+    assert drawn.count(Turn(kind="audit", cached_first=cached_first)) == 500
+    assert drawn.count(Turn(kind="control", cached_first=cached_first)) == 50
+    assert drawn[:100] != sorted(drawn[:100], key=lambda turn: (turn.kind, turn.cached_first))
 
 
 def answer(*, x_cache: str = "miss", answer_id: str = "", cached_tokens: int = 0) -> Answer:

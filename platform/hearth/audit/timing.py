@@ -1,7 +1,8 @@
 """Measure pairs: how soon the attacker hears of a prompt that the victim has sent, and of one that nobody has.
 
-In a pair the victim sends a new prompt; then the attacker asks for that one and for another new one, in random order
-and on one connection. So whatever comes just after the victim, or at a slow moment, comes to both kinds alike.
+In a pair the victim sends a new prompt; then the attacker asks for that one and for another new one, in random order,
+each as often first as the other, and on one connection. So whatever comes just after the victim, or at a slow moment,
+comes to both kinds alike.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 from hearth.audit.errors import AuditFailed, LineBroken
 from hearth.audit.line import Answer, Line
@@ -73,6 +75,14 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What the next pair is to be."""
+
+    kind: Literal["audit", "control"]
+    cached_first: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """The pairs of one cache, in the order in which they were measured. ``broken``: pairs that were made again."""
 
@@ -103,35 +113,45 @@ class Stopwatch:
         Raises AuditFailed when requests are refused or connections do not last.
         """
         chance = random.Random(plan.seed)
-        kinds = ["audit"] * plan.pairs + ["control"] * plan.control_pairs
-        chance.shuffle(kinds)
+        order = turns(plan, chance)
         found: dict[str, list[Pair]] = {"audit": [], "control": []}
         broken = done = 0
         with _without_collections():
-            while done < len(kinds) and time.monotonic() < plan.until:
-                victim = self._victim if kinds[done] == "audit" else self._attacker
+            while done < len(order) and time.monotonic() < plan.until:
                 try:
-                    found[kinds[done]].append(self._pair(plan.cache, victim, chance))
+                    found[order[done].kind].append(self._pair(plan.cache, order[done], chance))
                 except LineBroken as error:
                     broken += 1
                     if broken > MOST_BROKEN:
                         raise AuditFailed(f"Connections do not last: {error}.", "Is the deployment well?") from error
                     continue
                 done += 1
-                tell(done, len(kinds))
+                tell(done, len(order))
         return Measured(audit=tuple(found["audit"]), control=tuple(found["control"]), broken=broken)
 
-    def _pair(self, cache: CacheName, victim: Party, chance: random.Random) -> Pair:
+    def _pair(self, cache: CacheName, turn: Turn, chance: random.Random) -> Pair:
         known, unknown = self._phrasebook.prompt(cache), self._phrasebook.prompt(cache)
         number = chance.randrange(CONNECTIONS)
-        cached_first = chance.random() < 0.5
+        victim = self._victim if turn.kind == "audit" else self._attacker
         told = chance.choice(victim.lines).ask(known.told, known.headers)
         time.sleep(STORED_SECONDS)
-        order: Sequence[Prompt] = (known, unknown) if cached_first else (unknown, known)
+        order: Sequence[Prompt] = (known, unknown) if turn.cached_first else (unknown, known)
         line = self._attacker.lines[number]
         first, second = (line.ask(prompt.guessed, prompt.headers) for prompt in order)
-        cached, fresh = (first, second) if cached_first else (second, first)
-        return Pair(victim=told, cached=cached, fresh=fresh, cached_first=cached_first, connection=number)
+        cached, fresh = (first, second) if turn.cached_first else (second, first)
+        return Pair(victim=told, cached=cached, fresh=fresh, cached_first=turn.cached_first, connection=number)
+
+
+def turns(plan: Plan, chance: random.Random) -> list[Turn]:
+    """Return all pairs of a plan in random order.
+
+    Of each kind as many have the cached prompt first as the other (one more, if their number is odd): an order that is
+    left to chance lets the difference between a first and a second request pass for one between the prompts.
+    """
+    drawn = [Turn(kind="audit", cached_first=number % 2 == 0) for number in range(plan.pairs)]
+    drawn += [Turn(kind="control", cached_first=number % 2 == 0) for number in range(plan.control_pairs)]
+    chance.shuffle(drawn)
+    return drawn
 
 
 @contextmanager
