@@ -19,8 +19,7 @@ from django.utils import timezone
 from billing import bulk, ledger, prices, rollups, spending
 from billing.models import UsageRecord, WalOffset
 from billing.rating import Price
-from billing.rollups import Buckets
-from billing.usage import COLUMNS, NUMBER, UsageRow, buckets, moment_of, rated
+from billing.usage import COLUMNS, NUMBER, Buckets, UsageRow, buckets, moment_of, rated
 from tenants import keys
 
 #: Rows of one transaction of :func:`rate_unrated`.
@@ -82,7 +81,7 @@ def rate_unrated() -> int:
 def _used(of_tenants: Buckets) -> dict[UUID, datetime]:
     """Return when each key was last used."""
     used: dict[UUID, datetime] = {}
-    for bucket, rows in of_tenants.items():
+    for bucket, rows in of_tenants:
         last = max(row.finished_at for row in rows)
         used[bucket.key_id] = max(last, used.get(bucket.key_id, last))
     return used
@@ -123,7 +122,7 @@ def _rated_alike(group: Sequence[UsageRow], table: prices.PriceTable, now: datet
 def _post(of_tenants: Buckets) -> None:
     """Post what tenants owe: one transaction for each tenant, currency and quarter of an hour."""
     groups: dict[tuple[UUID, str, datetime], list[UsageRow]] = {}
-    for bucket, rows in of_tenants.items():
+    for bucket, rows in of_tenants:
         charged = [row for row in rows if row.amount_pico]
         for currency in sorted({row.currency for row in charged}):
             group = groups.setdefault((bucket.tenant_id, currency, bucket.starts_at), [])

@@ -136,4 +136,5 @@ def _accounts(owners: Iterable[tuple[UUID, str]]) -> dict[tuple[UUID, str, str],
 
 def _existing(wanted: Iterable[tuple[UUID, str, str]]) -> dict[tuple[UUID, str, str], UUID]:
     accounts = LedgerAccount.objects.filter(tenant_id__in={tenant for tenant, _, _ in wanted})
-    return {(account.tenant_id, account.currency, account.kind): account.id for account in accounts}
+    rows = accounts.values_list("tenant_id", "currency", "kind", "id")
+    return {(tenant_id, currency, kind): identity for tenant_id, currency, kind, identity in rows}

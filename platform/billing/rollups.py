@@ -6,14 +6,14 @@ Canaries, retries and pre-warming have usage rows but are in no roll-up and no l
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from uuid import UUID
 
-from billing import bulk
-from billing.usage import Bucket, UsageRow
+import msgspec
 
-Buckets = Mapping[Bucket, Sequence[UsageRow]]
+from billing import bulk
+from billing.usage import Bucket, Buckets, UsageRow
 
 #: What is added to a bucket, in the order of the columns.
 SUMS = (
@@ -36,6 +36,8 @@ ERROR_STATES = frozenset({"engine_error", "interrupted"})
 FIRST_ERROR_STATUS = 400
 _KEYS = Bucket._fields
 _COLUMNS = ", ".join((*_KEYS, *SUMS))
+#: A row of the table, to be written as JSON; of 400 tenants' traffic nearly each request makes one.
+_Document = msgspec.defstruct("_Document", (*_KEYS, *SUMS))
 _ADD = f"""
     INSERT INTO billing_usagerollup ({_COLUMNS})
     SELECT {_COLUMNS} FROM json_populate_recordset(NULL::billing_usagerollup, %s)
@@ -54,7 +56,7 @@ def add(buckets: Buckets) -> None:
     """Add new rows to their buckets."""
     _upsert(buckets, _figures)
     counts: Counter[tuple[datetime, UUID, str]] = Counter()
-    for bucket, rows in buckets.items():
+    for bucket, rows in buckets:
         for reason, requests in Counter(row.cache_reason for row in rows if _bypassed(row)).items():
             counts[bucket.starts_at, bucket.tenant_id, reason] += requests
     _add_bypasses(counts)
@@ -76,8 +78,7 @@ def _upsert(buckets: Buckets, figures: Callable[[UsageRow], tuple[int, ...]]) ->
         return
     # Numbers as text: money may outgrow what JSON writers take for an integer.
     documents = [
-        {**bucket._asdict(), **dict(zip(SUMS, map(str, map(sum, zip(*map(figures, rows), strict=True))), strict=True))}
-        for bucket, rows in buckets.items()
+        _Document(*bucket, *map(str, map(sum, zip(*map(figures, rows), strict=True)))) for bucket, rows in buckets
     ]
     bulk.execute(_ADD, documents)
 

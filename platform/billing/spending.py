@@ -20,7 +20,7 @@ from django.db.models import Q, QuerySet, Sum
 
 from billing import bulk
 from billing.models import BudgetAlert, BudgetWindow, UsageRecord, UsageRollup
-from billing.usage import Bucket, UsageRow
+from billing.usage import Buckets
 from tenants import audit, keys, periods
 from tenants.audit import SYSTEM
 from tenants.ids import first_id_at
@@ -130,16 +130,16 @@ def _bound(budget: Budget, lines: Mapping[UUID, frozenset[UUID]]) -> Bound:
     )
 
 
-def add(buckets: Mapping[Bucket, Sequence[UsageRow]]) -> None:
+def add(buckets: Buckets) -> None:
     """Add new charges to their budgets, in the transaction that stores them and after :func:`exclude_counting`."""
-    charged = {bucket: pico for bucket, rows in buckets.items() if (pico := sum(row.amount_pico or 0 for row in rows))}
+    charged = [(bucket, pico) for bucket, rows in buckets if (pico := sum(row.amount_pico or 0 for row in rows))]
     if not charged:
         return
     of_tenant: dict[UUID, list[Bound]] = {}
-    for each in bounds({bucket.tenant_id for bucket in charged}):
+    for each in bounds({bucket.tenant_id for bucket, _ in charged}):
         of_tenant.setdefault(each.tenant_id, []).append(each)
     sums: dict[tuple[UUID, int], int] = {}
-    for bucket, pico in charged.items():
+    for bucket, pico in charged:
         for each in of_tenant.get(bucket.tenant_id, ()):
             if each.covers(bucket.project_id, bucket.key_id, bucket.model_name):
                 key = (each.id, each.window(bucket.starts_at).start)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import UTC, datetime
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from operator import attrgetter
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from tenants.ids import created_at
 
 #: Roll-ups and postings hold whole quarters of an hour, because some time zones begin at :15, :30 or :45.
 BUCKET_SECONDS = 900
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +81,11 @@ class Bucket(NamedTuple):
     model_name: str
 
 
-def buckets(rows: Iterable[UsageRow]) -> dict[Bucket, list[UsageRow]]:
+#: Each bucket once, in order, with its rows.
+Buckets = Sequence[tuple[Bucket, Sequence[UsageRow]]]
+
+
+def buckets(rows: Iterable[UsageRow]) -> Buckets:
     """Return what tenants asked for by bucket, sorted: whoever writes the buckets in this order waits in no ring."""
     groups: dict[tuple[int, int, int, int, str], list[UsageRow]] = {}
     for row in rows:
@@ -88,7 +93,7 @@ def buckets(rows: Iterable[UsageRow]) -> dict[Bucket, list[UsageRow]]:
             number = (row.id.int >> 80) // (1000 * BUCKET_SECONDS)
             key = (number, row.tenant_id.int, row.project_id.int, row.key_id.int, row.model_name)
             groups.setdefault(key, []).append(row)
-    return {_bucket(number, group[0]): group for (number, *_), group in sorted(groups.items(), key=_first)}
+    return [(_bucket(number, group[0]), group) for (number, *_), group in sorted(groups.items(), key=_first)]
 
 
 def _first(item: tuple[tuple[int, int, int, int, str], list[UsageRow]]) -> tuple[int, int, int, int, str]:
@@ -201,4 +206,5 @@ def _text(column: str, value: str) -> str:
 
 
 def _time(nanoseconds: int) -> datetime:
-    return datetime.fromtimestamp(nanoseconds // 1000 / 1e6, tz=UTC)
+    seconds, rest = divmod(nanoseconds, 10**9)
+    return _EPOCH + timedelta(0, seconds, rest // 1000)
