@@ -67,8 +67,8 @@ def document(run: Run) -> str:
     ]
     if found.busy_share > 0.1:
         lines.append(
-            f"- **The machine was not quiet:** others used {found.busy_share:.0%} of it before the run, so records/s says "
-            "what was left for it; read the processor time."
+            f"- **The machine was not quiet:** others used {found.busy_share:.0%} of it before the run, so records/s "
+            "says what was left for it; read the processor time."
         )
     lines += [
         "",

@@ -41,7 +41,7 @@ def test_sums_by_key_become_sums_of_all_keys_and_stay_so() -> None:
         call_command("migrate", "billing", "0004", verbosity=0)
         assert without_keys(tenant) == {"demo": (2, 2 * 37, 2 * AMOUNT_PICO), "free": (1, 37, 0)}
     finally:
-        call_command("migrate", "billing", verbosity=0)
+        call_command("migrate", verbosity=0)
     both = Sums(usage_pico=2 * AMOUNT_PICO, rollup_pico=2 * AMOUNT_PICO, ledger_pico=2 * AMOUNT_PICO)
     assert sums() == both
     assert set(UsageRollup.objects.values_list("model_name", "key_id")) == {("demo", NO_KEY), ("free", NO_KEY)}

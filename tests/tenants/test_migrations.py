@@ -30,7 +30,7 @@ def test_requests_per_minute_move_from_the_policy_into_a_limit_and_back() -> Non
                 [new_id(), acme.id],
             )
     finally:
-        call_command("migrate", "tenants", verbosity=0)
+        call_command("migrate", verbosity=0)
     found = {limit.tenant.slug: limits.figures_of(limit) for limit in Limit.objects.select_related("tenant")}
     assert found == {
         "acme": Figures(requests_per_minute=0),
@@ -47,7 +47,7 @@ def test_keys_that_ask_for_answers_gain_the_cache_and_an_older_process_goes_on_b
         call_command("migrate", "tenants", "0005", verbosity=0)
         assert scopes() == {"acme": {"inference", "management:read"}, "globex": {"management:read"}}
     finally:
-        call_command("migrate", "tenants", verbosity=0)
+        call_command("migrate", verbosity=0)
     assert scopes() == {"acme": set(keys.DEFAULT_SCOPES), "globex": {"management:read"}}
     assert snapshot.load().authenticate(acme.secret).cache == CacheTerms()
     with connection.cursor() as cursor:  # the columns that it knows
