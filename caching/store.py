@@ -14,6 +14,7 @@ recently used; an index that is gone begins anew, and what it knew expires.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import cast
 from uuid import UUID
 
@@ -117,13 +118,16 @@ end
 return 1
 """
 
-#: KEYS: known, used, ends. ARGV: what keys of entries begin with; names. Returns how many entries there were.
+#: KEYS: known, used, ends. ARGV: what keys of entries begin with; names, each followed by what the index said of it:
+#: what was stored anew under it since stays. Returns how many entries there were.
 DROP = (
     _DROP
     + """
 local dropped = 0
-for i = 2, #ARGV do
-    dropped = dropped + drop(ARGV[i], ARGV[1])
+for i = 2, #ARGV, 2 do
+    if redis.call('HGET', KEYS[1], ARGV[i]) == ARGV[i + 1] then
+        dropped = dropped + drop(ARGV[i], ARGV[1])
+    end
 end
 if redis.call('EXISTS', KEYS[1]) == 1 then
     redis.call('HSET', KEYS[1], '', total)
@@ -205,17 +209,17 @@ def delete(
 ) -> int:
     """Delete a tenant's entries, of this model, key or request where one is named; return how many there were.
 
-    What is stored meanwhile may stay.
+    What is stored meanwhile stays, also under a name that was to be deleted.
     """
     known, used, ends = _index(tenant_id)
-    names = [
-        name.decode()
+    found = [
+        (name, about)
         for name, about in redis.hscan_iter(known, count=1000)
         if name and _is(about, model_name=model_name, key_id=key_id, request_id=request_id)
     ]
     prefix, dropped = entry_key(tenant_id, b""), 0
-    for start in range(0, len(names), MOST_EVICTED):
-        part = names[start : start + MOST_EVICTED]
+    for start in range(0, len(found), MOST_EVICTED):
+        part = chain.from_iterable(found[start : start + MOST_EVICTED])
         dropped += cast(int, redis.eval(DROP, 3, known, used, ends, prefix, *part))
     return dropped
 

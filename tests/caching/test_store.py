@@ -121,3 +121,13 @@ def test_entries_are_deleted_by_model_key_and_request_and_nothing_of_another_ten
     assert (kept(redis, "abc"), store.held(redis, ACME)) == ("c", Held(entries=1, bytes=SIZE))
     assert (store.delete(redis, ACME, model_name="other"), store.delete(redis, ACME)) == (1, 0)
     assert (kept(redis, "a", GLOBEX), store.held(redis, ACME)) == ("a", Held(entries=0, bytes=0))
+
+
+def test_what_was_stored_anew_since_it_was_found_is_not_deleted(redis: Redis) -> None:
+    index = [store.used_key(ACME).removesuffix("used") + part for part in ("known", "used", "ends")]
+    keep(redis, "a")
+    found = redis.hgetall(index[0])[b"a".hex().encode()]
+    keep(redis, "a", key_id=uuid4())
+    prefix = store.entry_key(ACME, b"")
+    assert redis.eval(store.DROP, 3, *index, prefix, b"a".hex(), found) == 0
+    assert (kept(redis, "a"), store.held(redis, ACME)) == ("a", Held(entries=1, bytes=SIZE))
