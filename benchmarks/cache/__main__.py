@@ -72,20 +72,19 @@ def _measure(lineup: Lineup, plan: Plan, found_machine: Machine, asked: str) -> 
             skewed = stages.skewed(site, up, plan)
             over_quota = stages.skewed(site, up, plan, up.hearth.keys[stages.SMALL])
     flights = stages.flights(lineup, plan)
-    ready = {contender.name: contender.title for contender, _ in lineup.ready}
     return Run(
         command=asked,
         date=time.strftime("%Y-%m-%d"),
         commit=command.commit(),
         machine=found_machine,
         plan=plan,
-        titles=ready,
+        titles={contender.name: contender.title for contender in _chosen(plan)},
         not_run=lineup.lost,
-        hits={name: found for name, found in hits.items() if name in ready},
+        hits=hits,
         second_level=second,
         skewed=skewed,
         over_quota=over_quota,
-        flights={name: found for name, found in flights.items() if name in ready},
+        flights=flights,
     )
 
 

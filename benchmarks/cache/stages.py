@@ -21,7 +21,7 @@ from benchmarks.gateway.site import Site
 
 KEYS = Path(__file__).parent / "keys.lua"
 #: Tried one after another, until all prompts were asked.
-WARM_UP_SECONDS = (1, 4, 16)
+WARM_UP_SECONDS = (1, 4, 16, 40)
 #: A tenant whose quota is smaller than what is asked.
 SMALL = "small"
 
