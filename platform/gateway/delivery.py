@@ -36,8 +36,6 @@ async def deliver(send: Send, outgoing: Outgoing, *, timeout_seconds: float, dep
         if not departure.gone:
             await send({"type": "http.response.start", "status": outgoing.status, "headers": outgoing.headers})
         await _Stream(send, outgoing.heartbeat, timeout_seconds, departure).run(outgoing.stream)
-        if not departure.gone:
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
     finally:
         outgoing.on_close()
 
@@ -81,27 +79,37 @@ class _Stream:
         self._timer = self._loop.call_later(self._look_seconds, self._look)
 
     async def run(self, stream: AsyncIterator[bytes]) -> None:
-        """Send the pieces as they come, one after the other."""
+        """Send the pieces as they come, one after the other, and say that there are no more."""
         try:
             async for piece in stream:
                 try:
                     if self._comment is not None:
                         await self._comment
                     await self._pass(piece)
-                except asyncio.CancelledError:
-                    if not self._breaks or self._task.uncancel():
-                        raise
-                    self._breaks, self._comment = False, None
+                except asyncio.CancelledError as cancelled:
+                    self._go_on(cancelled)
+            try:
+                if self._comment is not None:
+                    await self._comment
+                await self._pass(b"", more_body=False)
+            except asyncio.CancelledError as cancelled:
+                self._go_on(cancelled)
         finally:
             self._timer.cancel()
             if self._comment is not None:
                 self._comment.cancel()
 
-    async def _pass(self, piece: bytes) -> None:
+    def _go_on(self, cancelled: asyncio.CancelledError) -> None:
+        """Go on without a client that was given up. Raises a CancelledError that came from anybody else."""
+        if not self._breaks or self._task.uncancel():
+            raise cancelled
+        self._breaks, self._comment = False, None
+
+    async def _pass(self, piece: bytes, *, more_body: bool = True) -> None:
         if self._departure.gone:
             return
         self._sending, self._since = True, self._loop.time()
-        await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+        await self._send({"type": "http.response.body", "body": piece, "more_body": more_body})
         self._sending, self._since = False, self._loop.time()
 
     def _look(self) -> None:

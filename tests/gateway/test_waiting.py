@@ -128,6 +128,14 @@ async def test_a_client_that_reads_nothing_slows_its_engine_and_is_given_up(gate
     assert gateway.loads() == [0, 0]
 
 
+async def test_a_client_that_does_not_take_the_very_end_is_given_up_and_has_had_all(gateway: Gateway) -> None:
+    gateway.let_all_say(streaming([b"".join(events(CHUNKS))]))
+    exchange = gateway.exchange(STREAMED, takes=2)
+    await exchange.run()
+    assert [end.state for end in gateway.ends()] == ["complete"]
+    assert gateway.loads() == [0, 0]
+
+
 async def test_a_client_that_takes_no_heartbeat_is_given_up_too(gateway: Gateway) -> None:
     gateway.limit_hold(heartbeat_seconds=0.1)
     gateway.let_all_say(streaming(events(CHUNKS[:2], done=False), then_wait=True))
