@@ -150,6 +150,8 @@ class Relay:
             await self._land_whole()
         except Unavailable:
             self._meter.withheld(tokens)
+            if tokens:
+                self._reader.usage = None  # the engine's count has what nobody is told
             raise
 
     async def _land_whole(self) -> None:

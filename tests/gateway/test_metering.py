@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from billing.records import encode
 from billing.wal_format import FRAME
@@ -61,6 +62,33 @@ async def test_an_end_that_cannot_be_written_is_not_called_a_success_and_is_writ
     await until(lambda: len(gateway.ends()) == 2)
     end = gateway.ends()[1]
     assert (end.state, end.prompt_tokens, end.completion_tokens) == ("engine_error", 0, 0)
+
+
+async def test_what_is_withheld_because_the_end_cannot_be_written_is_not_charged(gateway: Gateway) -> None:
+    go_on = asyncio.Event()
+
+    async def say(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b"".join(events()[:2]))
+        await go_on.wait()
+        await response.write(b"".join(events()[2:]))
+        await response.write_eof()
+        return response
+
+    gateway.let_all_say(say)
+    running = gateway.exchange(STREAMED)
+    work = asyncio.ensure_future(running.run())
+    await until(lambda: b"Hel" in running.body)
+    with full_disk(gateway):
+        go_on.set()
+        await work
+        assert gateway.ends() == []
+    assert b"usage_log_unavailable" in running.body
+    assert b'"lo"' not in running.body
+    await until(lambda: gateway.ends() != [])
+    (end,) = gateway.ends()
+    assert (end.state, end.completion_tokens, end.tokens_source) == ("engine_error", 1, "streamed")
 
 
 async def test_at_the_logs_cap_what_runs_is_metered_and_nothing_new_is_served(gateway: Gateway) -> None:
