@@ -137,7 +137,6 @@ def deposit(answer: Answer, caller: Caller, model_name: str, entry: Entry) -> De
         return None
     terms, value = caller.cache, encode(answer.name, entry, keyspace.value_mac)
     if len(value) + store.OVERHEAD_BYTES > terms.quota_bytes:
-        telemetry.cache_stored("quota")
         return None
     return Deposit(
         tenant_id=caller.tenant_id,

@@ -45,7 +45,7 @@ class Shelf:
         return self._recent.get(tenant_id, name)
 
     def keep(self, entry: Entry, pack: Callable[[], Deposit | None]) -> None:
-        """Pack an entry, beside the loop where that takes long, and :meth:`store` what comes of it."""
+        """Pack an entry, beside the loop where that takes long, and :meth:`store` it unless its quota is too small."""
         if len(entry.body) <= PACKED_AT_ONCE_BYTES:
             self._packed(entry, pack())
             return
@@ -86,7 +86,9 @@ class Shelf:
         self._recent = Recent(self._recent.max_bytes)
 
     def _packed(self, entry: Entry, deposit: Deposit | None) -> None:
-        if deposit is not None:
+        if deposit is None:
+            telemetry.cache_stored("quota")
+        else:
             self.store(deposit, entry)
 
     def _stored(self, deposit: Deposit, entry: Entry, told: Answer) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -37,6 +38,7 @@ for each in telemetry.METRICS:
     SHOWN.register(each)
 #: Of one request: it is answered from what is stored or by an engine, and by no identical request that has just ended.
 READ = {"x-prediction-cache": "read"}
+NAMED = Answer(name=b"n" * 32, bypass=None, writable=True, only_if_cached=False, max_age_seconds=None)
 LOOKUPS, STORES, EVICTIONS = (f"hearth_gateway_cache_{what}_total" for what in ("lookups", "stores", "evictions"))
 
 
@@ -210,7 +212,6 @@ async def test_entries_that_make_room_are_counted_by_level(redis: Redis, door: D
         (10, CacheTerms(entry_bytes=10), {}),
         (11, CacheTerms(entry_bytes=10), {"too_large": 1}),
         (LARGEST_ENTRY_BYTES + 1, CacheTerms(entry_bytes=8 * LARGEST_ENTRY_BYTES), {"too_large": 1}),
-        (10, CacheTerms(quota_bytes=store.OVERHEAD_BYTES), {"quota": 1}),
         (10, CacheTerms(writes_per_minute=0), {"write_rate": 1}),
     ],
 )
@@ -218,16 +219,21 @@ async def test_what_no_redis_would_take_is_given_to_none_and_counted(
     body_bytes: int, terms: CacheTerms, refused: dict[str, float]
 ) -> None:
     counted = Counted()
-    assert to_be_kept(bytes(body_bytes), terms) is not bool(refused)
+    assert answers.may_be_kept(NAMED, replace(caller(), cache=terms), entry_of(bytes(body_bytes))) is not bool(refused)
     await counted.becomes(**refused)
 
 
-def to_be_kept(body: bytes, terms: CacheTerms) -> bool:
-    """Say whether an answer is given to Redis under these terms."""
-    who = replace(caller(), cache=terms)
-    answer = Answer(name=b"n" * 32, bypass=None, writable=True, only_if_cached=False, max_age_seconds=None)
-    entry = entry_of(body)
-    return answers.may_be_kept(answer, who, entry) and answers.deposit(answer, who, MODEL, entry) is not None
+@pytest.mark.parametrize("body_bytes", [10, PACKED_AT_ONCE_BYTES + 1], ids=["at once", "in a thread"])
+async def test_what_is_larger_than_a_quota_is_given_to_no_redis_and_counted_by_the_loop(
+    door: Doors, body_bytes: int
+) -> None:
+    counted, shelf, entry = Counted(), door.shelf("unix:///nowhere"), entry_of(bytes(body_bytes))
+    who = replace(caller(), cache=CacheTerms(quota_bytes=store.OVERHEAD_BYTES))
+    pack = partial(answers.deposit, NAMED, who, MODEL, entry)
+    assert await asyncio.to_thread(pack) is None
+    await counted.becomes()
+    shelf.keep(entry, pack)
+    await counted.becomes(quota=1)
 
 
 @pytest.fixture
