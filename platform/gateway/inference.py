@@ -224,12 +224,14 @@ class Inference:
         self._trace.headers += [(b"x-route", reply.choice.reason.encode()), (b"x-replica", replica)]
 
     def _replay(self, entry: Entry) -> Outgoing:
+        told = b""
+        if self._call.stream:  # first: what cannot be told so is not charged
+            told = b"".join(self._call.wire.replay(orjson.loads(entry.body), include_usage=self._call.include_usage))
         self._meter.hit(entry)
         headers = [*answers.told_of_hit(self._caller, entry), *self._trace.headers, *self._receipt_instead(entry)]
-        if not self._call.stream:
-            return Outgoing(status=200, headers=[*JSON, *headers], body=entry.body)
-        events = self._call.wire.replay(orjson.loads(entry.body), include_usage=self._call.include_usage)
-        return Outgoing(status=200, headers=[*SSE, *headers], stream=_at_once(b"".join(events)))
+        if self._call.stream:
+            return Outgoing(status=200, headers=[*SSE, *headers], stream=_at_once(told))
+        return Outgoing(status=200, headers=[*JSON, *headers], body=entry.body)
 
     async def _whole(self, begun: Begun | Followed) -> Outgoing:
         if isinstance(begun, Followed):
