@@ -3,28 +3,48 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import TypeVar
 
 from django.conf import settings
 from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
+from django.utils.decorators import async_only_middleware
 from django.views.decorators.csrf import csrf_exempt
 
 from gateway.background import Background
 from gateway.delivery import run_on
 from gateway.errors import BodyTooLarge
 from gateway.messages import JSON, Departure, Incoming, Outgoing
+from gateway.pipeline import Pipeline
 from gateway.wire.table import speaking
 from tenants import networks
 
-T = TypeVar("T")
-
 #: Under WSGI, and in tests, each request has a loop of its own: the journey must outlive it.
 background = Background("view")
+
+
+Get = Callable[[HttpRequest], Awaitable[HttpResponseBase]]
+
+#: Where a request has its stream, for :func:`closing`.
+RELAY = "gateway.relay"
+
+
+@async_only_middleware
+def closing(get_response: Get) -> Get:
+    """Close a stream whose client leaves while other middleware has it: Django drops such a response unclosed."""
+
+    async def closing_middleware(request: HttpRequest) -> HttpResponseBase:
+        try:
+            return await get_response(request)
+        except asyncio.CancelledError:
+            if RELAY in request.META:
+                request.META[RELAY].close()
+            raise
+
+    return closing_middleware
 
 
 @csrf_exempt
@@ -35,7 +55,7 @@ async def journey(request: HttpRequest) -> HttpResponseBase:
     except RequestDataTooBig:
         error = BodyTooLarge("The body is larger than allowed.", "body_too_large")
         body = speaking(request.path).error_body(error)
-        return _response(Outgoing(status=error.status, headers=JSON, body=body), Departure())
+        return _response(request, Outgoing(status=error.status, headers=JSON, body=body), Departure())
     incoming = Incoming(
         method=request.method or "GET",
         path=request.path,
@@ -45,43 +65,66 @@ async def journey(request: HttpRequest) -> HttpResponseBase:
             request.META.get("REMOTE_ADDR", ""), request.headers.get("x-forwarded-for", ""), settings.TRUSTED_PROXIES
         ),
     )
-    answering = background.journey(lambda pipeline: pipeline.handle(incoming))
+    journeying = _Journey(incoming)
     try:
-        outgoing = await asyncio.shield(asyncio.wrap_future(answering))
+        outgoing = await asyncio.shield(asyncio.wrap_future(background.journey(journeying.run)))
     except asyncio.CancelledError:
-        background.run(lambda: _leave(incoming.departure, answering))
+        background.run(journeying.leave)
         raise
-    return _response(outgoing, incoming.departure)
+    return _response(request, outgoing, incoming.departure)
 
 
-async def _leave(departure: Departure, answering: Future[Outgoing]) -> None:
-    """Let a request go on without its client, or stop it if nobody else needs its answer."""
-    departure.stop_with(partial(_cancel, answering))
-    departure.leave()
-    try:
-        outgoing = await asyncio.wrap_future(answering)
-    except asyncio.CancelledError:
-        return
-    await run_on(outgoing, departure)
+class _Journey:
+    """One request on the journey's loop, where all of this runs."""
+
+    def __init__(self, incoming: Incoming) -> None:
+        self._incoming = incoming
+        self._task: asyncio.Task[Outgoing] | None = None
+        self._left = False
+
+    async def run(self, pipeline: Pipeline) -> Outgoing:
+        """Answer the request. A task of its own, because a cancelled Future of a thread forgets what was answered."""
+        if self._left:
+            raise asyncio.CancelledError
+        self._task = asyncio.create_task(pipeline.handle(self._incoming))
+        return await self._task
+
+    async def leave(self) -> None:
+        """Let the request go on without its client, or stop it if nobody else needs its answer."""
+        self._left = True
+        if self._task is None:
+            return
+        departure = self._incoming.departure
+        departure.stop_with(self._stop)
+        departure.leave()
+        await asyncio.wait({self._task})
+        if not self._task.cancelled():
+            await run_on(self._task.result(), departure)
+
+    def _stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
 
 
-def _cancel(work: Future[T]) -> None:
-    work.cancel()
-
-
-def _response(outgoing: Outgoing, departure: Departure) -> HttpResponseBase:
+def _response(request: HttpRequest, outgoing: Outgoing, departure: Departure) -> HttpResponseBase:
     response: HttpResponseBase
     if outgoing.stream is None:
         response = HttpResponse(outgoing.body, status=outgoing.status)
     else:
-        response = StreamingHttpResponse(_Relay(outgoing, outgoing.stream, departure), status=outgoing.status)
+        relay = _Relay(outgoing, outgoing.stream, departure)
+        request.META[RELAY] = relay
+        response = StreamingHttpResponse(relay, status=outgoing.status)
     for name, value in outgoing.headers:
         response[name.decode("latin-1")] = value.decode("latin-1")
     return response
 
 
+def _cancel(work: Future[bytes | None]) -> None:
+    work.cancel()
+
+
 class _Relay:
-    """A stream of the journey's loop, read on another. Django calls :meth:`close` however the response ends."""
+    """A stream of the journey's loop, read on another. :meth:`close` is called however the response ends."""
 
     def __init__(self, outgoing: Outgoing, stream: AsyncIterator[bytes], departure: Departure) -> None:
         self._outgoing = outgoing
@@ -89,6 +132,7 @@ class _Relay:
         self._departure = departure
         #: The next piece, while it is awaited.
         self._coming: Future[bytes | None] | None = None
+        self._closed = False
 
     @property
     def _every_seconds(self) -> float | None:
@@ -110,7 +154,10 @@ class _Relay:
             yield piece
 
     def close(self) -> None:
-        """Let go of what the stream holds, or let it go on for those who follow it."""
+        """Let go of what the stream holds, or let it go on for those who follow it. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
 
         async def let_go() -> None:
             coming = self._coming
