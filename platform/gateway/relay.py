@@ -117,7 +117,11 @@ class Relay:
             except GatewayError as refusal:
                 self.end_with(refusal)
                 return False
-        self._meter.streamed(tokens, ends=self._reader.done)
+        try:
+            self._meter.streamed(tokens, ends=self._reader.done)
+        except Unavailable:
+            self._reader.usage = None  # the engine's count has what nobody is told
+            raise
         return True
 
     def _tell(self, told: bytes, usage: bytes, tokens: int) -> None:
@@ -151,7 +155,7 @@ class Relay:
         except Unavailable:
             self._meter.withheld(tokens)
             if tokens:
-                self._reader.usage = None  # the engine's count has what nobody is told
+                self._reader.usage = None  # as above
             raise
 
     async def _land_whole(self) -> None:

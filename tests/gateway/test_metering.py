@@ -13,6 +13,7 @@ from aiohttp import web
 
 from billing.records import encode
 from billing.wal_format import FRAME
+from gateway import metering
 from tests.gateway.engines import CHUNKS, answer, delta, events, saying, streaming
 from tests.gateway.world import DOORS, HELLO, STREAMED, Gateway, until
 
@@ -64,7 +65,11 @@ async def test_an_end_that_cannot_be_written_is_not_called_a_success_and_is_writ
     assert (end.state, end.prompt_tokens, end.completion_tokens) == ("engine_error", 0, 0)
 
 
-async def test_what_is_withheld_because_the_end_cannot_be_written_is_not_charged(gateway: Gateway) -> None:
+@pytest.mark.parametrize("done", [True, False], ids=["the end", "progress"])
+async def test_what_is_withheld_because_it_cannot_be_written_down_is_not_charged(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, done: bool
+) -> None:
+    monkeypatch.setattr(metering, "PROGRESS_SECONDS", 0.0)
     go_on = asyncio.Event()
 
     async def say(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
@@ -72,7 +77,7 @@ async def test_what_is_withheld_because_the_end_cannot_be_written_is_not_charged
         await response.prepare(request)
         await response.write(b"".join(events()[:2]))
         await go_on.wait()
-        await response.write(b"".join(events()[2:]))
+        await response.write(b"".join(events(done=done)[2:]))
         await response.write_eof()
         return response
 
