@@ -72,7 +72,7 @@ def test_a_request_becomes_a_row_a_roll_up_and_a_posting(writer: WalWriter, drai
     )
     assert (row.prompt_tokens, row.cached_prompt_tokens, row.completion_tokens) == (30, 10, 7)
     assert (row.state, row.tokens_source, row.client_request_id) == ("complete", "engine", "theirs")
-    assert row.started_at.timestamp() == pytest.approx(begun.started_at_ns / 1e9, abs=1e-6)
+    assert row.started_at.timestamp() == pytest.approx(begun.started_at_ns / 1e9, abs=2e-6)
     assert row.saved_prefix_pico == 10 * (DEMO_RATES.prompt_pico - DEMO_RATES.cached_prompt_pico)
     rollup = UsageRollup.objects.get()
     assert (rollup.requests, rollup.errors, rollup.prefix_hits, rollup.prediction_hits) == (1, 0, 1, 0)
