@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -138,7 +139,7 @@ class _Block:
 def _json(text: str) -> Any:
     """Return the value. Raises NotReplayable for what another parser would not read the same: NaN, huge numbers."""
     try:
-        found = json.loads(text, parse_constant=_refuse)
+        found = json.loads(text, parse_constant=_refuse, parse_float=_finite)
         orjson.dumps(found)
     except (ValueError, TypeError) as error:
         raise NotReplayable("input") from error
@@ -148,3 +149,11 @@ def _json(text: str) -> Any:
 def _refuse(constant: str) -> Any:
     """Raise ValueError for NaN and Infinity as values; inside a text they are words."""
     raise ValueError(constant)
+
+
+def _finite(number: str) -> float:
+    """Return the number. Raises ValueError for one that is too large, which would be written as null."""
+    value = float(number)
+    if not math.isfinite(value):
+        raise ValueError(number)
+    return value
