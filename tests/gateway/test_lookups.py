@@ -86,22 +86,15 @@ async def test_each_look_is_counted_by_its_level_and_each_answer_by_whether_it_i
     await counted.becomes()
 
 
-async def test_a_long_answer_is_packed_in_redis_and_given_as_it_was(gateway: Gateway) -> None:
-    message = {"role": "assistant", "content": "again and " * 1000}
-    gateway.let_all_say(saying(answer(choices=[{"index": 0, "message": message, "finish_reason": "stop"}])))
-    counted = Counted()
-    first = await gateway.ask()
-    await counted.becomes(first_miss=1, redis_miss=1, stored=1)
-    gateway.runtime.parts.shelf.forget()
-    hit = await gateway.ask(headers=READ)
-    assert (hit.body, hit.answer_headers["x-cache"]) == (first.body, "hit")
-    async with Redis.from_url(os.environ["REDIS_URL"]) as redis:
-        [key] = [key async for key in redis.scan_iter("*:prediction:*")]
-        assert await redis.strlen(key) < len(first.body) / 5
-
-
-async def test_an_answer_that_is_packed_beside_the_loop_is_stored_and_given_as_it_was(gateway: Gateway) -> None:
-    message = {"role": "assistant", "content": os.urandom(PACKED_AT_ONCE_BYTES).hex()}
+@pytest.mark.parametrize(
+    ("content", "times_smaller"),
+    [("again and " * 1000, 5), (os.urandom(PACKED_AT_ONCE_BYTES).hex(), 1.5)],
+    ids=["at once", "beside the loop"],
+)
+async def test_a_long_answer_is_packed_in_redis_and_given_as_it_was(
+    gateway: Gateway, content: str, times_smaller: float
+) -> None:
+    message = {"role": "assistant", "content": content}
     gateway.let_all_say(saying(answer(choices=[{"index": 0, "message": message, "finish_reason": "stop"}])))
     counted = Counted()
     first = await gateway.ask()
@@ -110,6 +103,9 @@ async def test_an_answer_that_is_packed_beside_the_loop_is_stored_and_given_as_i
     hit = await gateway.ask(headers=READ)
     assert (hit.body, hit.answer_headers["x-cache"]) == (first.body, "hit")
     await counted.becomes(first_miss=1, redis_hit=1)
+    async with Redis.from_url(os.environ["REDIS_URL"]) as redis:
+        [key] = [key async for key in redis.scan_iter("*:prediction:*")]
+        assert await redis.strlen(key) < len(first.body) / times_smaller
 
 
 async def test_a_process_that_ends_stores_what_it_was_packing(redis: Redis, door: Doors) -> None:
