@@ -92,7 +92,8 @@ def policy_of(tenant: Tenant) -> TenantPolicy:
 def set_policy(actor: Actor, tenant: Tenant, **changes: Any) -> TenantPolicy:
     """Add a version with these fields changed; returns the one in force, unchanged if nothing differs.
 
-    Raises BadName for a field that is not one of POLICY_FIELDS or a value the field does not allow.
+    Raises BadName for a field that is not one of POLICY_FIELDS or a value the field does not allow, and for a
+    ``salt_epoch`` below the one in force: what was stored under an earlier one could be found again.
     """
     Tenant.objects.select_for_update().get(id=tenant.id)
     old = policy_of(tenant)
@@ -104,6 +105,8 @@ def set_policy(actor: Actor, tenant: Tenant, **changes: Any) -> TenantPolicy:
     if after == before:
         return old
     _check_policy(changes)
+    if after["salt_epoch"] < old.salt_epoch:
+        raise BadName("salt_epoch", str(after["salt_epoch"]), f"{old.salt_epoch} or more")
     new = TenantPolicy.objects.create(tenant=tenant, version=old.version + 1, **after)
     audit.record(actor, "policy.changed", ("tenant", tenant.id), tenant=tenant, before=before, after=after)
     epoch.bump()

@@ -221,7 +221,7 @@ def not_cached(told: Headers) -> NotCached:
     return NotCached(
         "No stored answer may be given to this request, and it allows no other ('cache-control: only-if-cached').",
         "not_cached",
-        headers=[*told, (b"cache-status", b"hearth; detail=not_cached")],
+        headers=[*told, (b"cache-status", b"hearth; detail=not_cached"), (b"x-should-retry", b"false")],
     )
 
 

@@ -138,6 +138,7 @@ async def test_only_if_cached_asks_no_engine_and_costs_a_request(gateway: Gatewa
         refused = await gateway.ask(body, headers=wanted)
         assert (refused.status, orjson.loads(refused.body)["error"]["code"]) == (504, "not_cached")
         assert refused.answer_headers.get("x-cache-reason") == reason
+        assert refused.answer_headers["x-should-retry"] == "false"
     assert (gateway.bodies(), gateway.records()) == ([], [])
     first = await gateway.ask()
     hit = await gateway.ask(headers=wanted)

@@ -93,6 +93,14 @@ def test_a_policy_value_that_is_not_allowed_is_refused_by_name(acme: Customer, f
     assert versions(acme.tenant) == [(1, "deterministic")]
 
 
+def test_what_was_stored_under_an_earlier_salt_epoch_is_never_found_again(acme: Customer) -> None:
+    registry.set_policy(OPERATOR, acme.tenant, salt_epoch=7)
+    with pytest.raises(BadName) as refused:
+        registry.set_policy(OPERATOR, acme.tenant, salt_epoch=6)
+    assert (refused.value.kind, refused.value.allowed) == ("salt_epoch", "7 or more")
+    assert registry.set_policy(OPERATOR, acme.tenant, salt_epoch=7, cache_mode="all").salt_epoch == 7
+
+
 def test_a_tenant_cannot_begin_with_a_policy_that_is_not_allowed(db: None) -> None:
     with pytest.raises(BadName):
         registry.create_tenant(OPERATOR, slug="acme", name="Acme", policy=Policy(cache_mode="sometimes"))
