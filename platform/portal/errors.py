@@ -2,6 +2,7 @@
 
 PortalError
 ├── BadQuery          a parameter of the address that cannot be read
+├── BadForm           a form that says nothing, or two things at once
 ├── NotForYou         a change that others may make
 └── TooManyGuesses    wrong passwords; no more for a while
 """
@@ -22,6 +23,13 @@ class BadQuery(PortalError):
     param: str
     value: str
     allowed: str
+
+
+@dataclass(eq=False)
+class BadForm(PortalError):
+    """Carries what is wrong, in the words of the form."""
+
+    wrong: str
 
 
 @dataclass(eq=False)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from django.db import connection
 from django.utils import timezone
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Dialog, Page, expect, sync_playwright
 
 from tenants.models import PolicyEpoch
 from tests.portal import warmth
@@ -222,6 +222,42 @@ def test_pages_fit_a_phone_and_their_tables_a_small_screen(page: Page, complaint
     page.get_by_test_id("to-savings").click()
     page.get_by_test_id("to-cache").click()
     expect(page.get_by_test_id("policy")).to_contain_text("1 MiB")
+    assert complaints == []
+
+
+def test_a_purge_asks_what_and_names_exactly_what_goes(page: Page, complaints: list[str]) -> None:
+    sign_in(page, "ada")
+    page.goto("/portal/tenants/acme/cache/")
+    form = page.get_by_test_id("purge")
+    questions: list[str] = []
+
+    def agree(dialog: Dialog) -> None:
+        questions.append(dialog.message)
+        dialog.accept()
+
+    page.on("dialog", agree)
+    expect(form.get_by_role("radio", checked=True)).to_have_count(0)
+    form.get_by_role("button", name="Purge").click()
+    form.get_by_label("One request", exact=True).check()
+    form.get_by_label("Id of the one request").fill("0190a000-0000-7000-8000-000000000001")
+    keep_pictures(page, "purge")
+    form.get_by_label("A model").check()
+    expect(form.get_by_label("Id of the one request")).not_to_be_visible()
+    form.get_by_role("button", name="Purge").click()
+    assert questions == []
+    form.get_by_label("One request", exact=True).check()
+    expect(form.get_by_label("Id of the one request")).to_have_value("")
+    form.get_by_label("Id of the one request").fill("0190a000-0000-7000-8000-000000000002")
+    form.get_by_role("button", name="Purge").click()
+    expect(page.get_by_role("status")).to_contain_text("the request 0190a000-0000-7000-8000-000000000002")
+    form.get_by_label("A model").check()
+    form.get_by_label("Which model").select_option(worlds.MODEL)
+    form.get_by_role("button", name="Purge").click()
+    expect(page.get_by_role("status")).to_contain_text(f"Purged: every answer of the model {worlds.MODEL}.")
+    assert [question.split("\n\n")[:2] for question in questions] == [
+        ["Purge the answer to this one request of Acme?", "0190a000-0000-7000-8000-000000000002"],
+        [f"Purge every answer of the model “{worlds.MODEL}” that Acme has stored?", "This cannot be undone."],
+    ]
     assert complaints == []
 
 

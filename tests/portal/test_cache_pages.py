@@ -18,6 +18,7 @@ from tests.portal.world import World
 
 SignIn = Callable[[User], Client]
 PAGE = "/portal/tenants/acme/cache/"
+REQUEST = "0190a000-0000-7000-8000-000000000001"
 
 
 @pytest.mark.parametrize(
@@ -50,13 +51,15 @@ def test_an_owner_sets_and_removes_what_is_otherwise_for_a_project(world: World,
 def test_whoever_may_purges_everything_a_model_a_key_or_a_request(world: World, signed_in: SignIn) -> None:
     source = new_id()
     browser = signed_in(world.acme.owner)
-    for form in (
-        {"what": f"model:{worlds.MODEL}", "request": ""},
-        {"what": f"key:{world.acme.key.id}"},
-        {"what": "request", "request": str(source)},
+    none = {"request": "", "key": "", "model": ""}
+    for form, said in (
+        ({**none, "what": "model", "model": worlds.MODEL}, f"Purged: every answer of the model {worlds.MODEL}."),
+        ({**none, "what": "key", "key": str(world.acme.key.id)}, f"Purged: what the key {world.acme.key.name} stored"),
+        ({**none, "what": "request", "request": str(source).upper()}, f"Purged: the answer to the request {source}."),
     ):
-        assert "Purged" in browser.post(f"{PAGE}purge/", form, follow=True).content.decode()
-    signed_in(world.operator).post(f"{PAGE}purge/", {"what": "everything"})
+        assert said in browser.post(f"{PAGE}purge/", form, follow=True).content.decode()
+    told = signed_in(world.operator).post(f"{PAGE}purge/", {"what": "everything"}, follow=True)
+    assert f"Purged: every stored answer of {world.acme.tenant.name}." in told.content.decode()
     assert list(CachePurge.objects.order_by("id").values_list("model_name", "key_id", "request_id")) == [
         (worlds.MODEL, None, None),
         ("", world.acme.key.id, None),
@@ -72,12 +75,22 @@ def test_whoever_may_purges_everything_a_model_a_key_or_a_request(world: World, 
         ("set/", {"for": "tenant", "mode": "off"}),
         ("set/", {"for": "project:default", "ttl_seconds": "long"}),
         ("purge/", {}),
+        ("purge/", {"model": worlds.MODEL}),
+        ("purge/", {"what": f"model:{worlds.MODEL}"}),
+        ("purge/", {"what": "model"}),
+        ("purge/", {"what": "model", "model": worlds.MODEL, "request": REQUEST}),
+        ("purge/", {"what": "key", "key": "x"}),
+        ("purge/", {"what": "request"}),
         ("purge/", {"what": "request", "request": "x"}),
-        ("purge/", {"what": "key:x"}),
+        ("purge/", {"what": "request", "request": "{" + REQUEST + "}"}),
+        ("purge/", {"what": "request", "request": "00000000-0000-4000-8000-000000000000"}),
+        ("purge/", {"what": "request", "request": REQUEST, "model": worlds.MODEL}),
+        ("purge/", {"what": "everything", "request": REQUEST}),
+        ("purge/", {"what": ["request", "everything"], "request": REQUEST}),
     ],
 )
 def test_what_cannot_be_read_is_told_and_changes_nothing(
-    world: World, signed_in: SignIn, path: str, form: dict[str, str]
+    world: World, signed_in: SignIn, path: str, form: dict[str, str | list[str]]
 ) -> None:
     answer = signed_in(world.operator).post(f"{PAGE}{path}", form, follow=True)
     assert "Nothing was changed" in answer.content.decode()
@@ -105,7 +118,7 @@ def test_a_stranger_finds_no_cache_to_set_or_purge(world: World, signed_in: Sign
         (f"acme/cache/{setting.id}/remove/", {}),
         (f"globex/cache/{setting.id}/remove/", {}),
         ("globex/cache/set/", {"for": f"key:{world.acme.key.id}", "mode": "off"}),
-        ("globex/cache/purge/", {"what": f"key:{world.acme.key.id}"}),
+        ("globex/cache/purge/", {"what": "key", "key": str(world.acme.key.id)}),
     ):
         assert browser.post(f"/portal/tenants/{path}", form).status_code == 404, path
     assert browser.get(PAGE).status_code == 404

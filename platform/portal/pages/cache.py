@@ -14,7 +14,7 @@ from django.views.decorators.http import require_GET, require_POST
 from portal import bounds, stored
 from portal.access import Viewer, tenant_for
 from portal.bounds import Named
-from portal.errors import NotForYou
+from portal.errors import BadForm, NotForYou
 from portal.pages.shell import page, show
 from portal.queries import posted
 from tenants import cache_settings, purges, registry
@@ -22,9 +22,12 @@ from tenants.cache_settings import LARGEST, Terms
 from tenants.errors import BadName, NotAllowed, NotFound
 from tenants.ids import TenantId
 from tenants.models import ApiKey, Project, Tenant, TenantPolicy
+from tenants.purges import Target
 from tenants.rls import as_tenant
 
 MOST_SHOWN = 200
+#: What the form purges, as it calls it; each but the last has a field of its own name.
+PURGEABLE = {"request": "One request", "key": "A key", "model": "A model", "everything": "Everything"}
 
 
 @require_GET
@@ -54,7 +57,7 @@ def set_setting(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse
 
     def change() -> str:
         terms = Terms(mode=posted(request, "mode"), **{name: _whole(name, posted(request, name)) for name in LARGEST})
-        subject = bounds.subject(viewer, tenant, _named(posted(request, "for"), ("project", "key")))
+        subject = bounds.subject(viewer, tenant, _named(posted(request, "for")))
         cache_settings.set_setting(viewer.actor, subject, terms)
         return "Saved. Every gateway follows within a second."
 
@@ -86,14 +89,10 @@ def purge(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponseRedire
 
     def change() -> str:
         bounds.require_any(viewer, tenant)
-        what = posted(request, "what")
-        request_id = _request_id(posted(request, "request")) if what == "request" else None
-        whole = what in {"everything", "request"}
-        named = Named() if whole else _named(what, ("model", "key"))
-        target = bounds.purge_target(tenant, named, request_id)
+        target = _target(request, tenant)
         purges.purge(viewer.actor, tenant, target)
         stored.delete(tenant, target)
-        return "Purged. No gateway gives these answers after a second."
+        return f"Purged: {_words(target, tenant)}. No gateway gives it after a second."
 
     return _told(request, tenant, change)
 
@@ -104,6 +103,8 @@ def _told(request: HttpRequest, tenant: Tenant, change: Callable[[], str]) -> Ht
         messages.success(request, change())
     except BadName as error:
         messages.error(request, f"Nothing was changed: {error.kind} {error.name!r}, allowed is {error.allowed}.")
+    except BadForm as error:
+        messages.error(request, f"Nothing was changed: {error.wrong}.")
     except NotAllowed as error:
         messages.error(request, f"Nothing was changed: the {error.kind} {error.name} is {error.state}.")
     except NotForYou as error:
@@ -111,25 +112,55 @@ def _told(request: HttpRequest, tenant: Tenant, change: Callable[[], str]) -> Ht
     return redirect("portal:cache", slug=tenant.slug)
 
 
-def _named(text: str, kinds: tuple[str, ...]) -> Named:
-    """Read ``project:<slug>``, ``key:<id>`` or ``model:<name>``. Raises BadName."""
+def _target(request: HttpRequest, tenant: Tenant) -> Target:
+    """Read what to purge. Raises BadForm for none, for several, and for a field of what was not chosen."""
+    chosen = request.POST.getlist("what")
+    if len(chosen) != 1 or chosen[0] not in PURGEABLE:
+        raise BadForm("choose what is to be purged: one request, a key, a model or everything")
+    what = chosen[0]
+    given = {name: text for name in ("request", "key", "model") if (text := posted(request, name))}
+    named = given.pop(what, "")
+    if given:
+        others = " and ".join(f"“{PURGEABLE[name]}”" for name in given)
+        raise BadForm(f"“{PURGEABLE[what]}” was chosen, but {others} was filled in too")
+    if what != "everything" and not named:
+        raise BadForm(f"“{PURGEABLE[what]}” was chosen, but not which")
+    if what == "key":
+        return bounds.purge_target(tenant, Named(key=_uuid("key", named)))
+    if what == "request":
+        return bounds.purge_target(tenant, Named(), _uuid("request", named))
+    return bounds.purge_target(tenant, Named(model=named))
+
+
+def _words(target: Target, tenant: Tenant) -> str:
+    """Name exactly what is purged."""
+    if target.request_id is not None:
+        return f"the answer to the request {target.request_id}"
+    if target.key is not None:
+        return f"what the key {target.key.name} stored, with those it came from"
+    if target.model_name:
+        return f"every answer of the model {target.model_name}"
+    return f"every stored answer of {tenant.name}"
+
+
+def _named(text: str) -> Named:
+    """Read ``project:<slug>`` or ``key:<id>``. Raises BadName."""
     kind, _, name = text.partition(":")
-    if kind in kinds and name:
-        if kind == "key":
-            with suppress(ValueError):
-                return Named(key=UUID(name))
-        elif kind == "project":
-            return Named(project=name)
-        else:
-            return Named(model=name)
-    raise BadName("choice", text[:64], " or ".join(kinds))
+    if kind == "project" and name:
+        return Named(project=name)
+    if kind == "key":
+        with suppress(ValueError):
+            return Named(key=UUID(name))
+    raise BadName("choice", text[:64], "project or key")
 
 
-def _request_id(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise BadName("request", text[:64], "the id of a request, a UUIDv7") from None
+def _uuid(kind: str, text: str) -> UUID:
+    """Read an id as Hearth writes it, without the braces and prefixes that UUID() reads too. Raises BadForm."""
+    with suppress(ValueError):
+        found = UUID(text)
+        if str(found) == text.lower():
+            return found
+    raise BadForm(f"“{text[:64]}” is no id of a {kind}")
 
 
 def _whole(name: str, text: str) -> int | None:

@@ -47,16 +47,37 @@
     }
   });
 
+  // A form of choices: only the field of what is chosen can be filled in, and what another held is forgotten.
+  function choose(form) {
+    const chosen = form.querySelector("input[type=radio]:checked")?.value;
+    for (const field of form.querySelectorAll("[data-of]")) {
+      field.disabled = field.dataset.of !== chosen;
+      field.required = !field.disabled;
+      if (field.disabled) field.value = "";
+    }
+  }
+
+  // What a submission asks first: its button's question, or that of what is chosen, with what it names in place of {}.
+  function question(form, button) {
+    if (button?.dataset.confirm) return button.dataset.confirm;
+    const asked = form.querySelector("input[type=radio]:checked")?.dataset.confirm;
+    const field = form.querySelector("[data-of]:enabled");
+    return asked?.replace("{}", () => field?.selectedOptions?.[0].text ?? field?.value ?? "");
+  }
+
   document.addEventListener("change", (event) => {
     if (event.target.closest("form[data-send-on-change]")) event.target.form.requestSubmit();
+    const choices = event.target.closest("form[data-choices]");
+    if (choices) choose(choices);
   });
 
   document.addEventListener("submit", (event) => {
-    const question = event.submitter?.dataset.confirm;
-    if (question && !window.confirm(question)) event.preventDefault();
+    const asked = question(event.target, event.submitter);
+    if (asked && !window.confirm(asked)) event.preventDefault();
   });
 
   document.addEventListener("htmx:afterSettle", (event) => localTimes(event.target));
   document.addEventListener("htmx:oobAfterSwap", (event) => localTimes(event.detail.elt ?? event.target));
   localTimes(document);
+  document.querySelectorAll("form[data-choices]").forEach(choose);
 })();
