@@ -294,6 +294,34 @@ def test_every_refusal_has_the_envelope(world: World, as_operator: APIClient) ->
     assert error_of(nested)["param"] == "policy.cache_mode"
 
 
+PRICE = {"model": worlds.MODEL, "prompt_pico": 200_000, "cached_prompt_pico": 20_000, "completion_pico": 800_000}
+TARGET = {"target_tokens_per_replica": 9, "scale_up_delay_seconds": 0, "scale_down_delay_seconds": 0}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("prices", PRICE | {"predicton_hit_pico": 5}, "predicton_hit_pico"),
+        ("tenants", {"slug": "x", "name": "X", "polcy": {}}, "polcy"),
+        ("tenants", {"slug": "x", "name": "X", "policy": {"cache_mod": "off"}}, "policy.cache_mod"),
+        ("tenants/acme/projects", {"slug": "x", "name": "X", "id": str(uuid4())}, "id"),
+        ("tenants/acme/keys", {"name": "x", "scope": ["inference"]}, "scope"),
+        ("tokens", {"username": "ada", "password": worlds.PASSWORD, "expires_in": 60}, "expires_in"),
+        ("fleet/deployments/tiny-chat/scale", {"replicas": 2, "min_replica": 1}, "min_replica"),
+        ("fleet/deployments/tiny-chat/target", TARGET | {"delay": 1}, "delay"),
+        ("fleet/pools/metal/warm", {"placeholders_per_node": 1, "levl": "h2"}, "levl"),
+        (f"fleet/placeholders/{uuid4()}/promote", {"deployment": "tiny-chat", "now": True}, "now"),
+    ],
+)
+def test_a_field_that_there_is_not_is_refused_and_changes_nothing(
+    world: World, as_operator: APIClient, path: str, body: dict[str, Any], param: str
+) -> None:
+    before = AuditEntry.objects.count()
+    refused = as_operator.post(f"/api/v1/{path}", body, format="json")
+    assert (refused.status_code, error_of(refused)["param"]) == (400, param)
+    assert AuditEntry.objects.count() == before
+
+
 @pytest.mark.parametrize("path", ["tenants", "tenants/acme/keys", "models", "audit", "prices"])
 def test_a_list_costs_the_same_queries_whatever_its_length(
     world: World, as_operator: APIClient, django_assert_max_num_queries: DjangoAssertNumQueries, path: str

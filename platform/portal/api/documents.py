@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, inline_serializer
@@ -66,10 +67,26 @@ def page_of(row: type[serializers.Serializer[Any]], name: str) -> serializers.Se
 
 
 def refuse_unknown(asked: serializers.Serializer[Any]) -> None:
-    """Raise ValidationError for a field that is none: a misspelt one that is ignored is a rule that does not hold."""
-    unknown = sorted(set(asked.initial_data) - {name for name, field in asked.fields.items() if not field.read_only})
-    if unknown:
-        raise ValidationError({unknown[0]: "There is no such field, or it may not be set."})
+    """Raise ValidationError for a field that is none: a misspelt one that is ignored is a rule that does not hold.
+
+    Every write of ``/api/v1/`` that takes a body calls it, after ``is_valid``. Looks into nested objects too.
+    """
+    if complaints := _unknown(asked, asked.initial_data):
+        raise ValidationError(complaints)
+
+
+def _unknown(asked: serializers.Serializer[Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the first unknown field by name, within the objects it stands in; nothing where all are known."""
+    writable = {name: field for name, field in asked.fields.items() if not field.read_only}
+    if unknown := sorted(set(given) - writable.keys()):
+        return {unknown[0]: "There is no such field, or it may not be set."}
+    for name, field in writable.items():
+        inner = given.get(name)
+        if not isinstance(field, serializers.Serializer) or not isinstance(inner, Mapping):
+            continue
+        if complaints := _unknown(field, inner):
+            return {name: complaints}
+    return {}
 
 
 def wants_csv(request: Request) -> bool:

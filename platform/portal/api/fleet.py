@@ -18,7 +18,7 @@ from rest_framework.views import APIView
 
 from portal import fleet, questions
 from portal.api.authentication import OperatorOnly, viewer_of
-from portal.api.documents import refusals
+from portal.api.documents import refusals, refuse_unknown
 from portal.api.fleet_documents import (
     DeploymentSerializer,
     EffectSerializer,
@@ -44,6 +44,7 @@ def _verb(operation: str, asked: type[serializers.Serializer[Any]] | None = None
 
 def _read(asked: serializers.Serializer[Any]) -> dict[str, Any]:
     asked.is_valid(raise_exception=True)
+    refuse_unknown(asked)
     values: dict[str, Any] = asked.validated_data
     return values
 

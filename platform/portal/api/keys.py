@@ -121,6 +121,7 @@ class KeysView(APIView):
         found = managed(viewer, tenant)
         asked = NewKeySerializer(data=request.data)
         asked.is_valid(raise_exception=True)
+        refuse_unknown(asked)
         wanted = dict(asked.validated_data)
         require_grantable(viewer, wanted)
         project = project_of(found, wanted.pop("project"))

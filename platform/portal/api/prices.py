@@ -16,7 +16,7 @@ from portal import queries
 from portal.access import Viewer, tenant_for
 from portal.api import pagination
 from portal.api.authentication import OperatorChanges, viewer_of
-from portal.api.documents import PAGE_PARAMETERS, page_of, refusals
+from portal.api.documents import PAGE_PARAMETERS, page_of, refusals, refuse_unknown
 from tenants.models import Tenant
 
 
@@ -86,6 +86,7 @@ class PricesView(APIView):
         viewer = viewer_of(request)
         asked = NewPriceSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
+        refuse_unknown(asked)
         wanted = asked.validated_data
         rates = Rates(
             prompt_pico=wanted["prompt_pico"],

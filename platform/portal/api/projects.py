@@ -12,7 +12,7 @@ from rest_framework.views import APIView
 from portal.access import Viewer, tenant_for
 from portal.api import pagination
 from portal.api.authentication import viewer_of
-from portal.api.documents import PAGE_PARAMETERS, page_of, refusals
+from portal.api.documents import PAGE_PARAMETERS, page_of, refusals, refuse_unknown
 from tenants import registry
 from tenants.errors import NotFound
 from tenants.ids import TenantId
@@ -57,6 +57,7 @@ class ProjectsView(APIView):
         found = managed(viewer, tenant)
         asked = ProjectSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
+        refuse_unknown(asked)
         project = registry.create_project(viewer.actor, found, **asked.validated_data)
         return Response(ProjectSerializer(project).data, status=status.HTTP_201_CREATED)
 

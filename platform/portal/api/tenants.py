@@ -116,6 +116,7 @@ class TenantsView(APIView):
         """Create a tenant with a project named `default`. Operators only."""
         asked = NewTenantSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
+        refuse_unknown(asked)
         tenant = registry.create_tenant(
             viewer_of(request).actor,
             slug=asked.validated_data["slug"],

@@ -18,7 +18,7 @@ from rest_framework.views import APIView
 from portal import guesses
 from portal.addresses import client_address
 from portal.api.authentication import CHALLENGE, OperatorOnly, viewer_of
-from portal.api.documents import refusals
+from portal.api.documents import refusals, refuse_unknown
 from tenants import tokens
 from tenants.audit import Actor
 from tenants.errors import NotFound
@@ -74,6 +74,7 @@ class TokensView(APIView):
         """Exchange an operator's name and password for a bearer token. Wrong ones are counted."""
         asked = NewTokenSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
+        refuse_unknown(asked)
         wanted = asked.validated_data
         user = _user(request, wanted["username"], wanted["password"])
         if not user.is_staff:
