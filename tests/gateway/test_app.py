@@ -77,7 +77,7 @@ async def test_a_client_that_leaves_stops_the_engine_and_is_metered(gateway: Gat
         engine.say = silence
     exchange = gateway.exchange()
     work = asyncio.create_task(exchange.run())
-    await until(gateway.starts)
+    await until(gateway.bodies)
     exchange.disconnect.set()
     await work
     assert exchange.sent == []
