@@ -12,9 +12,9 @@ from billing.reports import Point, Sums
 from portal import money
 from portal.figures import answered_before, prediction_hit_rate, prefix_hit_rate
 from portal.periods import Period
-from portal.templatetags.portal import count, percent
+from portal.templatetags.portal import count, milliseconds, percent
 
-Unit = Literal["count", "percent", "money"]
+Unit = Literal["count", "percent", "money", "seconds"]
 Tone = Literal["ember", "soft", "grey", "faint", "bad"]
 
 
@@ -168,10 +168,10 @@ def of_savings(points: Sequence[Point], total: Sums, period: Period, currency: s
         ),
         chart(
             key="engine-seconds",
-            title="Engine seconds avoided by prediction",
+            title="Engine time avoided by prediction",
             kind="stack",
-            unit="count",
-            series=(counts("Seconds", "ember", lambda sums: round(sums.avoided_engine_ms / 1000, 1)),),
+            unit="seconds",
+            series=(_engine_time(points, total),),
         ),
     )
 
@@ -225,6 +225,17 @@ def _engine_answers(sums: Sums) -> int:
 def _misses(sums: Sums) -> int:
     """Requests whose answer was looked for and not found."""
     return sums.requests - sums.bypassed_requests - answered_before(sums)
+
+
+def _engine_time(points: Sequence[Point], total: Sums) -> Series:
+    spans = [point.sums.avoided_engine_ms for point in points]
+    return Series(
+        label="Engine time",
+        tone="ember",
+        values=tuple(span / 1000 for span in spans),
+        total=milliseconds(total.avoided_engine_ms),
+        cells=tuple(map(milliseconds, spans)),
+    )
 
 
 _Maker = Callable[[str, Tone, Callable[[Sums], Any]], Series]

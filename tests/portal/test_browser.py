@@ -261,6 +261,44 @@ def test_a_purge_asks_what_and_names_exactly_what_goes(page: Page, complaints: l
     assert complaints == []
 
 
+def test_charts_show_one_quarter_of_an_hour_what_was_lost_and_milliseconds(page: Page, complaints: list[str]) -> None:
+    with other_connection() as other:
+        other.execute("UPDATE billing_usagerollup SET saved_prediction_pico = -210000000, avoided_engine_ms = 90")
+    sign_in(page, "ada")
+    page.goto("/portal/tenants/acme/savings/")
+    expect(page.locator(".chart[data-drawn]")).to_have_count(4)
+    keep_pictures(page, "savings")
+    assert marked(page, "hit-rates", "--ember", (0, 1))
+    assert not marked(page, "saved", "--ember", (0, 0.25))
+    assert marked(page, "saved", "--ember", (0.4, 1))
+    expect(page.get_by_test_id("chart-saved")).to_contain_text("−$0.00021")
+    expect(page.get_by_test_id("chart-engine-seconds").locator(".legend")).to_contain_text("90 ms")
+    assert marked(page, "engine-seconds", "--ember", (0, 1))
+    assert complaints == []
+
+
+def marked(page: Page, chart: str, colour: str, part: tuple[float, float]) -> bool:
+    """Say whether a chart has pixels of this colour between two parts of its height, 0 at the top."""
+    found: bool = page.evaluate(
+        """([chart, name, from, to]) => {
+            const canvas = document.querySelector(`[data-testid=chart-${chart}] canvas`);
+            const copy = new OffscreenCanvas(canvas.width, canvas.height);
+            const pen = copy.getContext("2d", { willReadFrequently: true });
+            pen.drawImage(canvas, 0, 0);
+            pen.fillStyle = getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+            const wanted = pen.fillStyle.match(/\\w\\w/g).map(each => parseInt(each, 16));
+            const top = Math.round(canvas.height * from), height = Math.round(canvas.height * (to - from));
+            const { data } = pen.getImageData(0, top, canvas.width, height);
+            for (let i = 0; i < data.length; i += 4) {
+                if (data[i + 3] === 255 && wanted.every((each, k) => Math.abs(data[i + k] - each) < 3)) return true;
+            }
+            return false;
+        }""",
+        [chart, colour, *part],
+    )
+    return found
+
+
 def keep_pictures(page: Page, name: str) -> None:
     """Keep screenshots, light, dark and as on a phone, where HEARTH_TEST_PICTURES names a folder."""
     folder = os.environ.get("HEARTH_TEST_PICTURES")

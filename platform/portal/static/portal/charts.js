@@ -16,33 +16,49 @@
 
   function dollars(value, sign) {
     if (value === 0) return `${sign}0`;
+    if (value < 0) return `−${dollars(-value, sign)}`;
     if (Math.abs(value) >= 1000) return sign + compact(value);
     if (Math.abs(value) >= 0.01) return sign + value.toFixed(2);
     return sign + Number(value.toPrecision(3)).toLocaleString(undefined, { maximumFractionDigits: 12 });
+  }
+
+  function lasting(seconds) {
+    if (seconds === 0) return "0";
+    if (Math.abs(seconds) >= 1) return `${compact(seconds)} s`;
+    return `${Number((seconds * 1000).toPrecision(3))} ms`;
   }
 
   function written(value, spec) {
     if (value === null || value === undefined) return "–";
     if (spec.unit === "percent") return `${value.toFixed(1)} %`;
     if (spec.unit === "money") return dollars(value, spec.sign);
+    if (spec.unit === "seconds") return lasting(value);
     return value.toLocaleString();
   }
 
   function tick(value, spec) {
     if (spec.unit === "percent") return `${value} %`;
     if (spec.unit === "money") return dollars(value, spec.sign);
+    if (spec.unit === "seconds") return lasting(value);
     return compact(value);
   }
 
-  // Bars that stand on each other: uPlot draws from zero, so the tallest sum is drawn first and the rest over it.
+  // Bars that stand on each other, and what is negative hanging from zero: uPlot draws from zero, so the longest sum
+  // is drawn first and the rest over it.
   function stacked(spec) {
-    const sums = [];
-    let below = spec.times.map(() => 0);
-    for (const series of spec.series) {
-      below = series.values.map((value, index) => below[index] + (value ?? 0));
-      sums.push(below);
-    }
-    return sums;
+    const up = spec.times.map(() => 0);
+    const down = spec.times.map(() => 0);
+    return spec.series.map((series) => series.values.map((value, index) => {
+      const sums = value < 0 ? down : up;
+      sums[index] += value ?? 0;
+      return sums[index] || null; // a bar of no height leaves a line
+    }));
+  }
+
+  // A line needs two neighbours; what stands alone is drawn as a point.
+  function alone(values) {
+    const there = (index) => values[index] !== null && values[index] !== undefined;
+    return values.flatMap((_, index) => (there(index) && !there(index - 1) && !there(index + 1) ? [index] : []));
   }
 
   function layers(spec) {
@@ -56,7 +72,8 @@
     const colour = css(TONES[series.tone]);
     const base = { label: series.label, stroke: colour, points: { show: false } };
     if (spec.kind === "area") {
-      return { ...base, width: 1.5, fill: `color-mix(in srgb, ${colour} 16%, transparent)`, spanGaps: false };
+      const points = { show: true, size: 7, fill: colour, filter: () => alone(series.values) };
+      return { ...base, points, width: 1.5, fill: `color-mix(in srgb, ${colour} 16%, transparent)`, spanGaps: false };
     }
     return { ...base, width: 0, fill: colour, paths: uPlot.paths.bars({ size: [0.78, pixelRatioWidth], align: 1 }) };
   }
@@ -102,7 +119,10 @@
 
   function scaleOf(spec) {
     if (spec.unit === "percent") return [0, 100];
-    return (_, __, highest) => [0, highest > 0 ? highest * 1.08 : 1];
+    return (_, lowest, highest) => {
+      const room = 0.08 * Math.max(highest, -lowest);
+      return [lowest < 0 ? lowest - room : 0, highest > 0 ? highest + room : lowest < 0 ? 0 : 1];
+    };
   }
 
   function options(panel, element, spec, order) {
@@ -117,7 +137,7 @@
       axes: [
         axis({ grid: { show: false }, size: 28, space: 72, values: clockTicks }),
         axis({
-          size: 58,
+          size: 66,
           space: 36,
           incrs: spec.unit === "count" ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7, 2e7, 5e7, 1e8] : undefined,
           splits: spec.unit === "percent" ? () => [0, 25, 50, 75, 100] : undefined,
