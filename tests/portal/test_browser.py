@@ -195,6 +195,14 @@ def test_a_member_makes_a_key_that_is_shown_once(page: Page, complaints: list[st
 
 
 def test_pages_fit_a_phone_and_their_tables_a_small_screen(page: Page, complaints: list[str]) -> None:
+    with other_connection() as other:
+        other.execute("UPDATE tenants_tenant SET slug = 'a-department-of-a-large-company' WHERE slug = 'globex'")
+        other.execute("UPDATE billing_usagerollup SET requests = 12345678, prediction_hits = 2345678")
+        other.execute("UPDATE billing_usagerollup SET coalesced_requests = 1234567, bypassed_requests = 3456789")
+        other.execute("UPDATE billing_usagerollup SET avoided_tokens = 1234567890, avoided_engine_ms = 987654321")
+        other.execute("UPDATE billing_usagerollup SET cached_prompt_tokens = 1234567890")
+        other.execute("UPDATE billing_usagerollup SET saved_prediction_pico = -123456789000000000")
+        other.execute("UPDATE billing_usagerollup SET saved_prefix_pico = 123456789000000000")
     page.set_viewport_size({"width": 390, "height": 844})
     sign_in(page, "ada")
     for path in (
@@ -219,6 +227,8 @@ def test_pages_fit_a_phone_and_their_tables_a_small_screen(page: Page, complaint
         page.goto(f"/portal/{path}")
         beyond = page.evaluate("[...document.querySelectorAll('.scroll')].map(e => e.scrollWidth - e.clientWidth)")
         assert beyond == [0] * len(beyond), path
+        keep_pictures(page, f"small-{path.replace('/', '-')}")
+        page.set_viewport_size({"width": 1280, "height": 800})
     page.get_by_test_id("to-savings").click()
     page.get_by_test_id("to-cache").click()
     expect(page.get_by_test_id("policy")).to_contain_text("1 MiB")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from django.test import Client
 
-from portal.templatetags.portal import lasting, size
+from portal.templatetags.portal import lasting, milliseconds, size
 from tenants import cache_settings, keys, registry
 from tenants.cache_settings import Terms
 from tenants.ids import new_id
@@ -34,6 +34,13 @@ def test_bytes_are_told_in_the_largest_unit_there_is_one_of(bytes_: int, told: s
 )
 def test_times_are_told_whole(seconds: int, told: str) -> None:
     assert lasting(seconds) == told
+
+
+@pytest.mark.parametrize(
+    ("value", "told"), [(9.94, "9.9 ms"), (90, "90 ms"), (9999, "9999 ms"), (35_999_900, "35999.9 s"), (36e6, "10.0 h")]
+)
+def test_spans_are_told_in_a_unit_that_fits(value: float, told: str) -> None:
+    assert milliseconds(value) == told
 
 
 def test_an_owner_sets_and_removes_what_is_otherwise_for_a_project(world: World, signed_in: SignIn) -> None:

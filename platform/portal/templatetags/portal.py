@@ -89,6 +89,8 @@ def milliseconds(value: float | None) -> str:
     """Write a duration given in milliseconds."""
     if value is None:
         return "–"
+    if value >= 36_000_000:
+        return f"{value / 3_600_000:,.1f} h"
     if value >= 10_000:
         return f"{value / 1000:.1f} s"
     return f"{value:.0f} ms" if value >= 10 else f"{value:.1f} ms"

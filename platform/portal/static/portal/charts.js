@@ -24,7 +24,8 @@
 
   function lasting(seconds) {
     if (seconds === 0) return "0";
-    if (Math.abs(seconds) >= 1) return `${compact(seconds)} s`;
+    if (seconds >= 36000) return `${compact(seconds / 3600)} h`;
+    if (seconds >= 1) return `${compact(seconds)} s`;
     return `${Number((seconds * 1000).toPrecision(3))} ms`;
   }
 
