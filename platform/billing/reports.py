@@ -58,6 +58,10 @@ class Sums:
     saved_prediction_pico: int = 0
     saved_prefix_pico: int = 0
 
+    def __add__(self, other: Self) -> Self:
+        """Return both together."""
+        return type(self)(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:

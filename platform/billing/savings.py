@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal, Self, get_args
 from uuid import UUID
 
@@ -144,9 +144,5 @@ def _with_heirs(found: Mapping[UUID, Sums]) -> dict[UUID, Sums]:
     summed: dict[UUID, Sums] = {}
     for key_id, sums in found.items():
         heir = heirs.get(key_id, key_id)
-        summed[heir] = _added(summed[heir], sums) if heir in summed else sums
+        summed[heir] = summed[heir] + sums if heir in summed else sums
     return summed
-
-
-def _added(one: Sums, other: Sums) -> Sums:
-    return Sums(**{each.name: getattr(one, each.name) + getattr(other, each.name) for each in fields(Sums)})

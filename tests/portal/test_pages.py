@@ -297,6 +297,19 @@ def test_savings_are_told_by_cache_and_bypasses_with_what_would_change_them(
     assert refused.status_code == 400
 
 
+def test_archived_tenants_are_one_line_and_stay_in_every_sum(used: World, signed_in: SignIn) -> None:
+    registry.archive(worlds.OPERATOR, used.globex.tenant)
+    for path in ("", "savings/"):
+        page = signed_in(used.operator).get(f"/portal/{path}").content.decode()
+        assert 'data-testid="by-tenant-acme"' in page
+        assert 'data-testid="by-tenant-globex"' not in page
+        archived = page.split('data-testid="by-tenant-archived tenants (1)"')[1].split("</tr>")[0]
+        assert "$0.000054" in archived  # what its answer saved by the prefix cache
+        assert "$0.000162" in page  # with acme's two
+        assert "archived ones too" in page
+    assert ",globex," in b"".join(signed_in(used.operator).get("/portal/savings.csv?by=tenant")).decode()
+
+
 # -------------------------------------------------------------------------------------------- strangers
 
 

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_GET
 from billing import reports, savings
 from billing.savings import BY, By, Group, Savings
 from caching import bypass
-from portal import charts, exports, figures, periods
+from portal import archived, charts, exports, figures, periods
 from portal.access import Viewer, tenant_for
 from portal.errors import BadQuery
 from portal.pages.shell import operator_page, page, show
@@ -128,19 +128,25 @@ def _context(
 
 
 def _rows(by: By, period: Period, tenant_id: TenantId | None) -> tuple[Row, ...]:
-    return tuple(
-        Row(
-            name=group.name or "earlier, of no known key",
-            savings=group.savings,
-            share=figures.prediction_hit_rate(group.sums),
-            link=_link(by, group, period),
-        )
-        for group in savings.grouped(period, tenant_id, by)
+    groups = savings.grouped(period, tenant_id, by)
+    if by != "tenant":
+        return tuple(_row(group) for group in groups)
+    gone = archived.among({group.id: group.sums for group in groups if group.id is not None})
+    rows = tuple(_row(group, _link(group, period)) for group in groups if group.id not in gone.ids)
+    return (*rows, _row(Group(id=None, name=gone.name, sums=gone.sums))) if gone.ids else rows
+
+
+def _row(group: Group, link: str = "") -> Row:
+    return Row(
+        name=group.name or "earlier, of no known key",
+        savings=group.savings,
+        share=figures.prediction_hit_rate(group.sums),
+        link=link,
     )
 
 
-def _link(by: By, group: Group, period: Period) -> str:
-    return f"{reverse('portal:savings', args=[group.name])}?{period.query}" if by == "tenant" and group.name else ""
+def _link(group: Group, period: Period) -> str:
+    return f"{reverse('portal:savings', args=[group.name])}?{period.query}" if group.name else ""
 
 
 def _reasons(found: tuple[savings.Bypassed, ...], requests: int) -> list[Reason]:

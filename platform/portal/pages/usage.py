@@ -14,7 +14,7 @@ from django.views.decorators.http import require_GET
 
 from billing import reports
 from billing.reports import Sums
-from portal import charts, exports, figures, fleet, periods
+from portal import archived, charts, exports, figures, fleet, periods
 from portal.access import Viewer, tenant_for, tenants_of
 from portal.addresses import api_base, example_model
 from portal.pages.shell import operator_page, page, show, with_query
@@ -64,10 +64,7 @@ def overview(request: HttpRequest, viewer: Viewer) -> HttpResponse:
     context = _usage(period, None, PLATFORM_CURRENCY)
     total: Sums = context["total"]
     context |= {
-        "by_tenant": [
-            _row(each.slug, each.sums, total, f"{reverse('portal:tenant', args=[each.slug])}?{period.query}")
-            for each in reports.by_tenant(period)
-        ],
+        "by_tenant": _by_tenant(period, total),
         "fleet": fleet.read(),
         "periods": presets(request),
         "api_base": api_base(request),
@@ -136,6 +133,17 @@ def _usage(period: Period, tenant_id: TenantId | None, currency: str) -> dict[st
         "charts": charts.of_period(_points(period, tenant_id), total, period, currency) if total.requests else (),
         "by_model": [_row(each.model_name, each.sums, total) for each in reports.by_model(period, tenant_id)],
     }
+
+
+def _by_tenant(period: Period, total: Sums) -> list[Row]:
+    found = reports.by_tenant(period)
+    gone = archived.among({each.tenant_id: each.sums for each in found})
+    rows = [
+        _row(each.slug, each.sums, total, f"{reverse('portal:tenant', args=[each.slug])}?{period.query}")
+        for each in found
+        if each.tenant_id not in gone.ids
+    ]
+    return [*rows, _row(gone.name, gone.sums, total)] if gone.ids else rows
 
 
 def _points(period: Period, tenant_id: TenantId | None) -> tuple[reports.Point, ...]:
