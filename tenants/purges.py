@@ -53,14 +53,18 @@ def purge(actor: Actor, tenant: Tenant, target: Target) -> CachePurge:
     made = CachePurge.objects.create(
         id=_later_id(), tenant=tenant, model_name=target.model_name, key=target.key, request_id=target.request_id
     )
-    after = {
-        "model": target.model_name or None,
-        "key": target.key.public_id if target.key else None,
-        "request": str(target.request_id) if target.request_id else None,
-    }
-    audit.record(actor, "cache.purged", ("cache_purge", made.id), tenant=tenant, after=after)
+    audit.record(actor, "cache.purged", ("cache_purge", made.id), tenant=tenant, after=_described(target))
     epoch.bump()
     return made
+
+
+def _described(target: Target) -> dict[str, str | bool]:
+    """Return it for the audit log."""
+    if target.model_name:
+        return {"model": target.model_name}
+    if target.key is not None:
+        return {"key": target.key.public_id}
+    return {"request": str(target.request_id)} if target.request_id is not None else {"everything": True}
 
 
 def _later_id() -> UUID:

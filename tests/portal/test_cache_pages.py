@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from django.test import Client
 
+from portal.pages.audit import changes
 from portal.templatetags.portal import lasting, milliseconds, size
 from tenants import cache_settings, keys, registry
 from tenants.cache_settings import Terms
@@ -72,6 +73,20 @@ def test_whoever_may_purges_everything_a_model_a_key_or_a_request(world: World, 
         ("", world.acme.key.id, None),
         ("", None, source),
         ("", None, None),
+    ]
+
+
+def test_the_audit_log_says_what_was_purged_and_what_a_removed_setting_said(world: World, signed_in: SignIn) -> None:
+    browser = signed_in(world.acme.owner)
+    browser.post(f"{PAGE}set/", {"for": "project:default", "mode": "all"})
+    browser.post(f"{PAGE}{CacheSetting.objects.get().id}/remove/")
+    browser.post(f"{PAGE}purge/", {"what": "everything"})
+    entries = AuditEntry.objects.order_by("-id")[:3]
+    told = [[(each.field, each.before, each.after) for each in changes(row.before, row.after)] for row in entries]
+    assert told == [
+        [("everything", None, "yes")],
+        [("mode", "all", None), ("project", "default", None)],
+        [("mode", None, "all"), ("project", None, "default")],
     ]
 
 

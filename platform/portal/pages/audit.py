@@ -59,7 +59,9 @@ def of_tenant(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
 
 
 def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> tuple[Change, ...]:
-    """Return the fields that differ, in order of name."""
+    """Return the fields that differ, in order of name; of what was made or removed whole, those that say something."""
+    if before is None or after is None:
+        before, after = _set(before), _set(after)
     old, new = before or {}, after or {}
     return tuple(
         Change(field=field, before=_text(old, field), after=_text(new, field))
@@ -68,12 +70,18 @@ def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -
     )
 
 
+def _set(values: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {field: value for field, value in (values or {}).items() if value not in (None, "", [])}
+
+
 def _text(values: Mapping[str, Any], field: str) -> str | None:
     if field not in values:
         return None
     value = values[field]
     if value is None:
         return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
