@@ -302,6 +302,7 @@ TARGET = {"target_tokens_per_replica": 9, "scale_up_delay_seconds": 0, "scale_do
     ("path", "body", "param"),
     [
         ("prices", PRICE | {"predicton_hit_pico": 5}, "predicton_hit_pico"),
+        ("prices", PRICE | {"confirm": "yes"}, "confirm"),
         ("tenants", {"slug": "x", "name": "X", "polcy": {}}, "polcy"),
         ("tenants", {"slug": "x", "name": "X", "policy": {"cache_mod": "off"}}, "policy.cache_mod"),
         ("tenants/acme/projects", {"slug": "x", "name": "X", "id": str(uuid4())}, "id"),
@@ -313,7 +314,7 @@ TARGET = {"target_tokens_per_replica": 9, "scale_up_delay_seconds": 0, "scale_do
         (f"fleet/placeholders/{uuid4()}/promote", {"deployment": "tiny-chat", "now": True}, "now"),
     ],
 )
-def test_a_field_that_there_is_not_is_refused_and_changes_nothing(
+def test_a_field_that_there_is_not_or_cannot_be_is_refused_and_changes_nothing(
     world: World, as_operator: APIClient, path: str, body: dict[str, Any], param: str
 ) -> None:
     before = AuditEntry.objects.count()

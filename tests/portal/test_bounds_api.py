@@ -52,6 +52,14 @@ def test_an_operator_sets_changes_and_lifts_a_limit_of_a_tenant(world: World, as
     assert AuditEntry.objects.filter(action__startswith="limit.", actor="ada").count() == 3
 
 
+def test_a_number_is_no_id_of_a_key(world: World, as_operator: APIClient) -> None:
+    for path, body in ((LIMITS, {"requests_per_minute": 60}), (BUDGETS, {"limit_pico": DOLLAR_PICO})):
+        refused = put(as_operator, path, {"key": world.acme.key.id.int, **body})
+        assert (refused.status_code, error_of(refused)["param"]) == (400, "key")
+    assert not Limit.objects.exists()
+    assert not Budget.objects.exists()
+
+
 def test_a_key_that_may_change_things_bounds_its_own_projects_and_keys(world: World, as_acme: APIClient) -> None:
     of_project = put(as_acme, LIMITS, {"project": "default", "concurrent_requests": 4})
     of_key = put(as_acme, LIMITS, {"key": str(world.acme.key.id), "model": worlds.MODEL, "tokens_per_minute": 500})

@@ -132,6 +132,10 @@ def test_a_purge_of_a_key_deletes_what_it_and_those_before_it_wrote_and_no_more(
         ({"everything": True, "model": worlds.MODEL}, 400),
         ({"all": True}, 400),
         ({"request": "00000000-0000-4000-8000-000000000000"}, 400),
+        ({"request": new_id().int}, 400),
+        ({"key": 5}, 400),
+        ({"everything": "yes"}, 400),
+        ({"everything": 1}, 400),
         ({"model": "no-such"}, 404),
         ({"key": "00000000-0000-4000-8000-000000000000"}, 404),
     ],
@@ -142,20 +146,24 @@ def test_what_names_nothing_purges_nothing(world: World, as_acme: APIClient, bod
 
 
 @pytest.mark.parametrize(
-    ("body", "status"),
+    ("body", "status", "param"),
     [
-        ({"project": "default"}, 400),
-        ({"project": "default", "mode": "some"}, 400),
-        ({"project": "default", "ttl_seconds": 30 * 86400 + 1}, 400),
-        ({"project": "default", "mod": "off"}, 400),
-        ({"project": "no-such", "mode": "off"}, 404),
-        ({"mode": "off"}, 403),
+        ({}, 400, "project"),
+        ({"mode": "off"}, 400, "project"),
+        ({"project": "default"}, 400, "mode"),
+        ({"project": "default", "mode": "some"}, 400, "mode"),
+        ({"project": "default", "ttl_seconds": 30 * 86400 + 1}, 400, "ttl_seconds"),
+        ({"project": "default", "mode": "off", "mod": "off"}, 400, "mod"),
+        ({"key": 5, "mode": "off"}, 400, "key"),
+        ({"project": "no-such", "mode": "off"}, 404, None),
     ],
 )
 def test_a_setting_that_cannot_be_is_refused(
-    world: World, as_acme: APIClient, body: dict[str, Any], status: int
+    world: World, as_acme: APIClient, as_operator: APIClient, body: dict[str, Any], status: int, param: str | None
 ) -> None:
-    assert put(as_acme, body).status_code == status
+    for client in (as_acme, as_operator):
+        refused = put(client, body)
+        assert (refused.status_code, error_of(refused)["param"]) == (status, param)
     assert not CacheSetting.objects.exists()
 
 

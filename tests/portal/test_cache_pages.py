@@ -120,6 +120,22 @@ def test_what_cannot_be_read_is_told_and_changes_nothing(
     assert not CachePurge.objects.exists()
 
 
+@pytest.mark.parametrize(
+    ("form", "told"),
+    [
+        ({}, "nothing was entered in “Keeps”, “Each for, seconds” and “Stored a minute”"),
+        ({"mode": "some"}, "Keeps &#x27;some&#x27;"),
+        ({"ttl_seconds": "2592001"}, "Each for, seconds &#x27;2592001&#x27;"),
+        ({"writes_per_minute": "many"}, "Stored a minute &#x27;many&#x27;"),
+    ],
+)
+def test_a_refused_setting_is_told_in_the_words_of_the_form(
+    world: World, signed_in: SignIn, form: dict[str, str], told: str
+) -> None:
+    answer = signed_in(world.operator).post(f"{PAGE}set/", {"for": "project:default", **form}, follow=True)
+    assert f"Nothing was changed: {told}" in answer.content.decode()
+
+
 def test_a_viewer_looks_and_changes_nothing(world: World, signed_in: SignIn) -> None:
     Membership.objects.filter(user=world.acme.owner).update(role=Membership.Role.VIEWER)
     browser = signed_in(world.acme.owner)

@@ -18,6 +18,7 @@ from portal.access import tenant_for
 from portal.api import pagination
 from portal.api.authentication import viewer_of
 from portal.api.documents import PAGE_PARAMETERS, page_of, refusals, refuse_unknown
+from portal.api.fields import IdField, SwitchField
 from portal.bounds import Named
 from tenants import cache_settings, purges, registry
 from tenants.cache_settings import LARGEST, Terms
@@ -66,7 +67,7 @@ class SettingSerializer(serializers.Serializer[CacheSetting]):
     project = serializers.CharField(
         source="project.slug", max_length=63, default=None, allow_null=True, help_text="Slug; null for none."
     )
-    key = serializers.UUIDField(source="key_id", default=None, allow_null=True, help_text="Id; null for none.")
+    key = IdField(source="key_id", default=None, allow_null=True, help_text="Id; null for none.")
     mode = serializers.ChoiceField(
         choices=TenantPolicy.CacheMode.choices, default="", allow_blank=True, help_text="Empty: as it is one level up."
     )
@@ -86,19 +87,25 @@ class SettingSerializer(serializers.Serializer[CacheSetting]):
     )
     created_at = serializers.DateTimeField(read_only=True)
 
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Refuse what is for nobody, and what says nothing."""
+        if attrs["project"] in (None, {"slug": None}) and attrs["key_id"] is None:
+            raise serializers.ValidationError({"project": "Name a project or a key; the tenant's own is its policy."})
+        if not attrs["mode"] and attrs["ttl_seconds"] is None and attrs["writes_per_minute"] is None:
+            raise serializers.ValidationError({"mode": "Set at least one of mode, ttl_seconds and writes_per_minute."})
+        return attrs
+
 
 class PurgeSerializer(serializers.Serializer[CachePurge]):
     """Answers that may be given no more: exactly one of `everything`, `model`, `key` and `request`."""
 
     id = serializers.UUIDField(read_only=True)
-    everything = serializers.BooleanField(default=False, write_only=True)
+    everything = SwitchField(default=False, write_only=True)
     model = serializers.CharField(source="model_name", max_length=200, default="", allow_blank=True)
-    key = serializers.UUIDField(
+    key = IdField(
         source="key_id", default=None, allow_null=True, help_text="What this key stored, and those it came from."
     )
-    request = serializers.UUIDField(
-        source="request_id", default=None, allow_null=True, help_text="`x-source-id` of the answer."
-    )
+    request = IdField(source="request_id", default=None, allow_null=True, help_text="`x-source-id` of the answer.")
     created_at = serializers.DateTimeField(read_only=True)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from portal.access import tenant_for
 from portal.api import pagination
 from portal.api.authentication import viewer_of
 from portal.api.documents import PAGE_PARAMETERS, page_of, refusals, refuse_unknown
+from portal.api.fields import IdField
 from portal.bounds import Named
 from tenants import limits
 from tenants.errors import NotFound
@@ -30,7 +31,7 @@ class SubjectSerializer(serializers.Serializer[Limit]):
     project = serializers.CharField(
         source="project.slug", max_length=63, default=None, allow_null=True, help_text="Slug; null for none."
     )
-    key = serializers.UUIDField(source="key_id", default=None, allow_null=True, help_text="Id; null for none.")
+    key = IdField(source="key_id", default=None, allow_null=True, help_text="Id; null for none.")
     model = serializers.CharField(
         source="model_name", max_length=200, default="", allow_blank=True, help_text="Empty for all models together."
     )

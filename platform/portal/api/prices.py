@@ -17,6 +17,7 @@ from portal.access import Viewer, tenant_for
 from portal.api import pagination
 from portal.api.authentication import OperatorChanges, viewer_of
 from portal.api.documents import PAGE_PARAMETERS, page_of, refusals, refuse_unknown
+from portal.api.fields import SwitchField
 from tenants.models import Tenant
 
 
@@ -54,7 +55,7 @@ class NewPriceSerializer(serializers.Serializer[PriceVersion]):
     effective_from = serializers.DateTimeField(
         default=None, allow_null=True, help_text="Not before now; absent: at once."
     )
-    confirm = serializers.BooleanField(default=False, help_text="Allows a change of more than tenfold.")
+    confirm = SwitchField(default=False, help_text="Allows a change of more than tenfold.")
 
 
 class PricesView(APIView):

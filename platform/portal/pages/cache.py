@@ -29,6 +29,9 @@ MOST_SHOWN = 200
 #: What the form purges, as it calls it; each but the last has a field of its own name.
 PURGEABLE = {"request": "One request", "key": "A key", "model": "A model", "everything": "Everything"}
 
+#: What the form calls the fields of a setting.
+_LABELS = {"mode": "Keeps", "ttl_seconds": "Each for, seconds", "writes_per_minute": "Stored a minute"}
+
 
 @require_GET
 @page
@@ -57,6 +60,8 @@ def set_setting(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse
 
     def change() -> str:
         terms = Terms(mode=posted(request, "mode"), **{name: _whole(name, posted(request, name)) for name in LARGEST})
+        if terms == Terms():
+            raise BadForm("nothing was entered in “Keeps”, “Each for, seconds” and “Stored a minute”")
         subject = bounds.subject(viewer, tenant, _named(posted(request, "for")))
         cache_settings.set_setting(viewer.actor, subject, terms)
         return "Saved. Every gateway follows within a second."
@@ -102,7 +107,10 @@ def _told(request: HttpRequest, tenant: Tenant, change: Callable[[], str]) -> Ht
     try:
         messages.success(request, change())
     except BadName as error:
-        messages.error(request, f"Nothing was changed: {error.kind} {error.name!r}, allowed is {error.allowed}.")
+        messages.error(
+            request,
+            f"Nothing was changed: {_LABELS.get(error.kind, error.kind)} {error.name!r}, allowed is {error.allowed}.",
+        )
     except BadForm as error:
         messages.error(request, f"Nothing was changed: {error.wrong}.")
     except NotAllowed as error:
