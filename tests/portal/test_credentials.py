@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from django.core.management import call_command
 from django.test import Client
 from rest_framework.test import APIClient
 
 from tenants import keys, registry
-from tenants.models import AuditEntry, OperatorToken
+from tenants.models import AuditEntry, Membership, OperatorToken
 from tests.portal import world as worlds
 from tests.portal.conftest import bearer, error_of
 from tests.portal.world import PASSWORD, World
@@ -22,6 +25,18 @@ def test_an_operator_exchanges_a_password_for_a_token_that_works(world: World) -
     assert secret.startswith("ho_")
     assert bearer(secret).get("/api/v1/tenants").status_code == 200
     assert AuditEntry.objects.filter(action="token.issued", actor="ada").count() == 1
+
+
+def test_the_documented_commands_make_an_operator_with_a_token_and_an_owner(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DJANGO_SUPERUSER_PASSWORD", PASSWORD)
+    call_command("createsuperuser", "--noinput", "--username", "grace", "--email", "grace@example.com", verbosity=0)
+    answer = APIClient().post("/api/v1/tokens", {"username": "grace", "password": PASSWORD}, format="json")
+    assert bearer(answer.json()["secret"]).get("/api/v1/tenants").status_code == 200
+    documented = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    call_command("shell", "-c", documented.split("hearth manage shell -c '")[1].split("'")[0], verbosity=0)
+    assert Membership.objects.get(user__username="mary", tenant=world.acme.tenant).role == Membership.Role.OWNER
 
 
 def test_a_revoked_token_opens_nothing(world: World, as_operator: APIClient) -> None:
