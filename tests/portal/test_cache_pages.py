@@ -163,6 +163,14 @@ def test_a_stranger_finds_no_cache_to_set_or_purge(world: World, signed_in: Sign
     assert AuditEntry.objects.count() == before
 
 
+def test_only_keys_that_may_store_are_offered_for_a_purge(world: World, signed_in: SignIn) -> None:
+    reader = keys.issue(worlds.OPERATOR, world.acme.project, name="reader", scopes=["inference", "cache:read"]).key
+    _, of_settings, of_purges = signed_in(world.operator).get(PAGE).content.decode().split("<form class=")[-3:]
+    assert f"key:{reader.id}" in of_settings
+    assert str(reader.id) not in of_purges
+    assert str(world.acme.key.id) in of_purges
+
+
 def test_a_form_without_its_token_purges_nothing(world: World) -> None:
     browser = Client(enforce_csrf_checks=True)
     browser.force_login(world.acme.owner)

@@ -40,11 +40,13 @@ def index(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
     tenant = tenant_for(viewer, slug)
     with as_tenant(TenantId(tenant.id)):
         live = ApiKey.objects.filter(tenant=tenant, revoked_at=None, rotated_to=None)
+        found = list(live.order_by("name")[:MOST_SHOWN])
         context = {
             "policy": registry.policy_of(tenant),
             "settings": list(bounds.cache_settings_of(tenant).order_by("-id")[:MOST_SHOWN]),
             "projects": list(Project.objects.filter(tenant=tenant, archived_at=None).order_by("slug")),
-            "keys": list(live.order_by("name")[:MOST_SHOWN]),
+            "keys": found,
+            "storing": [key for key in found if "cache:write" in key.scopes],
             "models": bounds.models_of(tenant),
         }
     context |= {"may_set": bounds.may_set_any(viewer, tenant), "modes": TenantPolicy.CacheMode.values}
