@@ -294,6 +294,20 @@ def test_every_refusal_has_the_envelope(world: World, as_operator: APIClient) ->
     assert error_of(nested)["param"] == "policy.cache_mode"
 
 
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (r'{"slug": "x", "name": "X", "\ud800": 1}', "?"),
+        (r'{"slug": "x", "name": "X", "policy": {"cache_mode": "\ud800"}}', "policy.cache_mode"),
+    ],
+)
+def test_what_cannot_be_written_as_utf_8_is_refused_like_the_rest(
+    world: World, as_operator: APIClient, body: str, param: str
+) -> None:
+    refused = as_operator.post("/api/v1/tenants", body, content_type="application/json")
+    assert (refused.status_code, error_of(refused)["param"]) == (400, param)
+
+
 PRICE = {"model": worlds.MODEL, "prompt_pico": 200_000, "cached_prompt_pico": 20_000, "completion_pico": 800_000}
 TARGET = {"target_tokens_per_replica": 9, "scale_up_delay_seconds": 0, "scale_down_delay_seconds": 0}
 

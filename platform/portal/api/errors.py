@@ -30,7 +30,13 @@ _KINDS = {
 def envelope(message: str, status_code: int, code: str, param: str | None = None) -> Response:
     """Return one error as OpenAI writes it."""
     kind = _KINDS.get(status_code, "invalid_request_error" if status_code < 500 else "api_error")
-    return Response({"error": {"message": message, "type": kind, "param": param, "code": code}}, status=status_code)
+    said, named = _writable(message), None if param is None else _writable(param)
+    return Response({"error": {"message": said, "type": kind, "param": named, "code": code}}, status=status_code)
+
+
+def _writable(text: str) -> str:
+    """Return text that may quote a caller's lone surrogates, which JSON can hold and UTF-8 cannot, without them."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def handle(error: Exception, context: dict[str, Any]) -> Response | None:
