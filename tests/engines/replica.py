@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -18,6 +17,7 @@ from typing import Any
 
 import aiohttp
 
+from tests.ports import free_ports
 from workers.engines.driver import TINY_MODEL, EngineSpec, driver_for
 
 API_KEY = "test-key-of-one-engine"
@@ -63,7 +63,7 @@ def spec_for(folder: Path, **changes: Any) -> EngineSpec:
         "model_path": str(TINY_MODEL),
         "served_name": "tiny",
         "host": "127.0.0.1",
-        "port": free_port(),
+        "port": free_ports(1),
         "api_key": API_KEY,
         "log_path": folder / "engine.log",
         "context_length_tokens": CONTEXT_TOKENS,
@@ -113,13 +113,6 @@ def wait_until_healthy(replica: Replica, budget_seconds: float) -> None:
             return
         time.sleep(0.05)
     raise AssertionError(f"not healthy after {budget_seconds} s: {replica.log()}")
-
-
-def free_port() -> int:
-    """Return a TCP port nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 class Client:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,8 @@ from urllib.request import urlopen
 import psycopg
 from django.db import connection
 
+from tests.ports import free_ports
+
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 60
 
@@ -25,7 +26,7 @@ START_SECONDS = 60
 @contextmanager
 def portal_process(app_database_url: str, log: Path) -> Iterator[str]:
     """Serve the test database until the block ends; yields ``http://127.0.0.1:<port>``."""
-    port = _free_port()
+    port = free_ports(1)
     database = urlsplit(app_database_url)._replace(path=f"/{connection.settings_dict['NAME']}").geturl()
     environment = os.environ | {"DATABASE_URL": database, "HEARTH_ROLE": "portal", "HEARTH_PORT": str(port - 1)}
     command = [sys.executable, "-m", "granian", "--interface", "asgi", "--host", "127.0.0.1", "--port", str(port)]
@@ -74,10 +75,3 @@ def _wait(base: str, process: subprocess.Popen[bytes], log: Path) -> None:
         except URLError:
             time.sleep(0.1)
     raise RuntimeError(f"the portal did not start:\n{log.read_text()}")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
