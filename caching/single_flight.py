@@ -116,15 +116,13 @@ class Flight:
         ``stays``: the answer is kept, so that the flight may be joined for a moment longer.
         """
         self.entry, self.landed, self.stays = entry, True, stays
-        self.on_end(self)
-        self.rouse()
+        self._end()
 
     def fail(self, cause: Exception | None = None) -> None:
         """End it without an answer: one of its followers may try again. Nothing once it has ended."""
         if not self.ended:
             self.failed, self.cause = True, cause
-            self.on_end(self)
-            self.rouse()
+            self._end()
 
     def piece(self, number: int) -> Piece | None:
         """Return a piece by its number from 0, None while it is to come. Raises FlightFailed for one let go of."""
@@ -183,6 +181,12 @@ class Flight:
             for each in woken:
                 if not each.done():
                     each.set_result(None)
+
+    def _end(self) -> None:
+        self.on_end(self)
+        # Whoever leads refers to its flight: only the garbage collector would find the cycle, and the answer in it.
+        self.on_alone, self.on_end = _nothing, _nothing_of
+        self.rouse()
 
 
 class SingleFlight:
