@@ -14,6 +14,7 @@ from billing.errors import WalError
 from gateway import telemetry
 from gateway.delivery import Send, deliver
 from gateway.errors import BadRequest, BodyTooLarge, BodyTooSlow, GatewayError, Unavailable
+from gateway.http_request import ON_DISCONNECT
 from gateway.messages import JSON, Departure, Incoming, Outgoing
 from gateway.pipeline import Pipeline
 from gateway.wire.table import speaking
@@ -126,10 +127,7 @@ class GatewayApp:
             telemetry.answered("unread", "", error.status)
             await self._send(send, _refused(error, scope["path"]), departure)
             return
-        # granian's receive() is not a coroutine, so it is made a future, not a task. Nobody waits for it: a task for
-        # the answer, to wait for both, would cost 12 µs more.
-        gone = asyncio.ensure_future(receive())
-        gone.add_done_callback(lambda _: departure.leave())
+        stop_watching = _watch(scope, receive, departure)
         try:
             await self._answer(incoming, send)
         except asyncio.CancelledError:
@@ -137,7 +135,7 @@ class GatewayApp:
                 raise
         finally:
             interrupt.disarm()
-            gone.cancel()
+            stop_watching()
 
     async def _answer(self, incoming: Incoming, send: Send) -> None:
         try:
@@ -213,6 +211,18 @@ class GatewayApp:
 
     def _too_large(self) -> BodyTooLarge:
         return BodyTooLarge(f"The body is larger than the {self._max_body_bytes} bytes allowed.", "body_too_large")
+
+
+def _watch(scope: Scope, receive: Receive, departure: Departure) -> Callable[[], object]:
+    """Have it told when the client leaves; return what ends that."""
+    on_disconnect = scope.get("extensions", {}).get(ON_DISCONNECT)
+    if on_disconnect is not None:
+        on_disconnect(departure.leave)
+        return lambda: None
+    # Nobody waits for it: a task for the answer, to wait for both, would cost 12 µs more.
+    gone = asyncio.ensure_future(receive())
+    gone.add_done_callback(lambda _: departure.leave())
+    return gone.cancel
 
 
 def _headers(lines: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from hearth.vitals import ports
 #: Seconds that a role may take to finish what it has begun; then it is killed.
 STREAMS_GRACE_SECONDS = 30.0
 TASKS_GRACE_SECONDS = 15.0
-#: For the head of a request; its body has HEARTH_BODY_TIMEOUT_SECONDS of its own.
+#: For the head of a request to the portal.
 HEAD_TIMEOUT_MS = 10_000
 
 
@@ -38,18 +38,6 @@ def processes(role: Role, instance: Instance) -> Iterator[tuple[str, Instance]]:
             yield name, replace(instance, metrics_port=ports.port_of(instance, name))
 
 
-def _granian(instance: Instance, port: int) -> list[str]:
-    """Without ``--respawn-failed-workers`` a killed worker ends the whole server."""
-    # HTTP/2 would be another parser for strangers to try, and balancers speak HTTP/1.1 to what is behind them.
-    options = ["--interface", "asgi", "--host", instance.host, "--port", str(port), "--workers", "1", "--http", "1"]
-    options += ["--http1-header-read-timeout", str(HEAD_TIMEOUT_MS)]
-    options += ["--loop", "uvloop", "--respawn-failed-workers", "--log-level", "warning"]
-    options += ["--workers-kill-timeout", str(int(STREAMS_GRACE_SECONDS))]
-    # By default 1,024, which as many clients that only keep their connections would use up.
-    options += ["--backpressure", str(instance.connections)]
-    return [sys.executable, "-m", "granian", *options, "hearth.asgi:application"]
-
-
 def _celery_worker(name: str, instance: Instance, *, queue: str, pool: str, concurrency: int) -> list[str]:
     options = ["-n", f"{name}@{instance.node}", "-Q", queue, "-P", pool, "-c", str(concurrency)]
     options += ["--prefetch-multiplier", "1", "--without-gossip", "--without-mingle", "-l", "INFO"]
@@ -57,12 +45,21 @@ def _celery_worker(name: str, instance: Instance, *, queue: str, pool: str, conc
 
 
 def _gateway(instance: Instance) -> list[str]:
-    server = _granian(instance, instance.port)
-    return [*server[:-1], "--no-ws", server[-1]]
+    options = ["--host", instance.host, "--port", str(instance.port), "--connections", str(instance.connections)]
+    options += ["--grace-seconds", f"{STREAMS_GRACE_SECONDS:g}"]
+    return [sys.executable, "-m", "hearth.http_server", *options]
 
 
 def _portal(instance: Instance) -> list[str]:
-    return _granian(instance, instance.portal_port)
+    """Without ``--respawn-failed-workers`` a killed worker ends the whole server."""
+    options = ["--interface", "asgi", "--host", instance.host, "--port", str(instance.portal_port)]
+    # HTTP/2 would be another parser for strangers to try, and balancers speak HTTP/1.1 to what is behind them.
+    options += ["--workers", "1", "--http", "1", "--http1-header-read-timeout", str(HEAD_TIMEOUT_MS)]
+    options += ["--loop", "uvloop", "--respawn-failed-workers", "--log-level", "warning"]
+    options += ["--workers-kill-timeout", str(int(STREAMS_GRACE_SECONDS))]
+    # By default 1,024, which as many clients that only keep their connections would use up.
+    options += ["--backpressure", str(instance.connections)]
+    return [sys.executable, "-m", "granian", *options, "hearth.asgi:application"]
 
 
 def _drain(instance: Instance) -> list[str]:
