@@ -73,11 +73,10 @@ class Chart:
 
 def of_period(points: Sequence[Point], total: Sums, period: Period, currency: str) -> tuple[Chart, ...]:
     """Return the charts of a page. ``points`` cover the whole period, one for each step, oldest first."""
-    chart = partial(Chart, times=tuple(point.starts_at for point in points), period=period)
+    chart = partial(Chart, times=_times(points), period=period)
     sign = money.sign_of(currency)
     counts = _counter(points, total)
     amounts = _amounter(points, total, currency)
-    rates = _rater(points, total)
     return (
         chart(
             key="requests",
@@ -102,16 +101,7 @@ def of_period(points: Sequence[Point], total: Sums, period: Period, currency: st
                 amounts("Saved by prefix", "soft", lambda sums: sums.saved_prefix_pico),
             ),
         ),
-        chart(
-            key="hit-rates",
-            title="Hit rates",
-            kind="area",
-            unit="percent",
-            series=(
-                rates("Prediction, of requests", "ember", prediction_hit_rate),
-                rates("Prefix, of tokens in", "grey", prefix_hit_rate),
-            ),
-        ),
+        _hit_rates(points, total, period),
         chart(
             key="tokens",
             title="Tokens",
@@ -128,21 +118,11 @@ def of_period(points: Sequence[Point], total: Sums, period: Period, currency: st
 
 def of_savings(points: Sequence[Point], total: Sums, period: Period, currency: str) -> tuple[Chart, ...]:
     """Return the charts of what the two caches saved. ``points`` as in :func:`of_period`."""
-    chart = partial(Chart, times=tuple(point.starts_at for point in points), period=period)
+    chart = partial(Chart, times=_times(points), period=period)
     counts = _counter(points, total)
     amounts = _amounter(points, total, currency)
-    rates = _rater(points, total)
     return (
-        chart(
-            key="hit-rates",
-            title="Hit rates",
-            kind="area",
-            unit="percent",
-            series=(
-                rates("Prediction, of requests", "ember", prediction_hit_rate),
-                rates("Prefix, of tokens in", "grey", prefix_hit_rate),
-            ),
-        ),
+        _hit_rates(points, total, period),
         chart(
             key="answers",
             title="Prediction cache",
@@ -215,6 +195,26 @@ def csv_rows(points: Sequence[Point]) -> list[tuple[str, ...]]:
         )
         for point in points
     ]
+
+
+def _hit_rates(points: Sequence[Point], total: Sums, period: Period) -> Chart:
+    rates = _rater(points, total)
+    return Chart(
+        key="hit-rates",
+        title="Hit rates",
+        kind="area",
+        unit="percent",
+        series=(
+            rates("Prediction, of requests", "ember", prediction_hit_rate),
+            rates("Prefix, of tokens in", "grey", prefix_hit_rate),
+        ),
+        times=_times(points),
+        period=period,
+    )
+
+
+def _times(points: Sequence[Point]) -> tuple[datetime, ...]:
+    return tuple(point.starts_at for point in points)
 
 
 def _engine_answers(sums: Sums) -> int:
