@@ -66,7 +66,7 @@ async def test_an_answer_is_passed_on_and_metered_as_its_protocol_tells(
         cached = 0 if path == "/v1/embeddings" else 4
         assert (start.endpoint, start.model_name, end.state) == (path, MODEL, "complete")
         assert (end.prompt_tokens, end.cached_prompt_tokens, end.completion_tokens) == (12 - cached, cached, completion)
-    assert gateway.loads() == [0, 0]
+    await gateway.idle()
 
 
 @pytest.mark.parametrize(("path", "body", "answer", "metered"), ASKED)

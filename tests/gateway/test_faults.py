@@ -22,7 +22,7 @@ async def test_a_replica_that_hangs_up_is_replaced_before_the_first_byte(gateway
     assert len(gateway.engines[0].bodies) == 1  # then it is passed over
     assert [end.state for end in gateway.ends()] == ["complete"] * 4
     assert len(gateway.starts()) == 5
-    assert gateway.loads() == [0, 0]
+    await gateway.idle()
 
 
 async def test_a_replica_that_answers_500_is_replaced_and_passed_over(gateway: Gateway) -> None:
@@ -43,7 +43,7 @@ async def test_a_request_that_every_replica_fails_on_shuts_nobody_out(gateway: G
         await gateway.ask({**HELLO, "n": n})
     assert [len(engine.bodies) for engine in gateway.engines] == [3, 3]
     assert [end.state for end in gateway.ends()] == ["engine_error", *["complete"] * 4]
-    assert gateway.loads() == [0, 0]
+    await gateway.idle()
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 405, 429, 302])
@@ -86,7 +86,7 @@ async def test_the_engines_verdict_on_a_request_comes_in_our_envelope_and_costs_
     assert len(gateway.bodies()) == 1
     (end,) = gateway.ends()
     assert (end.state, end.http_status, end.prompt_tokens, end.completion_tokens) == ("refused", status, 0, 0)
-    assert gateway.loads() == [0, 0]
+    await gateway.idle()
 
 
 async def test_the_salt_is_told_to_nobody(gateway: Gateway) -> None:
@@ -143,7 +143,7 @@ async def test_whatever_goes_wrong_in_a_stream_the_client_is_told_so_in_our_word
     assert got.events[-1].startswith(b"event: error\n")
     assert b"CUDA" not in got.body
     assert [end.state for end in gateway.ends()] == ["engine_error"]
-    assert gateway.loads() == [0, 0]
+    await gateway.idle()
 
 
 async def test_a_stream_without_usage_is_charged_by_what_was_passed_on(gateway: Gateway) -> None:
@@ -169,7 +169,7 @@ async def test_an_answer_that_cannot_be_read_is_a_502_and_charged_nothing(gatewa
     assert (got.status, got.error["code"]) == (502, "engine_failed")
     (end,) = gateway.ends()
     assert (end.state, end.prompt_tokens, end.completion_tokens) == ("engine_error", 0, 0)
-    assert gateway.loads() == [0, 0]
+    await gateway.idle()
 
 
 @pytest.mark.parametrize(

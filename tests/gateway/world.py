@@ -115,6 +115,10 @@ class Gateway:
         """Return how many requests wait for a replica."""
         return sum(room.requests for room in self._hold._rooms.values())
 
+    async def idle(self) -> None:
+        """Wait until nothing is held or in flight: through Django, a load is given back after its client's end."""
+        await until(lambda: not self.held() and not any(self.loads()))
+
     @property
     def _hold(self) -> Hold:
         return self.runtime.pipeline._parts.hold
