@@ -32,6 +32,7 @@ def switch_of(reason: str) -> str | None:
 _STATEFUL = ("previous_response_id", "conversation", "container")
 #: What has a server look at the world: each time it may see something else.
 _LOOKING = ("web_search_options", "mcp_servers")
+_TELLING = frozenset((*_STATEFUL, *_LOOKING, "tools"))
 #: Tools that the client runs itself: what they answer is in the next request's body. No set: a type may be a list.
 _CLIENTS_TOOLS = ("function", "custom")
 
@@ -41,6 +42,8 @@ def of_body(body: Mapping[str, Any]) -> Literal["stateful", "tools"] | None:
 
     A tool of a kind that is not known counts as one that a server runs.
     """
+    if _TELLING.isdisjoint(body):
+        return None
     if any(body.get(name) is not None for name in _STATEFUL):
         return "stateful"
     if any(body.get(name) is not None for name in _LOOKING):

@@ -22,7 +22,7 @@ IGNORED = frozenset(
 )
 
 #: Version of the canonical form; a change of it makes every stored answer unreachable.
-FORMAT = b"hearth-prediction-1"
+FORMAT = "hearth-prediction-1"
 
 #: Numbers inside lists and objects are rewritten in requests of at most so many values, which takes about 2 ms, and
 #: nobody else is served meanwhile (10 MiB of numbers took 470 ms). Commas inside texts count too.

@@ -55,12 +55,15 @@ def cache_salt(caller: Caller, model_name: str) -> str:
     )
 
 
-def prediction_mac(caller: Caller, *parts: bytes) -> bytes:
-    """Return the 32-byte name of a whole answer inside this caller's scope."""
+def prediction_mac(caller: Caller, question: tuple[str, ...], digest: bytes) -> bytes:
+    """Return the 32-byte name of a whole answer inside this caller's scope.
+
+    ``question`` is what is the same for many requests (format, endpoint, model), ``digest`` is each request's own.
+    """
     kind, identity = scope_of(caller)
     secret = settings.SECRETS.cache_mac
     epoch = str(caller.policy.salt_epoch)
-    return _mixed(_begun(secret.value, "prediction", caller.tenant_id, kind, identity, epoch), parts)
+    return _mixed(_begun(secret.value, "prediction", caller.tenant_id, kind, identity, epoch, *question), (digest,))
 
 
 def value_mac(name: bytes, value: bytes) -> bytes:
@@ -153,10 +156,10 @@ def _quickly_keyed(secret: bytes) -> hashlib.blake2b:
 
 
 @lru_cache(maxsize=4096)
-def _begun(secret: bytes, room: str, tenant_id: UUID, kind: str, identity: UUID, last: str) -> hashlib.blake2b:
+def _begun(secret: bytes, room: str, tenant_id: UUID, kind: str, identity: UUID, *rest: str) -> hashlib.blake2b:
     """Return a MAC with what each name of a caller begins with mixed in."""
     begun = _quickly_keyed(secret).copy()
-    _mix(begun, (room.encode(), tenant_id.bytes, kind.encode(), identity.bytes, last.encode()))
+    _mix(begun, (room.encode(), tenant_id.bytes, kind.encode(), identity.bytes, *(each.encode() for each in rest)))
     return begun
 
 

@@ -56,8 +56,17 @@ class Purges:
     keys: Mapping[UUID, UUID] = field(default_factory=dict)
     requests: Mapping[UUID, UUID] = field(default_factory=dict)
 
+    #: Nothing is purged: each hit asks.
+    nothing: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        purged = self.everything is not None or self.models or self.keys or self.requests
+        object.__setattr__(self, "nothing", not purged)
+
     def cover(self, source_id: UUID, key_id: UUID, model_name: str) -> bool:
         """Say whether the answer that this request of this key got from this model is purged."""
+        if self.nothing:
+            return False
         if source_id in self.requests:
             return True
         newest = (self.everything, self.models.get(model_name), self.keys.get(key_id))

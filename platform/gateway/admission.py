@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -47,8 +46,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     limited: bool = True
 
 
-@dataclass(slots=True, kw_only=True)
-class _Claim:
+class _Claim(msgspec.Struct, kw_only=True, eq=False):
     """What an admitted request has, to be given back."""
 
     #: It has what an engine's answer needs; else a request alone.
@@ -63,7 +61,7 @@ class _Claim:
     local: bool = False
     #: Of what this process took from Redis for many.
     portioned: bool = False
-    owed: list[int] = field(default_factory=list)
+    owed: list[int] = msgspec.field(default_factory=list)
 
 
 class Ticket:

@@ -33,6 +33,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What may be done: ``name`` is the answer's in the caller's scope, None when it is neither read nor kept."""
 
     name: bytes | None
+    #: Of the canonical request, SHA-256; None where that was not asked.
+    digest: bytes | None
     #: Why it may not be read; None when it may.
     bypass: Bypass | None
     #: Once it is whole it may be kept.
@@ -57,18 +59,16 @@ def of(caller: Caller, call: Call, model: ServedModel, headers: Mapping[str, str
     writable = caller.cache.may_write and wish.switch != "read"
     if unread is not None and not writable:
         return _beside(unread, wish)
-    canonical = fingerprint.canonical(call.body, call.wire.ignored)
-    if settings.MEDIA_DOMAINS and b'url"' in canonical and media.fetches(call.body):
-        return _beside("media", wish)
-    name = keyspace.prediction_mac(
-        caller,
-        fingerprint.FORMAT,
-        call.endpoint.encode(),
-        model.digest.encode(),
-        hashlib.sha256(canonical).digest(),  # of a long request quicker than the MAC
-    )
+    digest = call.digest
+    if digest is None:
+        canonical = fingerprint.canonical(call.body, call.wire.ignored)
+        if b'url"' in canonical and settings.MEDIA_DOMAINS and media.fetches(call.body):
+            return _beside("media", wish)
+        digest = hashlib.sha256(canonical).digest()  # of a long request quicker than the MAC
+    name = keyspace.prediction_mac(caller, (fingerprint.FORMAT, call.endpoint, model.digest), digest)
     return Answer(
         name=name,
+        digest=digest,
         bypass=unread,
         writable=writable,
         only_if_cached=wish.only_if_cached,
@@ -208,6 +208,7 @@ def _unread(caller: Caller, wish: Wishes) -> Bypass | None:
 def _beside(reason: Bypass, wish: Wishes) -> Answer:
     return Answer(
         name=None,
+        digest=None,
         bypass=reason,
         writable=False,
         only_if_cached=wish.only_if_cached,

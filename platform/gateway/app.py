@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
 from typing import Any
 
 from django.conf import settings
@@ -44,11 +44,23 @@ class Body:
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
+        self._asked: Awaitable[MutableMapping[str, Any]] | None = None
         self.complete = False
+
+    def at_hand(self) -> bytes | None:
+        """Return the next piece if that is there already, as a small request's whole body is. Raises ClientGone."""
+        asked = self._receive()
+        if isinstance(asked, asyncio.Future) and asked.done():
+            return self._read(asked.result())
+        self._asked = asked
+        return None
 
     async def piece(self) -> bytes:
         """Return the next piece. Raises ClientGone."""
-        message = await self._receive()
+        asked, self._asked = self._asked, None
+        return self._read(await (asked if asked is not None else self._receive()))
+
+    def _read(self, message: MutableMapping[str, Any]) -> bytes:
         if message["type"] == "http.disconnect":
             raise ClientGone
         self.complete = not message.get("more_body")
@@ -170,18 +182,9 @@ class GatewayApp:
         announced = headers.get("content-length", "")
         if announced.isdecimal() and int(announced) > self._max_body_bytes:
             raise self._too_large()
-        # asyncio.timeout() would cost six times as much.
-        slow = asyncio.get_running_loop().call_later(self._body_timeout_seconds, interrupt.fire)
-        try:
-            content = await self._read_body(body, headers, client)
-        except asyncio.CancelledError:
-            if not interrupt.explains_cancellation():
-                raise
-            raise BodyTooSlow(
-                f"The body did not arrive within {self._body_timeout_seconds:g} s.", "body_too_slow"
-            ) from None
-        finally:
-            slow.cancel()
+        content = body.at_hand()
+        if content is None or not body.complete or len(content) > self._max_body_bytes:
+            content = await self._read_in_time(body, headers, client, interrupt, content)
         return Incoming(
             method=scope["method"],
             path=scope["path"],
@@ -191,10 +194,23 @@ class GatewayApp:
             departure=departure,
         )
 
-    async def _read_body(self, body: Body, headers: Mapping[str, str], client: str) -> bytes:
-        first = await body.piece()
-        if body.complete and len(first) <= self._max_body_bytes:
-            return first
+    async def _read_in_time(
+        self, body: Body, headers: Mapping[str, str], client: str, interrupt: Interrupt, first: bytes | None
+    ) -> bytes:
+        # asyncio.timeout() would cost six times as much.
+        slow = asyncio.get_running_loop().call_later(self._body_timeout_seconds, interrupt.fire)
+        try:
+            return await self._read_body(body, headers, client, await body.piece() if first is None else first)
+        except asyncio.CancelledError:
+            if not interrupt.explains_cancellation():
+                raise
+            raise BodyTooSlow(
+                f"The body did not arrive within {self._body_timeout_seconds:g} s.", "body_too_slow"
+            ) from None
+        finally:
+            slow.cancel()
+
+    async def _read_body(self, body: Body, headers: Mapping[str, str], client: str, first: bytes) -> bytes:
         pieces = [first]
         size = len(first)
         proved = False
@@ -225,9 +241,12 @@ def _watch(scope: Scope, receive: Receive, departure: Departure) -> Callable[[],
     return gone.cancel
 
 
-def _headers(lines: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+def _headers(lines: Collection[tuple[bytes, bytes]]) -> dict[str, str]:
     """Return the headers by name; lines of one name are one list (RFC 9110, 5.3), of which each counts."""
-    headers: dict[str, str] = {}
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in lines}
+    if len(headers) == len(lines):
+        return headers
+    headers = {}
     for raw_name, raw_value in lines:
         name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
         headers[name] = f"{headers[name]}, {value}" if name in headers else value

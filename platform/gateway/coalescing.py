@@ -35,6 +35,8 @@ class Followed(msgspec.Struct, frozen=True, kw_only=True):
 
     flight: Flight
     entry: Entry | None
+    #: Of an entry: what the client is told, in the shape that it asked for.
+    told: bytes = b""
 
 
 class Course(Generic[B]):
@@ -132,8 +134,9 @@ class Course(Generic[B]):
                 joined = True
                 return Followed(flight=flight, entry=None)
             entry = await flight.whole()
-            if entry is not None:
-                return Followed(flight=flight, entry=entry)
+            told = None if entry is None else self._call.told(entry.body)
+            if told is not None:
+                return Followed(flight=flight, entry=entry, told=told)
             self._name = None
         except FlightFailed:
             self.failed(flight)

@@ -7,8 +7,6 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Generic, TypeVar
 
-import orjson
-
 from billing.records import State
 from caching.errors import FlightFailed, NotReplayable
 from caching.repetition import Repetition
@@ -154,9 +152,7 @@ class FollowedStream(Generic[B]):
         if self._ended is not None:
             raise self._ended
         if followed.entry is not None:
-            events = self._call.wire.replay(orjson.loads(followed.entry.body), include_usage=self._call.include_usage)
-            told = b"".join(events)
-            new = told if repetition.complete else repetition.rest(told)
+            new = followed.told if repetition.complete else repetition.rest(followed.told)
             self._meter.heard(followed.entry.completion_tokens)
             self._meter.followed(followed.entry)
             await self._meter.synced()

@@ -14,7 +14,7 @@ import orjson
 
 from caching.entry import Entry
 from catalogue.registry import ServedModel
-from gateway import answers, costs, lookups, prompts, receipts, telemetry
+from gateway import answers, costs, prompts, receipts, telemetry
 from gateway.admission import Demand
 from gateway.answers import Answer
 from gateway.coalescing import Course, Followed
@@ -23,6 +23,7 @@ from gateway.errors import NOT_NOW, EngineFailed, EngineRefused, GatewayError, n
 from gateway.following import FollowedStream
 from gateway.hold import Guest
 from gateway.late import LateStream, within
+from gateway.lookups import Lookup, Stored
 from gateway.messages import JSON, SSE, Headers, Heartbeat, Incoming, Outgoing, Trace
 from gateway.metering import Meter
 from gateway.parts import Parts
@@ -68,6 +69,8 @@ class Inference:
         try:
             stored = await self._admit(answer, len(incoming.body), limited=limited)
             if stored is not None:
+                if self._call.digest is None and answer.digest is not None:
+                    self._parts.repeats.note(self._caller, self._call, self._model, incoming.body, answer.digest)
                 return self._replay(stored)
             if answer.only_if_cached:
                 raise not_cached(answers.told_of_forward(answer))
@@ -180,11 +183,11 @@ class Inference:
         current = tuple(endpoint for endpoint in known if endpoint.revision_id == self._model.revision_id)
         return (current, True) if current else (known, False)
 
-    async def _admit(self, answer: Answer, body_bytes: int, *, limited: bool) -> Entry | None:
+    async def _admit(self, answer: Answer, body_bytes: int, *, limited: bool) -> Stored | None:
         """Take what the request needs from every limit and budget; the meter gives back what it did not use."""
-        looked_for = (self._parts.shelf, answer, self._caller, self._model.name)
-        entry = lookups.at_hand(*looked_for)
-        may_run = entry is None and not answer.only_if_cached
+        lookup = Lookup(self._parts.shelf, answer, self._caller, self._call, self._model.name)
+        stored = lookup.at_hand()
+        may_run = stored is None and not answer.only_if_cached
         allowance = self._meter.allowance = costs.allowance(
             self._parts.feed.view.prices,
             self._caller,
@@ -200,20 +203,20 @@ class Inference:
             request_id=self._trace.request_id,
             tokens=costs.reserved_tokens(self._call, self._model, body_bytes) if may_run else 0,
             hold_pico=0 if allowance is None else allowance.held_pico if may_run else allowance.hit_pico,
-            answer_key=answers.redis_key(answer, self._caller) if entry is None else None,
+            answer_key=answers.redis_key(answer, self._caller) if stored is None else None,
             hit_pico=allowance.hit_pico if allowance is not None else 0,
             limited=limited,
         )
         ticket = self._meter.ticket = await self._parts.admission.admit(demand)
-        if entry is None:
-            entry = await lookups.in_redis(*looked_for, ticket.stored)
-            if entry is None:
+        if stored is None:
+            stored = await lookup.in_redis(ticket.stored)
+            if stored is None:
                 await ticket.miss()
-        if entry is not None and answer.name is not None:
+        if stored is not None and answer.name is not None:
             self._parts.shelf.given(self._caller.tenant_id, answer.name)
         self._trace.headers.extend(ticket.headers())
         self._trace.admit_seconds = time.perf_counter() - self._trace.started
-        return entry
+        return stored
 
     def _tell_cache(self, answer: Answer) -> None:
         self._meter.cache = ("miss", "") if answer.bypass is None else ("bypass", answer.bypass)
@@ -223,15 +226,13 @@ class Inference:
         replica = keyspace.replica_token(self._caller.tenant_id, reply.choice.replica_id)
         self._trace.headers += [(b"x-route", reply.choice.reason.encode()), (b"x-replica", replica)]
 
-    def _replay(self, entry: Entry) -> Outgoing:
-        told = b""
-        if self._call.stream:  # first: what cannot be told so is not charged
-            told = b"".join(self._call.wire.replay(orjson.loads(entry.body), include_usage=self._call.include_usage))
+    def _replay(self, stored: Stored) -> Outgoing:
+        entry = stored.entry
         self._meter.hit(entry)
         headers = [*answers.told_of_hit(self._caller, entry), *self._trace.headers, *self._receipt_instead(entry)]
         if self._call.stream:
-            return Outgoing(status=200, headers=[*SSE, *headers], stream=_at_once(told))
-        return Outgoing(status=200, headers=[*JSON, *headers], body=entry.body)
+            return Outgoing(status=200, headers=[*SSE, *headers], stream=_at_once(stored.told))
+        return Outgoing(status=200, headers=[*JSON, *headers], body=stored.told)
 
     async def _whole(self, begun: Begun | Followed) -> Outgoing:
         if isinstance(begun, Followed):

@@ -4,46 +4,70 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+
 from caching.entry import Entry
 from gateway import answers, telemetry
 from gateway.answers import Answer
+from gateway.schemas import Call
 from gateway.shelf import PACKED_AT_ONCE_BYTES, Shelf
 from tenants.snapshot import Caller
 
 
-def at_hand(shelf: Shelf, answer: Answer, caller: Caller, model_name: str) -> Entry | None:
-    """Return the entry that this process has, if it may be given."""
-    if answer.name is None or answer.bypass is not None:
-        return None
-    entry = shelf.at_hand(caller.tenant_id, answer.name)
-    if entry is None:
-        telemetry.cache_looked_up("first", "miss")
-        return None
-    return _fresh("first", answer, caller, model_name, entry)
+class Stored(msgspec.Struct, frozen=True):
+    """A stored answer that may be given, and what the client is told of it, in the shape that it asked for."""
+
+    entry: Entry
+    told: bytes
 
 
-async def in_redis(shelf: Shelf, answer: Answer, caller: Caller, model_name: str, stored: bytes | None) -> Entry | None:
-    """Return the entry that Redis had, if it is what was stored and may be given; from now on it is at hand."""
-    if answer.name is None or answer.bypass is not None:
-        return None
-    if stored is None:
-        telemetry.cache_looked_up("redis", "miss")
-        kept = shelf.at_hand(caller.tenant_id, answer.name)  # since Redis was asked, which may have failed
-        return _fresh("first", answer, caller, model_name, kept) if kept is not None else None
-    if len(stored) <= PACKED_AT_ONCE_BYTES:
-        entry = answers.unpack(answer, stored)
-    else:
-        entry = await asyncio.to_thread(answers.unpack, answer, stored)
-    if entry is None:
-        telemetry.cache_looked_up("redis", "altered")
-        return None
-    found = _fresh("redis", answer, caller, model_name, entry)
-    if found is not None:
-        shelf.found(caller.tenant_id, answer.name, found)
-    return found
+class Lookup(msgspec.Struct, frozen=True):
+    """What is looked for, and for whom."""
 
+    shelf: Shelf
+    answer: Answer
+    caller: Caller
+    call: Call
+    model_name: str
 
-def _fresh(level: telemetry.CacheLevel, answer: Answer, caller: Caller, model_name: str, entry: Entry) -> Entry | None:
-    may_be_given = answers.may_be_given(answer, caller, model_name, entry)
-    telemetry.cache_looked_up(level, "hit" if may_be_given else "stale")
-    return entry if may_be_given else None
+    def at_hand(self) -> Stored | None:
+        """Return what this process has, if it may be given and can be told."""
+        if self.answer.name is None or self.answer.bypass is not None:
+            return None
+        entry = self.shelf.at_hand(self.caller.tenant_id, self.answer.name)
+        if entry is None:
+            telemetry.cache_looked_up("first", "miss")
+            return None
+        return self._given("first", entry)
+
+    async def in_redis(self, stored: bytes | None) -> Stored | None:
+        """Return what Redis had, if it is what was stored, may be given and can be told; then it is at hand."""
+        if self.answer.name is None or self.answer.bypass is not None:
+            return None
+        if stored is None:
+            telemetry.cache_looked_up("redis", "miss")
+            # since Redis was asked, which may have failed
+            kept = self.shelf.at_hand(self.caller.tenant_id, self.answer.name)
+            return self._given("first", kept) if kept is not None else None
+        if len(stored) <= PACKED_AT_ONCE_BYTES:
+            entry = answers.unpack(self.answer, stored)
+        else:
+            entry = await asyncio.to_thread(answers.unpack, self.answer, stored)
+        if entry is None:
+            telemetry.cache_looked_up("redis", "altered")
+            return None
+        found = self._given("redis", entry)
+        if found is not None:
+            self.shelf.found(self.caller.tenant_id, self.answer.name, entry)
+        return found
+
+    def _given(self, level: telemetry.CacheLevel, entry: Entry) -> Stored | None:
+        if not answers.may_be_given(self.answer, self.caller, self.model_name, entry):
+            telemetry.cache_looked_up(level, "stale")
+            return None
+        told = self.call.told(entry.body)
+        if told is None:
+            telemetry.cache_looked_up(level, "no_stream")
+            return None
+        telemetry.cache_looked_up(level, "hit")
+        return Stored(entry, told)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from uuid import UUID
 
 import msgspec
@@ -97,8 +97,7 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
     end_with: Callable[[GatewayError], None] = lambda error: None
 
 
-@dataclass(slots=True, kw_only=True)
-class Trace:
+class Trace(msgspec.Struct, kw_only=True, eq=False):
     """What one request has gathered on its way, for its headers and its usage record."""
 
     request_id: UUID
@@ -110,11 +109,16 @@ class Trace:
     wire: Wire
     #: The name in the catalogue, once known.
     model: str = ""
-    headers: Headers = field(default_factory=list)
+    headers: Headers = msgspec.field(default_factory=list)
     #: Durations as far as they are known: until it was admitted, waiting for a replica, until an engine's first byte.
     admit_seconds: float = 0.0
     queue_seconds: float = 0.0
     engine_seconds: float = 0.0
+
+    #: Why the request was ended from outside (``gateway.visits``).
+    refusal: GatewayError | None = None
+    #: How it ended, once its END is written.
+    ended: State | None = None
 
     def timings(self) -> Headers:
         """Return the headers that say where the time until now went, milliseconds (``server-timing``: W3C)."""
@@ -126,8 +130,3 @@ class Trace:
             (b"x-gateway-overhead-ms", b"%.2f" % max(0.0, total - queue - engine)),
             (b"x-queue-ms", b"%.2f" % queue),
         ]
-
-    #: Why the request was ended from outside (``gateway.visits``).
-    refusal: GatewayError | None = None
-    #: How it ended, once its END is written.
-    ended: State | None = None

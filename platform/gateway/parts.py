@@ -12,6 +12,7 @@ from gateway.feed import Feed
 from gateway.hold import Hold
 from gateway.idempotency import Idempotency
 from gateway.messages import Incoming, Outgoing, Trace
+from gateway.repeats import Repeats
 from gateway.shared_flights import SharedFlights
 from gateway.shelf import Shelf
 from gateway.visits import Visits
@@ -30,6 +31,7 @@ class Parts:
     hold: Hold
     admission: Admission
     shelf: Shelf
+    repeats: Repeats
     dispatcher: Dispatcher
     wal: WalWriter
     defer: Defer

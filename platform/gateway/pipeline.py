@@ -103,8 +103,11 @@ class Pipeline:
 
     async def _infer(self, wire: Wire, incoming: Incoming, trace: Trace) -> Outgoing:
         caller = _allowed(await self._authenticate(incoming.headers, incoming.client))
-        call = schemas.parse(wire, incoming.body)
+        repeat = self._parts.repeats.find(caller, wire, incoming.body)
+        call = schemas.parse(wire, incoming.body) if repeat is None else repeat.call
         model = self._model(caller, call)
+        if repeat is not None and repeat.model is not model:
+            call = schemas.parse(wire, incoming.body)
         trace.model = model.name
         visit = Visit(caller=caller, model_name=model.name, client=incoming.client, trace=trace)
         return await self._parts.visits.run(visit, self._once(caller, call, model, incoming, trace))

@@ -19,6 +19,7 @@ from gateway.idempotency import Idempotency
 from gateway.local import Rank
 from gateway.parts import Parts
 from gateway.pipeline import Pipeline
+from gateway.repeats import Repeats
 from gateway.reports import Reporter, process_name
 from gateway.shared_flights import SharedFlights
 from gateway.shelf import Shelf
@@ -89,6 +90,7 @@ def start(role: str) -> Runtime:
         hold=hold,
         admission=Admission(limits, cache, rank=rank, portioned=settings.PORTIONED_TENANTS),
         shelf=shelf,
+        repeats=Repeats(),
         dispatcher=Dispatcher(upstream, router, flights),
         wal=wal,
         defer=deferred.accept,

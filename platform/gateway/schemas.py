@@ -49,11 +49,17 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     max_new_tokens: int | None
     #: Answers that are written: n for each prompt, 0 where no token is.
     choices: int
+    #: SHA-256 of its canonical form (``caching.fingerprint``), where that is known from before.
+    digest: bytes | None = None
 
     @property
     def endpoint(self) -> str:
         """The path that was asked."""
         return self.wire.path
+
+    def told(self, body: bytes) -> bytes | None:
+        """Return a kept answer as this request wants it; None where that cannot be."""
+        return self.wire.told(body, stream=self.stream, include_usage=self.include_usage)
 
 
 def parse(wire: Wire, raw: bytes) -> Call:

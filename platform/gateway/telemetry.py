@@ -26,7 +26,7 @@ FIRST_TOKENS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 3
 
 #: The levels of the prediction cache, what a look finds in one, and what comes of an answer that is to be stored.
 CacheLevel = Literal["first", "redis"]
-CacheLookup = Literal["hit", "miss", "stale", "altered"]
+CacheLookup = Literal["hit", "miss", "stale", "altered", "no_stream"]
 CacheStore = Literal["stored", "quota", "write_rate", "too_large", "incomplete", "failed"]
 
 _REQUESTS = Tallies(

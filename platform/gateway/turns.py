@@ -16,8 +16,9 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from gateway import telemetry
 from gateway.resp import (
@@ -42,8 +43,7 @@ LEAST_LOOK_SECONDS = 0.001
 Answer = asyncio.Future[Any]
 
 
-@dataclass(slots=True)
-class _Asked:
+class _Asked(msgspec.Struct, eq=False):
     """A command on its way. ``answer`` None: nobody waits. ``script``: what to teach Redis if it does not know it."""
 
     due: float

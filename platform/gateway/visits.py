@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 import msgspec
 
@@ -22,8 +21,7 @@ from tenants.snapshot import Caller, Snapshot
 INFERENCE_SCOPE = "inference"
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class Visit:
+class Visit(msgspec.Struct, eq=False, kw_only=True):
     """One request of a key: what it asks for and from where. Make one for each request."""
 
     caller: Caller

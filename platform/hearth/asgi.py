@@ -27,7 +27,7 @@ from hearth import open_files
 from hearth.vitals import web
 
 #: The garbage collector's first threshold in a gateway: containers made and not yet freed. Python's own is 700.
-YOUNG_OBJECTS = 10_000
+YOUNG_OBJECTS = 50_000
 
 
 class GatewayRole:

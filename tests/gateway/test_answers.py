@@ -183,7 +183,9 @@ def test_an_entry_is_given_while_it_is_younger_than_each_bound_whatever_other_cl
     age_seconds: int, ttl_seconds: int, own_ttl_seconds: int, max_age_seconds: int | None, given: bool
 ) -> None:
     who = replace(doors.caller(), cache=CacheTerms(ttl_seconds=own_ttl_seconds))
-    answer = Answer(name=b"n" * 32, bypass=None, writable=True, only_if_cached=False, max_age_seconds=max_age_seconds)
+    answer = Answer(
+        name=b"n" * 32, digest=None, bypass=None, writable=True, only_if_cached=False, max_age_seconds=max_age_seconds
+    )
     entry = entry_of(b"{}", stored_at=time.time() - age_seconds, ttl_seconds=ttl_seconds)
     assert answers.may_be_given(answer, who, MODEL, entry) is given
 

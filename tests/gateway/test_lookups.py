@@ -38,7 +38,7 @@ for each in telemetry.METRICS:
     SHOWN.register(each)
 #: Of one request: it is answered from what is stored or by an engine, and by no identical request that has just ended.
 READ = {"x-prediction-cache": "read"}
-NAMED = Answer(name=b"n" * 32, bypass=None, writable=True, only_if_cached=False, max_age_seconds=None)
+NAMED = Answer(name=b"n" * 32, digest=None, bypass=None, writable=True, only_if_cached=False, max_age_seconds=None)
 LOOKUPS, STORES, EVICTIONS = (f"hearth_gateway_cache_{what}_total" for what in ("lookups", "stores", "evictions"))
 
 
@@ -65,7 +65,7 @@ class Counted:
         looks = {
             f"{level}_{outcome}": count(LOOKUPS, level=level, outcome=outcome)
             for level in ("first", "redis")
-            for outcome in ("hit", "miss", "stale", "altered")
+            for outcome in ("hit", "miss", "stale", "altered", "no_stream")
         }
         outcomes = ("stored", "quota", "write_rate", "too_large", "incomplete", "failed")
         return looks | {outcome: count(STORES, outcome=outcome) for outcome in outcomes}

@@ -72,9 +72,12 @@ def test_two_callers_have_one_prefix_root_exactly_when_they_have_one_salt(one: C
     assert (keyspace.prefix_root(one, "m") == keyspace.prefix_root(other, "m")) == salts
 
 
-@given(callers, callers, st.lists(st.binary(max_size=4), max_size=3), st.lists(st.binary(max_size=4), max_size=3))
+questions = st.tuples(st.lists(st.text(max_size=2), max_size=3).map(tuple), st.binary(max_size=4))
+
+
+@given(callers, callers, questions, questions)
 def test_answers_have_one_name_only_inside_one_tenants_scope(
-    one: Caller, other: Caller, left: list[bytes], right: list[bytes]
+    one: Caller, other: Caller, left: tuple[tuple[str, ...], bytes], right: tuple[tuple[str, ...], bytes]
 ) -> None:
     same = keyspace.prediction_mac(one, *left) == keyspace.prediction_mac(other, *right)
     together = one.tenant_id == other.tenant_id and keyspace.scope_of(one) == keyspace.scope_of(other)
@@ -93,7 +96,7 @@ def test_sessions_have_one_name_only_inside_one_tenants_scope(
 def test_a_trust_group_shares_warm_prefixes_but_no_answers() -> None:
     one, other = caller(1, group="partners"), caller(2, group="partners")
     assert keyspace.cache_salt(one, "m") == keyspace.cache_salt(other, "m")
-    assert keyspace.prediction_mac(one, b"x") != keyspace.prediction_mac(other, b"x")
+    assert keyspace.prediction_mac(one, (), b"x") != keyspace.prediction_mac(other, (), b"x")
     assert keyspace.session_key(one, "m", "s") != keyspace.session_key(other, "m", "s")
 
 
@@ -117,7 +120,7 @@ def test_new_secrets_make_other_salts_names_and_seals(settings: LazySettings) ->
     def derived() -> tuple[object, ...]:
         return (
             keyspace.cache_salt(caller(), "m"),
-            keyspace.prediction_mac(caller(), b"x"),
+            keyspace.prediction_mac(caller(), (), b"x"),
             keyspace.value_mac(b"n", b"v"),
             keyspace.session_key(caller(), "m", "s"),
         )
