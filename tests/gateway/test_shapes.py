@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessageChunk
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
-from tests.gateway.engines import streaming
+from tests.gateway.engines import saying, streaming
 from tests.gateway.shapes import MESSAGE_EVENTS, RESPONSE, RESPONSE_EVENTS, STREAMS, WHOLE, in_both_shapes
 from tests.gateway.world import MODEL, Gateway, until
 
@@ -58,6 +58,29 @@ async def test_an_answer_stored_whole_is_told_as_a_stream_with_a_usage_that_was_
     assert told.events[-1].startswith(STREAMS[path][-1][:12])
     assert (b'"usage":{' in told.body) == (path in {"/v1/messages", "/v1/responses"})
     assert len(gateway.bodies()) == 1
+
+
+@pytest.mark.parametrize("level", ["flight", "first", "redis"])
+@pytest.mark.parametrize(("path", "body"), ASKED)
+async def test_a_kept_answer_that_has_no_form_as_a_stream_is_none_for_who_asks_for_one(
+    gateway: Gateway, path: str, body: dict[str, Any], level: str
+) -> None:
+    bare = {name: value for name, value in WHOLE[path].items() if name not in {"object", "content"}}
+    if path == "/v1/responses":
+        bare["output"] = [{"id": "no type"}]
+    gateway.let_all_say(saying(bare))
+    kept = await gateway.ask(body, path=path)
+    gateway.let_all_say(in_both_shapes())
+    await until(gateway.runtime.parts.shelf.bytes_at_hand)
+    if level == "redis":
+        gateway.runtime.parts.shelf.forget()
+    alone = {} if level == "flight" else {"x-prediction-cache": "read"}  # led and followed by nobody
+    streamed = await gateway.ask({**body, "stream": True}, path=path, headers=alone)
+    again = await gateway.ask(body, path=path)
+    assert [one.answer_headers["x-cache"] for one in (kept, streamed, again)] == ["miss", "miss", "hit"]
+    assert streamed.events == [event.rstrip() for event in STREAMS[path] if not _is_only_usage(event)]
+    charged = [(end.cache_result, end.state, end.tokens_source) for end in gateway.ends()]
+    assert charged == [("miss", "complete", "engine")] * 2 + [("hit", "complete", "cache")]
 
 
 async def openai_chat(gateway: Gateway, seed: int, headers: dict[str, str], stream: bool) -> Any:
@@ -212,6 +235,11 @@ def _openai(gateway: Gateway) -> openai.AsyncOpenAI:
 
 def _http(gateway: Gateway) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=gateway.app))
+
+
+def _is_only_usage(event: bytes) -> bool:
+    """Say whether an event is a chunk that who asked for no usage is not told."""
+    return b'"choices":[]' in event.replace(b" ", b"") and b'"usage"' in event
 
 
 def _without_null(value: Any) -> Any:
