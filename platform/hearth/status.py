@@ -8,16 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 from billing.wal_room import Occupancy, bytes_in
 from hearth import children, env, fleet, node, secrets, summary
+from hearth.embedded.postgres import PostgresServer
+from hearth.embedded.redis import RedisServer
 from hearth.fleet import PlaceholderStatus, ReplicaStatus
 from hearth.instance import Instance
 from hearth.keeper import keeper_process
 from hearth.roles import ROLES, processes
 from hearth.supervisor import phase
 from hearth.vitals import ports
-from workers.processes import ProcessIdentity, is_running
+from workers.processes import is_running
 
 if TYPE_CHECKING:
     from billing.backlog import WalBacklog  # its models need the settings
+
+#: States of a server that, as far as is known here, answers.
+ANSWERING = ("running", "external")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +39,7 @@ class RoleStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStatus:
-    """PostgreSQL or Redis. ``state`` is running, stopped or external."""
+    """PostgreSQL or Redis. ``state`` is running, silent (it runs and does not answer), stopped or external."""
 
     name: str
     state: str
@@ -43,7 +48,7 @@ class ServerStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """The instance now. ``state``: up, degraded (up, but a role or replica is not), starting or down.
+    """The instance now. ``state``: up, degraded (up, but a role, server or replica is not), starting or down.
 
     ``pool`` is that of a node that `hearth node` runs; ``replicas`` and ``placeholders`` are then that node's.
     ``wal_backlog_bytes`` is usage written but not yet in the database, ``wal_lag_seconds`` the age of the oldest of it.
@@ -87,9 +92,11 @@ def read(instance: Instance) -> Status:
     member = node.read(instance.node_path) if now == "up" else None
     names = member.roles if member else [name for role in ROLES for name, _ in processes(role, instance)]
     roles = tuple(_role(instance, name, supervised=supervisor is not None) for name in names)
-    asked = _ask_database(instance, only_here=member is not None) if now != "down" else _Asked()
+    servers = _servers(instance)
+    may_ask = now != "down" and servers[0].state in ANSWERING
+    asked = _ask_database(instance, only_here=member is not None) if may_ask else _Asked()
     return Status(
-        state=_worst(now, roles, asked, needed=0 if member else instance.replicas),
+        state=_worst(now, roles, servers, asked, needed=0 if member else instance.replicas),
         pid=supervisor.pid if supervisor else None,
         data_dir=str(instance.data_dir),
         pool=member.pool if member else None,
@@ -99,7 +106,7 @@ def read(instance: Instance) -> Status:
         admin_username=ready.admin.username if ready else None,
         tenants=tuple(tenant.slug for tenant in ready.tenants) if ready else (),
         roles=roles,
-        servers=_servers(instance),
+        servers=servers,
         replicas=asked.replicas,
         placeholders=asked.placeholders,
         wal_backlog_bytes=asked.wal.bytes if asked.wal else None,
@@ -161,18 +168,20 @@ def _role(instance: Instance, name: str, *, supervised: bool) -> RoleStatus:
 
 def _servers(instance: Instance) -> tuple[ServerStatus, ServerStatus]:
     try:
-        postgres = instance.postgres(secrets.load(instance.data_dir))
+        postgres = _server("postgres", instance.postgres(secrets.load(instance.data_dir)))
     except FileNotFoundError:
-        return _server("postgres", None, external=False), _server("redis", None, external=False)
-    redis = instance.redis()
-    return (
-        _server("postgres", postgres.process() if postgres else None, external=postgres is None),
-        _server("redis", redis.process() if redis else None, external=redis is None),
-    )
+        postgres = ServerStatus(name="postgres", state="stopped", pid=None)
+    return postgres, _server("redis", instance.redis())
 
 
-def _server(name: str, process: ProcessIdentity | None, *, external: bool) -> ServerStatus:
-    state = "external" if external else "running" if process else "stopped"
+def _server(name: str, server: PostgresServer | RedisServer | None) -> ServerStatus:
+    process = server.process() if server is not None else None
+    if server is None:
+        state = "external"
+    elif process is None:
+        state = "stopped"
+    else:
+        state = "running" if server.answers() else "silent"
     return ServerStatus(name=name, state=state, pid=process.pid if process else None)
 
 
@@ -195,9 +204,11 @@ def _ask_database(instance: Instance, *, only_here: bool) -> _Asked:
         return _Asked()
 
 
-def _worst(now: str, roles: tuple[RoleStatus, ...], asked: _Asked, *, needed: int) -> str:
+def _worst(
+    now: str, roles: tuple[RoleStatus, ...], servers: tuple[ServerStatus, ...], asked: _Asked, *, needed: int
+) -> str:
     if now != "up":
         return now
     ready = sum(replica.serves for replica in asked.replicas or ())
-    well = all(role.state == "running" for role in roles) and ready >= needed
-    return "up" if well else "degraded"
+    well = all(role.state == "running" for role in roles) and all(server.state in ANSWERING for server in servers)
+    return "up" if well and ready >= needed else "degraded"

@@ -6,14 +6,17 @@ import os
 import signal
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import redis
 
+from hearth import status
 from hearth.embedded.errors import DiskFull, ServerFailed, from_output
 from hearth.embedded.redis import RedisServer
 from hearth.env import sockets_dir
+from hearth.instance import from_environment
 from hearth.processes import wait_until_gone
 
 
@@ -50,6 +53,23 @@ def test_a_second_start_adopts_the_running_server(server: RedisServer) -> None:
     server.start()
     assert first is not None
     assert server.process() == first
+
+
+def test_one_that_is_suspended_is_told_as_silent(instance_dir: Path, server: RedisServer) -> None:
+    instance = replace(from_environment(), data_dir=instance_dir, redis_url="")
+
+    def told() -> str:
+        return next(each.state for each in status.read(instance).servers if each.name == "redis")
+
+    assert told() == "stopped"
+    server.start()
+    process = server.process()
+    assert process is not None
+    assert told() == "running"
+    os.kill(process.pid, signal.SIGSTOP)
+    assert told() == "silent"
+    os.kill(process.pid, signal.SIGCONT)
+    assert told() == "running"
 
 
 def test_it_never_evicts_and_listens_on_its_socket_only(server: RedisServer) -> None:

@@ -121,6 +121,8 @@ def test_while_postgresql_hangs_the_gateway_serves_and_the_portal_does_not(insta
         status, said = _ask(instance, "gateway", "/readyz")
         assert (status, said["status"], said["missing"]) == (200, "degraded", [])
         assert _call(instance, instance.up_json["tenants"][0]["api_key"]) == 200
+        told = instance.status()
+        assert (told["state"], [server["state"] for server in told["servers"]]) == ("degraded", ["silent", "running"])
         wait_for(lambda: _value(instance, "drain", "hearth_wal_backlog_bytes") > 0)
         assert "hearth_replicas" not in _metrics(instance, "control")
         assert "hearth_reconcile_tick_age_seconds" in _metrics(instance, "control")

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+import psycopg
+
 from hearth.embedded import roles
 from hearth.embedded.account import ServiceAccount, prepare_sockets_dir, service_account
 from hearth.embedded.errors import BinaryMissing, ServerFailed, from_output
@@ -27,6 +29,8 @@ from hearth.secrets import DatabasePasswords
 from workers.processes import POLL_SECONDS, ProcessIdentity, collect, identify, is_running, launch
 
 MAJOR_VERSION = "18"
+#: Of one that is asked whether it answers: no healthy one, however busy its machine, takes as long.
+ANSWER_TIMEOUT_SECONDS = 3
 START_TIMEOUT_SECONDS = 60.0  # crash recovery replays at most max_wal_size, 1 GB
 PORT = 5432  # part of the socket's name only
 #: A crash of the machine may then ruin the data: for tests, which keep none.
@@ -102,6 +106,14 @@ class PostgresServer:
         except (OSError, ValueError):
             return None
         return identify(pid) if self._is_postgres_of_cluster(pid) else None
+
+    def answers(self) -> bool:
+        """Say whether it takes connections now: one that is suspended, or recovers from a crash, runs and does not."""
+        try:
+            psycopg.connect(self.urls.app, connect_timeout=ANSWER_TIMEOUT_SECONDS).close()
+        except psycopg.OperationalError:
+            return False
+        return True
 
     @property
     def _cluster(self) -> Path:

@@ -21,6 +21,8 @@ from hearth.processes import end_session, read_record, write_record
 from workers.processes import ProcessIdentity, is_running, launch
 
 START_TIMEOUT_SECONDS = 30.0
+#: Of one that is asked whether it answers: no healthy one, however busy its machine, takes as long.
+ANSWER_TIMEOUT_SECONDS = 3.0
 SOCKET_NAME = "redis.sock"
 
 
@@ -62,6 +64,14 @@ class RedisServer:
         """Return the running server; None when there is none."""
         recorded = read_record(self._record)
         return recorded if recorded is not None and is_running(recorded) else None
+
+    def answers(self) -> bool:
+        """Say whether it answers now: one that is suspended, or reads its file again, runs and does not."""
+        with redis.Redis.from_url(self.url, socket_timeout=ANSWER_TIMEOUT_SECONDS) as client:
+            try:
+                return bool(client.ping())
+            except redis.RedisError:
+                return False
 
     @property
     def _socket(self) -> Path:
