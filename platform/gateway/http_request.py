@@ -50,6 +50,7 @@ class Request:
     """One request and its answer, as an ASGI application is given them."""
 
     __slots__ = (
+        "_bodyless",
         "_broken",
         "_client",
         "_ended",
@@ -92,10 +93,12 @@ class Request:
         #: Of the answer, not sent yet.
         self._head = b""
         self._in_chunks = False
+        self._bodyless = False
 
     def ran(self) -> None:
         """Take note that the application is done with it."""
         self._on_disconnect = self._waiting = None
+        self.scope.pop("extensions", None)  # it holds this request, which would wait for the garbage collector
         client, self._client = self._client, None
         if client is not None:
             client.ran(self)
@@ -123,6 +126,7 @@ class Request:
         if client is None or self.answered:
             return
         if message["type"] == "http.response.start":
+            self._expects = False
             self._head = self._written(message["status"], message["headers"], client)
             if self._in_chunks:  # what comes first may be long in coming
                 asyncio.get_running_loop().call_soon(self._flush)
@@ -131,7 +135,7 @@ class Request:
             await client.drained()
         body: bytes = message.get("body", b"")
         self.answered = not message.get("more_body", False)
-        if self.scope["method"] == "HEAD":
+        if self._bodyless:
             body = b""
         elif self._in_chunks:
             body = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
@@ -147,6 +151,7 @@ class Request:
 
     def feed(self, piece: bytes) -> bool:
         """Take a piece of the body. Return whether more may come before that is taken."""
+        self._expects = False
         self._pieces.append(piece)
         self._size += len(piece)
         self._tell()
@@ -154,6 +159,7 @@ class Request:
 
     def end(self) -> None:
         """Take note that all of the body is here."""
+        self._expects = False
         self.whole = True
         self._tell()
 
@@ -194,8 +200,8 @@ class Request:
         elif not (self.keeps and self.whole and client.stays_open):
             self.keeps = False
             written += b"\r\nconnection: close"
-        with_body = status not in (204, 304) and self.scope["method"] != "HEAD"
-        if with_body and self.scope["http_version"] == "1.1" and b"\r\ncontent-length: " not in written:
+        self._bodyless = status in (204, 304) or self.scope["method"] == "HEAD"
+        if not self._bodyless and self.scope["http_version"] == "1.1" and b"\r\ncontent-length: " not in written:
             self._in_chunks = True
             written += b"\r\ntransfer-encoding: chunked"
         return written + b"\r\n\r\n"
@@ -210,7 +216,11 @@ class Request:
 
 def head(status: int, date: bytes, headers: Headers) -> bytes:
     """Return the head of an answer, without its end. Raises ValueError for a header that holds more than one line."""
-    lines = [_STATUS_LINES[status], date, *[name + b": " + value for name, value in headers]]
+    lines = [
+        _STATUS_LINES.get(status) or b"HTTP/1.1 %d " % status,
+        date,
+        *[name + b": " + value for name, value in headers],
+    ]
     written = b"\r\n".join(lines)
     if not written.count(b"\n") == written.count(b"\r") == len(lines) - 1:
         raise ValueError("a header holds the end of a line")

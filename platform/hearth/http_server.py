@@ -20,6 +20,8 @@ from gateway.http1 import Application, Front
 #: Connections that the kernel holds until they are taken.
 BACKLOG = 2048
 LOOK_SECONDS = 1.0
+#: What is stopped after its grace may take so long to write down what it has used, seconds.
+ABORT_SECONDS = 1.0
 
 
 class Lifespan:
@@ -47,28 +49,28 @@ class Lifespan:
             heard.cancel()
             self._task.result()
             raise RuntimeError(f"the application ended at {event}")
+        answer = heard.result()
+        if answer["type"] != f"{event}.complete":
+            raise RuntimeError(f"the application failed at {event}: {answer.get('message', '')}")
 
 
-async def serve(application: Application, listener: socket.socket, *, connections: int, grace_seconds: float) -> None:
+async def serve(front: Front, listener: socket.socket, *, grace_seconds: float) -> None:
     """Serve until SIGTERM or SIGINT; then give what runs ``grace_seconds``. Raises what its start raises."""
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
-    lifespan = Lifespan(application)
+    lifespan = Lifespan(front.application)
     await lifespan.start()
-    front = Front(application, most_connections=connections)
-    server = await loop.create_server(front.accept, sock=listener, backlog=BACKLOG)
     looking = asyncio.ensure_future(_look(front))
     try:
+        server = await loop.create_server(front.accept, sock=listener, backlog=BACKLOG)
         await told.wait()
         server.close()
         front.close()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(grace_seconds):
-                await front.over()
-        front.abort()
-        await asyncio.sleep(0)  # the loop closes what was aborted in its next turn
+        if not await _is_over(front, within_seconds=grace_seconds):
+            front.abort()
+            await _is_over(front, within_seconds=ABORT_SECONDS)
     finally:
         looking.cancel()
         await lifespan.stop()
@@ -88,6 +90,14 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+async def _is_over(front: Front, *, within_seconds: float) -> bool:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(within_seconds):
+            await front.over()
+            return True
+    return False
+
+
 async def _look(front: Front) -> None:
     while True:
         await asyncio.sleep(LOOK_SECONDS)
@@ -102,12 +112,14 @@ def main() -> None:
     parser.add_argument("--connections", required=True, type=int, help="most connections at a time; more are told 503")
     parser.add_argument("--grace-seconds", required=True, type=float, help="for what runs, when it is told to end")
     options = parser.parse_args()
+    from django.conf import settings  # what it reads is set up by the application
+
     from hearth.asgi import application
 
     listener = listen(options.host, options.port)
-    work = serve(application, listener, connections=options.connections, grace_seconds=options.grace_seconds)
+    front = Front(application, most_connections=options.connections, send_timeout_seconds=settings.SEND_TIMEOUT_SECONDS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(work)
+        runner.run(serve(front, listener, grace_seconds=options.grace_seconds))
 
 
 if __name__ == "__main__":

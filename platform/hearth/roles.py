@@ -12,6 +12,8 @@ from hearth.vitals import ports
 #: Seconds that a role may take to finish what it has begun; then it is killed.
 STREAMS_GRACE_SECONDS = 30.0
 TASKS_GRACE_SECONDS = 15.0
+#: More for a gateway, whose server stops what outlives the grace, to write down what that has used.
+CLOSING_SECONDS = 5.0
 #: For the head of a request to the portal.
 HEAD_TIMEOUT_MS = 10_000
 
@@ -90,7 +92,7 @@ ROLES: tuple[Role, ...] = (
     Role(name="drain", stop_stage=4, grace_seconds=STREAMS_GRACE_SECONDS, command=_drain),
     Role(name="agent", stop_stage=3, grace_seconds=TASKS_GRACE_SECONDS, command=_agent),
     Role(name="control", stop_stage=2, grace_seconds=TASKS_GRACE_SECONDS, command=_control),
-    Role(name="gateway", stop_stage=1, grace_seconds=STREAMS_GRACE_SECONDS, command=_gateway),
+    Role(name="gateway", stop_stage=1, grace_seconds=STREAMS_GRACE_SECONDS + CLOSING_SECONDS, command=_gateway),
     Role(name="portal", stop_stage=1, grace_seconds=5.0, command=_portal),
     Role(name="inference", stop_stage=1, grace_seconds=STREAMS_GRACE_SECONDS, command=_inference),
     Role(name="beat", stop_stage=1, grace_seconds=5.0, command=_beat),
