@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
+import os
+import socket
 from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import UUID
@@ -19,6 +22,15 @@ class Actor:
 
 
 SYSTEM = Actor(kind="system", name="hearth")
+
+
+def shell(program: str) -> Actor:
+    """Return who runs a command: the user of this shell, the machine, and the command."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user need not have a name
+        user = str(os.getuid())
+    return Actor(kind="system", name=f"{user}@{socket.gethostname()} by {program}")
 
 
 def record(

@@ -7,10 +7,8 @@ imported before a command runs.
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable
@@ -106,9 +104,9 @@ def _add_verb(verb: Verb) -> None:
         _set_up()
         from dataclasses import asdict
 
-        from tenants.audit import Actor
+        from tenants import audit
 
-        effect = _guarded(lambda: verb(Actor(kind="system", name=_who()), given))
+        effect = _guarded(lambda: verb(audit.shell("celery fleet"), given))
         if as_json:
             click.echo(json.dumps(asdict(effect)))
         else:
@@ -176,15 +174,6 @@ def _written(listing: Listing, as_json: bool, *, indent: int | None = None) -> s
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
-
-
-def _who() -> str:
-    """Return whom the audit log names: the user of this shell and the machine."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user need not have a name
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()} by celery fleet"
 
 
 for _name, _text in LIST_HELP.items():
