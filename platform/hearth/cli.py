@@ -231,8 +231,8 @@ def _add_whole(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     state = commands.add_parser(
         "status",
         help="say what runs",
-        description="Say what runs, with uptimes in seconds. Exit status 0 only when every role runs and "
-        "HEARTH_REPLICAS replicas are ready.",
+        description="Say what runs, with uptimes in seconds. Exit status 0 only when every role runs, the "
+        "embedded servers answer and HEARTH_REPLICAS replicas are ready.",
     )
     state.add_argument("--json", action="store_true", help="print JSON, without secrets")
     state.set_defaults(run=_status)
