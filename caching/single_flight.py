@@ -59,9 +59,9 @@ class Flight:
         "streamed",
     )
 
-    def __init__(self, name: bytes, source_id: UUID, *, streamed: bool, key_id: UUID | None = None) -> None:
+    def __init__(self, name: bytes, source_id: UUID, key_id: UUID, *, streamed: bool) -> None:
         self.name = name
-        #: The request that leads, whose id the answer has, and its key where that is known.
+        #: The request that leads, whose id the answer has, and its key.
         self.source_id = source_id
         self.key_id = key_id
         self.streamed = streamed

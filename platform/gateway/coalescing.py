@@ -147,7 +147,7 @@ class Course(Generic[B]):
         return None
 
     def _begin(self, name: bytes) -> None:
-        flight = Flight(name, self._trace.request_id, streamed=self._call.stream, key_id=self._caller.key_id)
+        flight = Flight(name, self._trace.request_id, self._caller.key_id, streamed=self._call.stream)
         self._flights.begin(flight)
         self.departure.lead(flight)
         self.flight = flight
@@ -164,7 +164,7 @@ class Course(Generic[B]):
 
     def _is_purged(self, flight: Flight) -> bool:
         purges = self._caller.cache.purges
-        return purges.cover(flight.source_id, flight.key_id or flight.source_id, self._model.name)
+        return purges.cover(flight.source_id, flight.key_id, self._model.name)
 
     def _tells_counts(self) -> bool:
         """Say whether the client wants the tokens of each event, which no other client is told."""

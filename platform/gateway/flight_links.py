@@ -46,7 +46,7 @@ class Following(msgspec.Struct, frozen=True, array_like=True, tag="following"):
 
     number: int
     source_id: UUID
-    key_id: UUID | None
+    key_id: UUID
     streamed: bool
 
 

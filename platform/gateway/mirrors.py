@@ -131,9 +131,7 @@ class Mirrors:
                 self._fail(link, message.number)
 
     def _begin(self, link: Link, following: Following, wished: _Wished) -> None:
-        mirror = wished.mirror = Flight(
-            wished.name, following.source_id, streamed=following.streamed, key_id=following.key_id
-        )
+        mirror = wished.mirror = Flight(wished.name, following.source_id, following.key_id, streamed=following.streamed)
 
         def left() -> None:
             if not mirror.followers and not mirror.ended:

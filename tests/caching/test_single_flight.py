@@ -12,7 +12,7 @@ NAME = b"name"
 
 def flown(flights: SingleFlight, *, stays: bool) -> Flight:
     """Begin a flight and land it."""
-    flight = Flight(NAME, uuid4(), streamed=True)
+    flight = Flight(NAME, uuid4(), uuid4(), streamed=True)
     flights.begin(flight)
     flight.add(Piece("content", b"one"))
     flight.land(None, stays=stays)
@@ -38,7 +38,7 @@ async def test_one_whose_answer_is_not_kept_is_forgotten_at_once() -> None:
 async def test_a_new_flight_outlives_the_one_that_stays() -> None:
     flights = SingleFlight()
     flown(flights, stays=True)
-    later = Flight(NAME, uuid4(), streamed=True)
+    later = Flight(NAME, uuid4(), uuid4(), streamed=True)
     flights.begin(later)
     flights._look()
     flights._look()
@@ -47,7 +47,7 @@ async def test_a_new_flight_outlives_the_one_that_stays() -> None:
 
 async def test_nobody_joins_what_has_lost_a_piece() -> None:
     flights = SingleFlight()
-    flight = Flight(NAME, uuid4(), streamed=True)
+    flight = Flight(NAME, uuid4(), uuid4(), streamed=True)
     flights.begin(flight)
     for _ in range(2):
         flight.add(Piece("content", b"." * (MAX_UNHEARD_BYTES // 2 + 1)))

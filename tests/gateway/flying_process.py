@@ -87,7 +87,7 @@ class Requests:
                 return heard
 
     async def _lead(self) -> str | None:
-        flight = self.leading = Flight(self._name, new_id(), streamed=True)
+        flight = self.leading = Flight(self._name, new_id(), new_id(), streamed=True)
         self.led += 1
         self.flights.begin(flight)
         self._say("leads")

@@ -41,7 +41,7 @@ class Reply:
 
 def failed() -> Flight:
     """Return a flight that has failed, with one follower."""
-    flight = Flight(b"name", new_id(), streamed=True)
+    flight = Flight(b"name", new_id(), new_id(), streamed=True)
     flight.join()
     flight.fail()
     return flight
@@ -78,7 +78,7 @@ async def test_a_reply_that_begins_as_its_client_leaves_is_closed(gateway: Gatew
 
 
 async def test_a_flight_that_is_found_as_its_client_leaves_has_no_follower_left(gateway: Gateway) -> None:
-    other = Flight(b"name", new_id(), streamed=True)
+    other = Flight(b"name", new_id(), new_id(), streamed=True)
 
     async def again() -> Followed:
         other.join()
