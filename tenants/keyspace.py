@@ -19,7 +19,7 @@ from tenants.snapshot import Caller
 
 SALT_FORMAT = b"hearth-cache-salt-1"
 
-Mac = hmac.HMAC | hashlib.blake2b
+_Mac = hmac.HMAC | hashlib.blake2b
 
 
 def scope_of(caller: Caller) -> tuple[str, UUID]:
@@ -163,14 +163,14 @@ def _begun(secret: bytes, room: str, tenant_id: UUID, kind: str, identity: UUID,
     return begun
 
 
-def _mixed(begun: Mac, parts: Iterable[bytes]) -> bytes:
+def _mixed(begun: _Mac, parts: Iterable[bytes]) -> bytes:
     """Return the MAC of what ``begun`` has and these parts; ``begun`` stays as it is."""
     whole = begun.copy()
     _mix(whole, parts)
     return whole.digest()
 
 
-def _mix(into: Mac, parts: Iterable[bytes]) -> None:
+def _mix(into: _Mac, parts: Iterable[bytes]) -> None:
     for part in parts:
         into.update(len(part).to_bytes(8, "big"))
         into.update(part)
