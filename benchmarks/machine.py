@@ -57,6 +57,13 @@ class Machine:
     python: str
     busy_share: float
 
+    @property
+    def described(self) -> str:
+        """What a document says of it."""
+        return (
+            f"{self.cpu_model}, {self.cores} cores, {self.memory_gib:g} GiB, Linux {self.kernel}, Python {self.python}"
+        )
+
 
 def split_cores() -> Cores:
     """Split the cores this process may use. Raises Unfit when there is only one."""

@@ -1,7 +1,9 @@
--- Requests for wrk that ask for numbered prompts, each as often as it is liked, and its summary as one line of JSON.
+-- Requests for wrk that ask for numbered prompts, each as often as it is liked.
 --
 -- Arguments: the template (see benchmarks/cache/questions.py), number of prompts, skew (Zipf's exponent; 0: all in
 -- turn), and where to begin: with which prompt, or of a skew from which seed, since wrk itself draws the same each time.
+
+dofile(debug.getinfo(1, "S").source:match("@(.*/)") .. "../summary.lua")
 
 local turn, prompts, before, after
 local shares
@@ -39,12 +41,4 @@ function request()
   local number = shares and ranked() or turn % prompts
   turn = turn + 1
   return before .. string.format("%09d", number) .. after
-end
-
-function done(summary, latency)
-  local errors = summary.errors
-  io.write(string.format(
-    '{"requests":%d,"seconds":%.6f,"p50_us":%.1f,"p99_us":%.1f,"bad_status":%d,"broken":%d}\n',
-    summary.requests, summary.duration / 1e6, latency:percentile(50), latency:percentile(99),
-    errors.status, errors.connect + errors.read + errors.write + errors.timeout))
 end

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.gateway.load import NUMBER_MARK, PATH, Address
+from benchmarks.gateway.load import NUMBER_MARK, Address, post
 
 AnswerSize = Literal["1 KB", "10 KB", "100 KB"]
 SIZES: tuple[AnswerSize, ...] = ("1 KB", "10 KB", "100 KB")
@@ -34,14 +34,6 @@ def write_template(folder: Path, address: Address, question: Question, run: str)
         "temperature": 0,
         "stream": question.streamed,
     }
-    body = json.dumps(asked).encode()
-    head = [
-        f"POST {PATH} HTTP/1.1",
-        f"Host: 127.0.0.1:{address.port}",
-        f"Authorization: Bearer {address.api_key}",
-        "Content-Type: application/json",
-        f"Content-Length: {len(body)}",
-    ]
     path = folder / "question.http"
-    path.write_bytes("\r\n".join([*head, "", ""]).encode() + body)
+    path.write_bytes(post(address, json.dumps(asked).encode()))
     return path

@@ -42,8 +42,7 @@ def document(run: Run) -> str:
     """Return the text for docs/benchmarks.md."""
     machine = run.machine
     lines = [
-        f"{run.date}, commit {run.commit}, `{run.command}`: {machine.cpu_model}, {machine.cores} cores, "
-        f"{machine.memory_gib} GiB, Linux {machine.kernel}, Python {machine.python}.",
+        f"{run.date}, commit {run.commit}, `{run.command}`: {machine.described}.",
         "",
     ]
     if machine.busy_share > QUIET:

@@ -43,8 +43,7 @@ def _conditions(run: Run) -> str:
     machine = run.machine
     lines = [
         f"`{run.command}` on {run.date}, commit {run.commit}.",
-        f"{machine.cpu_model}, {machine.cores} cores, {machine.memory_gib:g} GiB, Linux {machine.kernel}, "
-        f"Python {machine.python}, {run.engine}.",
+        f"{machine.described}, {run.engine}.",
         f"Rounds: {run.rounds} on an idle node, then {run.rounds} beside a serving replica; each cell is the median "
         "[lowest–highest].",
     ]

@@ -61,8 +61,7 @@ def document(run: Run) -> str:
     found = run.machine
     lines = [
         f"- `{run.command}` on {run.date}, commit {run.commit}.",
-        f"- {found.cpu_model}, {found.cores} cores, {found.memory_gib} GiB, Linux {found.kernel}, "
-        f"Python {found.python}.",
+        f"- {found.described}.",
         f"- {run.records:,} records a round, {run.rounds} rounds; each cell is the median [lowest–highest].",
     ]
     if found.busy_share > 0.1:

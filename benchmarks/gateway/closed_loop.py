@@ -44,7 +44,7 @@ def generate(folder: Path, address: Address, load: Load) -> Outcome:
 
 
 def drive(address: Address, script: Path, arguments: Sequence[str], *, connections: int, seconds: int) -> Outcome:
-    """Run wrk with a script that ends as request.lua does. Raises NotRun when it gives no figures."""
+    """Run wrk with a script that has summary.lua write its end. Raises NotRun when it gives no figures."""
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", f"{TIMEOUT_SECONDS}s"]
     command += ["-s", str(script), address.url, "--", *arguments]
     limit = seconds + TIMEOUT_SECONDS + 20

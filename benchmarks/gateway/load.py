@@ -79,13 +79,18 @@ def template(address: Address, traffic: Traffic, run: str) -> bytes:
     short = _body(address, "", question, traffic)
     filler = "You answer briefly and kindly. " * (traffic.body_bytes // 30 + 1)
     body = _body(address, filler[: max(0, traffic.body_bytes - len(short))], question, traffic)
+    return post(address, body, f"X-Session-Id: s{SESSION_MARK}")
+
+
+def post(address: Address, body: bytes, *headers: str) -> bytes:
+    """Return one HTTP request with this JSON."""
     head = [
         f"POST {PATH} HTTP/1.1",
         f"Host: 127.0.0.1:{address.port}",
         f"Authorization: Bearer {address.api_key}",
         "Content-Type: application/json",
         f"Content-Length: {len(body)}",
-        f"X-Session-Id: s{SESSION_MARK}",
+        *headers,
     ]
     return "\r\n".join([*head, "", ""]).encode() + body
 

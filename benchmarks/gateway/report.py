@@ -36,8 +36,7 @@ def _conditions(run: Run) -> str:
     machine, plan = run.machine, run.plan
     lines = [
         f"`{run.command}` on {run.date}, commit {run.commit}, {run.minutes:.1f} minutes.",
-        f"{machine.cpu_model}, {machine.cores} cores used, {machine.memory_gib:g} GiB, Linux {machine.kernel}, "
-        f"Python {machine.python}.",
+        f"{machine.described}.",
         f"Closed loop: {run.load_generator}, bodies of 1 KB in {plan.rounds} round(s), "
         f"{plan.seconds} s each (short streams {plan.stream_windows * plan.seconds} s), larger ones once for "
         f"{plan.larger_seconds} s; a cell is the median [lowest–highest] of the rounds.",

@@ -1,6 +1,8 @@
--- Requests for wrk from a template, and its summary as one line of JSON.
+-- Requests for wrk from a template.
 --
 -- Arguments: the template (see benchmarks/gateway/load.py), number of distinct prompts (0: every prompt is new).
+
+dofile(debug.getinfo(1, "S").source:match("@(.*/)") .. "../summary.lua")
 
 local turn, distinct, before, between, after = 0, 0
 
@@ -18,12 +20,4 @@ function request()
   turn = turn + 1
   local prompt = distinct > 0 and turn % distinct or turn
   return before .. string.format("%09d", prompt % 256) .. between .. string.format("%09d", prompt) .. after
-end
-
-function done(summary, latency)
-  local errors = summary.errors
-  io.write(string.format(
-    '{"requests":%d,"seconds":%.6f,"p50_us":%.1f,"p99_us":%.1f,"bad_status":%d,"broken":%d}\n',
-    summary.requests, summary.duration / 1e6, latency:percentile(50), latency:percentile(99),
-    errors.status, errors.connect + errors.read + errors.write + errors.timeout))
 end
