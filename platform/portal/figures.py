@@ -95,14 +95,7 @@ def of_period(now: Sums, before: Sums, *, currency: str, errors_link: str = "") 
         _rate("prediction-rate", "Prediction hit rate", "of requests", prediction_hit_rate, now, before),
         _rate("prefix-rate", "Prefix hit rate", "of tokens in", prefix_hit_rate, now, before),
         _money("billed", "Billed", now.amount_pico, before.amount_pico, currency, ""),
-        _money(
-            "saved-prediction",
-            "Saved by prediction",
-            now.saved_prediction_pico,
-            before.saved_prediction_pico,
-            currency,
-            "warm",
-        ),
+        _saved_by_prediction(now, before, currency),
         _money("saved-prefix", "Saved by prefix", now.saved_prefix_pico, before.saved_prefix_pico, currency, "warm"),
     )
 
@@ -110,14 +103,7 @@ def of_period(now: Sums, before: Sums, *, currency: str, errors_link: str = "") 
 def of_savings(now: Sums, before: Sums, *, currency: str) -> tuple[Figure, ...]:
     """Return the figures of what the two caches saved in a period, compared with the one before it."""
     return (
-        _money(
-            "saved-prediction",
-            "Saved by prediction",
-            now.saved_prediction_pico,
-            before.saved_prediction_pico,
-            currency,
-            "warm",
-        ),
+        _saved_by_prediction(now, before, currency),
         _rate("prediction-rate", "Prediction hit rate", "of requests", prediction_hit_rate, now, before),
         _counted("hits", "Hits", now.prediction_hits, before.prediction_hits),
         _counted("coalesced", "Coalesced", now.coalesced_requests, before.coalesced_requests),
@@ -146,6 +132,11 @@ def _rate(key: str, label: str, unit: str, rate: Callable[[Sums], float | None],
         points = round((current - earlier) * 100, 1)
         than = "as before" if points == 0 else f"{'▲' if points > 0 else '▼'} {abs(points):.1f} pts"
     return Figure(key=key, label=label, value=percent(current), than=" · ".join(filter(None, (unit, than))))
+
+
+def _saved_by_prediction(now: Sums, before: Sums, currency: str) -> Figure:
+    saved, saved_before = now.saved_prediction_pico, before.saved_prediction_pico
+    return _money("saved-prediction", "Saved by prediction", saved, saved_before, currency, "warm")
 
 
 def _money(key: str, label: str, now: int, before: int, currency: str, tone: str) -> Figure:
