@@ -94,6 +94,13 @@ async def _led(requests: Requests, times: int) -> bool:
     return requests.led == times
 
 
+async def _leading(requests: Requests) -> asyncio.Task[str]:
+    """Send a request, and return once it leads."""
+    running = asyncio.ensure_future(requests.one())
+    await until(lambda: _led(requests, 1))
+    return running
+
+
 async def _followed(requests: Requests, first: bytes = b"one") -> bool:
     """Say whether a mirror has told this first piece."""
     flight = requests.flights.find(NAME)
@@ -204,8 +211,7 @@ async def test_a_process_that_ended_here_is_not_taken_for_one_of_another_host(so
 
 async def test_a_leader_whose_followers_all_left_is_told(redis: Redis, sockets: Path) -> None:
     async with this(sockets) as leader, this(sockets) as here:
-        led = asyncio.ensure_future(leader.one())
-        await until(lambda: _led(leader, 1))
+        led = await _leading(leader)
         alone = asyncio.Event()
         leader.leading.on_alone = alone.set
         leader.leading.add(Piece("content", b"one"))
@@ -221,8 +227,7 @@ async def test_a_leader_whose_followers_all_left_is_told(redis: Redis, sockets: 
 
 async def test_who_asks_elsewhere_just_after_an_answer_was_stored_is_told_it(redis: Redis, sockets: Path) -> None:
     async with this(sockets) as leader, this(sockets) as here:
-        led = asyncio.ensure_future(leader.one())
-        await until(lambda: _led(leader, 1))
+        led = await _leading(leader)
         leader.leading.add(Piece("content", b"one"))
         leader.leading.land(None, stays=True)
         assert [*await asyncio.gather(led, here.one())] == ["one", "one"]
@@ -232,8 +237,7 @@ async def test_who_asks_elsewhere_just_after_an_answer_was_stored_is_told_it(red
 
 async def test_strangers_from_elsewhere_keep_no_process_of_this_host_out(redis: Redis, sockets: Path) -> None:
     async with this(sockets, host="127.0.0.1") as leader, this(sockets) as here:
-        led = asyncio.ensure_future(leader.one())
-        await until(lambda: _led(leader, 1))
+        led = await _leading(leader)
         leader.leading.add(Piece("content", b"one"))
         host, _, port = leader.flights._listener.address.rpartition(" ")[2].partition(":")
         strangers = [await asyncio.open_connection(host, int(port)) for _ in range(MAX_STRANGERS)]
@@ -247,8 +251,7 @@ async def test_strangers_from_elsewhere_keep_no_process_of_this_host_out(redis: 
 
 async def test_without_redis_each_process_runs_its_own(sockets: Path) -> None:
     async with this(sockets, url="redis://127.0.0.1:1") as here:
-        running = asyncio.ensure_future(here.one())
-        await until(lambda: _led(here, 1))
+        running = await _leading(here)
         here.leading.add(Piece("content", b"own"))
         here.leading.land(None)
         assert await running == "own"
@@ -288,16 +291,14 @@ async def test_a_lease_that_no_gateway_made_leads_nobody_astray(redis: Redis, so
     async with this(sockets) as here:
         lease = f"hearth:{{{WHO.tenant_id}}}:flight:{NAME.hex()}"
         await redis.set(lease, b"\0" * 40 + b"0123456789abcdef 203.0.113.1:1")
-        running = asyncio.ensure_future(here.one())
-        await until(lambda: _led(here, 1))
+        running = await _leading(here)
         here.leading.land(None)
         assert await running == ""
 
 
 async def test_a_stranger_on_the_socket_learns_nothing_but_a_nonce(redis: Redis, sockets: Path) -> None:
     async with this(sockets) as leader:
-        running = asyncio.ensure_future(leader.one())
-        await until(lambda: _led(leader, 1))
+        running = await _leading(leader)
         leader.leading.add(Piece("content", b"secret"))
         path = sockets / f"{leader.flights._listener.address.split()[0]}.s"
         reader, writer = await asyncio.open_unix_connection(path)
@@ -315,8 +316,7 @@ async def test_a_stranger_on_the_socket_learns_nothing_but_a_nonce(redis: Redis,
 
 async def test_who_knows_the_key_hears_of_no_flight_without_its_lease(redis: Redis, sockets: Path) -> None:
     async with this(sockets) as leader:
-        running = asyncio.ensure_future(leader.one())
-        await until(lambda: _led(leader, 1))
+        running = await _leading(leader)
         lease = leader.flights._leases.find(NAME)
         assert lease is not None
         heard: asyncio.Queue[Any] = asyncio.Queue()
