@@ -18,6 +18,7 @@ from itertools import chain
 from typing import cast
 from uuid import UUID
 
+import msgspec
 from redis import Redis
 
 from tenants import keyspace
@@ -137,8 +138,7 @@ return dropped
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deposit:
+class Deposit(msgspec.Struct, frozen=True, kw_only=True):
     """An entry to be kept, and what bounds it. ``writes_per_minute`` None: unlimited."""
 
     tenant_id: TenantId

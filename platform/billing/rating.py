@@ -38,6 +38,8 @@ from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
+import msgspec
+
 #: States in which the platform failed: free until the first token.
 FREE_BEFORE_FIRST_TOKEN = frozenset({"engine_error", "interrupted"})
 
@@ -63,8 +65,7 @@ class Price:
     rates: Rates
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Charge:
+class Charge(msgspec.Struct, frozen=True, kw_only=True):
     """What a request costs. ``amount + saved`` is what it would have cost without that cache."""
 
     amount_pico: int

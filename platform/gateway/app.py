@@ -141,7 +141,11 @@ class GatewayApp:
             return
         stop_watching = _watch(scope, receive, departure)
         try:
-            await self._answer(incoming, send)
+            try:
+                outgoing = await self._open().handle(incoming)
+            except Unavailable as error:
+                outgoing = _refused(error, incoming.path)
+            await self._send(send, outgoing, departure)
         except asyncio.CancelledError:
             if not interrupt.explains_cancellation():  # the server stops
                 raise
@@ -149,15 +153,8 @@ class GatewayApp:
             interrupt.disarm()
             stop_watching()
 
-    async def _answer(self, incoming: Incoming, send: Send) -> None:
-        try:
-            outgoing = await self._open().handle(incoming)
-        except Unavailable as error:
-            outgoing = _refused(error, incoming.path)
-        await self._send(send, outgoing, incoming.departure)
-
-    async def _send(self, send: Send, outgoing: Outgoing, departure: Departure) -> None:
-        await deliver(send, outgoing, timeout_seconds=self._send_timeout_seconds, departure=departure)
+    def _send(self, send: Send, outgoing: Outgoing, departure: Departure) -> Awaitable[None]:
+        return deliver(send, outgoing, timeout_seconds=self._send_timeout_seconds, departure=departure)
 
     def _open(self) -> Pipeline:
         """Return the pipeline, built with the first request where that failed at start. Raises Unavailable."""

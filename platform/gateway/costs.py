@@ -10,9 +10,10 @@ full length; a stream whose events say how many tokens they carry, STEP_TOKENS f
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
+
+import msgspec
 
 from billing.prices import PriceTable
 from billing.rating import Metered, Price, rate
@@ -37,8 +38,7 @@ _TEXT_PARTS = frozenset(
 )
 
 
-@dataclass(slots=True, kw_only=True)
-class Allowance:
+class Allowance(msgspec.Struct, kw_only=True):
     """What a request under a hard budget has paid for beforehand."""
 
     price: Price
@@ -105,7 +105,10 @@ def allowance(
     """
     if not caller.budgets or not call.wire.metered:
         return None
-    if not any(budget.model_name in {"", model.name} for budget in caller.budgets):
+    for budget in caller.budgets:
+        if budget.model_name in {"", model.name}:
+            break
+    else:
         return None
     price = prices.accepted(caller.tenant_id, model.name, request_id)
     if price is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from uuid import UUID
 
 import msgspec
@@ -51,8 +50,7 @@ class _Errand(msgspec.Struct, frozen=True, kw_only=True):
     trace: Trace
 
 
-@dataclass(slots=True, kw_only=True)
-class Reply:
+class Reply(msgspec.Struct, kw_only=True, eq=False):
     """An engine that has begun to answer: its whole body, or the first piece and the rest of its stream.
 
     Whoever holds a reply must call :meth:`close`, which also stops the engine's work if it is not done.

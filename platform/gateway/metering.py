@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import replace
 from uuid import UUID
 
 import msgspec
@@ -137,7 +136,7 @@ class Meter:
 
     def delivered(self) -> Usage:
         """Return what a cut answer took: the prompt by estimate, and the tokens that were passed on."""
-        return replace(self.asked, completion_tokens=self.streamed_tokens)
+        return msgspec.structs.replace(self.asked, completion_tokens=self.streamed_tokens)
 
     def end(self, state: State, status: int, usage: Usage = NOTHING, *, source: TokensSource = "engine") -> None:
         """Write the END. Raises Unavailable, and is then not ended: what was not written may not be sent either."""

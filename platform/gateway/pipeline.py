@@ -112,16 +112,25 @@ class Pipeline:
         visit = Visit(caller=caller, model_name=model.name, client=incoming.client, trace=trace)
         return await self._parts.visits.run(visit, self._once(caller, call, model, incoming, trace))
 
-    async def _once(self, caller: Caller, call: Call, model: ServedModel, incoming: Incoming, trace: Trace) -> Outgoing:
+    def _once(
+        self, caller: Caller, call: Call, model: ServedModel, incoming: Incoming, trace: Trace
+    ) -> Awaitable[Outgoing]:
         """Answer the call, or as it was answered when it came first under its Idempotency-Key."""
-        if IDEMPOTENCY not in incoming.headers:
-            return await self._run(caller, call, model, incoming, trace)
         work = partial(self._run, caller, call, model, incoming, trace)
-        return await self._parts.idempotency.once(caller, incoming, trace, work)
+        if IDEMPOTENCY not in incoming.headers:
+            return work()
+        return self._parts.idempotency.once(caller, incoming, trace, work)
 
-    async def _run(self, caller: Caller, call: Call, model: ServedModel, incoming: Incoming, trace: Trace) -> Outgoing:
-        if "respond-async" not in incoming.headers.get("prefer", "").lower():
-            return await Inference(self._parts, caller, call, model, trace).run(incoming)
+    def _run(
+        self, caller: Caller, call: Call, model: ServedModel, incoming: Incoming, trace: Trace
+    ) -> Awaitable[Outgoing]:
+        if "respond-async" in incoming.headers.get("prefer", "").lower():
+            return self._defer(caller, call, model, incoming, trace)
+        return Inference(self._parts, caller, call, model, trace).run(incoming)
+
+    async def _defer(
+        self, caller: Caller, call: Call, model: ServedModel, incoming: Incoming, trace: Trace
+    ) -> Outgoing:
         if call.stream:
             raise BadRequest("A deferred answer cannot be streamed; leave 'stream' out.", "invalid_value", "stream")
         trace.headers.extend((await self._parts.admission.admit(_deferral(caller, model, trace))).headers())

@@ -14,7 +14,7 @@ from aiohttp import web
 from billing.records import encode
 from billing.wal_format import FRAME
 from gateway import metering
-from tests.gateway.engines import CHUNKS, answer, delta, events, saying, streaming
+from tests.gateway.engines import CHUNKS, delta, events, streaming
 from tests.gateway.world import DOORS, HELLO, STREAMED, Gateway, until
 
 pytestmark = pytest.mark.parametrize("gateway", DOORS, indirect=True)
@@ -125,15 +125,6 @@ async def test_a_hit_that_cannot_be_metered_is_not_served(gateway: Gateway) -> N
         got = await gateway.ask()
     assert (got.status, got.error["code"]) == (503, "usage_log_unavailable")
     assert (await gateway.ask()).answer_headers["x-cache"] == "hit"
-
-
-async def test_a_hit_that_cannot_be_told_as_a_stream_is_not_charged(gateway: Gateway) -> None:
-    odd = {name: value for name, value in answer().items() if name != "object"}  # as no stream begins
-    gateway.let_all_say(saying(odd))
-    await gateway.ask()
-    assert (await gateway.ask()).answer_headers["x-cache"] == "hit"
-    assert (await gateway.ask(STREAMED)).status == 500
-    assert [end.cache_result for end in gateway.ends()] == ["miss", "hit"]
 
 
 async def test_a_long_stream_writes_down_how_far_it_is(gateway: Gateway) -> None:

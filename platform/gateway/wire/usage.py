@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens as the engine reported them, prompt split in disjoint classes."""
 
     prompt_tokens: int
