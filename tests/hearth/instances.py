@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import hearth.instance
 from hearth import lock, processes
 from hearth.env import agent_sockets_dir, gateway_sockets_dir, sockets_dir
 from tests.ports import INSTANCE_PORTS, free_ports
@@ -90,6 +91,24 @@ class Instance:
         if any(named(self.folder).exists() for named in (sockets_dir, agent_sockets_dir, gateway_sockets_dir)):
             left.append("sockets")
         return left
+
+
+def unstarted(data_dir: Path, port: int) -> hearth.instance.Instance:
+    """Return an instance with two simulated engines and servers of its own, of which nothing is started or made."""
+    return hearth.instance.Instance(
+        data_dir=data_dir,
+        host="127.0.0.1",
+        port=port,
+        metrics_host="127.0.0.1",
+        metrics_port=port + 2,
+        node="here",
+        engine="simulated",
+        model="",
+        replicas=2,
+        database_url="",
+        database_owner_url="",
+        redis_url="",
+    )
 
 
 @contextmanager

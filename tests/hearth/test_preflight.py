@@ -14,25 +14,13 @@ import pytest
 
 from hearth import preflight
 from hearth.instance import Instance
+from tests.hearth.instances import unstarted
 from tests.ports import free_ports
 
 
 @pytest.fixture
 def instance(tmp_path: Path) -> Instance:
-    return Instance(
-        data_dir=tmp_path / "data",
-        host="127.0.0.1",
-        port=18731,
-        metrics_host="127.0.0.1",
-        metrics_port=18733,
-        node="here",
-        engine="simulated",
-        model="",
-        replicas=2,
-        database_url="",
-        database_owner_url="",
-        redis_url="",
-    )
+    return unstarted(tmp_path / "data", port=18731)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import pytest
 from hearth import children, leftovers, lock, processes
 from hearth.children import Child
 from hearth.instance import Instance
+from tests.hearth.instances import unstarted
 from workers.processes import ProcessIdentity, identify, is_running, session_members
 from workers.processes import launch as launch_process
 
@@ -56,20 +57,7 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
 
 @pytest.fixture
 def instance(tmp_path: Path) -> Instance:
-    found = Instance(
-        data_dir=tmp_path / "data",
-        host="127.0.0.1",
-        port=18741,
-        metrics_host="127.0.0.1",
-        metrics_port=18743,
-        node="here",
-        engine="simulated",
-        model="",
-        replicas=2,
-        database_url="",
-        database_owner_url="",
-        redis_url="",
-    )
+    found = unstarted(tmp_path / "data", port=18741)
     found.make_folders()
     return found
 

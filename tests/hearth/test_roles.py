@@ -11,26 +11,13 @@ import pytest
 from hearth import preflight, roles
 from hearth.instance import Instance
 from hearth.vitals import ports
+from tests.hearth.instances import unstarted
 from tests.ports import INSTANCE_PORTS, free_ports
 
 
 @pytest.fixture
 def instance(tmp_path: Path) -> Instance:
-    port = free_ports(INSTANCE_PORTS + 2)
-    return Instance(
-        data_dir=tmp_path,
-        host="127.0.0.1",
-        port=port,
-        metrics_host="127.0.0.1",
-        metrics_port=port + 2,
-        node="test",
-        engine="simulated",
-        model="",
-        replicas=1,
-        database_url="",
-        database_owner_url="",
-        redis_url="",
-    )
+    return unstarted(tmp_path, port=free_ports(INSTANCE_PORTS + 2))
 
 
 def test_further_gateways_share_the_port_of_the_first_and_have_vitals_of_their_own(instance: Instance) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from django.db.models.functions import Now
@@ -11,7 +13,7 @@ from catalogue.models import Model, ModelRevision
 from tenants import registry
 from tenants.audit import SYSTEM
 from tenants.models import Tenant
-from tests.workers.agents import SLOTS
+from tests.workers.agents import SLOTS, end_everything
 from workers import deployments, reconcile
 from workers.models import Deployment, Node, Pool, Slot
 
@@ -47,6 +49,13 @@ def add_node(pool: Pool, name: str, *, slots: int = SLOTS) -> Node:
     Slot.objects.bulk_create(Slot(node=node, device_uuid=f"cpu-{index}", index=index) for index in range(slots))
     renew(node)
     return node
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Iterator[Path]:
+    """A data directory whose processes do not outlive the test."""
+    yield tmp_path
+    end_everything(tmp_path)
 
 
 @pytest.fixture

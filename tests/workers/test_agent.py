@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -25,7 +24,6 @@ from tests.workers.agents import (
     celery_agent,
     database_refusing_connections,
     database_url,
-    end_everything,
     identity_of,
     in_state,
     records,
@@ -38,13 +36,6 @@ from workers.engines.simulated import SimulatedDriver
 from workers.models import Deployment, Node, Replica, ReplicaEvent
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
-
-
-@pytest.fixture
-def data_dir(tmp_path: Path) -> Iterator[Path]:
-    """A data directory whose engines do not outlive the test."""
-    yield tmp_path
-    end_everything(tmp_path)
 
 
 def want(fleet: Fleet, replicas: int, *engine_args: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from tenants.audit import SYSTEM
 from tests.workers.agents import (
     NODE,
     agent_thread,
-    end_everything,
     identity_of,
     in_state,
     records,
@@ -29,13 +27,6 @@ from workers.devices.cpu import CpuShares
 from workers.models import Deployment, Node, Placeholder, Pool, Replica, ReplicaEvent, SlotLease, StartTime
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(180)]
-
-
-@pytest.fixture
-def data_dir(tmp_path: Path) -> Iterator[Path]:
-    """A data directory whose processes do not outlive the test."""
-    yield tmp_path
-    end_everything(tmp_path)
 
 
 @pytest.fixture

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import signal
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from django.conf import settings
 
 from hearth import secrets
-from tests.workers.agents import NODE, agent_thread, celery_agent, end_everything, in_state, settled, until
+from tests.workers.agents import NODE, agent_thread, celery_agent, in_state, settled, until
 from tests.workers.conftest import Fleet
 from workers import engine_keys, processes
 from workers.agent.place import agent_lock
@@ -24,11 +23,10 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(180)]
 
 
 @pytest.fixture
-def data_dir(tmp_path: Path) -> Iterator[Path]:
-    """A data directory whose processes do not outlive the test, and whose agents know each other's engine keys."""
-    secrets.write_new(tmp_path, secrets.as_json(settings.SECRETS))
-    yield tmp_path
-    end_everything(tmp_path)
+def data_dir(data_dir: Path) -> Path:
+    """The same, whose agents know each other's engine keys."""
+    secrets.write_new(data_dir, secrets.as_json(settings.SECRETS))
+    return data_dir
 
 
 def relays(data_dir: Path) -> set[ProcessIdentity]:

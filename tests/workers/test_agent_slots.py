@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tenants.audit import SYSTEM
-from tests.workers.agents import NODE, QUICK, agent_thread, end_everything, identity_of, in_state, settled, until, warm
+from tests.workers.agents import NODE, QUICK, agent_thread, identity_of, in_state, settled, until, warm
 from tests.workers.conftest import Fleet, add_node
 from workers import deployments, processes
 from workers.devices.fake import FakeDevices
 from workers.models import Deployment, Placeholder, Pool, Replica, Slot, SlotLease, StartTime
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(180)]
-
-
-@pytest.fixture
-def data_dir(tmp_path: Path) -> Iterator[Path]:
-    """A data directory whose processes do not outlive the test."""
-    yield tmp_path
-    end_everything(tmp_path)
 
 
 def devices(data_dir: Path, count: int, **faults: object) -> FakeDevices:

@@ -44,11 +44,10 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(180)]
 
 
 @pytest.fixture
-def data_dir(tmp_path: Path) -> Iterator[Path]:
-    """A data directory whose processes do not outlive the test, and whose agents know each other's engine keys."""
-    secrets.write_new(tmp_path, secrets.as_json(settings.SECRETS))
-    yield tmp_path
-    end_everything(tmp_path)
+def data_dir(data_dir: Path) -> Path:
+    """The same, whose agents know each other's engine keys."""
+    secrets.write_new(data_dir, secrets.as_json(settings.SECRETS))
+    return data_dir
 
 
 def want(fleet: Fleet, name: str, replicas: int, *engine_args: str) -> Deployment:
