@@ -16,6 +16,7 @@ from tenants.models import PolicyEpoch
 from tests.gateway import world
 from tests.gateway.doors import Doors
 from tests.gateway.engines import ScriptedEngine, hello
+from tests.gateway.private_redis import PrivateRedis
 from tests.gateway.world import Gateway, World
 
 
@@ -82,6 +83,21 @@ async def gateway(
     door = getattr(request, "param", world.raw_door)
     async with door(two_tenants, engines, tmp_path / "wal") as running:
         yield running
+
+
+@pytest.fixture
+async def paused_at_will(
+    two_tenants: World, engines: tuple[ScriptedEngine, ScriptedEngine], settings: LazySettings, tmp_path: Path
+) -> AsyncIterator[tuple[Gateway, PrivateRedis]]:
+    """A gateway, and a Redis of its own that may be paused."""
+    async with PrivateRedis() as server:
+        settings.WAL_DIR = tmp_path / "wal"
+        settings.REDIS_LIMITS_URL = settings.REDIS_CACHE_URL = server.url
+        settings.REDIS_TIMEOUT_SECONDS = 0.5
+        settings.ENGINE_TIMEOUT_SECONDS = 30.0
+        await asyncio.to_thread(world.place, two_tenants, [engine.port for engine in engines])
+        async with world.raw_door(two_tenants, engines, tmp_path / "wal") as running:
+            yield running, server
 
 
 @pytest.fixture

@@ -230,45 +230,35 @@ async def test_a_deferred_request_is_accepted_once(gateway: Gateway) -> None:
 
 
 async def test_without_redis_nothing_runs_that_shall_run_once(
-    two_tenants: world.World, engines: tuple[ScriptedEngine, ScriptedEngine], settings: LazySettings, tmp_path: Path
+    paused_at_will: tuple[Gateway, PrivateRedis],
 ) -> None:
-    settings.WAL_DIR = tmp_path / "wal"
-    settings.REDIS_TIMEOUT_SECONDS = 0.5
-    await asyncio.to_thread(world.place, two_tenants, [engine.port for engine in engines])
-    async with PrivateRedis() as redis:
-        settings.REDIS_LIMITS_URL = settings.REDIS_CACHE_URL = redis.url
-        async with world.raw_door(two_tenants, engines, tmp_path / "wal") as gateway:
-            assert (await ask(gateway)).status == 200
-            redis.pause()
-            refused = await ask(gateway, text="order 2")
-            assert (refused.status, refused.error["code"]) == (503, "idempotency_unavailable")
-            assert refused.answer_headers["retry-after"] == "1"
-            assert len(gateway.bodies()) == 1
-            redis.resume()
-            again = await ask_until_it_runs(gateway)
-            assert again.answer_headers["idempotent-replayed"] == "true"
+    gateway, redis = paused_at_will
+    assert (await ask(gateway)).status == 200
+    redis.pause()
+    refused = await ask(gateway, text="order 2")
+    assert (refused.status, refused.error["code"]) == (503, "idempotency_unavailable")
+    assert refused.answer_headers["retry-after"] == "1"
+    assert len(gateway.bodies()) == 1
+    redis.resume()
+    again = await ask_until_it_runs(gateway)
+    assert again.answer_headers["idempotent-replayed"] == "true"
 
 
 async def test_an_answer_that_redis_does_not_take_is_given_all_the_same_and_kept_once_it_is_back(
-    two_tenants: world.World, engines: tuple[ScriptedEngine, ScriptedEngine], settings: LazySettings, tmp_path: Path
+    paused_at_will: tuple[Gateway, PrivateRedis],
 ) -> None:
-    settings.WAL_DIR = tmp_path / "wal"
-    settings.REDIS_TIMEOUT_SECONDS = 0.5
-    await asyncio.to_thread(world.place, two_tenants, [engine.port for engine in engines])
-    async with PrivateRedis() as redis:
-        settings.REDIS_LIMITS_URL = settings.REDIS_CACHE_URL = redis.url
+    gateway, redis = paused_at_will
 
-        async def pause(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-            redis.pause()
-            return await world_hello(request, body)
+    async def pause(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        redis.pause()
+        return await world_hello(request, body)
 
-        async with world.raw_door(two_tenants, engines, tmp_path / "wal") as gateway:
-            gateway.let_all_say(pause)
-            first = await ask(gateway)
-            assert (first.status, first.json) == (200, answer())
-            redis.resume()
-            again = await ask_until_it_runs(gateway)
-            assert (again.answer_headers["idempotent-replayed"], len(gateway.bodies())) == ("true", 1)
+    gateway.let_all_say(pause)
+    first = await ask(gateway)
+    assert (first.status, first.json) == (200, answer())
+    redis.resume()
+    again = await ask_until_it_runs(gateway)
+    assert (again.answer_headers["idempotent-replayed"], len(gateway.bodies())) == ("true", 1)
 
 
 async def test_the_key_of_a_killed_process_is_free_after_a_while(gateway: Gateway) -> None:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
-from django.conf import LazySettings
 from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
 
@@ -26,11 +23,11 @@ from tenants.purges import Target, purge
 from tenants.scopes import LARGEST_ENTRY_BYTES, CacheTerms
 from tenants.snapshot import Caller
 from tests.caching.entries import entry_of
-from tests.gateway import doors, world
+from tests.gateway import doors
 from tests.gateway.doors import Doors, caller, deposit
-from tests.gateway.engines import ScriptedEngine, after, answer, saying
+from tests.gateway.engines import after, answer, saying
 from tests.gateway.private_redis import PrivateRedis
-from tests.gateway.world import HELLO, MODEL, Gateway, World, in_database, until
+from tests.gateway.world import HELLO, MODEL, Gateway, in_database, until
 from tests.tenants.customers import OPERATOR
 
 SHOWN = CollectorRegistry()
@@ -230,21 +227,6 @@ async def test_what_is_larger_than_a_quota_is_given_to_no_redis_and_counted_by_t
     await counted.becomes()
     shelf.keep(entry, pack)
     await counted.becomes(quota=1)
-
-
-@pytest.fixture
-async def paused_at_will(
-    two_tenants: World, engines: tuple[ScriptedEngine, ScriptedEngine], settings: LazySettings, tmp_path: Path
-) -> AsyncIterator[tuple[Gateway, PrivateRedis]]:
-    """A gateway, and a Redis of its own that may be paused."""
-    async with PrivateRedis() as server:
-        settings.WAL_DIR = tmp_path / "wal"
-        settings.REDIS_LIMITS_URL = settings.REDIS_CACHE_URL = server.url
-        settings.REDIS_TIMEOUT_SECONDS = 0.5
-        settings.ENGINE_TIMEOUT_SECONDS = 30.0
-        await asyncio.to_thread(world.place, two_tenants, [engine.port for engine in engines])
-        async with world.raw_door(two_tenants, engines, tmp_path / "wal") as running:
-            yield running, server
 
 
 async def test_redis_that_stops_during_a_store_takes_no_answer_away(
