@@ -8,12 +8,13 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import uvloop
 
 from gateway.http1 import Application, Front
+from gateway.http_connection import Connection
 from gateway.http_request import ON_DISCONNECT
 
 Page = Callable[[Any, Any, Any], Awaitable[None]]
@@ -46,10 +47,14 @@ class Client:
         """Send these bytes."""
         self.writer.write(raw)
 
+    @property
+    def transport(self) -> asyncio.Transport:
+        """What can be told to read nothing, or be aborted."""
+        return cast(asyncio.Transport, self.writer.transport)
+
     async def head(self) -> Answer:
         """Return the next answer, without its body."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            first, *lines = (await self.reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[:-2]
+        first, *lines = (await self.reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[:-2]
         version, status, _ = first.split(b" ", 2)
         assert version == b"HTTP/1.1"
         headers = dict(line.split(b": ", 1) for line in lines)
@@ -59,11 +64,10 @@ class Client:
     async def answer(self) -> Answer:
         """Return the next answer."""
         head = await self.head()
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            if b"transfer-encoding" in head.headers:
-                body = await self._chunks()
-            else:
-                body = await self.reader.readexactly(int(head.headers[b"content-length"]))
+        if b"transfer-encoding" in head.headers:
+            body = await self._chunks()
+        else:
+            body = await self.reader.readexactly(int(head.headers[b"content-length"]))
         return Answer(head.status, head.headers, body)
 
     async def _chunks(self) -> bytes:
@@ -75,8 +79,7 @@ class Client:
 
     async def rest(self) -> bytes:
         """Return what comes until the server closes. Raises ConnectionError when it resets the connection."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            return await self.reader.read()
+        return await self.reader.read()
 
     async def statuses(self) -> list[int]:
         """Return the status of each answer, in order, until the server closes."""
@@ -106,7 +109,7 @@ class Site:
         assert self._server is not None
         self._server.close()
         for client in self._clients:
-            client.writer.transport.abort()
+            client.transport.abort()
         self.front.close()
         self.front.abort()
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -122,7 +125,7 @@ class Site:
     def look(self, later_seconds: float) -> None:
         """Have each connection looked at as if it were later."""
         now = asyncio.get_running_loop().time() + later_seconds
-        for connection in tuple(self.front.connections):
+        for connection in (*self.front.connections, *self.front.turned_away):
             connection.look(now)
 
     @property
@@ -147,7 +150,8 @@ def served(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         site = Site()
         await site.start()
         try:
-            await test(site=site, **given)
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await test(site=site, **given)
         finally:
             await site.stop()
         await until(lambda: len(asyncio.all_tasks()) == 1)
@@ -166,14 +170,14 @@ def served(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 async def read(receive: Any) -> bytes:
     """Return the whole body. Raises Broken."""
-    body: bytes = b""
+    pieces: list[bytes] = []
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise Broken
-        body += message["body"]
+        pieces.append(message["body"])
         if not message["more_body"]:
-            return body
+            return b"".join(pieces)
 
 
 async def echo(scope: Any, receive: Any, send: Any) -> None:
@@ -207,3 +211,41 @@ async def until(holds: Callable[[], bool]) -> None:
         if asyncio.get_running_loop().time() > deadline:
             pytest.fail("it does not come to hold")
         await asyncio.sleep(0.002)
+
+
+START = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]}
+
+
+def piece(body: bytes, *, more: bool = True) -> dict[str, Any]:
+    """Return a piece of an answer's body."""
+    return {"type": "http.response.body", "body": body, "more_body": more}
+
+
+class Stream:
+    """A page that says a first piece, and the last one when it may."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+        self.gone = asyncio.Event()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.gone = left(scope)
+        await send(START)
+        await send(piece(b"first "))
+        await self.go_on.wait()
+        await send(piece(b"last"))
+        await send(piece(b"", more=False))
+
+
+async def end_of(client: Client) -> bytes:
+    """Return what comes until the server closes or resets the connection."""
+    try:
+        return await client.rest()
+    except ConnectionError:
+        return b""
+
+
+def unsent(connection: Connection) -> int:
+    """Return how many bytes this process holds of what was said on a connection."""
+    assert connection._transport is not None
+    return connection._transport.get_write_buffer_size()
