@@ -235,9 +235,9 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         name="HEARTH_CACHE_FIRST_LEVEL_BYTES",
-        default="67108864",
+        default="33554432",
         doc="What each gateway process keeps at hand of stored answers, bytes, whatever all its tenants store; 0: "
-        "nothing. 64 MiB are some 30,000 chats.",
+        "nothing. 32 MiB are some 15,000 chats.",
     ),
     Setting(
         name="HEARTH_SEND_TIMEOUT_SECONDS",
