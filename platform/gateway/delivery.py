@@ -1,7 +1,7 @@
 """Send an answer to its client: comments while a stream is silent, and no endless wait for a client that reads nothing.
 
-A server's ``send`` waits while its client does not read. With granian 2.8 it does so once 3 MB are on their way, nearly
-all of them in the kernel (the process holds 0.5 MB); what comes behind them stays with the engine.
+A server's ``send`` waits while its client does not read. Ours does so once 4 MB are on their way, nearly all of them in
+the kernel (the process holds 64 KiB and a piece); what comes behind them stays with the engine.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def instance(tmp_path: Path) -> Instance:
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
-    """A server that, like granian, lets others share its port."""
+    """A server that, like a gateway's, lets others share its port."""
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         server.bind(("127.0.0.1", 0))

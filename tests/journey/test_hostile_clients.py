@@ -48,13 +48,11 @@ def send(instance: Instance, headers: bytes, body: bytes, *, line: bytes = LINE)
 
 
 def gateway(instance: Instance) -> psutil.Process:
-    """Return the process that serves requests: granian's worker."""
+    """Return the process that serves requests."""
     port = f"--port {instance.environment['HEARTH_PORT']} "
     supervisor = psutil.Process(int(instance.up["pid"]))
-    servers = [each for each in supervisor.children() if port in " ".join(each.cmdline()) + " "]
-    assert len(servers) == 1, servers
-    workers = [each for each in servers[0].children() if "resource_tracker" not in " ".join(each.cmdline())]
-    return workers[0] if workers else servers[0]
+    (server,) = [each for each in supervisor.children() if port in " ".join(each.cmdline()) + " "]
+    return server
 
 
 def metrics(instance: Instance) -> dict[str, str]:
