@@ -134,7 +134,8 @@ class GatewayApp:
             await self._send(send, _refused(broken, scope["path"]), departure)
             return
         except GatewayError as error:
-            if isinstance(error, BodyTooLarge):
+            waits = any(name == b"expect" for name, _ in scope["headers"])  # to be told whether to send it
+            if isinstance(error, BodyTooLarge) and not waits:
                 await self._discard(body)
             telemetry.answered("unread", "", error.status)
             await self._send(send, _refused(error, scope["path"]), departure)

@@ -40,6 +40,12 @@ async def test_a_body_that_is_too_large_is_refused_with_413(gateway: Gateway, an
     assert gateway.records() == []
 
 
+async def test_a_client_that_asks_before_it_sends_a_body_that_is_too_large_need_not_send_it(gateway: Gateway) -> None:
+    headers = {"content-length": str(MAX_BODY_BYTES + 1), "expect": "100-continue"}
+    asked = await gateway.ask(headers=headers)
+    assert (asked.read, asked.status, asked.error["code"]) == (0, 413, "body_too_large")
+
+
 async def test_a_body_of_exactly_the_limit_is_read(gateway: Gateway) -> None:
     asked = await gateway.ask(b"x" * MAX_BODY_BYTES)
     assert (asked.status, asked.error["code"]) == (400, "invalid_json")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from gateway import http1, http_connection
 from tests.gateway.front import PATIENCE_SECONDS, Site, Stream, echo, end_of, served, until
 from tests.gateway.test_garbage import kept
 
+ROOT = Path(__file__).parents[2]
 GET = b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
@@ -158,6 +161,22 @@ async def test_what_outlives_the_end_is_stopped(site: Site) -> None:
     await site.front.over()
     assert stopped
     assert await end_of(client) == b""
+
+
+def test_the_page_for_developers_names_what_is_refused_before_it_is_a_request() -> None:
+    page = (ROOT / "docs" / "api.md").read_text()
+    told = {
+        (int(status), code)
+        for status, codes in re.findall(r"^\| ([0-9]{3}) \| ([^|]*) \|", page, re.MULTILINE)
+        for code in re.findall(r"`([a-z_]+)`", codes)
+    }
+    assert told >= {
+        (400, "bad_http"),
+        (408, "head_too_slow"),
+        (414, "target_too_long"),
+        (431, "head_too_large"),
+        (503, "too_many_connections"),
+    }
 
 
 async def plain(site: Site) -> None:
