@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import struct
 from collections import deque
 from typing import Protocol, cast
 
@@ -17,7 +19,7 @@ from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrad
 
 from gateway import http_head, telemetry
 from gateway.errors import BadRequest, GatewayError, HeadTooSlow, Unavailable, internal_error
-from gateway.http_request import CLOSE, ON_DISCONNECT, Headers, Message, Request, head
+from gateway.http_request import ON_DISCONNECT, Headers, Request
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +33,7 @@ IDLE_SECONDS = 75.0
 LINGER_SECONDS = 2.0
 #: Whoever will send no more may listen still, or have left. So long it is answered as if it listened, seconds.
 HALF_CLOSED_SECONDS = 0.1
+_NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class Shared(Protocol):
@@ -176,7 +179,7 @@ class Connection(asyncio.Protocol):
         """Close it if it is silent for too long. ``now``: the loop's time, seconds."""
         silent_seconds = now - self._since
         if self.is_full and self._is_stuck(now):
-            self.abort()
+            self._reset()
         elif self._shut:
             if silent_seconds >= IDLE_SECONDS and not self.is_full:
                 self.abort()
@@ -281,21 +284,7 @@ class Connection(asyncio.Protocol):
             self._refusal = Unavailable("Too many requests were sent at once.", "too_many_at_once")
         if self._refusal is not None:
             return
-        path, query = http_head.taken_apart(self._target)
-        scope: Message = {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": version,
-            "method": parser.get_method().decode("ascii"),
-            "scheme": "http",
-            "path": path,
-            "raw_path": self._target.partition(b"?")[0],
-            "query_string": query,
-            "root_path": "",
-            "headers": self._headers,
-            "client": self._peer,
-            "server": None,
-        }
+        scope = http_head.scope(version, parser.get_method(), self._target, self._headers, self._peer)
         keeps = version == "1.1" and parser.should_keep_alive()
         request = self._incoming = Request(self, scope, keeps=keeps, expects=self._expects and version == "1.1")
         scope["extensions"] = {ON_DISCONNECT: request.on_disconnect}
@@ -350,6 +339,12 @@ class Connection(asyncio.Protocol):
             self._unsent_bytes, self._taken_at = unsent_bytes, now
         return now - self._taken_at >= self._front.send_timeout_seconds
 
+    def _reset(self) -> None:
+        """Close it at once, and have the kernel forget what was not taken: some 4 MB that only a client can free."""
+        if self._transport is not None:
+            self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+            self._transport.abort()
+
     def _begin(self, request: Request) -> None:
         self._answering = request
         self._front.begin(request)
@@ -361,10 +356,7 @@ class Connection(asyncio.Protocol):
 
     def _answer_refusal(self, error: GatewayError) -> None:
         telemetry.answered("unread", "", error.status)
-        body = error.body()
-        length = (b"content-length", b"%d" % len(body))
-        headers = [(b"content-type", b"application/json"), length, CLOSE, *error.headers]
-        self.write(head(error.status, self.date, headers) + b"\r\n\r\n" + body)
+        self.write(http_head.refusal(error, self.date))
         self._shut_down(lingers=True)
 
     def _shut_down(self, *, lingers: bool = False) -> None:

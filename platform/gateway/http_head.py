@@ -7,7 +7,7 @@ from urllib.parse import unquote
 from httptools import HttpParserError, parse_url
 
 from gateway.errors import BadRequest, GatewayError, HeadTooLarge, TargetTooLong
-from gateway.http_request import Headers
+from gateway.http_request import CLOSE, Headers, Message, head
 
 #: Of the target of a request; of its head, or any other stretch without a body, bytes.
 MAX_TARGET_BYTES = 16 * 1024
@@ -36,6 +36,33 @@ def too_large(target: bytes) -> GatewayError:
         f"The head is larger than the {MAX_FRAMING_BYTES} bytes allowed, or has more than {MAX_HEADERS} headers.",
         "head_too_large",
     )
+
+
+def scope(version: str, method: bytes, target: bytes, headers: Headers, peer: tuple[str, int] | None) -> Message:
+    """Return a request as ASGI describes it."""
+    path, query = taken_apart(target)
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": version,
+        "method": method.decode("ascii"),
+        "scheme": "http",
+        "path": path,
+        "raw_path": target.partition(b"?")[0],
+        "query_string": query,
+        "root_path": "",
+        "headers": headers,
+        "client": peer,
+        "server": None,
+    }
+
+
+def refusal(error: GatewayError, date: bytes) -> bytes:
+    """Return the answer to what did not come to be a request. ``date``: the header line that tells the time."""
+    body = error.body()
+    length = (b"content-length", b"%d" % len(body))
+    headers = [(b"content-type", b"application/json"), length, CLOSE, *error.headers]
+    return head(error.status, date, headers) + b"\r\n\r\n" + body
 
 
 def taken_apart(target: bytes) -> tuple[str, bytes]:
