@@ -381,8 +381,7 @@ class Connection(asyncio.Protocol):
         self._drop_queue()
         self._incoming = None
         self.resume_writing()
-        if self._transport is not None:
-            self._transport.close()
+        self._shut_down()
 
     def _drop_queue(self) -> None:
         """Forget the requests that will not be answered."""

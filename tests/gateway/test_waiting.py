@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 
 from tests.gateway.engines import CHUNKS, delta, events, hang_up, stream, streaming, text_of
+from tests.gateway.front import Site, end_of
 from tests.gateway.world import DOORS, STREAMED, Gateway, until
 
 both_doors = pytest.mark.parametrize("gateway", DOORS, indirect=True)
@@ -126,6 +127,33 @@ async def test_a_client_that_reads_nothing_slows_its_engine_and_is_given_up(gate
     assert (end.state, end.tokens_source) == ("client_gone", "streamed")
     assert end.completion_tokens >= 3
     assert gateway.loads() == [0, 0]
+
+
+async def test_a_connection_on_which_nothing_is_read_is_cut_off(gateway: Gateway) -> None:
+    asked = gateway.exchange(STREAMED)
+    site = Site(pages={asked.path: gateway.app})
+    await site.start()
+
+    async def say(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        (piece,) = events([delta("x" * PIECE_BYTES)], done=False)
+        while True:
+            await response.write(piece)
+
+    gateway.let_all_say(say)
+    headers = asked.headers | {"content-length": str(len(asked.pieces[0]))}
+    lines = [f"POST {asked.path} HTTP/1.1", *[f"{name}: {value}" for name, value in headers.items()]]
+    client = await site.client()
+    client.transport.pause_reading()
+    client.say("\r\n".join([*lines, "", ""]).encode() + asked.pieces[0])
+    await until(lambda: site.front.connections and site.front.running)
+    await until(lambda: not site.front.connections and not site.front.running)
+    assert [end.state for end in gateway.ends()] == ["client_gone"]
+    assert gateway.loads() == [0, 0]
+    client.transport.resume_reading()
+    assert not (await end_of(client)).endswith(b"0\r\n\r\n")
+    await site.stop()
 
 
 async def test_a_client_that_does_not_take_the_very_end_is_given_up_and_has_had_all(gateway: Gateway) -> None:

@@ -18,7 +18,7 @@ BYPASS = {"cache-control": "no-store"}
 
 
 def _gateway_pids(instance: Instance) -> list[int]:
-    """Return the gateway's processes, the server's worker included."""
+    """Return the gateway's process, and any that it may have started."""
     main = next(int(role["pid"]) for role in instance.status()["roles"] if role["name"] == "gateway")
     with open(f"/proc/{main}/task/{main}/children") as children:
         return [main, *(int(pid) for pid in children.read().split())]
