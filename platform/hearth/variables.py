@@ -58,9 +58,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="HEARTH_CONNECTIONS",
         default="8192",
-        doc="Connections that each gateway and portal process takes at once, idle ones included; more wait to be "
-        "accepted. Enough for thousands of streams at 40 KiB each, and twice as many open files are allowed if the "
-        "system lets them.",
+        doc="Connections that each gateway and portal process takes at once, idle ones included; a gateway answers more "
+        "with 503 `too_many_connections`, at the portal they wait. Enough for thousands of streams at 40 KiB each, and "
+        "twice as many open files are allowed if the system lets them.",
     ),
     Setting(
         name="HEARTH_ROLE",
@@ -242,8 +242,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         name="HEARTH_SEND_TIMEOUT_SECONDS",
         default="60",
-        doc="Longest wait for a client to take what is sent, seconds; then it counts as gone and its engine is "
-        "stopped. A minute, since a reader that only pauses comes back sooner.",
+        doc="Longest wait for a client to take anything of what is sent, seconds; then its connection is cut off and "
+        "its engine stopped. A minute, since a reader that only pauses comes back sooner.",
     ),
     Setting(
         name="HEARTH_WAL_MAX_BYTES",
