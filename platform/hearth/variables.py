@@ -59,8 +59,8 @@ SETTINGS: tuple[Setting, ...] = (
         name="HEARTH_CONNECTIONS",
         default="8192",
         doc="Connections that each gateway and portal process takes at once, idle ones included; a gateway answers "
-        "more with 503 `too_many_connections`, at the portal they wait. Enough for thousands of streams at 40 KiB each, "
-        "and twice as many open files are allowed if the system lets them.",
+        "more with 503 `too_many_connections`, at the portal they wait. Enough for thousands of streams at 40 KiB "
+        "each, and twice as many open files are allowed if the system lets them.",
     ),
     Setting(
         name="HEARTH_ROLE",
