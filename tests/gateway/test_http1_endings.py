@@ -83,7 +83,9 @@ async def test_who_is_silent_for_too_long_is_closed(site: Site) -> None:
     stream = site.pages["/stream"] = Stream()
     served_now.say(GET.replace(b"/a", b"/stream"))
     await served_now.head()
-    await until(lambda: len(site.front.connections) == 4)
+    await until(
+        lambda: len(site.front.connections) == 4 and any(each._framing_bytes for each in site.front.connections)
+    )
     site.look(http_connection.HEAD_SECONDS - 1)
     assert len(site.front.connections) == 4
     site.look(http_connection.HEAD_SECONDS + 1)
