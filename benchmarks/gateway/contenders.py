@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 
 from benchmarks.errors import NotRun
@@ -100,7 +101,6 @@ def _direct(site: Site, processes: int) -> Up:
 
 def _bare_proxy(site: Site, processes: int) -> Up:
     port = free_port()
-    place = replace(hearth_under_test.place(site.folder), port=port)
     address = Address(port=port, api_key="sk-bench", model=MODEL)
     environment = {
         "PATH": "/usr/bin:/bin",
@@ -108,7 +108,9 @@ def _bare_proxy(site: Site, processes: int) -> Up:
         bare_proxy.UPSTREAM_VARIABLE: site.upstream_url,
         bare_proxy.KEY_VARIABLE: address.api_key,
     }
-    command = hearth_under_test.command(place, "benchmarks.gateway.bare_proxy:application")
+    command = [sys.executable, "-m", "granian", "--interface", "asgi", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--http", "1", "--no-ws", "--loop", "uvloop", "--backpressure", "8192", "--log-level", "warning"]
+    command += ["benchmarks.gateway.bare_proxy:application"]
     cores = site.cores.of(processes)
     running = [site.start(f"{BARE}-{processes}-{n}", command, environment, cores=cores) for n in range(processes)]
     return Up(name=BARE, address=address, running=tuple(running))

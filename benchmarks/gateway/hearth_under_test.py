@@ -78,7 +78,7 @@ class HearthUnderTest:
 def command(instance: Instance, application: str | None = None) -> list[str]:
     """Return what starts the gateway, as in production, or another ASGI application on the same server."""
     gateway = BY_NAME["gateway"].command(instance)
-    return gateway if application is None else [*gateway[:-1], application]
+    return gateway if application is None else [*gateway, application]
 
 
 def place(folder: Path) -> Instance:

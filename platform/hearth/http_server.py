@@ -11,12 +11,14 @@ import asyncio
 import contextlib
 import signal
 import socket
+from importlib import import_module
 from typing import Any
 
 import uvloop
 
 from gateway.http1 import Application, Front
 
+APPLICATION = "hearth.asgi:application"
 #: Connections that the kernel holds until they are taken.
 BACKLOG = 2048
 LOOK_SECONDS = 1.0
@@ -105,16 +107,17 @@ async def _look(front: Front) -> None:
 
 
 def main() -> None:
-    """Serve ``hearth.asgi`` as the options say."""
+    """Serve an application as the options say."""
     parser = argparse.ArgumentParser(prog="python -m hearth.http_server", description=__doc__.splitlines()[0])
     parser.add_argument("--host", required=True, help="address to listen on")
     parser.add_argument("--port", required=True, type=int, help="port to listen on, shared with other gateways")
     parser.add_argument("--connections", required=True, type=int, help="most connections at a time; more are told 503")
     parser.add_argument("--grace-seconds", required=True, type=float, help="for what runs, when it is told to end")
+    parser.add_argument("application", nargs="?", default=APPLICATION, help=f"ASGI application ({APPLICATION})")
     options = parser.parse_args()
+    module, _, name = options.application.partition(":")
+    application = getattr(import_module(module), name)
     from django.conf import settings  # what it reads is set up by the application
-
-    from hearth.asgi import application
 
     listener = listen(options.host, options.port)
     front = Front(application, most_connections=options.connections, send_timeout_seconds=settings.SEND_TIMEOUT_SECONDS)
