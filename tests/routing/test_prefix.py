@@ -42,6 +42,26 @@ def test_depths_equal_a_search_through_everything_inserted(
     assert index.depths(prompt(*wanted)) == expected
 
 
+@given(st.lists(st.tuples(st.none() | prompts, st.sampled_from([A, B, C])), max_size=12), prompts)
+def test_what_is_forgotten_of_one_replica_stays_known_of_the_others(
+    done: list[tuple[list[Message] | None, object]], wanted: list[Message]
+) -> None:
+    index: PrefixIndex[object] = PrefixIndex()
+    seen: list[tuple[list[Message], object]] = []
+    for said, replica in done:
+        if said is None:
+            index.forget(replica)
+            seen = [each for each in seen if each[1] is not replica]
+        else:
+            index.insert(prompt(*said), replica)
+            seen.append((said, replica))
+    alone: PrefixIndex[object] = PrefixIndex()
+    for said, replica in seen:
+        alone.insert(prompt(*said), replica)
+    assert index.depths(prompt(*wanted)) == alone.depths(prompt(*wanted))
+    assert len(index) == len(alone)
+
+
 @given(st.integers(1, 40), st.lists(prompts, max_size=12))
 def test_the_index_never_holds_more_than_its_capacity(capacity: int, seen: list[list[Message]]) -> None:
     index: PrefixIndex[object] = PrefixIndex(capacity)
