@@ -97,11 +97,20 @@ async def test_rendering_keeps_what_the_engine_needs(client: Client) -> None:
     assert [len(entry["token_ids"]) for entry in prompts] == [1, 1]
 
 
+async def load_becomes(client: Client, requests: int) -> None:
+    """Wait until the engine counts so many open requests. Raises TimeoutError."""
+    async with asyncio.timeout(30):
+        while True:
+            if (await client.get("/load")).body == {"server_load": requests}:
+                return
+            await asyncio.sleep(0.05)
+
+
 async def test_load_counts_open_requests(client: Client) -> None:
-    assert (await client.get("/load")).body == {"server_load": 0}
+    await load_becomes(client, 0)
     async with client.opened(CHAT, LONG) as response:
         await response.content.readuntil(b"\n\n")
-        assert (await client.get("/load")).body == {"server_load": 1}
+        await load_becomes(client, 1)
         await client.settles("vllm:num_requests_running", 1)
         assert await client.metric("vllm:kv_cache_usage_perc") > 0
     await client.settles("vllm:num_requests_running", 0)
