@@ -32,6 +32,7 @@ def switch_of(reason: str) -> str | None:
 _STATEFUL = ("previous_response_id", "conversation", "container")
 #: What has a server look at the world: each time it may see something else.
 _LOOKING = ("web_search_options", "mcp_servers")
+#: A body without any of these, as most are, need not be looked at further.
 _TELLING = frozenset((*_STATEFUL, *_LOOKING, "tools"))
 #: Tools that the client runs itself: what they answer is in the next request's body. No set: a type may be a list.
 _CLIENTS_TOOLS = ("function", "custom")

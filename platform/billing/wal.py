@@ -118,8 +118,9 @@ class WalWriter:
                 raise
             self._refusal = None
             self._appended += len(records)
+            # A request that begins and ends in one append, a prediction hit, is never open.
             if not (len(records) == 2 and isinstance(records[1], End) and self._begins(records[0])):
-                for record, frame in zip(records, frames, strict=True):  # else it begins and ends here
+                for record, frame in zip(records, frames, strict=True):
                     self._remember(record, frame)
             self._uncounted_bytes += len(data)
         if not self._wake.is_set():

@@ -20,7 +20,7 @@ _STATUS_LINES = {status.value: b"HTTP/1.1 %d %s" % (status.value, status.phrase.
 
 
 class Client(Protocol):
-    """Who sent it (``gateway.http1.Connection``)."""
+    """Who sent it (``gateway.http_connection.Connection``)."""
 
     #: So much is unsent that whoever sends has to wait.
     is_full: bool
