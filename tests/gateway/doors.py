@@ -128,6 +128,11 @@ class Doors:
         """Return the answers of another process with this Redis."""
         return Shelf(self._talk(url or os.environ["REDIS_URL"], timeout_seconds), 1 << 20)
 
+    async def heard(self) -> None:
+        """Wait until Redis has answered all that was asked, also what nobody waits for."""
+        for talk in self._talks:
+            await talk.send("PING")  # answered last
+
     def _talk(self, url: str, timeout_seconds: float) -> Turns:
         self._talks.append(Turns(url, timeout_seconds=timeout_seconds))
         return self._talks[-1]

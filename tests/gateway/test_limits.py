@@ -195,6 +195,7 @@ async def test_buckets_are_exact_for_any_limit(limits: tuple[int, int], steps: l
                 ticket = open_tickets.pop()
                 used = number % (2 * flow)
                 ticket.settle(tokens=used, amount_pico=0)
+                await door.heard()
                 spent, at = await tokens_state(redis, who, counted)
                 if used != ticket.demand.tokens:
                     change = (used - ticket.demand.tokens) * UNITS
