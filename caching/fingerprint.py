@@ -40,9 +40,24 @@ def canonical(body: Mapping[str, Any], ignored: Set[str] = IGNORED) -> bytes:
     kept = {name: _number(value) for name, value in body.items() if name not in ignored}
     text = orjson.dumps(kept, option=orjson.OPT_SORT_KEYS)
     # orjson writes every float that _number rewrites with ".0": without one there is nothing to walk for
-    if b".0" not in text or text.count(b",") > WALKED_VALUES:
+    if _is_flat(kept) or b".0" not in text or text.count(b",") > WALKED_VALUES:
         return text
     return orjson.dumps(_plain(kept), option=orjson.OPT_SORT_KEYS)
+
+
+def _is_flat(kept: Mapping[str, Any]) -> bool:
+    """Say whether all that is in lists and objects is text: most chats, of which a long one takes long to search."""
+    for value in kept.values():
+        if isinstance(value, dict):
+            return False
+        if isinstance(value, list):
+            for item in value:
+                if not isinstance(item, dict):
+                    return False
+                for inner in item.values():
+                    if not isinstance(inner, str):
+                        return False
+    return True
 
 
 def _plain(value: Any) -> Any:

@@ -62,7 +62,7 @@ def of(caller: Caller, call: Call, model: ServedModel, headers: Mapping[str, str
     digest = call.digest
     if digest is None:
         canonical = fingerprint.canonical(call.body, call.wire.ignored)
-        if b'url"' in canonical and settings.MEDIA_DOMAINS and media.fetches(call.body):
+        if settings.MEDIA_DOMAINS and b'url"' in canonical and media.fetches(call.body):
             return _beside("media", wish)
         digest = hashlib.sha256(canonical).digest()  # of a long request quicker than the MAC
     name = keyspace.prediction_mac(caller, (fingerprint.FORMAT, call.endpoint, model.digest), digest)

@@ -38,13 +38,15 @@ class Repeats:
 
     def find(self, caller: Caller, wire: Wire, body: bytes) -> Repeat | None:
         """Return what was read of this body when it came last. Whether its model still is the same must be checked."""
+        if len(body) > LARGEST_BYTES:
+            return None
         return self._known.get((caller.key_id, wire.path, body))
 
     def note(self, caller: Caller, call: Call, model: ServedModel, body: bytes, digest: bytes) -> None:
         """Keep what was read of a body; ``digest``: of the canonical form (``Call.digest``)."""
-        name = (caller.key_id, call.wire.path, body)
         if len(body) > LARGEST_BYTES:
             return
+        name = (caller.key_id, call.wire.path, body)
         if name not in self._known:
             self._bytes += len(body)
         self._known[name] = Repeat(msgspec.structs.replace(call, digest=digest), model)

@@ -100,12 +100,11 @@ def parse(wire: Wire, raw: bytes) -> Call:
 
 
 def _read(raw: bytes) -> dict[str, Any]:
-    brackets = raw.count(b"[") + raw.count(b"{")
-    if brackets > MAX_BRACKETS:
+    if len(raw) > MAX_BRACKETS and (brackets := raw.count(b"[") + raw.count(b"{")) > MAX_BRACKETS:
         raise BadRequest(f"The body opens {brackets} brackets; allowed are {MAX_BRACKETS}.", "invalid_value")
     try:
         body = orjson.loads(raw)
-        if brackets > MAX_DEPTH:
+        if len(raw) > 2 * MAX_DEPTH:  # each level has two brackets; to write a long text takes less than to count them
             orjson.dumps(body)
     except orjson.JSONDecodeError as error:
         raise BadRequest(f"The body is not valid JSON: {error}.", "invalid_json") from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from routing.chunks import CHUNK_BYTES, MAX_CHUNKS, Chain, Message, chain
+from routing.chunks import CHUNK_BYTES, GROWTH, MAX_CHUNKS, Chain, Message, chain
 from tests.routing.prompts import ROOT, messages, prompt, prompts, shared, system, user
 
 
@@ -22,11 +22,15 @@ def test_two_roots_share_no_link(said: list[Message], root: bytes) -> None:
     assert not set(prompt(*said).links) & set(prompt(*said, root=root).links)
 
 
-@given(st.integers(0, 2000), st.integers(1, 600), st.integers(1, 600))
-def test_texts_share_the_whole_chunks_before_they_part(common: int, left: int, right: int) -> None:
-    one = prompt(Message(head=b"user", text=b"." * common + b"a" * left))
-    other = prompt(Message(head=b"user", text=b"." * common + b"b" * right))
-    assert shared(one, other) == common // CHUNK_BYTES
+@given(st.integers(0, 2000) | st.integers(0, 300_000), st.integers(1, 600), st.integers(1, 40_000))
+def test_of_what_texts_share_before_they_part_hardly_any_is_overlooked(common: int, left: int, right: int) -> None:
+    one = prompt(Message(head=b"", text=b"." * common + b"a" * left))
+    other = prompt(Message(head=b"", text=b"." * common + b"b" * right))
+    depth = shared(one, other)
+    found = one.ends[depth - 1] if depth else 0
+    assert found <= common < found + max(CHUNK_BYTES, found // GROWTH)
+    assert one.ends[:depth] == other.ends[:depth]
+    assert one.tokens_of(depth) == found // 4
 
 
 @given(prompts, st.integers(0, 4), st.data())
@@ -39,7 +43,7 @@ def test_another_message_border_makes_other_links_from_there_on(
     parts = [Message(head=whole.head, text=whole.text[:cut]), Message(head=whole.head, text=whole.text[cut:])]
     moved = prompt(*said[:position], *parts, *said[position + 1 :])
     before = len(prompt(*said[:position]).links)
-    assert shared(prompt(*said), moved) == before + cut // CHUNK_BYTES
+    assert shared(prompt(*said), moved) == before + cut // CHUNK_BYTES  # of short texts
 
 
 @given(prompts)
@@ -65,17 +69,19 @@ def test_only_leading_system_messages_count_as_the_system_prompt() -> None:
 
 
 def test_a_prompt_of_any_length_keeps_at_most_so_many_links() -> None:
-    built = prompt(user("x" * (CHUNK_BYTES * (MAX_CHUNKS + 5))), user("y"))
-    assert len(built.links) == MAX_CHUNKS
-    assert built.tokens == (CHUNK_BYTES * (MAX_CHUNKS + 5) + 1 + 2 * len("user")) // 4
+    built = prompt(*[user("x")] * (MAX_CHUNKS + 5))
+    assert len(built.links) == len(built.ends) == MAX_CHUNKS
+    assert built.tokens == (MAX_CHUNKS + 5) * len("userx") // 4
+    assert built.tokens_of(MAX_CHUNKS) == MAX_CHUNKS * len("userx") // 4
+    assert len(prompt(user("x" * (10 << 20))).links) < 150
 
 
-def test_tokens_are_estimated_in_proportion_to_the_links() -> None:
-    built = prompt(user("x" * 4 * CHUNK_BYTES))
-    assert built.tokens == (4 * CHUNK_BYTES + 4) // 4
-    assert [built.tokens_of(depth) for depth in (0, 2, 4)] == [0, built.tokens // 2, built.tokens]
+def test_tokens_are_estimated_in_proportion_to_the_bytes() -> None:
+    built = prompt(user("x" * 4 * CHUNK_BYTES), user("yyyy"))
+    assert built.tokens == (4 * CHUNK_BYTES + 12) // 4
+    assert [built.tokens_of(depth) for depth in (0, 2, 4, 5)] == [0, 2 * 64 + 1, 4 * 64 + 1, built.tokens]
 
 
 def test_an_empty_prompt_has_a_chain_of_no_links() -> None:
-    assert chain(ROOT, []) == Chain(links=(), system_links=0, tokens=1)
+    assert chain(ROOT, []) == Chain(links=(), ends=(), system_links=0, tokens=1)
     assert chain(ROOT, []).tokens_of(0) == 0

@@ -106,5 +106,5 @@ def test_an_index_without_room_is_refused() -> None:
 
 def test_an_empty_chain_is_warm_nowhere() -> None:
     index: PrefixIndex[object] = PrefixIndex()
-    index.insert(Chain(links=(), system_links=0, tokens=1), A)
+    index.insert(Chain(links=(), ends=(), system_links=0, tokens=1), A)
     assert len(index) == 0
