@@ -22,6 +22,8 @@ from tenants.snapshot import Caller
 #: How long the lease of a process that died stays, and how often one is renewed meanwhile.
 LEASE_SECONDS = 5.0
 RENEWALS = 3
+#: Leases in one command; more would make everybody wait.
+BATCH = 200
 _SEAL_BYTES = 32
 _FENCE_BYTES = 8
 
@@ -140,18 +142,25 @@ class FlightLeases:
             self._timer = asyncio.get_running_loop().call_later(pause, self._renew)
 
     def _renew(self) -> None:
-        """Renew those whose flights run: one whose request died before its flight began ends by itself."""
+        """Renew those whose flights run: one whose request died before its flight began ends by itself.
+
+        Most flights are over before their lease has to be renewed; a young one's waits for the next round.
+        """
         self._timer = None
+        lease_seconds = self._lease_ms / 1000
         by_tenant: dict[TenantId, list[Lease]] = {}
         for lease in list(self._leases.values()):
+            age_seconds = time.monotonic() - lease.asked_at
             if not lease.begun.is_set():
-                if time.monotonic() - lease.asked_at > self._lease_ms / 1000:
+                if age_seconds > lease_seconds:
                     self._forget(lease)
-            else:
+            elif age_seconds > lease_seconds / RENEWALS / 2:
                 by_tenant.setdefault(lease.tenant_id, []).append(lease)
         for leases in by_tenant.values():
-            keys = [each.key for each in leases]
-            self._turns.tell_script(_RENEW, len(keys), *keys, self._lease_ms, *[each.value for each in leases])
+            for start in range(0, len(leases), BATCH):
+                batch = leases[start : start + BATCH]
+                keys = [each.key for each in batch]
+                self._turns.tell_script(_RENEW, len(keys), *keys, self._lease_ms, *[each.value for each in batch])
         if self._leases:
             self._renew_later()
 

@@ -1,0 +1,67 @@
+"""The lease of an answer lasts as long as its flight, and no longer, on a real Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+
+import pytest
+from redis.asyncio import Redis
+
+from gateway.flight_leases import BATCH, FlightLeases, Lease
+from gateway.turns import Turns
+from tests.gateway.doors import caller, until
+
+WHO = caller()
+LEASE_SECONDS = 0.9
+
+
+@pytest.fixture
+async def leases(redis: Redis) -> AsyncIterator[FlightLeases]:
+    turns = Turns(os.environ["REDIS_URL"], timeout_seconds=30.0)
+    kept = FlightLeases(turns, lambda: "here", lease_seconds=LEASE_SECONDS)
+    yield kept
+    kept.close()
+    await turns.close()
+
+
+async def taken(leases: FlightLeases, number: int) -> Lease:
+    """Take one that nobody has."""
+    lease = await leases.take(WHO, number.to_bytes(32, "big"))
+    assert isinstance(lease, Lease)
+    return lease
+
+
+async def test_leases_of_any_number_of_flights_last_while_they_run(redis: Redis, leases: FlightLeases) -> None:
+    mine = await asyncio.gather(*[taken(leases, number) for number in range(2 * BATCH + 10)])
+    for lease in mine:
+        lease.begun.set()
+    await asyncio.sleep(2 * LEASE_SECONDS)
+    assert await redis.exists(*[lease.key for lease in mine]) == len(mine)
+    for lease in mine:
+        leases.release(lease.name)
+
+    async def gone() -> bool:
+        return await redis.exists(*[lease.key for lease in mine]) == 0
+
+    await until(gone)
+
+
+async def test_a_young_lease_is_renewed_in_time(redis: Redis, leases: FlightLeases) -> None:
+    (await taken(leases, 1)).begun.set()
+    await asyncio.sleep(LEASE_SECONDS / 3 * 0.9)  # just before a round
+    young = await taken(leases, 2)
+    young.begun.set()
+    for _ in range(20):
+        await asyncio.sleep(LEASE_SECONDS / 10)
+        assert await redis.get(young.key) == young.value
+
+
+async def test_a_lease_whose_flight_never_begins_ends_by_itself(redis: Redis, leases: FlightLeases) -> None:
+    lease = await taken(leases, 1)
+
+    async def gone() -> bool:
+        return await redis.get(lease.key) is None and leases.find(lease.name) is None
+
+    await until(gone)
