@@ -100,11 +100,14 @@ def parse(wire: Wire, raw: bytes) -> Call:
 
 
 def _read(raw: bytes) -> dict[str, Any]:
-    if len(raw) > MAX_BRACKETS and (brackets := raw.count(b"[") + raw.count(b"{")) > MAX_BRACKETS:
-        raise BadRequest(f"The body opens {brackets} brackets; allowed are {MAX_BRACKETS}.", "invalid_value")
+    levels = len(raw) // 2  # at most; to write a text that is not huge takes less than to count its brackets
+    if len(raw) > MAX_BRACKETS:
+        levels = raw.count(b"[") + raw.count(b"{")
+        if levels > MAX_BRACKETS:
+            raise BadRequest(f"The body opens {levels} brackets; allowed are {MAX_BRACKETS}.", "invalid_value")
     try:
         body = orjson.loads(raw)
-        if len(raw) > 2 * MAX_DEPTH:  # each level has two brackets; to write a long text takes less than to count them
+        if levels > MAX_DEPTH:
             orjson.dumps(body)
     except orjson.JSONDecodeError as error:
         raise BadRequest(f"The body is not valid JSON: {error}.", "invalid_json") from None

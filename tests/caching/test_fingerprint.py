@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -119,6 +120,21 @@ def test_a_number_is_not_taken_for_a_value_of_another_kind(value: Any) -> None:
 
 def test_a_list_keeps_its_order() -> None:
     assert canonical({"stop": ["a", "b"]}) != canonical({"stop": ["b", "a"]})
+
+
+@pytest.mark.parametrize(
+    "put",
+    [
+        lambda number: [{"role": "user", "content": "x", "weight": number}],
+        lambda number: [{"role": "user", "content": "x"}, {"role": "user", "content": [{"cost": number}]}],
+        lambda number: ["x", {"cost": number}],
+        lambda number: {"cost": number},
+        lambda number: [[number]],
+    ],
+)
+def test_a_number_is_the_same_wherever_it_is(put: Callable[[float], Any]) -> None:
+    assert canonical({"messages": put(1.0)}) == canonical({"messages": put(1)})
+    assert canonical({"messages": put(1.5)}) != canonical({"messages": put(1)})
 
 
 def test_the_canonical_form_is_this_one() -> None:
