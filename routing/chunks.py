@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -19,6 +20,9 @@ CHUNK_BYTES = 256
 GROWTH = 16
 #: Links kept of one prompt; what lies beyond is as warm as what lies before it.
 MAX_CHUNKS = 2048
+#: Texts of which the links are kept for the next prompt that begins alike, bytes; and how many links are kept, of all.
+LONG_BYTES = 512
+KEPT_LINKS = 65_536
 #: Bytes of text a token stands for, on average; used only for estimates.
 BYTES_PER_TOKEN = 4
 
@@ -52,7 +56,6 @@ def chain(root: bytes, messages: Sequence[Message]) -> Chain:
 
     Links are 16 bytes of BLAKE2b over (previous link, chunk). Empty messages still make a link, for their role.
     """
-    previous = root
     links: list[bytes] = []
     ends: list[int] = []
     system_links = 0
@@ -62,22 +65,70 @@ def chain(root: bytes, messages: Sequence[Message]) -> Chain:
         head, text = message.head, message.text
         before = total + len(head)
         total = before + len(text)
-        chunk = len(head).to_bytes(4, "big") + head + text[:CHUNK_BYTES]
-        end = CHUNK_BYTES
-        while len(links) < MAX_CHUNKS:
-            previous = hashlib.blake2b(chunk, digest_size=16, key=previous).digest()
-            links.append(previous)
-            ends.append(min(before + end, total))
-            if end >= len(text):
-                break
-            start, end = end, end + max(CHUNK_BYTES, end // GROWTH)
-            chunk = text[start:end]
+        if len(links) < MAX_CHUNKS:
+            previous = links[-1] if links else root
+            hashed = _long.links(previous, head, text) if len(text) >= LONG_BYTES else _hashed(previous, head, text)
+            links += hashed
+            ends += [before + end for end in _ends(len(text))]
         leading_system = leading_system and message.system
         if leading_system:
-            system_links = len(links)
+            system_links = min(len(links), MAX_CHUNKS)
     return Chain(
-        links=tuple(links),
-        ends=tuple(ends),
+        links=tuple(links[:MAX_CHUNKS]),
+        ends=tuple(ends[:MAX_CHUNKS]),
         system_links=system_links,
         tokens=max(1, total // BYTES_PER_TOKEN),
     )
+
+
+class _Long:
+    """The links of long texts that came lately, of a shared system prompt or a conversation until now: to find them
+    takes an eighth of the time of hashing them. Lives on one event loop.
+
+    A text is known by its place, its length and Python's hash of it, which is keyed. That two of one place are taken
+    for each other, and a prompt for warm where it is not, has a chance of 2**-64.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[bytes, bytes, int, int], tuple[bytes, ...]] = {}
+        #: Of all of them together.
+        self.count = 0
+
+    def links(self, previous: bytes, head: bytes, text: bytes) -> tuple[bytes, ...]:
+        """Return the links of a message behind another."""
+        name = (previous, head, len(text), hash(text))
+        found = self._known.get(name)
+        if found is None:
+            found = self._known[name] = _hashed(previous, head, text)
+            self.count += len(found)
+            while self.count > KEPT_LINKS:
+                self.count -= len(self._known.pop(next(iter(self._known))))
+        return found
+
+
+_long = _Long()
+
+
+def _hashed(previous: bytes, head: bytes, text: bytes) -> tuple[bytes, ...]:
+    """Return the links of a message behind another."""
+    links: list[bytes] = []
+    chunk = len(head).to_bytes(4, "big") + head + text[:CHUNK_BYTES]
+    end = CHUNK_BYTES
+    while True:
+        previous = hashlib.blake2b(chunk, digest_size=16, key=previous).digest()
+        links.append(previous)
+        if end >= len(text):
+            return tuple(links)
+        start, end = end, end + max(CHUNK_BYTES, end // GROWTH)
+        chunk = text[start:end]
+
+
+@lru_cache(maxsize=4096)
+def _ends(length: int) -> tuple[int, ...]:
+    """Return where the chunks of a text of so many bytes end."""
+    ends: list[int] = []
+    end = CHUNK_BYTES
+    while end < length:
+        ends.append(end)
+        end += max(CHUNK_BYTES, end // GROWTH)
+    return (*ends, length)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from routing.chunks import CHUNK_BYTES, GROWTH, MAX_CHUNKS, Chain, Message, chain
+from routing import chunks
+from routing.chunks import CHUNK_BYTES, GROWTH, KEPT_LINKS, LONG_BYTES, MAX_CHUNKS, Chain, Message, chain
 from tests.routing.prompts import ROOT, messages, prompt, prompts, shared, system, user
 
 
@@ -44,6 +45,25 @@ def test_another_message_border_makes_other_links_from_there_on(
     moved = prompt(*said[:position], *parts, *said[position + 1 :])
     before = len(prompt(*said[:position]).links)
     assert shared(prompt(*said), moved) == before + cut // CHUNK_BYTES  # of short texts
+
+
+@given(st.integers(LONG_BYTES, 100_000), st.binary(min_size=1, max_size=9), st.integers(1, 3))
+def test_a_long_text_that_comes_again_has_the_links_it_had(length: int, filler: bytes, times: int) -> None:
+    text = (filler * length)[:length]
+    said = [Message(head=b"user", text=text)] * times
+    first, again = prompt(*said), prompt(*said)
+    fresh = chunks._hashed(ROOT, b"user", text)
+    assert first == again
+    assert first.links[: len(fresh)] == fresh
+    assert len(set(first.links)) == len(fresh) * times  # each place has its own
+    assert not set(prompt(*said, root=b"s" * 32).links) & set(first.links)
+
+
+def test_no_more_links_of_long_texts_are_kept_than_said() -> None:
+    for number in range(1000):
+        prompt(user(f"{number}" * 30_000))
+        assert chunks._long.count <= KEPT_LINKS
+    assert chunks._long.count == sum(map(len, chunks._long._known.values())) > KEPT_LINKS - 200
 
 
 @given(prompts)
