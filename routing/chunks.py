@@ -8,21 +8,23 @@ but its last link.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from functools import lru_cache
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 #: About 64 tokens of English: small enough to see where two prompts part, large enough to hash little.
 CHUNK_BYTES = 256
-#: A chunk takes no more than this part of what precedes it in its message, so that of a long text that two prompts
-#: share hardly more is overlooked, while 100 KB take 70 links and not 400.
+#: Far inside a message a chunk takes this part of what precedes it there, so that of a long text that two prompts share
+#: hardly more is overlooked, while 100 KB take 70 links and not 400.
 GROWTH = 16
 #: Links kept of one prompt; what lies beyond is as warm as what lies before it.
 MAX_CHUNKS = 2048
 #: Texts of which the links are kept for the next prompt that begins alike, bytes; and how many links are kept, of all.
 LONG_BYTES = 512
 KEPT_LINKS = 65_536
+#: What lies beyond in a text is one chunk; no body is as large.
+LARGEST_BYTES = 1 << 30
 #: Bytes of text a token stands for, on average; used only for estimates.
 BYTES_PER_TOKEN = 4
 
@@ -48,6 +50,8 @@ class Chain(msgspec.Struct, frozen=True, kw_only=True):
 
     def tokens_of(self, depth: int) -> int:
         """Return the estimated tokens under the first ``depth`` links."""
+        if depth == len(self.links):
+            return self.tokens if depth else 0
         return self.ends[depth - 1] // BYTES_PER_TOKEN if depth else 0
 
 
@@ -85,24 +89,25 @@ class _Long:
     """The links of long texts that came lately, of a shared system prompt or a conversation until now: to find them
     takes an eighth of the time of hashing them. Lives on one event loop.
 
-    A text is known by its place, its length and Python's hash of it, which is keyed. That two of one place are taken
-    for each other, and a prompt for warm where it is not, has a chance of 2**-64.
+    A message is known by its place, lengths and Python's hashes, which are keyed. That two of one place are taken for
+    each other, and a prompt for warm where it is not, has a chance of 2**-64.
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[bytes, bytes, int, int], tuple[bytes, ...]] = {}
+        self._known: dict[tuple[bytes, int, int, int, int], tuple[bytes, ...]] = {}
         #: Of all of them together.
         self.count = 0
 
     def links(self, previous: bytes, head: bytes, text: bytes) -> tuple[bytes, ...]:
         """Return the links of a message behind another."""
-        name = (previous, head, len(text), hash(text))
-        found = self._known.get(name)
+        name = (previous, len(head), hash(head), len(text), hash(text))
+        found = self._known.pop(name, None)
         if found is None:
-            found = self._known[name] = _hashed(previous, head, text)
+            found = _hashed(previous, head, text)
             self.count += len(found)
-            while self.count > KEPT_LINKS:
-                self.count -= len(self._known.pop(next(iter(self._known))))
+        self._known[name] = found  # as the last to be dropped
+        while self.count > KEPT_LINKS:
+            self.count -= len(self._known.pop(next(iter(self._known))))
         return found
 
 
@@ -112,23 +117,25 @@ _long = _Long()
 def _hashed(previous: bytes, head: bytes, text: bytes) -> tuple[bytes, ...]:
     """Return the links of a message behind another."""
     links: list[bytes] = []
-    chunk = len(head).to_bytes(4, "big") + head + text[:CHUNK_BYTES]
-    end = CHUNK_BYTES
-    while True:
-        previous = hashlib.blake2b(chunk, digest_size=16, key=previous).digest()
+    front, start = len(head).to_bytes(4, "big") + head, 0
+    for end in _ends(len(text)):
+        previous = hashlib.blake2b(front + text[start:end], digest_size=16, key=previous).digest()
         links.append(previous)
-        if end >= len(text):
-            return tuple(links)
-        start, end = end, end + max(CHUNK_BYTES, end // GROWTH)
-        chunk = text[start:end]
+        front, start = b"", end
+    return tuple(links)
 
 
-@lru_cache(maxsize=4096)
+def _borders() -> Iterator[int]:
+    """Yield where chunks of any text end, but for its last."""
+    end = CHUNK_BYTES
+    while end < LARGEST_BYTES:
+        yield end
+        end += max(CHUNK_BYTES, end // GROWTH)
+
+
+_BORDERS = tuple(_borders())
+
+
 def _ends(length: int) -> tuple[int, ...]:
     """Return where the chunks of a text of so many bytes end."""
-    ends: list[int] = []
-    end = CHUNK_BYTES
-    while end < length:
-        ends.append(end)
-        end += max(CHUNK_BYTES, end // GROWTH)
-    return (*ends, length)
+    return (*_BORDERS[: bisect_left(_BORDERS, length)], length)

@@ -100,7 +100,7 @@ def parse(wire: Wire, raw: bytes) -> Call:
 
 
 def _read(raw: bytes) -> dict[str, Any]:
-    levels = len(raw) // 2  # at most; to write a text that is not huge takes less than to count its brackets
+    levels = len(raw) // 2  # at most: most bodies are text, which takes less to write than its brackets to count
     if len(raw) > MAX_BRACKETS:
         levels = raw.count(b"[") + raw.count(b"{")
         if levels > MAX_BRACKETS:

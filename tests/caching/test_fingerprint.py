@@ -130,6 +130,8 @@ def test_a_list_keeps_its_order() -> None:
         lambda number: ["x", {"cost": number}],
         lambda number: {"cost": number},
         lambda number: [[number]],
+        lambda number: [*[{"role": "user"}] * 2000, {"weight": number}],
+        lambda number: [{**{f"k{each}": "" for each in range(50)}, "weight": number}],
     ],
 )
 def test_a_number_is_the_same_wherever_it_is(put: Callable[[float], Any]) -> None:

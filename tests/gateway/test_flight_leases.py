@@ -14,7 +14,7 @@ from gateway.turns import Turns
 from tests.gateway.doors import caller, until
 
 WHO = caller()
-LEASE_SECONDS = 0.9
+LEASE_SECONDS = 2.4
 
 
 @pytest.fixture
@@ -46,6 +46,24 @@ async def test_leases_of_any_number_of_flights_last_while_they_run(redis: Redis,
         return await redis.exists(*[lease.key for lease in mine]) == 0
 
     await until(gone)
+
+
+async def test_many_leases_are_renewed_in_batches_and_young_ones_later(redis: Redis, leases: FlightLeases) -> None:
+    old = await asyncio.gather(*[taken(leases, number) for number in range(2 * BATCH + 10)])
+    await asyncio.sleep(LEASE_SECONDS / 3 * 0.7)
+    young = await asyncio.gather(*[taken(leases, len(old) + number) for number in range(BATCH)])
+    for lease in (*old, *young):
+        lease.begun.set()
+    await redis.config_resetstat()
+
+    async def calls(command: str) -> int:
+        return int((await redis.info("commandstats")).get(f"cmdstat_{command}", {"calls": 0})["calls"])
+
+    async def renewed() -> bool:
+        return await calls("pexpire") >= len(old)
+
+    await until(renewed)
+    assert (await calls("evalsha"), await calls("pexpire")) == (3, len(old))
 
 
 async def test_a_young_lease_is_renewed_in_time(redis: Redis, leases: FlightLeases) -> None:

@@ -145,6 +145,8 @@ def test_nesting_is_allowed_as_deep_as_it_can_be_sent_on(open_: bytes, close: by
     deepest = schemas.parse(CHAT, nested(MAX_DEPTH - 1))
     assert orjson.loads(engine_body(deepest, "salt"))["cache_salt"] == "salt"
     assert refused(nested(MAX_DEPTH + 1)) == ("invalid_value", None)
+    long = b'{"model":"m","messages":[{"role":"user","content":"' + b"." * 2 * MAX_BRACKETS + b'"}],"x":'
+    assert refused(long + b"[" * MAX_DEPTH + b"]" * MAX_DEPTH + b"}") == ("invalid_value", None)
     assert refused(nested(1000)) == ("invalid_value", None)
     assert refused(nested(100_000)) == ("invalid_json", None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -59,6 +60,27 @@ def test_a_long_text_that_comes_again_has_the_links_it_had(length: int, filler: 
     assert not set(prompt(*said, root=b"s" * 32).links) & set(first.links)
 
 
+@given(st.integers(LONG_BYTES, 3000))
+def test_a_long_text_of_another_role_has_other_links(length: int) -> None:
+    roles = [prompt(Message(head=head, text=b"." * length)) for head in (b"user", b"tool", b"developer")]
+    assert len({link for built in roles for link in built.links}) == sum(len(built.links) for built in roles)
+
+
+@pytest.mark.parametrize("is_system", [True, False])
+def test_a_message_in_which_a_prompt_has_too_many_links_is_cut(is_system: bool) -> None:
+    short = [Message(head=b"h", text=b"x", system=is_system)] * (MAX_CHUNKS - 2)
+    whole = prompt(*short, Message(head=b"h", text=b"y" * 10_000, system=is_system))
+    assert len(whole.links) == len(whole.ends) == MAX_CHUNKS
+    assert whole.system_links == (MAX_CHUNKS if is_system else 0)
+    assert whole.tokens_of(MAX_CHUNKS - 1) == (2 * (MAX_CHUNKS - 2) + 1 + CHUNK_BYTES) // 4
+    assert whole.tokens_of(MAX_CHUNKS) == whole.tokens
+
+
+def test_what_is_kept_of_a_message_does_not_grow_with_its_role() -> None:
+    prompt(Message(head=b"h" * 10_000_000, text=b"x" * LONG_BYTES))
+    assert sum(len(part) for name in chunks._long._known for part in name if isinstance(part, bytes)) < 10_000_000
+
+
 def test_no_more_links_of_long_texts_are_kept_than_said() -> None:
     for number in range(1000):
         prompt(user(f"{number}" * 30_000))
@@ -92,7 +114,7 @@ def test_a_prompt_of_any_length_keeps_at_most_so_many_links() -> None:
     built = prompt(*[user("x")] * (MAX_CHUNKS + 5))
     assert len(built.links) == len(built.ends) == MAX_CHUNKS
     assert built.tokens == (MAX_CHUNKS + 5) * len("userx") // 4
-    assert built.tokens_of(MAX_CHUNKS) == MAX_CHUNKS * len("userx") // 4
+    assert built.tokens_of(MAX_CHUNKS) == built.tokens  # what lies beyond is as warm
     assert len(prompt(user("x" * (10 << 20))).links) < 150
 
 
