@@ -16,7 +16,7 @@ from tests.journey.test_placeholders import replicas
 pytestmark = [pytest.mark.journey, pytest.mark.real_engine]
 
 STREAMS = 20
-TOKENS = 1200
+TOKENS = 2000
 
 
 @pytest.fixture
@@ -28,8 +28,8 @@ def two(instance: Instance) -> Iterator[set[str]]:
     wait_for(lambda: len(replicas(instance)) == 2, "two ready replicas again", seconds=180)
 
 
-def streamed(sdk: openai.OpenAI) -> tuple[str, int, str | None]:
-    """Return the request id of one long stream, its events with content, and how it finished."""
+def streamed(sdk: openai.OpenAI, begun: list[str]) -> tuple[str, int, str | None]:
+    """Return the id of one long stream, its events with content, and how it finished. ``begun`` gets the id early."""
     with sdk.chat.completions.create(
         model=MODEL,
         messages=[{"role": "user", "content": f"{uuid4()} Tell me a story."}],
@@ -38,25 +38,29 @@ def streamed(sdk: openai.OpenAI) -> tuple[str, int, str | None]:
         extra_body={"ignore_eos": True},
         extra_headers={"cache-control": "no-store"},
     ) as stream:
-        finished = [chunk.choices[0].finish_reason for chunk in stream if chunk.choices]
-        return stream.response.headers["x-request-id"], len(finished), finished[-1]
+        request_id = stream.response.headers["x-request-id"]
+        finished: list[str | None] = []
+        for chunk in stream:
+            if chunk.choices:
+                if not finished:
+                    begun.append(request_id)
+                finished.append(chunk.choices[0].finish_reason)
+        return request_id, len(finished), finished[-1]
 
 
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(700)
 def test_scaling_down_cuts_no_stream_and_sends_no_new_one(instance: Instance, two: set[str]) -> None:
     with ThreadPoolExecutor(STREAMS) as clients:
         sdk = instance.sdk("acme")
-        open_streams = [clients.submit(streamed, sdk) for _ in range(STREAMS)]
-
-        def all_run() -> bool:
-            return sum(engine.counter("vllm:num_requests_running") for engine in instance.engines()) == STREAMS
-
-        wait_for(all_run, "all streams on the engines", seconds=60)
+        begun: list[str] = []
+        open_streams = [clients.submit(streamed, sdk, begun) for _ in range(STREAMS)]
+        wait_for(lambda: len(begun) == STREAMS, "the first words of all streams", seconds=120)
         assert instance.operator(f"/fleet/deployments/{MODEL}/scale", {"replicas": 1}).status == 200
         wait_for(lambda: len(replicas(instance)) == 1, "one replica to drain")
+        assert not all(stream.done() for stream in open_streams)
         (left,) = (row["id"] for row in replicas(instance))
         later = instance.chat("acme", f"{uuid4()} And now?", headers={"cache-control": "no-store"})
-        ended = [stream.result(timeout=240) for stream in open_streams]
+        ended = [stream.result(timeout=300) for stream in open_streams]
 
     assert [reason for _, _, reason in ended] == ["length"] * STREAMS
     assert {instance.usage("acme", request_id)["replica_id"] for request_id, _, _ in ended} == two
