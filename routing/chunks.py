@@ -71,9 +71,10 @@ def chain(root: bytes, messages: Sequence[Message]) -> Chain:
         total = before + len(text)
         if len(links) < MAX_CHUNKS:
             previous = links[-1] if links else root
-            hashed = _long.links(previous, head, text) if len(text) >= LONG_BYTES else _hashed(previous, head, text)
-            links += hashed
-            ends += [before + end for end in _ends(len(text))]
+            own_ends = _ends(len(text))
+            links_of = _long.links if len(text) >= LONG_BYTES else _hashed
+            links += links_of(previous, head, text, own_ends)
+            ends += [before + end for end in own_ends]
         leading_system = leading_system and message.system
         if leading_system:
             system_links = min(len(links), MAX_CHUNKS)
@@ -98,12 +99,12 @@ class _Long:
         #: Of all of them together.
         self.count = 0
 
-    def links(self, previous: bytes, head: bytes, text: bytes) -> tuple[bytes, ...]:
-        """Return the links of a message behind another."""
+    def links(self, previous: bytes, head: bytes, text: bytes, ends: tuple[int, ...]) -> tuple[bytes, ...]:
+        """Return the links of a message behind another; ``ends``: where its text's chunks end, bytes."""
         name = (previous, len(head), hash(head), len(text), hash(text))
         found = self._known.pop(name, None)
         if found is None:
-            found = _hashed(previous, head, text)
+            found = _hashed(previous, head, text, ends)
             self.count += len(found)
         self._known[name] = found  # as the last to be dropped
         while self.count > KEPT_LINKS:
@@ -114,11 +115,11 @@ class _Long:
 _long = _Long()
 
 
-def _hashed(previous: bytes, head: bytes, text: bytes) -> tuple[bytes, ...]:
-    """Return the links of a message behind another."""
+def _hashed(previous: bytes, head: bytes, text: bytes, ends: tuple[int, ...]) -> tuple[bytes, ...]:
+    """Return the links of a message behind another; ``ends``: where its text's chunks end, bytes."""
     links: list[bytes] = []
     front, start = len(head).to_bytes(4, "big") + head, 0
-    for end in _ends(len(text)):
+    for end in ends:
         previous = hashlib.blake2b(front + text[start:end], digest_size=16, key=previous).digest()
         links.append(previous)
         front, start = b"", end

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from gateway.renewal import batches
 from gateway.resp import RedisFailed, Script
 from gateway.turns import Turns
 from tenants import keyspace
@@ -22,8 +23,6 @@ from tenants.snapshot import Caller
 #: How long the lease of a process that died stays, and how often one is renewed meanwhile.
 LEASE_SECONDS = 5.0
 RENEWALS = 3
-#: Leases in one command; more would make everybody wait.
-BATCH = 200
 _SEAL_BYTES = 32
 _FENCE_BYTES = 8
 
@@ -157,8 +156,7 @@ class FlightLeases:
             elif age_seconds > lease_seconds / RENEWALS / 2:
                 by_tenant.setdefault(lease.tenant_id, []).append(lease)
         for leases in by_tenant.values():
-            for start in range(0, len(leases), BATCH):
-                batch = leases[start : start + BATCH]
+            for batch in batches(leases):
                 keys = [each.key for each in batch]
                 self._turns.tell_script(_RENEW, len(keys), *keys, self._lease_ms, *[each.value for each in batch])
         if self._leases:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from typing import TypeVar
 from uuid import UUID
 
 from gateway.limits import Keys
@@ -14,11 +15,13 @@ from gateway.resp import Argument, Script
 from gateway.scripts import RENEW
 from gateway.turns import Answer, Turns
 
+T = TypeVar("T")
+
 #: Of a request that ends without a word, which only a killed process does.
 LEASE_SECONDS = 30.0
 #: Each lease is renewed so often in its life, so that one renewal may fail.
 RENEWALS = 3
-#: Ids in one command; more would make everybody wait.
+#: Leases in one command; more would make everybody wait.
 BATCH = 200
 #: Ends that Redis missed are kept up to so many; the drain ends what is forgotten here.
 MOST_MISSED = 100_000
@@ -101,13 +104,14 @@ class Renewal:
             self._tell(name, end)
         # Last: a request that Redis missed may run here all the same, and has its lease from then on.
         for key, running in self._leases.items():
-            for batch in _batches(running):
+            for batch in batches([each.hex for each in running]):
                 self._turns.tell_script(RENEW, 1, key, self.lease_ms, *batch)
         if self._leases:
             self._schedule()
 
 
-def _batches(ids: set[UUID]) -> Iterator[list[str]]:
-    names = iter([each.hex for each in ids])
-    while batch := list(islice(names, BATCH)):
+def batches(items: Iterable[T]) -> Iterator[list[T]]:
+    """Yield the items, BATCH at a time."""
+    left = iter(items)
+    while batch := list(islice(left, BATCH)):
         yield batch

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator
 import pytest
 from redis.asyncio import Redis
 
-from gateway.flight_leases import BATCH, FlightLeases, Lease
+from gateway.flight_leases import FlightLeases, Lease
+from gateway.renewal import BATCH
 from gateway.turns import Turns
 from tests.gateway.doors import caller, until
 
@@ -78,8 +79,10 @@ async def test_a_young_lease_is_renewed_in_time(redis: Redis, leases: FlightLeas
 
 async def test_a_lease_whose_flight_never_begins_ends_by_itself(redis: Redis, leases: FlightLeases) -> None:
     lease = await taken(leases, 1)
+    assert await redis.get(lease.key) == lease.value
 
     async def gone() -> bool:
         return await redis.get(lease.key) is None and leases.find(lease.name) is None
 
     await until(gone)
+    assert lease.begun.is_set()  # so that nobody waits for it any more

@@ -53,7 +53,7 @@ def test_a_long_text_that_comes_again_has_the_links_it_had(length: int, filler: 
     text = (filler * length)[:length]
     said = [Message(head=b"user", text=text)] * times
     first, again = prompt(*said), prompt(*said)
-    fresh = chunks._hashed(ROOT, b"user", text)
+    fresh = chunks._hashed(ROOT, b"user", text, chunks._ends(length))
     assert first == again
     assert first.links[: len(fresh)] == fresh
     assert len(set(first.links)) == len(fresh) * times  # each place has its own
