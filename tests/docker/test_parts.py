@@ -229,10 +229,15 @@ def _redis(folder: Path, stack: ExitStack) -> str:
     health = service["healthcheck"]["test"][1].replace("redis-cli", f"redis-cli -p {port}")
     with (folder / "redis.log").open("wb") as log:
         server = subprocess.Popen(command, env=surroundings, stdout=log, stderr=log)
-    stack.callback(server.wait)
-    stack.callback(server.terminate)
+    stack.callback(_stopped, server)
     wait_for(lambda: subprocess.run(["sh", "-c", health], env=surroundings, check=False).returncode == 0, "Redis", 60)
     return f"redis://:{PASSWORDS['HEARTH_REDIS_PASSWORD']}@127.0.0.1:{port}/0"
+
+
+def _stopped(server: subprocess.Popen[bytes]) -> None:
+    """Stop Redis as its container is stopped: it must hear of it itself, and end of itself."""
+    server.terminate()
+    assert server.wait(timeout=30) == 0
 
 
 def _found(command: list[str]) -> list[str]:
