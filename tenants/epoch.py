@@ -10,8 +10,10 @@ from django.db import connection
 from django.db.models import F
 
 from tenants.models import PolicyEpoch
+from tenants.queries import Compiled
 
 CHANNEL = "hearth_policy"
+_CURRENT = Compiled(lambda: PolicyEpoch.objects.filter(id=1).values_list("value"))
 
 
 def bump() -> None:
@@ -22,5 +24,7 @@ def bump() -> None:
 
 
 def current() -> int:
-    """Return the epoch as committed."""
-    return PolicyEpoch.objects.values_list("value", flat=True).get(id=1)
+    """Return the epoch as committed. Raises PolicyEpoch.DoesNotExist in a database that was never migrated."""
+    for (value,) in _CURRENT.rows():
+        return int(value)
+    raise PolicyEpoch.DoesNotExist

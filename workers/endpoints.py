@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any
 
 from django.db import connection
 
 from tenants.ids import ReplicaId, RevisionId
+from tenants.queries import Compiled
 from workers import engine_keys
 from workers.models import Replica
 
 CHANNEL = "hearth_fleet"
+#: Replicas that may answer, those of lost nodes too; the gateways ask for them several times a second.
+_ANSWERING = Compiled(
+    lambda: (
+        Replica.objects.filter(
+            state__in=(Replica.State.READY, Replica.State.LOST),
+            desired_state=Replica.Desired.RUNNING,
+            deployment__archived_at=None,
+            port__isnull=False,
+        )
+        .order_by("id")
+        .values_list(
+            "state", "id", "deployment__name", "revision__model__name", "revision_id", "host", "port", "generation"
+        )
+    )
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,18 +49,9 @@ def ready() -> tuple[Endpoint, ...]:
     A deployment that has none offers those of a lost node instead: the agent may be silent while its engines are
     well, and an engine that is gone refuses the connection at once.
     """
-    rows = (
-        Replica.objects.filter(
-            state__in=(Replica.State.READY, Replica.State.LOST),
-            desired_state=Replica.Desired.RUNNING,
-            deployment__archived_at=None,
-            port__isnull=False,
-        )
-        .select_related("deployment", "revision__model")
-        .order_by("id")
-    )
-    served = {row.deployment_id for row in rows if row.state == Replica.State.READY}
-    return tuple(_endpoint(row) for row in rows if row.state == Replica.State.READY or row.deployment_id not in served)
+    rows = [(row[0] == Replica.State.READY, _endpoint(row)) for row in _ANSWERING.rows()]
+    served = {endpoint.deployment for is_ready, endpoint in rows if is_ready}
+    return tuple(endpoint for is_ready, endpoint in rows if is_ready or endpoint.deployment not in served)
 
 
 def announce() -> None:
@@ -53,15 +60,15 @@ def announce() -> None:
         cursor.execute("SELECT pg_notify(%s, '')", [CHANNEL])
 
 
-def _endpoint(row: Replica) -> Endpoint:
-    replica_id = cast(ReplicaId, row.id)
-    revision = row.revision
+def _endpoint(row: tuple[Any, ...]) -> Endpoint:
+    """Return the endpoint of a row of ``_ANSWERING``."""
+    _, replica_id, deployment, model_name, revision_id, host, port, generation = row
     return Endpoint(
         replica_id=replica_id,
-        deployment=row.deployment.name,
-        model_name=revision.model.name,
-        revision_id=cast(RevisionId, revision.id),
-        base_url=f"http://{row.host}:{row.port}",
+        deployment=deployment,
+        model_name=model_name,
+        revision_id=revision_id,
+        base_url=f"http://{host}:{port}",
         api_key=engine_keys.derive(replica_id),
-        generation=row.generation,
+        generation=generation,
     )
