@@ -28,6 +28,7 @@ def main(watch: Callable[[Drain], None] = lambda drain: None) -> None:
     from django.conf import settings
 
     from billing.counters import Counters
+    from billing.deference import Deference
     from billing.drainer import Drain  # its models need the settings
     from billing.keeper import TIMEOUT_SECONDS, Keeper
 
@@ -37,7 +38,13 @@ def main(watch: Callable[[Drain], None] = lambda drain: None) -> None:
     logging.getLogger(__name__).info("draining %s", settings.WAL_DIR)
     watch(drain)
     counters = Counters(settings.REDIS_LIMITS_URL, timeout_seconds=TIMEOUT_SECONDS)
-    drain.run(Keeper(counters, drain.open_starts).pass_by)
+    keeper, deference = Keeper(counters, drain.open_starts), Deference()
+
+    def between(*, caught_up: bool) -> None:
+        deference.stand_back(caught_up)
+        keeper.pass_by(caught_up=caught_up)
+
+    drain.run(between)
 
 
 if __name__ == "__main__":
