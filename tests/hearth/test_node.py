@@ -77,13 +77,17 @@ class Machine:
         """End every process there at once, engines too, as the loss of a machine does."""
         for engine in self.engines():
             kill_session(engine, timeout_seconds=5)
-        for process, data in find_by_environment("HEARTH_DATA_DIR").items():
-            if data == str(self.folder) and process.pid != os.getpid():
+        for _ in range(5):  # the node starts anew what ends before it does
+            for process in self._processes():
                 kill_session(process, timeout_seconds=5)
         for engine in self.engines():  # what an agent started while it died
             kill_session(engine, timeout_seconds=5)
         for node in self.nodes:
             node.wait()
+
+    def _processes(self) -> list[ProcessIdentity]:
+        found = find_by_environment("HEARTH_DATA_DIR")
+        return [each for each, data in found.items() if data == str(self.folder) and each.pid != os.getpid()]
 
 
 @pytest.fixture(scope="module")
