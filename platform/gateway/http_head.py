@@ -25,7 +25,12 @@ def fault(version: str, target: bytes, headers: Headers, framing_bytes: int) -> 
     long = framing_bytes > MAX_FRAMING_BYTES
     if long and sum(len(name) + len(value) for name, value in headers) > MAX_FRAMING_BYTES:
         return too_large(target)
-    return too_large(target) if len(headers) > MAX_HEADERS else None
+    if len(headers) > MAX_HEADERS:
+        return too_large(target)
+    hosts = [name for name, _ in headers].count(b"host")
+    if hosts > 1 or (hosts == 0 and version == "1.1"):  # RFC 9112, 3.2
+        return BadRequest(f"The request names {hosts} hosts; one 'Host' header is needed.", "bad_http")
+    return None
 
 
 def too_large(target: bytes) -> GatewayError:
