@@ -39,13 +39,18 @@ def cache_salt(caller: Caller, model_name: str) -> str:
     Tenants that consented to share (one ``trust_group``) get one salt; the key's own scope still narrows it.
     vLLM takes a salt of at most 128 characters without ``@ / \\`` (``validate_cache_salt``).
     """
+    return caller.derived(_salt, model_name)
+
+
+def _salt(caller: Caller, model_name: str) -> str:
     kind, identity = scope_of(caller)
     owner = caller.tenant_id.bytes
     if kind == "tenant" and caller.trust_group:
         kind, owner, identity = "group", caller.trust_group.encode(), UUID(int=0)
     secret = settings.SECRETS.cache_salt
-    return _salt(
+    mixed = _mac(
         secret.value,
+        SALT_FORMAT,
         str(secret.current).encode(),
         model_name.encode(),
         owner,
@@ -53,6 +58,7 @@ def cache_salt(caller: Caller, model_name: str) -> str:
         identity.bytes,
         str(caller.policy.salt_epoch).encode(),
     )
+    return base64.urlsafe_b64encode(mixed).rstrip(b"=").decode()
 
 
 def prediction_mac(caller: Caller, question: tuple[str, ...], digest: bytes) -> bytes:
@@ -60,10 +66,7 @@ def prediction_mac(caller: Caller, question: tuple[str, ...], digest: bytes) -> 
 
     ``question`` is what is the same for many requests (format, endpoint, model), ``digest`` is each request's own.
     """
-    kind, identity = scope_of(caller)
-    secret = settings.SECRETS.cache_mac
-    epoch = str(caller.policy.salt_epoch)
-    return _mixed(_begun(secret.value, "prediction", caller.tenant_id, kind, identity, epoch, *question), (digest,))
+    return _mixed(caller.derived(_begun, "prediction", str(caller.policy.salt_epoch), *question), (digest,))
 
 
 def value_mac(name: bytes, value: bytes) -> bytes:
@@ -96,14 +99,12 @@ def link_mac(key: bytes, *parts: bytes) -> bytes:
 
 def prefix_root(caller: Caller, model_name: str) -> bytes:
     """Return the 32-byte root of this caller's prefix chains: equal prompts of two scopes share no link."""
-    return _root(cache_salt(caller, model_name))
+    return caller.derived(_root, model_name)
 
 
 def session_key(caller: Caller, model_name: str, session: str) -> bytes:
     """Return the 32-byte name of a session; the client's own text is kept nowhere."""
-    kind, identity = scope_of(caller)
-    secret = settings.SECRETS.cache_mac
-    return _mixed(_begun(secret.value, "session", caller.tenant_id, kind, identity, model_name), (session.encode(),))
+    return _mixed(caller.derived(_begun, "session", model_name), (session.encode(),))
 
 
 @lru_cache(maxsize=4096)
@@ -128,15 +129,8 @@ def _beginning(tenant_id: UUID) -> str:
     return f"hearth:{{{tenant_id}}}:"
 
 
-@lru_cache(maxsize=4096)
-def _salt(secret: bytes, *parts: bytes) -> str:
-    """Each request of a caller needs it twice, and it is the same each time."""
-    return base64.urlsafe_b64encode(_mac(secret, SALT_FORMAT, *parts)).rstrip(b"=").decode()
-
-
-@lru_cache(maxsize=4096)
-def _root(salt: str) -> bytes:
-    return hashlib.sha256(salt.encode()).digest()
+def _root(caller: Caller, model_name: str) -> bytes:
+    return hashlib.sha256(cache_salt(caller, model_name).encode()).digest()
 
 
 def _mac(secret: bytes, *parts: bytes) -> bytes:
@@ -155,11 +149,12 @@ def _quickly_keyed(secret: bytes) -> hashlib.blake2b:
     return hashlib.blake2b(key=hashlib.sha256(secret).digest(), digest_size=32)
 
 
-@lru_cache(maxsize=4096)
-def _begun(secret: bytes, room: str, tenant_id: UUID, kind: str, identity: UUID, *rest: str) -> hashlib.blake2b:
+def _begun(caller: Caller, room: str, *rest: str) -> hashlib.blake2b:
     """Return a MAC with what each name of a caller begins with mixed in."""
-    begun = _quickly_keyed(secret).copy()
-    _mix(begun, (room.encode(), tenant_id.bytes, kind.encode(), identity.bytes, *(each.encode() for each in rest)))
+    kind, identity = scope_of(caller)
+    begun = _quickly_keyed(settings.SECRETS.cache_mac.value).copy()
+    parts = (room.encode(), caller.tenant_id.bytes, kind.encode(), identity.bytes)
+    _mix(begun, (*parts, *(each.encode() for each in rest)))
     return begun
 
 

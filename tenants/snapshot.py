@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import cast
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from django.utils import timezone
@@ -33,6 +33,8 @@ from tenants.scopes import (
     Purges,
     Scope,
 )
+
+T = TypeVar("T")
 
 #: Whom a limit or budget is for: (tenant, project, key), of which the latter two are None for the tenant's own.
 Subject = tuple[UUID, UUID | None, UUID | None]
@@ -58,6 +60,16 @@ class Caller:
     cache: CacheTerms = field(default_factory=CacheTerms)
     #: Where it may be used from; empty allows every address.
     networks: tuple[Network, ...] = ()
+    #: What is the same for each of its requests, once it was derived; gone with the snapshot.
+    _derived: dict[tuple[Any, ...], Any] = field(init=False, default_factory=dict, compare=False, repr=False)
+
+    def derived(self, make: Callable[..., T], *names: str) -> T:
+        """Return ``make(self, *names)``, made once. ``names`` are no client's, of whom each could take more room."""
+        name = (make, *names)
+        found: T | None = self._derived.get(name)
+        if found is None:
+            found = self._derived[name] = make(self, *names)
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ import msgspec
 
 from gateway import limits, refusals
 from gateway.errors import GatewayError
-from gateway.limits import Plan, Plans
+from gateway.limits import Plan
 from gateway.local import LocalLimits, Rank, Refusal
 from gateway.messages import Headers
 from gateway.portions import Portions
@@ -124,7 +124,6 @@ class Admission:
         self._cache = cache
         self.patience_seconds = turns.timeout_seconds
         self._rank = rank
-        self._plans = Plans()
         self._local = LocalLimits()
         self._renewal = Renewal(turns, lease_seconds)
         self._portions = Portions(turns, portioned)
@@ -136,7 +135,7 @@ class Admission:
         Raises RateLimited, BadRequest for what no waiting helps, BudgetExceeded, Unavailable for a budget that cannot
         be asked.
         """
-        plan = self._plans.of(demand.caller, demand.model_name)
+        plan = demand.caller.derived(Plan.of, demand.model_name)
         if plan.closed is not None and demand.limited:
             raise refusals.limited(*plan.closed, refusals.CLOSED_MS)
         ticket = Ticket(self, demand, plan)

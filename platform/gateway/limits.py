@@ -23,8 +23,6 @@ Kind = Literal["requests", "tokens", "concurrency"]
 KINDS: tuple[Kind, ...] = ("requests", "tokens", "concurrency")
 #: More tokens a minute than this count as this: it is where buckets stay exact.
 MOST_TOKENS = 10**11
-#: Callers come anew with each snapshot; of so many the plans are kept.
-KEPT_PLANS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,24 +103,6 @@ class Plan:
         return named
 
 
-class Plans:
-    """The plans of the callers that were seen lately."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[UUID, str], tuple[Caller, Plan]] = {}
-
-    def of(self, caller: Caller, model_name: str) -> Plan:
-        """Return the plan of a caller for a model."""
-        known = self._known.get((caller.key_id, model_name))
-        if known is not None and known[0] is caller:
-            return known[1]
-        if len(self._known) >= KEPT_PLANS:
-            self._known.clear()
-        plan = Plan.of(caller, model_name)
-        self._known[(caller.key_id, model_name)] = (caller, plan)
-        return plan
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauge:
     """One figure of a limit, as answers are told of it. ``at``: where a script says what is owed of it."""
@@ -149,7 +129,8 @@ class Gauge:
 
     def remaining(self, owed: int) -> int:
         """Return what is left of it, of which so many units are owed."""
-        return max(self.limit * UNITS - owed, 0) // UNITS
+        left = self.limit * UNITS - owed
+        return left // UNITS if left > 0 else 0
 
     def headers(self, remaining: int, reset_ms: int) -> Headers:
         """Return the usual headers; the reset is in seconds with one decimal, as OpenAI writes it.
