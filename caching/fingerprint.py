@@ -39,7 +39,9 @@ def canonical(body: Mapping[str, Any], ignored: Set[str] = IGNORED) -> bytes:
     others stay, unknown ones too, and null is not absent. Lists keep their order and strings their bytes. Raises
     TypeError for more than 254 levels.
     """
-    kept = {name: _number(value) for name, value in body.items() if name not in ignored}
+    kept = {
+        name: _number(value) if type(value) is float else value for name, value in body.items() if name not in ignored
+    }
     text = orjson.dumps(kept, option=orjson.OPT_SORT_KEYS)
     # orjson writes every float that _number rewrites with ".0": without one there is nothing to walk for
     if _is_flat(kept) or b".0" not in text or text.count(b",") > WALKED_VALUES:
@@ -73,4 +75,4 @@ def _plain(value: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
-    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
+    return int(value) if type(value) is float and value.is_integer() and abs(value) < 2**53 else value

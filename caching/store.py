@@ -14,6 +14,7 @@ recently used; an index that is gone begins anew, and what it knew expires.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from typing import cast
 from uuid import UUID
@@ -151,25 +152,21 @@ class Deposit(msgspec.Struct, frozen=True, kw_only=True):
     source_id: UUID
     model_name: str
 
-    @property
-    def redis_key(self) -> str:
-        """Where the entry lies."""
-        return entry_key(self.tenant_id, self.name)
-
     def arguments(self) -> tuple[str | bytes | int, ...]:
         """Return what STORE is called with, the number of its keys first."""
-        writes = keyspace.tenant_key(self.tenant_id, _ROOM, f"writes:{self.key_id.hex}")
+        index, prefix, key, writes = _places(self.tenant_id, self.key_id)
+        name = self.name.hex()
         return (
             5,
-            *_index(self.tenant_id),
-            self.redis_key,
+            *index,
+            prefix + name,
             writes,
-            self.name.hex(),
+            name,
             self.value,
             max(1, self.ttl_seconds) * 1000,
             self.quota_bytes,
-            entry_key(self.tenant_id, b""),
-            f"{self.key_id.hex} {self.source_id.hex} {self.model_name}",
+            prefix,
+            f"{key} {self.source_id.hex} {self.model_name}",
             "-" if self.writes_per_minute is None else self.writes_per_minute,
         )
 
@@ -231,6 +228,13 @@ def _is(about: bytes, *, model_name: str | None, key_id: UUID | None, request_id
         and (key_id is None or key == key_id.hex)
         and (request_id is None or source == request_id.hex)
     )
+
+
+@lru_cache(maxsize=4096)
+def _places(tenant_id: TenantId, key_id: UUID) -> tuple[tuple[str, str, str], str, str, str]:
+    """Return what is the same each time that a key stores: the index, what entries begin with, the key, its writes."""
+    writes = keyspace.tenant_key(tenant_id, _ROOM, f"writes:{key_id.hex}")
+    return _index(tenant_id), entry_key(tenant_id, b""), key_id.hex, writes
 
 
 def _index(tenant_id: TenantId) -> tuple[str, str, str]:

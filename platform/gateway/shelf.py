@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from uuid import UUID
 
 from caching import store
@@ -12,7 +13,7 @@ from caching.recent import Recent
 from caching.store import Deposit
 from gateway import telemetry
 from gateway.resp import RedisFailed, Script
-from gateway.turns import Answer, Turns
+from gateway.turns import Turns
 from tenants.ids import TenantId
 
 #: What of STORE's refusals is counted as which.
@@ -56,8 +57,7 @@ class Shelf:
 
     def store(self, deposit: Deposit, entry: Entry) -> None:
         """Keep an entry if Redis finds room for it; while Redis is away, in this process alone."""
-        told = self._turns.call(STORE, *deposit.arguments())
-        told.add_done_callback(lambda outcome: self._stored(deposit, entry, outcome))
+        self._turns.heed(STORE, *deposit.arguments(), heard=partial(self._stored, deposit, entry))
 
     def found(self, tenant_id: UUID, name: bytes, entry: Entry) -> None:
         """Have an entry at hand that Redis had and that passed its check."""
@@ -91,18 +91,15 @@ class Shelf:
         else:
             self.store(deposit, entry)
 
-    def _stored(self, deposit: Deposit, entry: Entry, told: Answer) -> None:
-        if told.cancelled():
-            return
-        failure = told.exception()
-        if failure is None:
-            outcome, evicted = told.result()
+    def _stored(self, deposit: Deposit, entry: Entry, told: Sequence[int] | RedisFailed) -> None:
+        if isinstance(told, RedisFailed):
+            outcome = store.STORED
+            telemetry.cache_stored("failed")
+        else:
+            outcome, evicted = told
             telemetry.cache_stored(_REFUSALS.get(outcome, "stored"))
             telemetry.cache_evicted("redis", evicted)
-        else:
-            outcome = None
-            telemetry.cache_stored("failed")
-        if outcome == store.STORED or isinstance(failure, RedisFailed):
+        if outcome == store.STORED:
             self._put(deposit.tenant_id, deposit.name, entry, deposit.ttl_seconds)
 
     def _put(self, tenant_id: UUID, name: bytes, entry: Entry, seconds: float) -> None:

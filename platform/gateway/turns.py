@@ -16,6 +16,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -44,10 +45,12 @@ Answer = asyncio.Future[Any]
 
 
 class _Asked(msgspec.Struct, eq=False):
-    """A command on its way. ``answer`` None: nobody waits. ``script``: what to teach Redis if it does not know it."""
+    """A command on its way. ``heard`` is told the reply or what went wrong; None: nobody waits. ``script``: what to
+    teach Redis if it does not know it.
+    """
 
     due: float
-    answer: Answer | None
+    heard: Callable[[Any], None] | None
     script: tuple[Script, tuple[Argument, ...]] | None
     failed: Callable[[], None] | None = None
 
@@ -83,6 +86,14 @@ class Turns:
     def call(self, script: Script, *arguments: Argument) -> Answer:
         """Do as :meth:`send` with a script; ``arguments`` begin with the number of keys."""
         return self._ask(pack(("EVALSHA", script.sha, *arguments)), (script, arguments))
+
+    def heed(self, script: Script, *arguments: Argument, heard: Callable[[Any], None]) -> None:
+        """Do as :meth:`call`, and call ``heard`` with the reply or a RedisFailed: cheaper than a future.
+
+        That may be before this returns; what it raises is logged.
+        """
+        if not self._put(pack(("EVALSHA", script.sha, *arguments)), heard, (script, arguments)):
+            _tell(heard, _not_asked())
 
     def tell(self, *command: Argument) -> None:
         """Put a command into this turn that nobody waits for. A failure is dropped."""
@@ -120,14 +131,14 @@ class Turns:
 
     def _ask(self, packed: bytes, script: tuple[Script, tuple[Argument, ...]] | None) -> Answer:
         answer: Answer = asyncio.get_running_loop().create_future()
-        if not self._put(packed, answer, script):
-            _give(answer, RedisNotAsked("Redis failed a moment ago and is left alone"))
+        if not self._put(packed, partial(_give, answer), script):
+            _give(answer, _not_asked())
         return answer
 
     def _put(
         self,
         packed: bytes,
-        answer: Answer | None,
+        heard: Callable[[Any], None] | None,
         script: tuple[Script, tuple[Argument, ...]] | None,
         failed: Callable[[], None] | None = None,
     ) -> bool:
@@ -139,7 +150,7 @@ class Turns:
         if not self._unsent:
             loop.call_soon(self._flush)
         self._unsent.append(packed)
-        self._waiting.append(_Asked(now + self.timeout_seconds, answer, script, failed))
+        self._waiting.append(_Asked(now + self.timeout_seconds, heard, script, failed))
         if self._timer is None:
             self._timer = loop.call_later(self.timeout_seconds / 2, self._look)
         return True
@@ -169,9 +180,10 @@ class Turns:
         self._failures = 0
         if isinstance(reply, RedisRefused) and asked.script is not None and str(reply).startswith("NOSCRIPT"):
             script, arguments = asked.script  # it was told to forget all; EVAL also teaches it the script
-            self._put(pack(("EVAL", script.text, *arguments)), asked.answer, None, asked.failed)
-        elif asked.answer is not None:
-            _give(asked.answer, reply)
+            if not self._put(pack(("EVAL", script.text, *arguments)), asked.heard, None, asked.failed):
+                _fail(asked, _not_asked())
+        elif asked.heard is not None:
+            _tell(asked.heard, reply)
         elif isinstance(reply, RedisRefused):
             log.warning("Redis refused what nobody waits for: %s", reply)
             if asked.failed is not None:
@@ -210,10 +222,7 @@ class Turns:
             self._alone_until = time.monotonic() + OPEN_SECONDS
             telemetry.REDIS_BREAKER_OPENS.inc()
         for asked in waiting:
-            if asked.answer is not None:
-                _give(asked.answer, error)
-            elif asked.failed is not None:
-                asked.failed()
+            _fail(asked, error)
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -223,6 +232,25 @@ class Turns:
             self._connecting = None
         if connection is not None:
             connection.drop()
+
+
+def _fail(asked: _Asked, error: Exception) -> None:
+    if asked.heard is not None:
+        _tell(asked.heard, error)
+    elif asked.failed is not None:
+        asked.failed()
+
+
+def _tell(heard: Callable[[Any], None], reply: Any) -> None:
+    """Tell one; what it makes of it is nobody else's concern, whose replies come over the same connection."""
+    try:
+        heard(reply)
+    except Exception:
+        log.exception("what Redis answered could not be taken in")
+
+
+def _not_asked() -> RedisNotAsked:
+    return RedisNotAsked("Redis failed a moment ago and is left alone")
 
 
 def _give(waiting: Answer, answer: Any) -> None:

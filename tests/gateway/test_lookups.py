@@ -112,7 +112,7 @@ async def test_a_process_that_ends_stores_what_it_was_packing(redis: Redis, door
     await shelf.close()
 
     async def stored() -> bool:
-        return bool(await redis.exists(kept.redis_key))
+        return bool(await redis.exists(store.entry_key(kept.tenant_id, kept.name)))
 
     await doors.until(stored)
 

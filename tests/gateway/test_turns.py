@@ -93,6 +93,29 @@ async def test_a_script_that_redis_was_told_to_forget_is_taught_again(talk: Turn
         assert await talk.send("SCRIPT", "EXISTS", ECHO.sha) == [1]
 
 
+async def test_who_heeds_a_script_hears_its_reply_in_turn_also_once_redis_was_told_to_forget_it(talk: Turns) -> None:
+    heard: list[object] = []
+    for _ in range(2):
+        talk.heed(ECHO, 1, "k", "v", heard=heard.append)
+        talk.heed(Script.of("return redis.call('INCR', KEYS[1], 'x')"), 1, "k", heard=heard.append)
+        await talk.send("PING")
+        await talk.send("SCRIPT", "FLUSH")
+    echoed, refused = heard[::2], heard[1::2]
+    assert echoed == [[b"k", b"v"]] * 2
+    assert [type(each) for each in refused] == [RedisRefused] * 2
+
+
+async def test_who_heeds_and_fails_at_it_fails_alone(talk: Turns, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_: object) -> None:
+        raise ValueError("no such thing")
+
+    talk.teach(ECHO)
+    talk.heed(ECHO, 1, "k", "v", heard=fail)
+    assert await talk.send("PING") == b"PONG"
+    assert "no such thing" in caplog.text
+    assert not talk.failing
+
+
 async def test_commands_of_one_turn_of_the_loop_travel_in_one_write() -> None:
     chunks: list[bytes] = []
     left = asyncio.Event()
@@ -122,12 +145,17 @@ async def test_a_paused_redis_fails_everybody_in_time_and_is_then_left_alone() -
         server.pause()
         for _ in range(FAILURES_TO_OPEN):
             assert not talk.left_alone
+            heeded: list[object] = []
+            talk.heed(ECHO, 1, "k", "v", heard=heeded.append)
             asked = [talk.send("GET", str(number)) for number in range(500)]
             answers = await asyncio.gather(*asked, return_exceptions=True)
-            assert {type(answer) for answer in answers} == {RedisAway}
+            assert {type(answer) for answer in (*answers, *heeded)} == {RedisAway}
+            assert len(heeded) == 1
         assert talk.left_alone
         with pytest.raises(RedisNotAsked):
             await talk.send("PING")
+        talk.heed(ECHO, 1, "k", "v", heard=heeded.append)
+        assert type(heeded[1]) is RedisNotAsked
         server.resume()
         assert await eventually(talk) == b"PONG"
         assert not talk.left_alone

@@ -10,7 +10,7 @@ from django.conf import settings
 from redis import Redis
 from rest_framework.test import APIClient
 
-from caching.store import OVERHEAD_BYTES, STORE, Deposit
+from caching.store import OVERHEAD_BYTES, STORE, Deposit, entry_key
 from tenants import keys, snapshot
 from tenants.ids import TenantId, new_id
 from tenants.models import ApiKey, AuditEntry, CachePurge, CacheSetting
@@ -120,7 +120,7 @@ def test_a_purge_of_a_key_deletes_what_it_and_those_before_it_wrote_and_no_more(
             stored(redis, key, number) for number, key in enumerate((world.acme.key, heir, other, world.globex.key))
         ]
         assert purge(as_acme, {"key": str(heir.id)}).status_code == 201
-        assert [redis.exists(each.redis_key) for each in kept] == [0, 0, 1, 1]
+        assert [redis.exists(entry_key(each.tenant_id, each.name)) for each in kept] == [0, 0, 1, 1]
         assert as_acme.get(CACHE).json()["stored"] == {"entries": 1, "bytes": len(b"entry") + OVERHEAD_BYTES}
 
 
