@@ -151,14 +151,18 @@ def _most_prompt_tokens(call: Call, model: ServedModel, body_bytes: int) -> int:
 def _has_media(value: Any) -> bool:
     """Say whether a message, or any part in it, may be other than text."""
     if isinstance(value, dict):
-        if value.get("type", "text") not in _TEXT_PARTS:
+        kind = value.get("type", "text")
+        if not isinstance(kind, str) or kind not in _TEXT_PARTS:
             return True
         inner: Iterable[Any] = (value.get("content"), value.get("output"), value.get("summary"))
     elif isinstance(value, list):
         inner = value
     else:
         return False
-    for each in inner:  # noqa: SIM110 - any() with a generator takes three times as long
-        if isinstance(each, dict | list) and _has_media(each):
+    for each in inner:  # any() with a generator takes three times as long
+        kind = type(each)
+        if kind is dict and len(each) == 2 and type(each.get("content")) is str and "role" in each:
+            continue  # most messages
+        if (kind is dict or kind is list) and _has_media(each):
             return True
     return False

@@ -38,6 +38,8 @@ MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
 HELLO = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
 PICTURED = {"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "?"}, IMAGE]}]}
+#: An engine refuses it, whatever it took it for.
+ODD = {"model": "m", "messages": [{"role": "user", "content": [{"type": ["text"], "text": "?"}]}]}
 
 
 def table(rates: Rates = DEMO_RATES) -> PriceTable:
@@ -77,6 +79,14 @@ def allowed(body: dict[str, Any], path: str = CHAT, *, rates: Rates = DEMO_RATES
         ({"model": "m", "input": "a", "stream": True}, RESPONSES, None, CONTEXT),
         ({**HELLO, "max_tokens": 1, "ignored": "x" * CONTEXT}, CHAT, CONTEXT, 1),
         ({**PICTURED, "max_tokens": 1}, CHAT, CONTEXT, 1),
+        ({**ODD, "max_tokens": 1}, CHAT, CONTEXT, 1),
+        (
+            {"model": "m", "input": [{"type": "input_image", "content": "a"}], "max_output_tokens": 1},
+            RESPONSES,
+            CONTEXT,
+            1,
+        ),
+        ({"model": "m", "input": [{"role": "user", "content": "a"}], "max_output_tokens": 1}, RESPONSES, None, 1),
         ({"model": "m", "prompt": ["a", "b"], "max_tokens": 5}, PROMPT, None, 10),
         ({"model": "m", "prompt": ["a" * CONTEXT, "b" * CONTEXT], "max_tokens": 5}, PROMPT, 2 * CONTEXT, 10),
         ({"model": "m", "input": ["a" * CONTEXT, "b" * CONTEXT]}, EMBED, None, 0),

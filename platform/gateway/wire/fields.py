@@ -58,14 +58,13 @@ def messages(name: str, value: Any) -> None:
     """Check a conversation: objects with a role, their content text, parts or nothing."""
     items(name, value, "messages", MAX_MESSAGES)
     for position, message in enumerate(value):
-        where = f"{name}[{position}]"
         if not isinstance(message, dict):
-            raise wrong(where, message, "an object with a role")
+            raise wrong(f"{name}[{position}]", message, "an object with a role")
         if not isinstance(message.get("role"), str):
-            raise wrong(f"{where}.role", message.get("role"), "a string")
+            raise wrong(f"{name}[{position}].role", message.get("role"), "a string")
         content = message.get("content")
-        if content is not None and not isinstance(content, str | list):
-            raise wrong(f"{where}.content", content, "a string, a list of parts, or null")
+        if content is not None and not isinstance(content, (str, list)):
+            raise wrong(f"{name}[{position}].content", content, "a string, a list of parts, or null")
 
 
 def items(name: str, value: Any, what: str, most: int) -> None:
