@@ -108,8 +108,9 @@ class WalWriter:
         frames = [self._frame(encode(record)) for record in records]
         data = b"".join(frames)
         with self._lock:
+            begins = isinstance(records[0], Start) and records[0].request_id not in self._open
             try:
-                if self.room is not None and self._begins(records[0]) and self.room.occupancy().is_full:
+                if begins and self.room is not None and self.room.occupancy().is_full:
                     self._refuse_start(self.room)
                 self._append(data)
             except WalError as error:
@@ -119,7 +120,7 @@ class WalWriter:
             self._refusal = None
             self._appended += len(records)
             # A request that begins and ends in one append, a prediction hit, is never open.
-            if not (len(records) == 2 and isinstance(records[1], End) and self._begins(records[0])):
+            if not (begins and len(records) == 2 and isinstance(records[1], End)):
                 for record, frame in zip(records, frames, strict=True):
                     self._remember(record, frame)
             self._uncounted_bytes += len(data)
@@ -162,9 +163,6 @@ class WalWriter:
             self._open_segment()
         self._write(data)
 
-    def _begins(self, record: Record) -> bool:
-        return isinstance(record, Start) and record.request_id not in self._open
-
     def _refuse_start(self, room: Room) -> None:
         """Raise WalOverCap; and leave the segment, which the drain can only then remove, if much is in it."""
         if self._failure is None and self._size - self._carried > self._segment_bytes // 4:
@@ -174,14 +172,14 @@ class WalWriter:
 
     def _remember(self, record: Record, frame: bytes) -> None:
         """Keep what a new segment must begin with."""
-        match record:
-            case Start():
-                _, progress = self._open.get(record.request_id, (b"", b""))
-                self._open[record.request_id] = (frame, progress)
-            case End():
-                self._open.pop(record.request_id, None)
-            case _ if record.request_id in self._open:
-                self._open[record.request_id] = (self._open[record.request_id][0], frame)
+        if isinstance(record, End):
+            self._open.pop(record.request_id, None)
+            return
+        known = self._open.get(record.request_id)
+        if isinstance(record, Start):
+            self._open[record.request_id] = (frame, b"" if known is None else known[1])
+        elif known is not None:
+            self._open[record.request_id] = (known[0], frame)
 
     def _give_lock_back(self) -> None:
         lock_path(self._directory, self._role, self.writer_id).unlink()

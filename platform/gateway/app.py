@@ -176,7 +176,7 @@ class GatewayApp:
     async def _read(self, scope: Scope, body: Body, interrupt: Interrupt, departure: Departure) -> Incoming:
         """Return the whole request. Raises ClientGone, BodyTooLarge, BodyTooSlow, Unauthorized, Unavailable."""
         headers = _headers(scope["headers"])
-        client = client_of(scope)
+        client = client_of(scope, headers)
         announced = headers.get("content-length", "")
         if announced.isdecimal() and int(announced) > self._max_body_bytes:
             raise self._too_large()
@@ -251,18 +251,18 @@ def _headers(lines: Collection[tuple[bytes, bytes]]) -> dict[str, str]:
     return headers
 
 
-def client_of(scope: Scope) -> str:
+def client_of(scope: Scope, headers: Mapping[str, str]) -> str:
     """Return the address that an HTTP connection's request comes from; empty when it is not known."""
-    peer = (scope.get("client") or ("",))[0]
-    if not settings.TRUSTED_PROXIES:
-        return str(peer)
-    # A proxy may add a header line of its own to those that are there already.
-    heard = b",".join(value for name, value in scope["headers"] if name.lower() == b"x-forwarded-for")
-    return networks.client_address(peer, heard.decode("latin-1"), settings.TRUSTED_PROXIES)
+    peer = str((scope.get("client") or ("",))[0])
+    heard = headers.get("x-forwarded-for")
+    if not heard or not settings.TRUSTED_PROXIES:
+        return peer
+    # Of several lines too: a proxy may add one of its own to those that are there already.
+    return networks.client_address(peer, heard, settings.TRUSTED_PROXIES)
 
 
 def _refused(error: GatewayError, path: str) -> Outgoing:
     """Return the error of a request whose body may not have been read: the connection cannot be used again."""
     wire = speaking(path)
-    headers = [*JSON, *wire.named(new_id()), *error.headers, (b"connection", b"close")]
+    headers = [*JSON, *wire.named(str(new_id())), *error.headers, (b"connection", b"close")]
     return Outgoing(status=error.status, headers=headers, body=wire.error_body(error))

@@ -85,7 +85,9 @@ class Course(Generic[B]):
         while self._name is not None:
             if self._flights.shared:
                 self._meter.wait()
-            flight = await self._flights.claim(self._caller, self._name)
+                flight = await self._flights.claim(self._caller, self._name)
+            else:
+                flight = self._flights.find(self._name)
             if flight is None or self._is_purged(flight) or (flight.landed and self._wants_new):
                 self._begin(self._name)
                 break

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from uuid import UUID
 
 import msgspec
@@ -185,13 +185,13 @@ class Dispatcher:
             finish()
             raise
 
-    async def _post(self, endpoint: Endpoint, errand: _Errand) -> Exchange:
+    def _post(self, endpoint: Endpoint, errand: _Errand) -> Awaitable[Exchange]:
         headers = {
             "content-type": "application/json",
             "authorization": f"Bearer {endpoint.api_key}",
-            "x-request-id": str(errand.trace.request_id),
+            "x-request-id": errand.trace.request_name,
         }
-        return await self._upstream.post(
+        return self._upstream.post(
             endpoint.base_url, errand.call.wire.engine_path, headers, errand.payload, stream=errand.call.stream
         )
 

@@ -100,7 +100,13 @@ class Exchange:
         Raises Broken, Garbled or Silent.
         """
         while not self._ready:
-            await self._news()
+            if self._failure is not None:
+                raise self._failure
+            self._waiting = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiting
+            finally:
+                self._waiting = None
 
     def take(self) -> bytes:
         """Return what has come of the body since it was taken last."""
@@ -214,15 +220,6 @@ class Exchange:
                 self.fail(Garbled(f"an answer of more than {MAX_WHOLE_BYTES} bytes"))
         elif self._connection is not None:
             self._connection.read_no_more()
-
-    async def _news(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-        self._waiting = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiting
-        finally:
-            self._waiting = None
 
     def _wake(self) -> None:
         waiting = self._waiting

@@ -84,9 +84,9 @@ class Inference:
             self._close_failed(error)
             raise
 
-    async def _obtain(self, answer: Answer, incoming: Incoming) -> Begun | Followed:
+    def _obtain(self, answer: Answer, incoming: Incoming) -> Awaitable[Begun | Followed]:
         """Return the first reply, or the answer of an identical request in flight. Raises GatewayError."""
-        return await self._course.obtain(lambda: self._reply(answer, incoming))
+        return self._course.obtain(lambda: self._reply(answer, incoming))
 
     async def _reply(self, answer: Answer, incoming: Incoming) -> Begun:
         """Return the first reply, of a replica that is still to come if need be. Raises GatewayError."""

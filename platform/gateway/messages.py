@@ -101,6 +101,8 @@ class Trace(msgspec.Struct, kw_only=True, eq=False):
     """What one request has gathered on its way, for its headers and its usage record."""
 
     request_id: UUID
+    #: The same as clients and engines are told it.
+    request_name: str
     client_request_id: str
     #: time.time_ns() at arrival, and time.perf_counter() for durations.
     started_at_ns: int

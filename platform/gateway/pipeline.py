@@ -213,13 +213,15 @@ def _deferral(caller: Caller, model: ServedModel, trace: Trace) -> Demand:
 
 def _trace(request_id: UUID, incoming: Incoming) -> Trace:
     wire = speaking(incoming.path)
+    name = str(request_id)
     return Trace(
         request_id=request_id,
+        request_name=name,
         client_request_id=incoming.headers.get("x-request-id", "")[:200],
         started_at_ns=time.time_ns(),
         started=time.perf_counter(),
         wire=wire,
-        headers=wire.named(request_id),
+        headers=wire.named(name),
     )
 
 

@@ -46,7 +46,12 @@ async def claim(url: str, tenant_id: str, key_id: str, path: str, text: str, bod
     idempotency = Idempotency(turns, hourly_bytes=1 << 20, claim_seconds=float(seconds))
     incoming = Incoming(method="POST", path=path, headers={HEADER: text}, body=body.encode())
     trace = Trace(
-        request_id=new_id(), client_request_id="", started_at_ns=time.time_ns(), started=0.0, wire=speaking(path)
+        request_id=new_id(),
+        request_name="r",
+        client_request_id="",
+        started_at_ns=time.time_ns(),
+        started=0.0,
+        wire=speaking(path),
     )
 
     async def never_done() -> Outgoing:

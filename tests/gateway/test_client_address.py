@@ -8,6 +8,7 @@ import orjson
 import pytest
 from django.conf import LazySettings
 
+from gateway import app
 from gateway.app import STRANGERS_BYTES
 from hearth import env
 from tenants import keys, networks
@@ -49,6 +50,16 @@ async def test_a_forwarded_address_counts_from_a_trusted_proxy_only(gateway: Gat
     ]
     for peer, heard, status in asked:
         assert (await gateway.ask(client=(peer, 1), headers={"x-forwarded-for": heard})).status == status
+
+
+def test_of_several_forwarded_lines_the_last_address_counts(settings: LazySettings) -> None:
+    lines = [(b"x-forwarded-for", b"198.51.100.1"), (b"host", b"x"), (b"x-forwarded-for", b"192.0.2.7")]
+    scope = {"client": ("10.1.1.1", 1), "headers": lines}
+    headers = {"host": "x", "x-forwarded-for": "198.51.100.1, 192.0.2.7"}
+    assert app._headers(lines) == headers
+    assert app.client_of(scope, headers) == "10.1.1.1"
+    settings.TRUSTED_PROXIES = networks.parse(["10.0.0.0/8"])
+    assert app.client_of(scope, headers) == "192.0.2.7"
 
 
 async def test_a_large_body_from_elsewhere_is_not_read(gateway: Gateway) -> None:

@@ -54,7 +54,12 @@ def stream_of(gateway: Gateway, again: Callable[[], Awaitable[str | Followed]], 
     call = schemas.parse(WIRE, orjson.dumps(STREAMED))
     model = parts.feed.view.catalogue.models[MODEL]
     trace = Trace(
-        request_id=new_id(), client_request_id="", started_at_ns=time.time_ns(), started=time.perf_counter(), wire=WIRE
+        request_id=new_id(),
+        request_name="r",
+        client_request_id="",
+        started_at_ns=time.time_ns(),
+        started=time.perf_counter(),
+        wire=WIRE,
     )
     meter = Meter(parts.wal, trace, who, call, model)
     course: Course[str] = Course(parts.single_flight, who, call, model, meter, trace)

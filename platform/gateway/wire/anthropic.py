@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
-from uuid import UUID
 
 import orjson
 
@@ -93,9 +92,9 @@ class _Anthropic(Wire):
             block.pop("cache_control", None)
         media.clean_messages(body["messages"])
 
-    def named(self, request_id: UUID) -> Headers:
+    def named(self, request_name: str) -> Headers:
         """Return the id under Anthropic's name too, which its SDK reads."""
-        return [*super().named(request_id), (b"request-id", str(request_id).encode())]
+        return [*super().named(request_name), (b"request-id", request_name.encode())]
 
     def error_body(self, error: GatewayError) -> bytes:
         """Return Anthropic's envelope."""

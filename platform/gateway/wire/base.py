@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal
-from uuid import UUID
 
 import orjson
 
@@ -166,9 +165,9 @@ class Wire:
         except (LookupError, TypeError, AttributeError, ValueError):  # an engine left out what a stream must say
             return None
 
-    def named(self, request_id: UUID) -> Headers:
+    def named(self, request_name: str) -> Headers:
         """Return the headers that name a request."""
-        return [(b"x-request-id", str(request_id).encode())]
+        return [(b"x-request-id", request_name.encode())]
 
     def error_body(self, error: GatewayError) -> bytes:
         """Return an error as an answer."""
