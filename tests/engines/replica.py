@@ -149,13 +149,7 @@ class Client:
         async with self.opened(path, {**body, "stream": True}) as response:
             assert response.status == 200, await response.text()
             assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"
-            text = (await response.read()).decode()
-        events = text.split("\n\n")
-        assert events[-1] == ""
-        assert all(event.startswith("data: ") for event in events[:-1])
-        payloads = [event.removeprefix("data: ") for event in events[:-1]]
-        assert payloads[-1] == "[DONE]"
-        return [json.loads(payload) for payload in payloads[:-1]]
+            return chunks(await response.read())
 
     async def metric(self, name: str) -> float:
         """Return the sum of a metric's samples."""
@@ -166,14 +160,23 @@ class Client:
 
     async def settles(self, name: str, value: float) -> None:
         """Wait until a metric has a value: engines count a step after they have answered."""
-        async with asyncio.timeout(15):
-            while True:
-                if await self.metric(name) == value:
-                    return
-                await asyncio.sleep(0.05)
+        deadline = time.monotonic() + 15
+        while (found := await self.metric(name)) != value:
+            assert time.monotonic() < deadline, f"{name} stays {found}, not {value}: {self.replica.log()}"
+            await asyncio.sleep(0.05)
 
     def _url(self, path: str) -> str:
         return f"{self.replica.spec.base_url}{path}"
+
+
+def chunks(stream: bytes) -> list[dict[str, Any]]:
+    """Return the chunks of a streamed answer, or of its rest; it must end with [DONE]."""
+    events = stream.decode().split("\n\n")
+    assert events[-1] == ""
+    assert all(event.startswith("data: ") for event in events[:-1])
+    payloads = [event.removeprefix("data: ") for event in events[:-1]]
+    assert payloads[-1] == "[DONE]"
+    return [json.loads(payload) for payload in payloads[:-1]]
 
 
 def _headers(key: str | None, headers: Mapping[str, str]) -> dict[str, str]:
