@@ -48,7 +48,11 @@ class Cores:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What a reader must know to compare figures. ``busy_share``: of all cores, by others, before the run."""
+    """What a reader must know to compare figures.
+
+    ``busy_share``: of all cores, by others, before the run. ``additions_ms``: shortest and longest time that a million
+    additions in Python took then; where a host is shared, its other guests show in nothing else.
+    """
 
     cpu_model: str
     cores: int
@@ -56,12 +60,15 @@ class Machine:
     kernel: str
     python: str
     busy_share: float
+    additions_ms: tuple[float, float]
 
     @property
     def described(self) -> str:
         """What a document says of it."""
+        shortest, longest = self.additions_ms
         return (
-            f"{self.cpu_model}, {self.cores} cores, {self.memory_gib:g} GiB, Linux {self.kernel}, Python {self.python}"
+            f"{self.cpu_model}, {self.cores} cores, {self.memory_gib:g} GiB, Linux {self.kernel}, "
+            f"Python {self.python}, a million additions in {shortest:.0f} to {longest:.0f} ms"
         )
 
 
@@ -103,7 +110,7 @@ def require_tools() -> None:
 
 
 def describe(cores: Cores) -> Machine:
-    """Return the machine as it is now; watches it for two seconds to see whether others use it."""
+    """Return the machine as it is now; watches it for about four seconds to see whether others use it."""
     return Machine(
         cpu_model=_cpu_model(),
         cores=cores.usable,
@@ -111,6 +118,7 @@ def describe(cores: Cores) -> Machine:
         kernel=platform.release(),
         python=platform.python_version(),
         busy_share=_busy_share(seconds=2.0),
+        additions_ms=_additions_ms(seconds=2.0),
     )
 
 
@@ -133,3 +141,15 @@ def _busy_share(*, seconds: float) -> float:
     psutil.cpu_percent()
     time.sleep(seconds)
     return round(psutil.cpu_percent() / 100, 3)
+
+
+def _additions_ms(*, seconds: float) -> tuple[float, float]:
+    taken: list[float] = []
+    until = time.perf_counter() + seconds
+    while not taken or time.perf_counter() < until:
+        begun = time.perf_counter()
+        total = 0
+        for each in range(1_000_000):
+            total += each
+        taken.append((time.perf_counter() - begun) * 1000)
+    return round(min(taken), 1), round(max(taken), 1)
