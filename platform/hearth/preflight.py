@@ -58,7 +58,7 @@ class _Port:
 
 @dataclass(frozen=True, slots=True)
 class PortHolder:
-    """The process that listens on a port, where it can be seen."""
+    """The process that has a port, where it can be seen."""
 
     pid: int
     command: str
@@ -163,16 +163,20 @@ def check_address() -> None:
 
 
 def port_holder(port: int) -> PortHolder | None:
-    """Return who listens on a TCP port; None when nobody does, or only root could see."""
+    """Return who has a TCP port, to listen or for a connection of its own; None when nobody, or only root could see."""
+    found: PortHolder | None = None
     for connection in psutil.net_connections(kind="tcp"):
         address = connection.laddr
-        if connection.status == psutil.CONN_LISTEN and address and address.port == port and connection.pid:
+        listens = connection.status == psutil.CONN_LISTEN
+        if address and address.port == port and connection.pid and (listens or found is None):
             try:
                 command = " ".join(psutil.Process(connection.pid).cmdline())
             except psutil.Error:
                 command = "?"
-            return PortHolder(connection.pid, command[:120])
-    return None
+            found = PortHolder(connection.pid, command[:120])
+            if listens:
+                break
+    return found
 
 
 def _try_to_listen(host: str, port: int) -> None:

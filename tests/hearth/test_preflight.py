@@ -15,20 +15,20 @@ import pytest
 from hearth import preflight
 from hearth.instance import Instance
 from tests.hearth.instances import unstarted
-from tests.ports import free_ports
+from tests.ports import INSTANCE_PORTS, free_ports
 
 
 @pytest.fixture
 def instance(tmp_path: Path) -> Instance:
-    return unstarted(tmp_path / "data", port=18731)
+    return unstarted(tmp_path / "data", port=free_ports(INSTANCE_PORTS))
 
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
-    """A server that, like a gateway's, lets others share its port."""
+    """A server that, like a gateway's, lets others share its port; the ports around it are free."""
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        server.bind(("127.0.0.1", 0))
+        server.bind(("127.0.0.1", free_ports(INSTANCE_PORTS) + 2))
         server.listen()
         yield server
 
@@ -58,6 +58,14 @@ def test_the_portals_port_is_looked_at_too(instance: Instance, listener: socket.
         preflight.check_ports(replace(instance, port=listener.getsockname()[1] - 1))
 
 
+def test_a_port_that_a_connection_has_names_its_holder(instance: Instance, listener: socket.socket) -> None:
+    with (
+        socket.create_connection(listener.getsockname(), source_address=("127.0.0.1", instance.port)),
+        pytest.raises(preflight.PreflightError, match=f"taken by process {os.getpid()} "),
+    ):
+        preflight.check_ports(instance)
+
+
 def test_connections_that_a_former_server_closed_do_not_hold_its_port(instance: Instance) -> None:
     """The side that closes first keeps the port in TIME_WAIT for a minute."""
     with socket.socket() as server:
@@ -80,7 +88,7 @@ def test_an_address_of_another_machine_is_named(instance: Instance) -> None:
 def test_a_port_of_the_vitals_is_named_with_its_role_and_setting(instance: Instance, listener: socket.socket) -> None:
     taken = listener.getsockname()[1]
     with pytest.raises(preflight.PreflightError, match=f"taken by process {os.getpid()} ") as caught:
-        preflight.check_ports(replace(instance, port=free_ports(2), metrics_port=taken - 2))
+        preflight.check_ports(replace(instance, port=taken + 5, metrics_port=taken - 2))
     assert f"Port {taken}, which the metrics listener of role drain needs" in caught.value.problem
     assert "HEARTH_METRICS_PORT=" in caught.value.remedy
 
