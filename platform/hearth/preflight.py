@@ -164,19 +164,19 @@ def check_address() -> None:
 
 def port_holder(port: int) -> PortHolder | None:
     """Return who has a TCP port, to listen or for a connection of its own; None when nobody, or only root could see."""
-    found: PortHolder | None = None
-    for connection in psutil.net_connections(kind="tcp"):
-        address = connection.laddr
-        listens = connection.status == psutil.CONN_LISTEN
-        if address and address.port == port and connection.pid and (listens or found is None):
-            try:
-                command = " ".join(psutil.Process(connection.pid).cmdline())
-            except psutil.Error:
-                command = "?"
-            found = PortHolder(connection.pid, command[:120])
-            if listens:
-                break
-    return found
+    holders = [
+        (each.status != psutil.CONN_LISTEN, each.pid)
+        for each in psutil.net_connections(kind="tcp")
+        if each.pid and each.laddr and each.laddr.port == port
+    ]
+    if not holders:
+        return None
+    _, pid = min(holders)
+    try:
+        command = " ".join(psutil.Process(pid).cmdline())
+    except psutil.Error:
+        command = "?"
+    return PortHolder(pid, command[:120])
 
 
 def _try_to_listen(host: str, port: int) -> None:

@@ -70,14 +70,15 @@ def test_connections_that_a_former_server_closed_do_not_hold_its_port(instance: 
     """The side that closes first keeps the port in TIME_WAIT for a minute."""
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        server.bind(("127.0.0.1", 0))
+        server.bind(("127.0.0.1", instance.port))
         server.listen()
-        port = server.getsockname()[1]
-        with socket.create_connection(("127.0.0.1", port)) as client:
+        with socket.create_connection(server.getsockname()) as client:
             served, _ = server.accept()
             served.close()
             client.recv(1)
-    preflight._try_to_listen("127.0.0.1", port)
+    with socket.socket() as plain, pytest.raises(OSError, match="in use"):
+        plain.bind(("127.0.0.1", instance.port))
+    preflight.check_ports(instance)
 
 
 def test_an_address_of_another_machine_is_named(instance: Instance) -> None:
