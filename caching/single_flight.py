@@ -27,8 +27,8 @@ STAY_SECONDS = 0.5
 class Piece(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Some events of a stream that belong together: whole ones, with their separators.
 
-    ``kind`` is theirs as ``gateway.wire.base.Kind`` says: a ``usage`` piece is only for clients that asked for it, and
-    the ``done`` piece is told once the flight has landed.
+    ``kind`` is theirs as ``gateway.protocols.endpoint.Kind`` says: a ``usage`` piece is only for clients that asked
+    for it, and the ``done`` piece is told once the flight has landed.
     """
 
     kind: str

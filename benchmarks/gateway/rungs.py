@@ -21,11 +21,11 @@ from django.conf import settings
 
 from billing.records import Record
 from billing.wal import WalWriter
-from gateway.dispatch import Dispatcher
-from gateway.flights import Flights
-from gateway.parts import Parts
-from gateway.pipeline import Pipeline
-from gateway.runtime import Runtime
+from gateway.control_plane.in_flight import Flights
+from gateway.pipeline.components import Parts
+from gateway.pipeline.handler import Pipeline
+from gateway.pipeline.runtime import Runtime
+from gateway.upstream.dispatcher import Dispatcher
 from hearth.asgi import GatewayRole
 from routing.errors import NoReplica
 from routing.router import Ask, Choice, Router

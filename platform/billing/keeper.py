@@ -4,13 +4,14 @@ At every moment, for each budget and period,
 
     counter = limit - stored charges - what the tenant's holds have of it, without those whose row is stored
 
-because each script of a gateway changes a counter and its hold in one step (``gateway.scripts``), and a hold, open or
-settled, stays until its row is stored. A round reads holds and counters of a tenant in one atomic step and compares.
-Whatever makes them differ - a counter that is missing because Redis lost it or the period or the budget is new, a limit
-that was changed, a row that was rated late, a hold whose gateway died, a row that no hold announced - is answered by
-the same act: counting anew. One script then sets the counter to limit less stored charges and takes off every hold as
-it is at that instant. It runs under the lock that keeps batches from being stored (``spending.exclude_batches``), so
-what is stored stands still; requests may come, grow and end before or after the script, and what they do adds up.
+because each script of a gateway changes a counter and its hold in one step (``gateway.admission.lua_scripts``), and a
+hold, open or settled, stays until its row is stored. A round reads holds and counters of a tenant in one atomic step
+and compares. Whatever makes them differ - a counter that is missing because Redis lost it or the period or the budget
+is new, a limit that was changed, a row that was rated late, a hold whose gateway died, a row that no hold announced -
+is answered by the same act: counting anew. One script then sets the counter to limit less stored charges and takes off
+every hold as it is at that instant. It runs under the lock that keeps batches from being stored
+(``spending.exclude_batches``), so what is stored stands still; requests may come, grow and end before or after the
+script, and what they do adds up.
 
 A round comes after the log was read to its end. The log then says which requests of this host began and have not
 ended: under a hard budget a START is written before it waits for anything, and again with each extension. Those that

@@ -7,11 +7,11 @@ from uuid import UUID
 
 from celery import shared_task
 
-from gateway.background import Background
-from gateway.deferred import TASK, enqueue
-from gateway.messages import Incoming, Outgoing
-from gateway.pipeline import Pipeline
-from gateway.wire.table import ENDPOINTS
+from gateway.loop_thread import Background
+from gateway.pipeline.async_requests import TASK, enqueue
+from gateway.pipeline.handler import Pipeline
+from gateway.protocols.endpoint_table import ENDPOINTS
+from gateway.request import Incoming, Outgoing
 from tenants.ids import new_id
 from workers import deferred
 

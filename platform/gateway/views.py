@@ -14,12 +14,12 @@ from django.http.response import HttpResponseBase
 from django.utils.decorators import async_only_middleware
 from django.views.decorators.csrf import csrf_exempt
 
-from gateway.background import Background
-from gateway.delivery import run_on
 from gateway.errors import BodyTooLarge
-from gateway.messages import JSON, Departure, Incoming, Outgoing
-from gateway.pipeline import Pipeline
-from gateway.wire.table import speaking
+from gateway.loop_thread import Background
+from gateway.pipeline.handler import Pipeline
+from gateway.protocols.endpoint_table import speaking
+from gateway.request import JSON, Departure, Incoming, Outgoing
+from gateway.streaming.sender import run_on
 from tenants import networks
 
 #: Under WSGI, and in tests, each request has a loop of its own: the journey must outlive it.
@@ -29,7 +29,7 @@ background = Background("view")
 Get = Callable[[HttpRequest], Awaitable[HttpResponseBase]]
 
 #: Where a request has its stream, for :func:`closing`.
-RELAY = "gateway.relay"
+RELAY = "gateway.streaming.engine_stream"
 
 
 @async_only_middleware

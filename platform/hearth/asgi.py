@@ -20,9 +20,9 @@ django.setup(set_prefix=False)
 from django.conf import settings
 
 import hearth.celery  # noqa: F401 - whoever sends a task needs the app configured first
-from gateway import runtime
-from gateway.app import GatewayApp
+from gateway.asgi import GatewayApp
 from gateway.errors import NotFound
+from gateway.pipeline import runtime
 from hearth import open_files
 from hearth.vitals import web
 

@@ -16,7 +16,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 import psutil
 
-from gateway.flight_listener import PORTS
+from gateway.coalescing.peer_listener import PORTS
 from hearth import engine_ports, env, secrets
 from hearth.instance import Instance
 from hearth.secrets import Secrets, SecretsError

@@ -16,7 +16,7 @@ from typing import Any
 
 import uvloop
 
-from gateway.http1 import Application, Front
+from gateway.server.server import Application, Front
 
 APPLICATION = "hearth.asgi:application"
 #: Connections that the kernel holds until they are taken.

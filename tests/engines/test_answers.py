@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.wire.counts import Counts
+from gateway.protocols.stream_token_counts import Counts
 from tests.engines.replica import Client
 
 CHAT = "/v1/chat/completions"

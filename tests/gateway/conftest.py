@@ -13,11 +13,11 @@ from django.db import connection, connections
 from redis.asyncio import Redis
 
 from tenants.models import PolicyEpoch
-from tests.gateway import world
-from tests.gateway.doors import Doors
-from tests.gateway.engines import ScriptedEngine, hello
-from tests.gateway.private_redis import PrivateRedis
-from tests.gateway.world import Gateway, World
+from tests.gateway.fixtures import tenants
+from tests.gateway.fixtures.callers import Doors
+from tests.gateway.fixtures.private_redis import PrivateRedis
+from tests.gateway.fixtures.scripted_app import ScriptedEngine, hello
+from tests.gateway.fixtures.tenants import Gateway, World
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def emptied(transactional_db: None) -> Iterator[None]:
 @pytest.fixture
 def two_tenants(committed: None) -> World:
     """Two tenants with a key each, and a public model with two replicas that are not there yet."""
-    return world.build()
+    return tenants.build()
 
 
 @pytest.fixture
@@ -77,10 +77,10 @@ async def gateway(
     settings.ENGINE_CONNECT_TIMEOUT_SECONDS = 1.0
     settings.ENGINE_TIMEOUT_SECONDS = engine_timeout_seconds
     settings.HOLD_SECONDS = 30.0
-    await asyncio.to_thread(world.place, two_tenants, [engine.port for engine in engines])
+    await asyncio.to_thread(tenants.place, two_tenants, [engine.port for engine in engines])
     async with Redis.from_url(os.environ["REDIS_URL"]) as redis:
         await redis.flushdb()
-    door = getattr(request, "param", world.raw_door)
+    door = getattr(request, "param", tenants.raw_door)
     async with door(two_tenants, engines, tmp_path / "wal") as running:
         yield running
 
@@ -95,8 +95,8 @@ async def paused_at_will(
         settings.REDIS_LIMITS_URL = settings.REDIS_CACHE_URL = server.url
         settings.REDIS_TIMEOUT_SECONDS = 0.5
         settings.ENGINE_TIMEOUT_SECONDS = 30.0
-        await asyncio.to_thread(world.place, two_tenants, [engine.port for engine in engines])
-        async with world.raw_door(two_tenants, engines, tmp_path / "wal") as running:
+        await asyncio.to_thread(tenants.place, two_tenants, [engine.port for engine in engines])
+        async with tenants.raw_door(two_tenants, engines, tmp_path / "wal") as running:
             yield running, server
 
 

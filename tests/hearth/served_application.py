@@ -11,7 +11,7 @@ from typing import Any
 
 import uvloop
 
-from gateway.http1 import Front
+from gateway.server.server import Front
 from hearth.http_server import listen, serve
 
 

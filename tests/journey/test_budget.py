@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 
-from gateway.costs import STEP_TOKENS
+from gateway.admission.cost_estimate import STEP_TOKENS
 from tests.journey.customers import Customer, customer
 from tests.journey.instance import Instance, wait_for
 

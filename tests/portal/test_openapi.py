@@ -11,7 +11,7 @@ from django.test import Client
 from drf_spectacular.drainage import GENERATOR_STATS, reset_generator_stats
 from drf_spectacular.validation import validate_schema
 
-from gateway.wire.table import ENDPOINTS
+from gateway.protocols.endpoint_table import ENDPOINTS
 
 
 @pytest.fixture

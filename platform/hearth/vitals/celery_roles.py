@@ -13,7 +13,7 @@ from celery import Celery, bootsteps, signals
 from celery.beat import PersistentScheduler
 
 import billing.telemetry
-import gateway.telemetry
+import gateway.metrics
 from hearth import env
 from hearth.instance import from_environment
 from hearth.vitals import listener
@@ -140,7 +140,7 @@ def _inference() -> Health:
         role="inference",
         loops=(_worker_loop(),),
         checks=lambda: (_broker("missing"),),
-        registry=registry(*gateway.telemetry.METRICS, *billing.telemetry.WRITER),
+        registry=registry(*gateway.metrics.METRICS, *billing.telemetry.WRITER),
     )
 
 

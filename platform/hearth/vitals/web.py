@@ -11,9 +11,9 @@ from prometheus_client.registry import Collector
 import billing.telemetry
 from billing.errors import WalError, WalOverCap
 from billing.wal import WalWriter
-from gateway import telemetry
-from gateway.app import GatewayApp
-from gateway.runtime import Runtime
+from gateway import metrics
+from gateway.asgi import GatewayApp
+from gateway.pipeline.runtime import Runtime
 from hearth.instance import from_environment
 from hearth.vitals import listener
 from hearth.vitals.health import Check, Health, Loop, Pulse, registry, usage_log
@@ -43,10 +43,10 @@ class Gateway:
 
     def start(self) -> asyncio.Task[None]:
         """Begin to beat and to listen, on the running loop; cancel the task to end the beat."""
-        now = telemetry.Now(
+        now = metrics.Now(
             in_flight=lambda: self._app.in_flight, feed_age=self._feed_age, redis_left_alone=self._redis_left_alone
         )
-        shown = (*telemetry.METRICS, *billing.telemetry.WRITER, now)
+        shown = (*metrics.METRICS, *billing.telemetry.WRITER, now)
         return _start("gateway", self.checks, shown, self._try_to_open)
 
     def checks(self) -> tuple[Check, ...]:

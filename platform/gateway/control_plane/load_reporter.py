@@ -1,0 +1,66 @@
+"""Tell the fleet what this process has in flight and what it holds, and wake it when a first request waits."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable
+from uuid import UUID
+
+import psycopg
+from django.db.utils import Error as DjangoError
+
+from gateway.control_plane.in_flight import Flights
+from gateway.control_plane.snapshot_feed import View
+from workers import loads, tasks
+from workers.loads import KEEP_ALIVE_SECONDS, Load
+
+log = logging.getLogger(__name__)
+
+REPORT_SECONDS = 1.0
+
+
+def process_name(role: str, node: str) -> str:
+    """Return a name for this process that no other has: in containers, pids and the names of nodes repeat."""
+    return f"{role}/{os.getpid()}-{secrets.token_hex(4)}@{node}"[:200]
+
+
+class Reporter:
+    """Writes reports in the feed's thread, each second that has news and every KEEP_ALIVE_SECONDS.
+
+    A report that fails is lost; the next one says everything again.
+    """
+
+    def __init__(self, process: str, flights: Flights, poke: Callable[[], None] = tasks.wake_control) -> None:
+        self._process = process
+        self._flights = flights
+        self._poke = poke
+        self._told: dict[UUID, Load] = {}
+        self._told_at = 0.0
+        self._busy: set[UUID] = set()
+
+    def look(self, view: View) -> None:
+        """Report if it is time, at once when the first request of a deployment is held."""
+        moved = self._flights.moved()
+        self._busy |= {each.id for each in view.deployments if each.name in moved}
+        counted = self._flights.loads()
+        current = {each.id: counted.get(each.name, Load()) for each in view.deployments}
+        waits = any(load.held_requests and not self._held(deployment) for deployment, load in current.items())
+        age = time.monotonic() - self._told_at
+        no_news = current == self._told and not self._busy
+        if not waits and (age < REPORT_SECONDS or (no_news and age < KEEP_ALIVE_SECONDS)):
+            return
+        self._told_at = time.monotonic()
+        try:
+            loads.report(self._process, current, self._busy)
+        except (DjangoError, psycopg.Error) as error:
+            log.warning("what is in flight could not be reported: %s", error)
+            return
+        self._told, self._busy = current, set()
+        if waits:
+            self._poke()
+
+    def _held(self, deployment: UUID) -> bool:
+        return self._told.get(deployment, Load()).held_requests > 0

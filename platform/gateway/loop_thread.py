@@ -1,0 +1,67 @@
+"""The journey on an event loop of its own, for callers that live on threads or on loops that come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from gateway.pipeline.handler import Pipeline
+from gateway.pipeline.runtime import Runtime, start
+
+T = TypeVar("T")
+
+
+class Background:
+    """One thread, one loop and one runtime for a whole process, started with the first request. Thread-safe."""
+
+    def __init__(self, role: str) -> None:
+        self._role = role
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._runtime: Runtime | None = None
+
+    def journey(self, work: Callable[[Pipeline], Awaitable[T]]) -> Future[T]:
+        """Begin ``work`` on the pipeline, once that knows callers and replicas. Cancelling the future stops it."""
+        return self.run(lambda: self._with_pipeline(work))
+
+    def run(self, work: Callable[[], Awaitable[T]]) -> Future[T]:
+        """Begin ``work`` on the loop."""
+
+        async def begin() -> T:
+            return await work()
+
+        return asyncio.run_coroutine_threadsafe(begin(), self._started())
+
+    def close(self) -> None:
+        """Close the runtime and end the thread; the next request starts both anew."""
+        with self._lock:
+            loop, runtime, self._loop, self._runtime = self._loop, self._runtime, None, None
+        if loop is None:
+            return
+        if runtime is not None:
+            asyncio.run_coroutine_threadsafe(runtime.close(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+
+    async def _with_pipeline(self, work: Callable[[Pipeline], Awaitable[T]]) -> T:
+        if self._runtime is None:
+            self._runtime = start(self._role)
+        runtime = self._runtime
+        await runtime.feed.ready()
+        return await work(runtime.pipeline)
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=_turn, args=[self._loop], name=f"journey-{self._role}", daemon=True).start()
+            return self._loop
+
+
+def _turn(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()

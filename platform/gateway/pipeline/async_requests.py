@@ -1,0 +1,102 @@
+"""Requests that prefer an asynchronous answer (RFC 7240): accept with 202, poll at ``/v1/requests/{id}``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+from uuid import UUID
+
+import orjson
+from celery import current_app
+from django.db import DatabaseError, InterfaceError, close_old_connections
+
+from gateway.errors import NotFound, Unavailable
+from gateway.protocols.endpoint import Wire
+from gateway.request import JSON, Headers, Incoming, Outgoing, Trace
+from tenants.snapshot import Caller
+from workers import deferred
+
+#: What of a request's headers still matters when it runs.
+KEPT_HEADERS = ("x-session-id", "cache-control", "x-request-id")
+POLL_PATH = "/v1/requests/"
+TASK = "gateway.tasks.run_deferred"
+
+#: Longer than the broker's own timeout (settings, 10 s), so that a request that was kept is not called refused.
+PATIENCE_SECONDS = 15.0
+
+T = TypeVar("T")
+
+
+async def accept(caller: Caller, wire: Wire, incoming: Incoming, trace: Trace) -> Outgoing:
+    """Keep the request, hand its id to Celery, and answer 202 with where to ask. Raises Unavailable."""
+    headers = {name: incoming.headers[name] for name in KEPT_HEADERS if name in incoming.headers}
+    submission = deferred.Submission(
+        tenant_id=caller.tenant_id,
+        project_id=caller.project_id,
+        key_id=caller.key_id,
+        endpoint=wire.path,
+        headers=headers,
+        body=incoming.body,
+    )
+    await _in_thread(lambda: deferred.submit(submission, enqueue=enqueue, identity=trace.request_id))
+    where = f"{POLL_PATH}{trace.request_id}"
+    return Outgoing(
+        status=202,
+        headers=[
+            *JSON,
+            *trace.headers,
+            (b"location", where.encode()),
+            (b"preference-applied", b"respond-async"),
+            (b"retry-after", b"1"),
+        ],
+        body=_ticket(str(trace.request_id), "queued"),
+    )
+
+
+async def poll(caller: Caller, text: str) -> Outgoing:
+    """Return the answer once it is there, 202 until then. Another project's id does not exist. Raises NotFound."""
+    try:
+        request_id = UUID(text)
+    except ValueError:
+        raise _unknown(text) from None
+    found = await _in_thread(lambda: deferred.find(caller.tenant_id, request_id))
+    if found is None or found.project_id != caller.project_id:
+        raise _unknown(text)
+    if found.status is None:
+        waiting = [*JSON, (b"x-request-id", str(request_id).encode()), (b"retry-after", b"1")]
+        return Outgoing(status=202, headers=waiting, body=_ticket(str(request_id), found.state))
+    headers: Headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in found.headers.items()]
+    return Outgoing(status=found.status, headers=headers, body=found.body or b"")
+
+
+def enqueue(request_id: UUID) -> None:
+    """Put the id of a kept request on the inference queue; a message nobody took in time is replaced."""
+    current_app.send_task(TASK, args=[str(request_id)], queue="inference", expires=deferred.QUEUE_LIMIT.total_seconds())
+
+
+def _ticket(request_id: str, state: str) -> bytes:
+    return orjson.dumps(
+        {"id": request_id, "object": "deferred_request", "status": state, "url": POLL_PATH + request_id}
+    )
+
+
+def _unknown(text: str) -> NotFound:
+    return NotFound(f"There is no request {text[:64]!r} of yours.", "request_not_found")
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    def run() -> T:
+        close_old_connections()
+        try:
+            return work()
+        finally:
+            close_old_connections()
+
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await asyncio.to_thread(run)
+    except (DatabaseError, InterfaceError, TimeoutError) as error:
+        raise Unavailable(
+            "Deferred requests are kept in the database, which does not answer.", "database_unavailable"
+        ) from error

@@ -1,0 +1,131 @@
+"""Build the parts of a gateway process and take them down again."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from django.conf import settings
+
+from billing.wal import WalWriter
+from gateway import metrics
+from gateway.admission.controller import Admission
+from gateway.admission.local_limiter import Rank
+from gateway.cache.parsed_requests import Repeats
+from gateway.cache.two_level_store import Shelf
+from gateway.coalescing.peer_listener import Place
+from gateway.coalescing.shared_flights import SharedFlights
+from gateway.control_plane.in_flight import Flights
+from gateway.control_plane.load_reporter import Reporter, process_name
+from gateway.control_plane.snapshot_feed import Feed, View
+from gateway.pipeline import async_requests
+from gateway.pipeline.components import Parts
+from gateway.pipeline.handler import Pipeline
+from gateway.pipeline.idempotency import Idempotency
+from gateway.pipeline.revocation import Visits
+from gateway.redis_client.client import Turns
+from gateway.upstream.client import Upstream
+from gateway.upstream.dispatcher import Dispatcher
+from gateway.upstream.wait_queue import Hold, Limits
+from routing.router import Router
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runtime:
+    """Everything a process opens: connections to engines and to Redis, one WAL writer, one feed."""
+
+    pipeline: Pipeline
+    parts: Parts
+    feed: Feed
+    upstream: Upstream
+    redis: tuple[Turns, ...]
+    wal: WalWriter
+
+    async def close(self) -> None:
+        """Close what was opened, the WAL last."""
+        await asyncio.to_thread(self.feed.stop)
+        await self.upstream.close()
+        self.parts.admission.close()
+        await self.parts.shelf.close()
+        await self.parts.single_flight.close()
+        for turns in self.redis:
+            await turns.close()
+        self.wal.close()
+
+
+def start(role: str) -> Runtime:
+    """Open everything on the running loop. ``role`` names the WAL file. Raises WalError when it cannot be written."""
+    loop = asyncio.get_running_loop()
+    # first: of all this, only it can fail
+    wal = WalWriter(settings.WAL_DIR, role, settings.WAL_SYNC, max_bytes=settings.WAL_MAX_BYTES)
+    router = Router()
+    flights = Flights()
+    visits = Visits()
+    name = process_name(role, settings.NODE_NAME)
+    reporter = Reporter(name, flights)
+
+    def changed(old: View | None, new: View) -> None:
+        loop.call_soon_threadsafe(_forget_restarted, router, old, new)
+        if old is not None and old.callers is not new.callers:
+            loop.call_soon_threadsafe(visits.look, new.callers)
+        loop.call_soon_threadsafe(hold.wake)
+
+    feed = Feed(on_change=changed, on_look=reporter.look)
+
+    def rank() -> Rank:
+        return Rank.of(name, feed.view.gateways)
+
+    hold = Hold(feed, flights, _hold_limits())
+    upstream = Upstream(
+        connect_seconds=settings.ENGINE_CONNECT_TIMEOUT_SECONDS, silence_seconds=settings.ENGINE_TIMEOUT_SECONDS
+    )
+    limits = _turns(settings.REDIS_LIMITS_URL)
+    same = settings.REDIS_CACHE_URL == settings.REDIS_LIMITS_URL
+    cache = limits if same else _turns(settings.REDIS_CACHE_URL)
+    single_flight = SharedFlights(cache, _place(), lambda: any(each != name for each in feed.view.gateways))
+    single_flight.start()
+    shelf = Shelf(cache, settings.CACHE_FIRST_LEVEL_BYTES)
+    metrics.CACHE_FIRST_LEVEL_BYTES.set_function(shelf.bytes_at_hand)
+    parts = Parts(
+        feed=feed,
+        hold=hold,
+        admission=Admission(limits, cache, rank=rank, portioned=settings.PORTIONED_TENANTS),
+        shelf=shelf,
+        repeats=Repeats(),
+        dispatcher=Dispatcher(upstream, router, flights),
+        wal=wal,
+        defer=async_requests.accept,
+        visits=visits,
+        idempotency=Idempotency(limits, hourly_bytes=settings.IDEMPOTENCY_HOURLY_BYTES),
+        single_flight=single_flight,
+        poll_deferred=async_requests.poll,
+    )
+    feed.start()
+    redis = (limits,) if same else (limits, cache)
+    return Runtime(pipeline=Pipeline(parts), parts=parts, feed=feed, upstream=upstream, redis=redis, wal=wal)
+
+
+def _hold_limits() -> Limits:
+    return Limits(
+        seconds=settings.HOLD_SECONDS,
+        heartbeat_seconds=settings.HOLD_HEARTBEAT_SECONDS,
+        requests_per_tenant=settings.HOLD_REQUESTS_PER_TENANT,
+        bytes_per_tenant=settings.HOLD_BYTES_PER_TENANT,
+    )
+
+
+def _place() -> Place:
+    return Place.of(settings.GATEWAY_SOCKETS_DIR, settings.NODE_ADDRESS, settings.LINK_PORT)
+
+
+def _turns(url: str) -> Turns:
+    return Turns(url, timeout_seconds=settings.REDIS_TIMEOUT_SECONDS)
+
+
+def _forget_restarted(router: Router, old: View | None, new: View) -> None:
+    """Drop what the router knows of replicas that are gone or have a new engine process, whose cache is empty."""
+    before = {e.replica_id: e.generation for group in (old.endpoints.values() if old else ()) for e in group}
+    after = {e.replica_id: e.generation for group in new.endpoints.values() for e in group}
+    for replica, generation in before.items():
+        if after.get(replica) != generation:
+            router.forget(replica)

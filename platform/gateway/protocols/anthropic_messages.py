@@ -1,0 +1,178 @@
+"""Anthropic's messages and their token count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import orjson
+
+from caching.replay import messages
+from gateway.errors import GatewayError, Headers
+from gateway.protocols import media, validators
+from gateway.protocols.endpoint import Kind, Reader, Wire
+from gateway.protocols.openai_chat import as_bytes, conversation, tools
+from gateway.protocols.usage import Usage, of_total
+from routing.chunks import Message
+
+_DELTA = b"event: content_block_delta\n"
+#: Seals a thought; no token.
+_SIGNATURE = b'"signature_delta"'
+_FAILURES = (b"event: error", b'data: {"type":"error"', b'data: {"error"')
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+def usage_of(reported: Mapping[str, Any]) -> Usage:
+    """Return the usage of a message; its ``input_tokens`` leaves out what was read from or written to the cache."""
+    cached = int(reported.get("cache_read_input_tokens") or 0)
+    written = int(reported.get("cache_creation_input_tokens") or 0)
+    prompt = int(reported.get("input_tokens") or 0) + cached + written
+    return of_total(prompt, cached, reported.get("output_tokens"))
+
+
+class MessageReader(Reader):
+    """Reads typed events up to ``message_stop``; the usage stands in ``message_delta``, just before it."""
+
+    __slots__ = ()
+
+    def read(self, event: bytes) -> Kind:
+        """Take note of one event; a ``message_delta`` that cannot be read is an error."""
+        if self.keep and event.startswith(b"event:"):
+            self._keep_event(event)
+        if event.startswith(_DELTA):
+            return "head" if _SIGNATURE in event else "content"
+        if event.startswith(_FAILURES):
+            self.failed = True
+            return "error"
+        if event.startswith(b"event: message_stop"):
+            self.done = True
+            self.ending = event + b"\n\n"
+            return "done"
+        if not event.startswith(b"event:"):
+            return "comment"
+        if event.startswith(b"event: message_delta\n"):
+            self._note_usage(event)
+        return "error" if self.failed else "head"
+
+    def whole(self) -> bytes:
+        """Return the message that the events tell. Raises NotReplayable."""
+        return orjson.dumps(messages.fold(self._events))
+
+    def error_event(self, error: GatewayError) -> bytes:
+        """Return Anthropic's ``error`` event."""
+        return _event(error)
+
+    def _note_usage(self, event: bytes) -> None:
+        try:
+            reported = orjson.loads(event.partition(b"data:")[2]).get("usage")
+            self.usage = usage_of(reported) if reported else self.usage
+        except (orjson.JSONDecodeError, AttributeError, TypeError, ValueError):
+            self.failed = True
+
+
+class _Anthropic(Wire):
+    """What both endpoints share: the shape of a conversation and of errors."""
+
+    required: ClassVar[tuple[str, ...]] = ("messages",)
+
+    def prepare(self, body: dict[str, Any]) -> None:
+        """Drop marks of what to cache, which engines decide themselves; let no message name media freely.
+
+        A client moves its marks from turn to turn, and what routing sees must begin as it did the turn before.
+        """
+        for block in _blocks(body):
+            block.pop("cache_control", None)
+        media.clean_messages(body["messages"])
+
+    def named(self, request_name: str) -> Headers:
+        """Return the id under Anthropic's name too, which its SDK reads."""
+        return [*super().named(request_name), (b"request-id", request_name.encode())]
+
+    def error_body(self, error: GatewayError) -> bytes:
+        """Return Anthropic's envelope."""
+        return _envelope(error)
+
+    def error_event(self, error: GatewayError) -> bytes:
+        """Return Anthropic's ``error`` event."""
+        return _event(error)
+
+
+class Messages(_Anthropic):
+    """``/v1/messages``."""
+
+    path = engine_path = "/v1/messages"
+    required = ("messages", "max_tokens")
+    checks = {
+        "model": validators.text,
+        "messages": validators.messages,
+        "max_tokens": validators.count,
+        "system": validators.string_or_array,
+        "metadata": validators.mapping,
+        "stream": validators.boolean,
+        "temperature": validators.number,
+        "top_p": validators.number,
+        "tools": validators.array,
+    }
+    limits = ("max_tokens",)
+    streams = True
+    keeps = "both"
+
+    def messages(self, body: Mapping[str, Any]) -> list[Message]:
+        """Return tools, system prompt and conversation."""
+        found = tools(body)
+        if body.get("system"):
+            found.append(Message(head=b"system", text=as_bytes(body["system"]), system=True))
+        return [*found, *conversation(body["messages"])]
+
+    def usage(self, document: Mapping[str, Any]) -> Usage | None:
+        """Return the usage of a whole message."""
+        return usage_of(document["usage"]) if document.get("usage") else None
+
+    def is_whole(self, document: dict[str, Any]) -> bool:
+        """Say whether the message came to an end of its own."""
+        return messages.is_whole(document)
+
+    def reader(self, *, keep: bool) -> Reader:
+        """Return a reader of typed events."""
+        return MessageReader(keep=keep)
+
+    def replay(self, document: dict[str, Any], *, include_usage: bool) -> Iterator[bytes]:
+        """Tell a kept message as typed events, which have its usage in any case."""
+        return messages.stream(document)
+
+
+class CountTokens(_Anthropic):
+    """``/v1/messages/count_tokens``: free, as Anthropic has it."""
+
+    path = engine_path = "/v1/messages/count_tokens"
+    checks = {name: Messages.checks[name] for name in ("model", "messages", "system", "tools")}
+    metered = False
+    salted = False
+
+
+def _blocks(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return whatever may carry a mark: blocks of messages, those inside tool results, the system prompt, tools."""
+    found: list[Any] = [*(body.get("tools") or ()), body]
+    for holder in ({"content": body.get("system")}, *body["messages"]):
+        if isinstance(holder.get("content"), list):
+            found.extend(holder["content"])
+    inner = [each["content"] for each in found if isinstance(each, dict) and isinstance(each.get("content"), list)]
+    found.extend(block for blocks in inner for block in blocks)
+    return [block for block in found if isinstance(block, dict)]
+
+
+def _envelope(error: GatewayError) -> bytes:
+    kind = _TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    return orjson.dumps({"type": "error", "error": {"type": kind, "message": error.message}})
+
+
+def _event(error: GatewayError) -> bytes:
+    return b"event: error\ndata: " + _envelope(error) + b"\n\n"

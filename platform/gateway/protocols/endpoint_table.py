@@ -1,0 +1,31 @@
+"""Every endpoint that an engine answers, by its path."""
+
+from __future__ import annotations
+
+from gateway.protocols.anthropic_messages import CountTokens, Messages
+from gateway.protocols.endpoint import Wire
+from gateway.protocols.openai_chat import Chat, Completions
+from gateway.protocols.openai_embeddings import Embeddings
+from gateway.protocols.openai_responses import Responses
+from gateway.protocols.tokenize import Detokenize, Tokenize
+
+ENDPOINTS: dict[str, Wire] = {
+    wire.path: wire
+    for wire in (
+        Chat(),
+        Completions(),
+        Responses(),
+        Embeddings(),
+        Messages(),
+        CountTokens(),
+        Tokenize(),
+        Detokenize(),
+    )
+}
+_OPENAI, _ANTHROPIC = "/v1/chat/completions", "/v1/messages"
+
+
+def speaking(path: str) -> Wire:
+    """Return the endpoint in whose words an error at ``path`` is told: Anthropic's below its path, else OpenAI's."""
+    anthropic = path == _ANTHROPIC or path.startswith(_ANTHROPIC + "/")
+    return ENDPOINTS[path] if path in ENDPOINTS else ENDPOINTS[_ANTHROPIC if anthropic else _OPENAI]

@@ -1,0 +1,206 @@
+"""OpenAI's chat completions and completions: one kind of answer, one kind of stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import orjson
+
+from caching.replay import chunks
+from gateway.errors import BadRequest
+from gateway.protocols import media, validators
+from gateway.protocols.endpoint import Kind, Reader, Wire
+from gateway.protocols.stream_token_counts import Counts
+from gateway.protocols.usage import Usage, of_total
+from routing.chunks import Message
+
+_DONE = b"data: [DONE]"
+_USAGE_MARK = b'"usage"'
+_EACH = "continuous_usage_stats"
+#: A chat stream opens with the role, which is no token.
+_ROLE_MARK = b'"delta":{"role":'
+SYSTEM_ROLES = frozenset({"system", "developer"})
+
+COMMON: dict[str, validators.Check] = {
+    "model": validators.text,
+    "stream": validators.boolean,
+    "stream_options": validators.mapping,
+    "max_tokens": validators.count,
+    "n": validators.count,
+    "temperature": validators.number,
+    "top_p": validators.number,
+    "user": validators.text,
+    "prompt_cache_key": validators.text,
+}
+
+
+def usage_of(reported: Mapping[str, Any]) -> Usage:
+    """Return OpenAI's usage object as disjoint classes; its ``prompt_tokens`` includes the cached ones."""
+    details = reported.get("prompt_tokens_details") or {}
+    return of_total(reported.get("prompt_tokens"), details.get("cached_tokens"), reported.get("completion_tokens"))
+
+
+class ChunkReader(Reader):
+    """Reads chunks up to ``[DONE]``. The usage chunk is the one without choices (OpenAI, ``include_usage``)."""
+
+    __slots__ = ()
+
+    def read(self, event: bytes) -> Kind:
+        """Take note of one event; one that cannot be read is an error."""
+        if event.startswith(_DONE):
+            self.done = True
+            self.ending = chunks.DONE
+            return "done"
+        if event.startswith((b"event: error", b'data: {"error"')):
+            self.failed = True
+            return "error"
+        if not event.startswith(b"data:"):
+            return "comment"
+        if self.keep:
+            self._keep_event(event)
+        if _USAGE_MARK in event and not self._note_usage(event):
+            return "error" if self.failed else "usage"
+        return "head" if _ROLE_MARK in event else "content"
+
+    def whole(self) -> bytes:
+        """Return the answer that the chunks tell. Raises NotReplayable."""
+        return orjson.dumps(chunks.fold(self._events))
+
+    def _note_usage(self, event: bytes) -> bool:
+        """Say whether the event has choices too; its usage is then that of one choice until now."""
+        try:
+            chunk = orjson.loads(event.removeprefix(b"data:"))
+            if chunk.get("choices"):
+                return True
+            if chunk.get("usage"):
+                self.usage = usage_of(chunk["usage"])
+            return False
+        except (orjson.JSONDecodeError, AttributeError, TypeError, ValueError):
+            self.failed = True
+            return False
+
+
+class _Chunked(Wire):
+    """What chat and completions share."""
+
+    streams = True
+    keeps = "both"
+
+    def prepare(self, body: dict[str, Any]) -> None:
+        """Let no stream ask for what only a whole answer tells, so that one name stands for both shapes.
+
+        vLLM refuses such a stream too, and ignores a 0.
+        """
+        if body.get("stream") and body.get("prompt_logprobs"):
+            raise BadRequest(
+                "'prompt_logprobs' are not told in a stream; leave 'stream' out.", "invalid_value", "prompt_logprobs"
+            )
+        if body.get("stream"):
+            body.pop("prompt_logprobs", None)
+
+    def tells_usage(self, body: Mapping[str, Any]) -> bool:
+        """Return ``stream_options.include_usage``."""
+        return bool((body.get("stream_options") or {}).get("include_usage"))
+
+    def engine_body(self, body: Mapping[str, Any], *, stream: bool, salt: str, counted: bool = False) -> bytes:
+        """Return the body for the engine; a stream's usage is always asked for, with each event if it is counted."""
+        asked: dict[str, Any] = {**body, "cache_salt": salt}
+        if stream:
+            options = {**(body.get("stream_options") or {}), "include_usage": True}
+            asked["stream_options"] = {**options, _EACH: counted or self._tells_counts(body)}
+        return orjson.dumps(asked)
+
+    def counts(self, body: Mapping[str, Any]) -> Counts:
+        """Return what reads ``continuous_usage_stats``."""
+        return Counts(shown=self._tells_counts(body))
+
+    def _tells_counts(self, body: Mapping[str, Any]) -> bool:
+        """Say whether the client asked for usage with each event, which vLLM tells only beside the last one."""
+        return self.tells_usage(body) and bool(body["stream_options"].get(_EACH))
+
+    def usage(self, document: Mapping[str, Any]) -> Usage | None:
+        """Return the usage of a whole answer."""
+        return usage_of(document["usage"]) if document.get("usage") else None
+
+    def is_whole(self, document: dict[str, Any]) -> bool:
+        """Say whether all choices came to an end of their own."""
+        return chunks.is_whole(document)
+
+    def reader(self, *, keep: bool) -> Reader:
+        """Return a reader of chunks."""
+        return ChunkReader(keep=keep)
+
+    def replay(self, document: dict[str, Any], *, include_usage: bool) -> Iterator[bytes]:
+        """Tell a kept answer as chunks."""
+        return chunks.stream(document, include_usage=include_usage)
+
+
+class Chat(_Chunked):
+    """``/v1/chat/completions``."""
+
+    path = engine_path = "/v1/chat/completions"
+    required = ("messages",)
+    checks = {**COMMON, "messages": validators.messages, "max_completion_tokens": validators.count}
+    limits = ("max_completion_tokens", "max_tokens")
+
+    def prepare(self, body: dict[str, Any]) -> None:
+        """Let no message name media that the engine may not fetch."""
+        super().prepare(body)
+        media.clean_messages(body["messages"])
+
+    def choices(self, body: Mapping[str, Any]) -> int:
+        """Return ``n``."""
+        return body.get("n") or 1
+
+    def messages(self, body: Mapping[str, Any]) -> list[Message]:
+        """Return the conversation; tools come first, as chat templates put them."""
+        return [*tools(body), *conversation(body["messages"])]
+
+
+class Completions(_Chunked):
+    """``/v1/completions``."""
+
+    path = engine_path = "/v1/completions"
+    required = ("prompt",)
+    checks = {**COMMON, "prompt": validators.prompt}
+    limits = ("max_tokens",)
+
+    def choices(self, body: Mapping[str, Any]) -> int:
+        """Return n of each prompt."""
+        return (body.get("n") or 1) * _prompts(body["prompt"])
+
+    def messages(self, body: Mapping[str, Any]) -> list[Message]:
+        """Return the prompt as one message."""
+        return [*tools(body), Message(head=b"prompt", text=as_bytes(body.get("prompt")))]
+
+
+def tools(body: Mapping[str, Any]) -> list[Message]:
+    """Return the tools as the system message that chat templates make of them."""
+    return [Message(head=b"tools", text=orjson.dumps(body["tools"]), system=True)] if body.get("tools") else []
+
+
+def conversation(found: list[dict[str, Any]]) -> list[Message]:
+    """Return messages with roles as routing sees them."""
+    return [
+        Message(
+            head=message["role"].encode(),
+            text=as_bytes(
+                {k: v for k, v in message.items() if k != "role"} if len(message) > 2 else message.get("content")
+            ),
+            system=message["role"] in SYSTEM_ROLES,
+        )
+        for message in found
+    ]
+
+
+def as_bytes(value: Any) -> bytes:
+    """Return text as it is, anything else as JSON."""
+    if isinstance(value, str):
+        return value.encode()
+    return orjson.dumps(value) if value is not None else b""
+
+
+def _prompts(prompt: str | list[Any]) -> int:
+    """Return how many prompts a completion has: a list of token ids is one."""
+    return len(prompt) if isinstance(prompt, list) and not isinstance(prompt[0], int) else 1

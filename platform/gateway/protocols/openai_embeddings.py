@@ -1,0 +1,52 @@
+"""OpenAI's embeddings: only a prompt, and always the same answer to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gateway.errors import BadRequest
+from gateway.protocols import media, validators
+from gateway.protocols.endpoint import Wire
+from gateway.protocols.openai_chat import as_bytes, conversation, usage_of
+from gateway.protocols.usage import Usage
+from routing.chunks import Message
+
+
+class Embeddings(Wire):
+    """``/v1/embeddings``: of texts, token ids, or a conversation in ``messages``."""
+
+    path = engine_path = "/v1/embeddings"
+    required = ()
+    checks = {
+        "model": validators.text,
+        "input": validators.embedded,
+        "messages": validators.messages,
+        "dimensions": validators.count,
+        "encoding_format": validators.encoding,
+        "user": validators.text,
+    }
+    keeps = "whole"
+    deterministic = True
+
+    def prepare(self, body: dict[str, Any]) -> None:
+        """Ask for one of the two, and let no message name media that the engine may not fetch."""
+        if body.get("input") is None and body.get("messages") is None:
+            raise BadRequest("'input' is missing, or 'messages' in its place.", "missing_field", "input")
+        for name in ("messages", "input"):
+            if isinstance(body.get(name), list):
+                media.clean_parts(body[name], name)
+
+    def messages(self, body: Mapping[str, Any]) -> list[Message]:
+        """Return the conversation, or all inputs as one message."""
+        if body.get("messages"):
+            return conversation(body["messages"])
+        return [Message(head=b"input", text=as_bytes(body["input"]))]
+
+    def usage(self, document: Mapping[str, Any]) -> Usage | None:
+        """Return the usage, which is all prompt."""
+        return usage_of(document["usage"]) if document.get("usage") else None
+
+    def is_whole(self, document: dict[str, Any]) -> bool:
+        """Say whether there are embeddings and their usage."""
+        return bool(document.get("data") and document.get("usage"))

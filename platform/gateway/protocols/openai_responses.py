@@ -1,0 +1,175 @@
+"""OpenAI's responses, without their state: what an engine remembers belongs to no tenant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import orjson
+
+from caching.errors import NotReplayable
+from caching.fingerprint import IGNORED
+from caching.replay import responses
+from gateway.errors import BadRequest, GatewayError
+from gateway.protocols import media, validators
+from gateway.protocols.endpoint import Kind, Reader, Wire
+from gateway.protocols.openai_chat import as_bytes, conversation, tools
+from gateway.protocols.usage import Usage, of_total
+from routing.chunks import Message
+
+#: Within this many bytes of its beginning an event says its type.
+_TYPE_BYTES = 80
+_DELTA = b".delta\n"
+_ENDINGS = (b"event: response.completed\n", b"event: response.incomplete\n")
+_FAILURES = (b"event: error", b"event: response.failed\n", b'data: {"error"')
+#: An engine keeps answers in one store for everybody who asks it (vLLM, ``VLLM_ENABLE_RESPONSES_API_STORE``).
+_STATEFUL = ("previous_response_id", "conversation")
+#: Fields that no answer depends on, and that each repeats: one with another's would be told to the wrong client.
+_REPEATED = frozenset({"metadata", "service_tier", "user"})
+
+
+def usage_of(reported: Mapping[str, Any]) -> Usage:
+    """Return the usage of a response; its ``input_tokens`` includes the cached ones."""
+    details = reported.get("input_tokens_details") or {}
+    return of_total(reported.get("input_tokens"), details.get("cached_tokens"), reported.get("output_tokens"))
+
+
+class ResponseReader(Reader):
+    """Reads typed events up to ``response.completed``, which carries the whole answer and its usage."""
+
+    __slots__ = ("_events_passed", "_response")
+
+    def __init__(self, *, keep: bool) -> None:
+        super().__init__(keep=keep)
+        self._events_passed = 0
+        #: The whole answer, once its last event came.
+        self._response: dict[str, Any] = {}
+
+    def read(self, event: bytes) -> Kind:
+        """Take note of one event; the last one that cannot be read is an error."""
+        if event.startswith(_FAILURES):
+            self.failed = True
+            return "error"
+        if event.startswith(_ENDINGS):
+            return self._end(event)
+        if not event.startswith(b"event:"):
+            return "comment"
+        self._events_passed += 1
+        return "content" if event.find(_DELTA, 0, _TYPE_BYTES) > 0 else "head"
+
+    def whole(self) -> bytes:
+        """Return the response that the last event carries. Raises NotReplayable."""
+        if not responses.is_whole(self._response):
+            raise NotReplayable("unfinished")
+        return orjson.dumps(self._response)
+
+    def error_event(self, error: GatewayError) -> bytes:
+        """Return the protocol's ``error`` event, numbered after those that were passed on."""
+        return _error_event(error, self._events_passed)
+
+    def _end(self, event: bytes) -> Kind:
+        try:
+            response = orjson.loads(event.partition(b"data:")[2])["response"]
+            self.usage = usage_of(response["usage"]) if response.get("usage") else None
+        except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError, ValueError):
+            self.failed = True
+            return "error"
+        self._response = response
+        self._kept_bytes = len(event)
+        self.done = True
+        self.ending = event + b"\n\n"
+        return "done"
+
+
+class Responses(Wire):
+    """``/v1/responses``."""
+
+    path = engine_path = "/v1/responses"
+    required = ("input",)
+    checks = {
+        "model": validators.text,
+        "input": validators.response_input,
+        "instructions": validators.string,
+        "stream": validators.boolean,
+        "store": validators.boolean,
+        "background": validators.boolean,
+        "max_output_tokens": validators.count,
+        "temperature": validators.number,
+        "top_p": validators.number,
+        "user": validators.text,
+        "prompt_cache_key": validators.text,
+    }
+    limits = ("max_output_tokens",)
+    streams = True
+    keeps = "both"
+    ignored = IGNORED - _REPEATED
+
+    def prepare(self, body: dict[str, Any]) -> None:
+        """Refuse what needs an engine's memory, and let it keep nothing."""
+        for name in _STATEFUL:
+            if body.get(name) is not None:
+                raise _not_kept(name)
+        if body.get("background"):
+            raise BadRequest(
+                "'background' is not supported; send 'Prefer: respond-async' instead.",
+                "unsupported_value",
+                "background",
+            )
+        body["store"] = False
+        if isinstance(body["input"], list):
+            media.clean_parts(body["input"], "input")
+
+    def messages(self, body: Mapping[str, Any]) -> list[Message]:
+        """Return tools, instructions and input as a chat template puts them."""
+        found = tools(body)
+        if body.get("instructions"):
+            found.append(Message(head=b"system", text=as_bytes(body["instructions"]), system=True))
+        asked = body["input"]
+        if isinstance(asked, str):
+            return [*found, Message(head=b"user", text=asked.encode())]
+        return [*found, *conversation([_with_role(item) for item in asked])]
+
+    def usage(self, document: Mapping[str, Any]) -> Usage | None:
+        """Return the usage of a whole response."""
+        return usage_of(document["usage"]) if document.get("usage") else None
+
+    def is_whole(self, document: dict[str, Any]) -> bool:
+        """Say whether the response came to an end of its own, or of its limit."""
+        return responses.is_whole(document)
+
+    def reader(self, *, keep: bool) -> Reader:
+        """Return a reader of typed events."""
+        return ResponseReader(keep=keep)
+
+    def replay(self, document: dict[str, Any], *, include_usage: bool) -> Iterator[bytes]:
+        """Tell a kept response as typed events, which have its usage in any case."""
+        return responses.stream(document)
+
+    def error_event(self, error: GatewayError) -> bytes:
+        """Return the protocol's ``error`` event as the first."""
+        return _error_event(error, 0)
+
+
+def _with_role(item: dict[str, Any]) -> dict[str, Any]:
+    """Return an item as a message: calls and their outputs have a type in place of a role."""
+    role = item.get("role") or item.get("type")
+    return {**item, "role": role if isinstance(role, str) else "item"}
+
+
+def _not_kept(name: str) -> BadRequest:
+    return BadRequest(
+        f"'{name}' is not supported: responses are not stored. Send the whole conversation as 'input'.",
+        "unsupported_value",
+        name,
+    )
+
+
+def _error_event(error: GatewayError, number: int) -> bytes:
+    told = {
+        "type": "error",
+        "code": error.code,
+        "message": error.message,
+        "param": error.param,
+        "sequence_number": number,
+    }
+    return b"event: error\ndata: " + orjson.dumps(told) + b"\n\n"

@@ -1,0 +1,91 @@
+"""The head of a client's request: its bounds, what may be wrong with it, and what its target names."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote
+
+from httptools import HttpParserError, parse_url
+
+from gateway.errors import BadRequest, GatewayError, HeadTooLarge, TargetTooLong
+from gateway.server.request_response import CLOSE, Headers, Message, head
+
+#: Of the target of a request; of its head, or any other stretch without a body, bytes.
+MAX_TARGET_BYTES = 16 * 1024
+MAX_FRAMING_BYTES = 64 * 1024
+MAX_HEADERS = 100
+
+
+def fault(version: str, target: bytes, headers: Headers, framing_bytes: int) -> GatewayError | None:
+    """Return what is wrong with a head. ``framing_bytes``: with which it, and perhaps some of the body, came."""
+    if version not in {"1.0", "1.1"}:
+        return BadRequest(f"HTTP/{version} is not spoken here, but HTTP/1.1.", "bad_http")
+    if len(target) > MAX_TARGET_BYTES:
+        return too_large(target)
+    # only then can it be too long
+    long = framing_bytes > MAX_FRAMING_BYTES
+    if long and sum(len(name) + len(value) for name, value in headers) > MAX_FRAMING_BYTES:
+        return too_large(target)
+    if len(headers) > MAX_HEADERS:
+        return too_large(target)
+    hosts = [name for name, _ in headers].count(b"host")
+    if hosts > 1 or (hosts == 0 and version == "1.1"):  # RFC 9112, 3.2
+        return BadRequest(f"The request names {hosts} hosts; one 'Host' header is needed.", "bad_http")
+    return None
+
+
+def too_large(target: bytes) -> GatewayError:
+    """Return the error of a head that is larger than allowed."""
+    if len(target) > MAX_TARGET_BYTES:
+        return TargetTooLong(f"The target is longer than the {MAX_TARGET_BYTES} bytes allowed.", "target_too_long")
+    return HeadTooLarge(
+        f"The head is larger than the {MAX_FRAMING_BYTES} bytes allowed, or has more than {MAX_HEADERS} headers.",
+        "head_too_large",
+    )
+
+
+def scope(version: str, method: bytes, target: bytes, headers: Headers, peer: tuple[str, int] | None) -> Message:
+    """Return a request as ASGI describes it."""
+    path, query = taken_apart(target)
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": version,
+        "method": method.decode("ascii"),
+        "scheme": "http",
+        "path": path,
+        "raw_path": target.partition(b"?")[0],
+        "query_string": query,
+        "root_path": "",
+        "headers": headers,
+        "client": peer,
+        "server": None,
+    }
+
+
+def refusal(error: GatewayError, date: bytes) -> bytes:
+    """Return the answer to what did not come to be a request. ``date``: the header line that tells the time."""
+    body = error.body()
+    length = (b"content-length", b"%d" % len(body))
+    headers = [(b"content-type", b"application/json"), length, CLOSE, *error.headers]
+    return head(error.status, date, headers) + b"\r\n\r\n" + body
+
+
+def taken_apart(target: bytes) -> tuple[str, bytes]:
+    """Return the path, decoded, and the query of a target. It may name a whole URL (RFC 9112, 3.2.2)."""
+    if target[:1] == b"/":
+        path, _, query = target.partition(b"?")
+    else:
+        try:
+            url = parse_url(target)
+        except HttpParserError:  # an asterisk, or an authority
+            path, query = target, b""
+        else:
+            path, query = url.path or b"/", url.query or b""
+    text = path.decode("latin-1")
+    return unquote(text) if "%" in text else text, query
+
+
+def framing(headers: Headers) -> bytes:
+    """Return a head that frames the same body and says nothing else."""
+    lines = [b"%b: %b\r\n" % each for each in headers if each[0] in {b"content-length", b"transfer-encoding"}]
+    return b"".join([b"POST * HTTP/1.1\r\n", *lines, b"\r\n"])

@@ -1,0 +1,214 @@
+"""Pass another request's answer on as a stream, and end it exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Generic, TypeVar
+
+from billing.records import State
+from caching.errors import FlightFailed, NotReplayable
+from caching.repetition import Repetition
+from caching.single_flight import MAX_FLIGHT_BYTES, Piece
+from gateway.coalescing.coalescer import Course, Followed
+from gateway.errors import EngineFailed, GatewayError, Unavailable, internal_error
+from gateway.metering.meter import Meter
+from gateway.protocols.request_body import Call
+from gateway.protocols.usage import NOTHING
+from gateway.request import Outgoing
+from gateway.streaming.pending_stream import within
+from gateway.streaming.sender import run_on
+
+log = logging.getLogger(__name__)
+
+#: The answer that was followed broke off, and the one that came instead is another one.
+NOT_REPEATED = EngineFailed(
+    "The engine stopped in the middle of its answer, and another one answers otherwise.", "engine_failed_mid_stream"
+)
+FELL_BEHIND = Unavailable("The stream was read too slowly: what came next is not kept any more.", "stream_fell_behind")
+
+B = TypeVar("B")
+#: Drains that run on: a task that nobody holds may be collected before it is done.
+_running_on: set[asyncio.Task[None]] = set()
+
+
+class FollowedStream(Generic[B]):
+    """The stream of one follower. Whoever sends it calls :meth:`leave` at the end."""
+
+    def __init__(
+        self,
+        followed: Followed,
+        course: Course[B],
+        call: Call,
+        meter: Meter,
+        *,
+        again: Callable[[], Awaitable[B | Followed]],
+        begin: Callable[[B], Outgoing],
+    ) -> None:
+        """``again``: what to do when the flight fails; ``begin`` makes a stream of what this request then leads."""
+        self._followed: Followed | None = followed
+        self._course = course
+        self._call = call
+        self._meter = meter
+        self._again = again
+        self._begin = begin
+        self._error_event = call.wire.reader(keep=False).error_event
+        self._told: list[bytes] = []
+        self._told_bytes = 0
+        self._ended: GatewayError | None = None
+        self._is_refused = False
+        self._work: asyncio.Task[B | Followed] | None = None
+        self._own: Outgoing | None = None
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Yield whole events. The END is written before the last byte; :meth:`leave` writes it for a cut stream."""
+        try:
+            async for piece in self._all():
+                yield piece
+            return
+        except GatewayError as error:
+            self._ended = self._ended or error
+        except NotReplayable:
+            self._ended = self._ended or NOT_REPEATED
+        except Exception:
+            log.exception("a stream that follows another one failed")
+            self._ended = internal_error()
+        self._end("refused" if self._is_refused else "engine_error")
+        yield self._error_event(self._ended)
+
+    def end_with(self, error: GatewayError) -> None:
+        """Let the stream tell this error as its last event."""
+        self._ended, self._is_refused = error, True
+        if self._own is not None:
+            self._own.end_with(error)
+        elif self._work is not None:
+            self._work.cancel()
+        elif self._followed is not None:
+            self._followed.flight.rouse()
+
+    def leave(self) -> None:
+        """End the stream for good; if nothing ended it before, its client left. A second call does nothing."""
+        self._leave_flight()
+        if self._work is not None:
+            self._let_go(self._work)
+        if self._own is not None:
+            own, self._own = self._own, None
+            if not self._runs_on(own):
+                own.on_close()
+        self._end("client_gone")
+
+    async def _all(self) -> AsyncIterator[bytes]:
+        repetition = Repetition([])
+        while self._followed is not None:
+            try:
+                async for piece in self._of_flight(self._followed, repetition):
+                    yield piece
+                return
+            except FlightFailed:
+                flight = self._followed.flight
+                if not flight.failed:
+                    raise FELL_BEHIND from None
+            self._leave_flight()
+            self._course.failed(flight)
+            if self._told_bytes > MAX_FLIGHT_BYTES:
+                raise NOT_REPEATED
+            repetition = Repetition(self._told)
+            found = await self._next()
+            if isinstance(found, Followed):
+                self._followed = found
+            else:
+                self._own = self._begin(found)
+                if self._ended is not None:  # its reply began at the very moment at which it was to end
+                    self._own.end_with(self._ended)
+        assert self._own is not None and self._own.stream is not None
+        async for events in self._own.stream:
+            new = events if repetition.complete else repetition.rest(events)
+            if new:
+                yield new
+
+    async def _next(self) -> B | Followed:
+        work = self._work = asyncio.ensure_future(self._again())
+        await within(work, None)
+        self._work = None
+        if self._ended is not None and work.cancelled():
+            raise self._ended
+        return work.result()
+
+    def _let_go(self, work: asyncio.Task[B | Followed]) -> None:
+        """Stop what was asked for again, or take what it brought at the very moment at which the client left."""
+        if not work.done():
+            work.cancel()
+        elif not work.cancelled() and not work.exception():
+            found = work.result()
+            if isinstance(found, Followed):
+                self._followed = found
+                self._leave_flight()
+            else:
+                self._own = self._begin(found)
+
+    async def _of_flight(self, followed: Followed, repetition: Repetition) -> AsyncIterator[bytes]:
+        """Yield what is new of a flight, its END written before its last byte. Raises FlightFailed."""
+        if self._ended is not None:
+            raise self._ended
+        if followed.entry is not None:
+            new = followed.told if repetition.complete else repetition.rest(followed.told)
+            self._meter.heard(followed.entry.completion_tokens)
+            self._meter.followed(followed.entry)
+            await self._meter.synced()
+            yield new
+            return
+        flight, number, ending = followed.flight, 0, b""
+        while True:
+            piece = flight.piece(number)
+            if self._ended is not None:
+                raise self._ended
+            if piece is not None:
+                number += 1
+                if piece.kind == "done":
+                    ending = piece.events
+                elif new := self._new(piece, repetition):
+                    yield new
+            elif flight.landed:
+                break
+            elif flight.failed:
+                raise FlightFailed(number)
+            else:
+                await flight.news()
+        self._meter.followed(flight.entry)
+        await self._meter.synced()
+        yield ending
+
+    def _new(self, piece: Piece, repetition: Repetition) -> bytes:
+        """Return what of a piece is passed on, and note it."""
+        if piece.kind == "usage":
+            return piece.events if self._call.include_usage else b""
+        new = piece.events if repetition.complete else repetition.rest(piece.events)
+        if new:
+            if piece.tokens:
+                self._meter.heard(piece.tokens)
+            self._told_bytes += len(new)
+            if self._told_bytes <= MAX_FLIGHT_BYTES:
+                self._told.append(new)
+            else:
+                self._told.clear()
+        return new
+
+    def _leave_flight(self) -> None:
+        followed, self._followed = self._followed, None
+        if followed is not None and followed.entry is None:
+            followed.flight.leave()
+
+    def _runs_on(self, own: Outgoing) -> bool:
+        """Let what this request leads run on for those who follow it, though its own client heard another answer."""
+        departure = self._course.departure
+        if self._ended is not NOT_REPEATED or not departure.is_needed:
+            return False
+        departure.leave()
+        task = asyncio.ensure_future(run_on(own, departure))
+        _running_on.add(task)
+        task.add_done_callback(_running_on.discard)
+        return True
+
+    def _end(self, state: State) -> None:
+        self._meter.give_up(state, 200, NOTHING, source="cache")

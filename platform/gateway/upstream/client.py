@@ -1,0 +1,175 @@
+"""Send requests to engines over connections that are kept: a client for one kind of request, the gateway's.
+
+See ``docs/decisions/0008-an-http-client-for-engines.md`` for why it exists and what it leaves out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from urllib.parse import urlsplit
+
+from gateway.upstream.connection import Broken, Connection, Exchange, Silent, Unreached
+
+#: An idle connection is closed after so long. vLLM does it after 5 s (VLLM_HTTP_TIMEOUT_KEEP_ALIVE), and a request
+#: that is sent at that moment is lost.
+KEEP_SECONDS = 4.0
+#: How long the end of a message may follow its last word.
+LINGER_SECONDS = 1.0
+#: One timer looks after all connections, this often at least.
+SWEEP_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where an engine is. ``path`` precedes that of every request."""
+
+    host: str
+    port: int
+    netloc: str
+    path: str
+
+
+class Upstream:
+    """All connections of a process to its engines. Lives on one event loop.
+
+    Redirects, cookies, compression and proxies of the environment are nothing that engines have; they are not followed.
+    """
+
+    def __init__(self, *, connect_seconds: float, silence_seconds: float) -> None:
+        """``silence_seconds``: the longest pause of an engine between two bytes of an answer, its first included."""
+        self._connect_seconds = connect_seconds
+        self._silence_seconds = silence_seconds
+        self._sweep_seconds = min(SWEEP_SECONDS, silence_seconds / 4)
+        self._connections: set[Connection] = set()
+        #: By base URL, as ordered sets: the one used last is used next, so that those at the front may expire.
+        self._idle: dict[str, dict[Connection, None]] = {}
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._emptied: asyncio.Future[None] | None = None
+
+    async def post(
+        self, base_url: str, path: str, headers: Mapping[str, str], body: bytes, *, stream: bool
+    ) -> Exchange:
+        """Send a request and return its exchange once the answer is whole; a streamed 200 once its body has begun.
+
+        Where a connection that was kept ends before any byte of the answer, the engine had most likely closed it
+        already: the request is sent once more, over a new one. It may then have run twice, which changes nothing but
+        costs the engine's time. Raises UpstreamError; ValueError for a header that cannot be sent as one.
+        """
+        origin = _origin(base_url)
+        head = _head(origin, path, headers, len(body))
+        stale: Broken | None = None
+        kept = self._kept(base_url)
+        if kept is not None:
+            try:
+                return await _begin(kept, head, body, stream=stream)
+            except Broken as broken:
+                if broken.heard:
+                    raise
+                stale = broken
+        try:
+            fresh = await self._connect(base_url, origin)
+        except Unreached:
+            if stale is not None:  # the engine may have had the request, and died of it
+                raise stale from None
+            raise
+        return await _begin(fresh, head, body, stream=stream)
+
+    async def close(self) -> None:
+        """Close every connection and wait until they are closed. Nothing may be sent any more."""
+        for connection in tuple(self._connections):
+            connection.abort()
+        if self._connections:
+            self._emptied = asyncio.get_running_loop().create_future()
+            await self._emptied
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+
+    def _kept(self, base_url: str) -> Connection | None:
+        """Return a connection that is idle and fit to be used."""
+        idle = self._idle.get(base_url)
+        while idle:
+            connection, _ = idle.popitem()
+            if connection.usable and connection.silent_seconds < KEEP_SECONDS:
+                return connection
+            connection.abort()
+        return None
+
+    async def _connect(self, base_url: str, origin: Origin) -> Connection:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._connect_seconds):
+                _, connection = await loop.create_connection(
+                    lambda: Connection(base_url, freed=self._freed, lost=self._lost),
+                    origin.host,
+                    origin.port,
+                )
+        except TimeoutError:
+            raise Unreached(f"no connection within {self._connect_seconds:g} s") from None
+        except OSError as error:
+            raise Unreached(str(error)) from error
+        self._connections.add(connection)
+        if self._sweeper is None:
+            self._sweeper = loop.call_later(self._sweep_seconds, self._sweep)
+        return connection
+
+    def _freed(self, connection: Connection) -> None:
+        self._idle.setdefault(connection.name, {})[connection] = None
+
+    def _lost(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        idle = self._idle.get(connection.name)
+        if idle is not None:
+            idle.pop(connection, None)
+            if not idle:
+                del self._idle[connection.name]
+        if self._emptied is not None and not self._connections and not self._emptied.done():
+            self._emptied.set_result(None)
+
+    def _sweep(self) -> None:
+        """End what has been idle or silent for too long."""
+        for connection in tuple(self._connections):
+            silent_seconds = connection.silent_seconds
+            if connection.idle:
+                if silent_seconds >= KEEP_SECONDS:
+                    connection.abort()
+            elif connection.lingers:
+                if silent_seconds >= LINGER_SECONDS:
+                    connection.abort()
+            elif silent_seconds >= self._silence_seconds:
+                connection.fail(Silent(f"silent for {silent_seconds:.0f} s"))
+        loop = asyncio.get_running_loop()
+        self._sweeper = loop.call_later(self._sweep_seconds, self._sweep) if self._connections else None
+
+
+async def _begin(connection: Connection, head: bytes, body: bytes, *, stream: bool) -> Exchange:
+    exchange = connection.send(head, body, stream=stream)
+    try:
+        await exchange.begun()
+    except BaseException:
+        exchange.close()
+        raise
+    return exchange
+
+
+def _head(origin: Origin, path: str, headers: Mapping[str, str], length: int) -> bytes:
+    fields = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+    if fields.count("\n") != len(headers) or fields.count("\r") != len(headers):
+        raise ValueError("a header's value has a line break")
+    target = f"POST {origin.path}{path} HTTP/1.1\r\nhost: {origin.netloc}\r\n"
+    return f"{target}{fields}content-length: {length}\r\n\r\n".encode("latin-1")
+
+
+@lru_cache(maxsize=4096)
+def _origin(base_url: str) -> Origin:
+    """Return where ``http://host:port`` leads, or a path below it. Raises Unreached for anything else."""
+    parts = urlsplit(base_url)
+    try:
+        port = parts.port or 80
+    except ValueError:
+        port = 0
+    if parts.scheme != "http" or not parts.hostname or not port:
+        raise Unreached(f"{base_url!r} is no address of an engine")
+    return Origin(host=parts.hostname, port=port, netloc=parts.netloc, path=parts.path.rstrip("/"))

@@ -1,0 +1,162 @@
+"""Hold requests that find no replica while one comes, instead of refusing them.
+
+Held requests wait in memory, so they are bounded: in time, and per tenant in number and in bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from catalogue.registry import ServedModel
+from gateway import errors, metrics
+from gateway.control_plane.in_flight import Flights
+from gateway.control_plane.snapshot_feed import Feed
+from gateway.errors import NOT_NOW, EngineGone, NotReady
+from tenants.ids import TenantId
+from workers.promises import UNMEASURED_SECONDS, Deployed
+
+#: Held requests also try by themselves this often: an engine that only hiccuped changes nothing that is announced.
+RETRY_SECONDS = 1.0
+#: A request that broke so many engines may be the cause itself, and is not sent to another.
+MAX_BROKEN = 3
+
+Outcome = Literal["served", "refused", "expired", "client_gone"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long a request is held, how often its client is told, and how much of one tenant."""
+
+    seconds: float
+    heartbeat_seconds: float
+    requests_per_tenant: int
+    bytes_per_tenant: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guest:
+    """A request to hold. ``tokens``: prompt and answer, as routing counts them. ``waited_seconds``: for another one."""
+
+    tenant_id: TenantId
+    model: ServedModel
+    size_bytes: int
+    tokens: int
+    waited_seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class _Room:
+    """What one tenant has waiting."""
+
+    requests: int = 0
+    size_bytes: int = 0
+
+
+class Hold:
+    """The requests that wait in this process. Lives on one event loop."""
+
+    def __init__(self, feed: Feed, flights: Flights, limits: Limits) -> None:
+        self.limits = limits
+        self._feed = feed
+        self._flights = flights
+        self._rooms: dict[TenantId, _Room] = {}
+        self._news = asyncio.Event()
+
+    def wake(self) -> None:
+        """Let every held request try again. Call it when the feed's view has changed."""
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def eta_seconds(self, model: ServedModel) -> float:
+        """Return how long a start of the model's next replica takes, as measured."""
+        deployed = self._feed.view.waking(model)
+        return self._feed.view.etas.get(deployed.id, UNMEASURED_SECONDS) if deployed else UNMEASURED_SECONDS
+
+    async def until(self, guest: Guest, failure: NotReady | EngineGone, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Return what ``attempt`` returns, called each time the replicas have changed while it raises NOT_NOW.
+
+        ``failure`` is what the first attempt raised. Raises it, or a later one, when nothing will come, the time is
+        over or the request has broken too many engines; Unavailable when the tenant has too much waiting; and what
+        else ``attempt`` raises. Only the waiting counts against the time.
+        """
+        began = time.monotonic()
+        outcome: Outcome = "client_gone"
+        try:
+            result = await self._until(guest, failure, attempt)
+            outcome = "served"
+            return result
+        except errors.GatewayError:
+            outcome = "expired" if time.monotonic() - began >= self.limits.seconds else "refused"
+            raise
+        finally:
+            metrics.HOLD_SECONDS.labels(guest.model.name, outcome).observe(time.monotonic() - began)
+
+    async def _until(self, guest: Guest, failure: NotReady | EngineGone, attempt: Callable[[], Awaitable[T]]) -> T:
+        if self._feed.view.waking(guest.model) is None:
+            await self._feed.renewed()  # an operator may have given it a deployment a moment ago
+        if self._feed.view.waking(guest.model) is None:
+            raise failure
+        self._require_room(guest)  # once: who waits again does not lose its place to who came meanwhile
+        left = self.limits.seconds - guest.waited_seconds
+        broken = 0
+        while True:
+            broken += failure.reached if isinstance(failure, EngineGone) else 0
+            deployed = self._feed.view.waking(guest.model)
+            if deployed is None or broken >= MAX_BROKEN:
+                raise failure
+            if left <= 0:
+                raise self._expired(guest, failure)
+            left -= await self._wait(guest, deployed, left)
+            try:
+                return await attempt()
+            except NOT_NOW as again:
+                failure = again
+
+    async def _wait(self, guest: Guest, deployed: Deployed, seconds: float) -> float:
+        """Wait for news, at most RETRY_SECONDS; return how long it took."""
+        began = time.monotonic()
+        news = self._news
+        with self._room(guest), self._flights.held(deployed.name, guest.tokens):
+            try:
+                async with asyncio.timeout(min(seconds, RETRY_SECONDS)):
+                    await news.wait()
+            except TimeoutError:
+                pass
+        return time.monotonic() - began
+
+    def _require_room(self, guest: Guest) -> None:
+        """Raise Unavailable when the tenant has too much waiting. Nothing may be awaited before the place is taken."""
+        room = self._rooms.get(guest.tenant_id, _Room())
+        if (
+            room.requests >= self.limits.requests_per_tenant
+            or room.size_bytes + guest.size_bytes > self.limits.bytes_per_tenant
+        ):
+            raise errors.too_many_held(guest.model.name, self.eta_seconds(guest.model))
+
+    @contextmanager
+    def _room(self, guest: Guest) -> Iterator[None]:
+        """Take the request's place for as long as the block lasts: while it waits, not while it is tried."""
+        room = self._rooms.setdefault(guest.tenant_id, _Room())
+        room.requests += 1
+        room.size_bytes += guest.size_bytes
+        held = metrics.HELD_REQUESTS.labels(guest.model.name)
+        held.inc()
+        try:
+            yield
+        finally:
+            held.dec()
+            room.requests -= 1
+            room.size_bytes -= guest.size_bytes
+            if not room.requests:
+                self._rooms.pop(guest.tenant_id, None)
+
+    def _expired(self, guest: Guest, failure: NotReady | EngineGone) -> NotReady | EngineGone:
+        if isinstance(failure, EngineGone):
+            return failure
+        return errors.no_replica_ready(guest.model.name, self.eta_seconds(guest.model))

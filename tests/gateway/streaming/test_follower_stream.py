@@ -1,0 +1,114 @@
+"""What a follower has asked for again is let go of, or ended, even at the very moment at which it comes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import orjson
+
+from caching.single_flight import Flight
+from gateway import errors
+from gateway.coalescing.coalescer import Course, Followed
+from gateway.metering.meter import Meter
+from gateway.protocols import request_body
+from gateway.protocols.endpoint_table import ENDPOINTS
+from gateway.request import Outgoing, Trace
+from gateway.streaming.follower_stream import FollowedStream
+from tenants.ids import new_id
+from tests.gateway.fixtures.tenants import MODEL, STREAMED, Gateway
+
+WIRE = ENDPOINTS["/v1/chat/completions"]
+
+
+class Reply:
+    """What a follower comes to lead: a stream of one event."""
+
+    def __init__(self) -> None:
+        self.ended: list[errors.GatewayError] = []
+        self.closed = 0
+
+    def begun(self, _: str) -> Outgoing:
+        """Return its stream."""
+        return Outgoing(status=200, headers=[], stream=self._pieces(), on_close=self._close, end_with=self.ended.append)
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        yield b"data: one\n\n"
+
+    def _close(self) -> None:
+        self.closed += 1
+
+
+def failed() -> Flight:
+    """Return a flight that has failed, with one follower."""
+    flight = Flight(b"name", new_id(), new_id(), streamed=True)
+    flight.join()
+    flight.fail()
+    return flight
+
+
+def stream_of(gateway: Gateway, again: Callable[[], Awaitable[str | Followed]], reply: Reply) -> FollowedStream[str]:
+    """Return the stream of a follower whose flight has failed."""
+    parts = gateway.runtime.parts
+    who = parts.feed.view.callers.caller(gateway.world.acme.key.public_id)
+    call = request_body.parse(WIRE, orjson.dumps(STREAMED))
+    model = parts.feed.view.catalogue.models[MODEL]
+    trace = Trace(
+        request_id=new_id(),
+        request_name="r",
+        client_request_id="",
+        started_at_ns=time.time_ns(),
+        started=time.perf_counter(),
+        wire=WIRE,
+    )
+    meter = Meter(parts.wal, trace, who, call, model)
+    course: Course[str] = Course(parts.single_flight, who, call, model, meter, trace)
+    followed = Followed(flight=failed(), entry=None)
+    return FollowedStream(followed, course, call, meter, again=again, begin=reply.begun)
+
+
+async def test_a_reply_that_begins_as_its_client_leaves_is_closed(gateway: Gateway) -> None:
+    reply = Reply()
+
+    async def again() -> str:
+        sending.cancel()
+        return "begun"
+
+    stream = stream_of(gateway, again, reply)
+    sending = asyncio.ensure_future(_all(stream))
+    await asyncio.wait({sending})
+    assert sending.cancelled()
+    stream.leave()
+    assert reply.closed == 1
+
+
+async def test_a_flight_that_is_found_as_its_client_leaves_has_no_follower_left(gateway: Gateway) -> None:
+    other = Flight(b"name", new_id(), new_id(), streamed=True)
+
+    async def again() -> Followed:
+        other.join()
+        sending.cancel()
+        return Followed(flight=other, entry=None)
+
+    stream = stream_of(gateway, again, Reply())
+    sending = asyncio.ensure_future(_all(stream))
+    await asyncio.wait({sending})
+    stream.leave()
+    assert other.followers == 0
+
+
+async def test_a_reply_that_begins_as_its_key_is_revoked_is_ended(gateway: Gateway) -> None:
+    reply, refusal = Reply(), errors.Unauthorized("Revoked.", "key_revoked")
+
+    async def again() -> str:
+        asyncio.get_running_loop().call_soon(stream.end_with, refusal)
+        return "begun"
+
+    stream = stream_of(gateway, again, reply)
+    await _all(stream)
+    assert reply.ended == [refusal]
+
+
+async def _all(stream: FollowedStream[str]) -> list[bytes]:
+    return [piece async for piece in stream.pieces()]

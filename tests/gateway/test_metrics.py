@@ -1,0 +1,111 @@
+"""What the gateway counts, label by label."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from billing.records import End
+from gateway import metrics
+from gateway.upstream.connection import Broken, Garbled, Silent, Unreached, UpstreamError
+from gateway.upstream.dispatcher import WrongStatus
+from tenants.ids import RequestId, new_id
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    shown = CollectorRegistry()
+    for metric in metrics.METRICS:
+        shown.register(metric)
+    return shown
+
+
+def end(**changes: object) -> End:
+    """Return the end of a streamed answer of 5 + 4 prompt and 7 completion tokens."""
+    facts: dict[str, object] = {
+        "request_id": RequestId(new_id()),
+        "finished_at_ns": 1,
+        "state": "complete",
+        "http_status": 200,
+        "cache_result": "miss",
+        "cache_reason": "",
+        "route_reason": "prefix",
+        "replica_id": None,
+        "prompt_tokens": 5,
+        "cached_prompt_tokens": 4,
+        "completion_tokens": 7,
+        "tokens_source": "engine",
+        "avoided_prompt_tokens": 0,
+        "avoided_completion_tokens": 0,
+        "ttft_ms": 30.0,
+        "duration_ms": 400.0,
+    }
+    return End(**(facts | changes))  # type: ignore[arg-type]
+
+
+def test_an_answer_is_counted_with_its_tokens_and_times(registry: CollectorRegistry) -> None:
+    model = f"model-{new_id()}"
+    metrics.ended("/v1/completions", model, end())
+    metrics.ended("/v1/completions", model, end(state="client_gone", ttft_ms=None, completion_tokens=1))
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(name, {"model": model, **labels})
+
+    assert value("hearth_gateway_answers_total", state="complete") == 1
+    assert value("hearth_gateway_answers_total", state="client_gone") == 1
+    kinds = ("prompt", "cached_prompt", "completion")
+    assert [value("hearth_gateway_tokens_total", kind=kind) for kind in kinds] == [10, 8, 8]
+    duration = "hearth_gateway_request_duration_seconds"
+    assert value(f"{duration}_sum", endpoint="/v1/completions") == 0.8
+    assert value(f"{duration}_bucket", endpoint="/v1/completions", le="0.25") == 0
+    assert value(f"{duration}_bucket", endpoint="/v1/completions", le="0.5") == 2
+    assert value("hearth_gateway_time_to_first_token_seconds_count") == 1
+    assert value("hearth_gateway_time_to_first_token_seconds_sum") == 0.03
+
+
+def test_a_request_is_counted_by_the_hundreds_of_its_status(registry: CollectorRegistry) -> None:
+    model = f"model-{new_id()}"
+    for status in (200, 201, 404, 429, 502):
+        metrics.answered("/v1/completions", model, status)
+    found = {
+        status: registry.get_sample_value(
+            "hearth_gateway_requests_total", {"endpoint": "/v1/completions", "model": model, "status": status}
+        )
+        for status in ("2xx", "3xx", "4xx", "5xx")
+    }
+    assert found == {"2xx": 2, "3xx": None, "4xx": 2, "5xx": 1}
+
+
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        (Silent(), "timeout"),
+        (Unreached(), "connect"),
+        (Broken("reset", heard=False), "broken"),
+        (Garbled(), "broken"),
+        (WrongStatus(500), "status"),
+    ],
+)
+def test_every_failure_of_an_engine_has_one_of_a_few_reasons(
+    registry: CollectorRegistry, failure: UpstreamError, reason: str
+) -> None:
+    model = f"model-{new_id()}"
+    metrics.engine_failed(model, failure)
+    labels = {"model": model, "reason": reason}
+    assert registry.get_sample_value("hearth_gateway_engine_failures_total", labels) == 1
+
+
+def test_the_feed_has_no_age_before_its_first_view() -> None:
+    age: float | None = None
+    registry = CollectorRegistry()
+    registry.register(metrics.Now(in_flight=lambda: 3, feed_age=lambda: age, redis_left_alone=lambda: True))
+    assert registry.get_sample_value("hearth_gateway_feed_age_seconds") is None
+    age = 0.5
+    assert registry.get_sample_value("hearth_gateway_feed_age_seconds") == 0.5
+    assert registry.get_sample_value("hearth_gateway_in_flight_requests") == 3
+    assert registry.get_sample_value("hearth_gateway_redis_breaker_open") == 1
+
+
+def test_no_label_can_name_a_tenant() -> None:
+    names = {label for metric in metrics.METRICS for label in metric._labelnames}
+    assert names == {"endpoint", "model", "status", "state", "kind", "result", "reason", "outcome", "level"}
