@@ -8,10 +8,10 @@ from uuid import UUID
 
 import msgspec
 
-from routing.chunks import Chain
 from routing.errors import NoReplica
-from routing.load import LoadBoard
-from routing.prefix import PrefixIndex
+from routing.load_tracker import LoadBoard
+from routing.prefix_hash import Chain
+from routing.prefix_index import PrefixIndex
 from routing.sessions import SessionMap, rendezvous
 
 Reason = Literal["session", "prefix", "load", "only"]

@@ -1,7 +1,7 @@
-"""Create, change and archive budgets. What was spent of them is in ``billing.spending``.
+"""Create, change and archive budgets. What was spent of them is in ``billing.budgets.spending``.
 
 A change is in force at every gateway within a second; what is left of a budget follows as soon as the drain's keeper
-has counted again (see ``billing.keeper``).
+has counted again (see ``billing.budgets.reconciler``).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, TypedDict, Unpack
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from tenants import audit, epoch
+from tenants import audit, policy_epoch
 from tenants.audit import Actor
 from tenants.errors import AlreadyExists, BadName, NotAllowed
 from tenants.models import Budget
-from tenants.subjects import Subject, subject_of
+from tenants.policy_target import Subject, subject_of
 
 #: $9.2 million, what a counter of 64 bits holds.
 LARGEST_LIMIT_PICO = 2**63 - 1
@@ -140,7 +140,7 @@ def _record(
         before=None if before is None else {**who, **before},
         after=None if after is None else {**who, **after},
     )
-    epoch.bump()
+    policy_epoch.bump()
 
 
 def _checked(values: dict[str, Any]) -> dict[str, Any]:

@@ -6,12 +6,12 @@ from dataclasses import asdict, dataclass
 
 from django.db import transaction
 
-from tenants import audit, epoch
+from tenants import audit, policy_epoch
 from tenants.audit import Actor
+from tenants.caller_limits import LONGEST_TTL_SECONDS
 from tenants.errors import BadName
 from tenants.models import CacheSetting, Tenant, TenantPolicy
-from tenants.scopes import LONGEST_TTL_SECONDS
-from tenants.subjects import Subject, subject_of
+from tenants.policy_target import Subject, subject_of
 
 LARGEST = {"ttl_seconds": LONGEST_TTL_SECONDS, "writes_per_minute": 2**31 - 1}
 
@@ -75,7 +75,7 @@ def _record(actor: Actor, action: str, setting: CacheSetting, *, before: Terms |
         before=None if before is None else {**who, **asdict(before)},
         after=None if after is None else {**who, **asdict(after)},
     )
-    epoch.bump()
+    policy_epoch.bump()
 
 
 def _check(subject: Subject, terms: Terms) -> None:

@@ -1,4 +1,4 @@
-"""Issue, rotate, change, check and revoke tenant API keys (format: ``tenants.secret_format``)."""
+"""Issue, rotate, change, check and revoke tenant API keys (format: ``tenants.key_format``)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from uuid import UUID
 from django.db import connection, transaction
 from django.utils import timezone
 
-from tenants import audit, epoch, networks, secret_format
+from tenants import audit, key_format, networks, policy_epoch
 from tenants.audit import Actor
 from tenants.errors import BadName, KeyRefused, NotAllowed
 from tenants.models import ApiKey, Budget, CacheSetting, Limit, Project, Tenant, User
@@ -86,7 +86,7 @@ def issue(
     )
     after = {"public_id": issued.key.public_id, "project": project.slug, **_said(issued.key)}
     audit.record(actor, "key.issued", ("key", issued.key.id), tenant=project.tenant, after=after)
-    epoch.bump()
+    policy_epoch.bump()
     return issued
 
 
@@ -124,7 +124,7 @@ def rotate(actor: Actor, key: ApiKey, overlap: timedelta, *, created_by: User | 
     audit.record(actor, "key.rotated", ("key", old.id), tenant=old.tenant, before=before, after=after)
     after = {"public_id": issued.key.public_id, "project": old.project.slug, "rotated_from": old.public_id}
     audit.record(actor, "key.issued", ("key", issued.key.id), tenant=old.tenant, after=after | _said(issued.key))
-    epoch.bump()
+    policy_epoch.bump()
     return issued
 
 
@@ -152,7 +152,7 @@ def change(actor: Actor, key: ApiKey, **changes: Any) -> ApiKey:
         return locked
     locked.save(update_fields=list(changes))
     audit.record(actor, "key.changed", ("key", locked.id), tenant=locked.tenant, before=before, after=after)
-    epoch.bump()
+    policy_epoch.bump()
     return locked
 
 
@@ -172,7 +172,7 @@ def revoke(actor: Actor, key: ApiKey) -> ApiKey:
         before={"revoked_at": None},
         after={"revoked_at": locked.revoked_at.isoformat()},
     )
-    epoch.bump()
+    policy_epoch.bump()
     return locked
 
 
@@ -181,11 +181,11 @@ def authenticate(text: str) -> ApiKey:
 
     Raises KeyRefused with a reason.
     """
-    credential = secret_format.parse(text)
+    credential = key_format.parse(text)
     if credential is None or credential.prefix != PREFIX:
         raise KeyRefused("malformed")
     key = ApiKey.objects.select_related("tenant", "project").filter(public_id=credential.public_id).first()
-    if key is None or not secret_format.matches(credential.secret, bytes(key.secret_hmac), key.pepper_version):
+    if key is None or not key_format.matches(credential.secret, bytes(key.secret_hmac), key.pepper_version):
         raise KeyRefused("unknown")
     if key.revoked_at is not None:
         raise KeyRefused("revoked")
@@ -227,8 +227,8 @@ def lineages(key_ids: Iterable[UUID]) -> dict[UUID, frozenset[UUID]]:
 
 
 def _create(project: Project, **fields: Any) -> IssuedKey:
-    credential = secret_format.generate(PREFIX)
-    stored, pepper_version = secret_format.digest(credential.secret)
+    credential = key_format.generate(PREFIX)
+    stored, pepper_version = key_format.digest(credential.secret)
     key = ApiKey.objects.create(
         public_id=credential.public_id,
         project=project,

@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass
 
 from django.db import transaction
 
-from tenants import audit, epoch
+from tenants import audit, policy_epoch
 from tenants.audit import Actor
 from tenants.errors import BadName
 from tenants.models import Limit, Tenant
-from tenants.subjects import Subject, subject_of
+from tenants.policy_target import Subject, subject_of
 
 LARGEST = {
     "requests_per_minute": 2**31 - 1,
@@ -90,7 +90,7 @@ def _record(
         before=None if before is None else {**who, **before},
         after=None if after is None else {**who, **after},
     )
-    epoch.bump()
+    policy_epoch.bump()
 
 
 def _check(figures: Figures) -> None:

@@ -331,7 +331,7 @@ class AuditEntry(models.Model):
 
 
 class PolicyEpoch(models.Model):
-    """One row, one number: raised by every change that a gateway must learn of (see ``tenants.epoch``)."""
+    """One row, one number: raised by every change that a gateway must learn of (see ``tenants.policy_epoch``)."""
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1)
     value = models.BigIntegerField(default=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from tenants.scopes import Period
+from tenants.caller_limits import Period
 
 
 def begins(period: Period, timezone: str, moment: datetime) -> int:

@@ -13,12 +13,12 @@ from uuid import UUID
 from django.db import transaction
 from django.utils import timezone
 
-from tenants import audit, epoch, keys
+from tenants import audit, keys, policy_epoch
 from tenants.audit import Actor
+from tenants.caller_limits import PURGES_HOLD_SECONDS
 from tenants.errors import BadName, NotAllowed
 from tenants.ids import first_id_at, new_id
 from tenants.models import ApiKey, CachePurge, Tenant
-from tenants.scopes import PURGES_HOLD_SECONDS
 
 #: How far apart the clocks of gateways and portals may be. Without it a request that a gateway whose clock is ahead
 #: took just before a purge had the later id. Answers to requests of the second after a purge are spoilt with it.
@@ -54,7 +54,7 @@ def purge(actor: Actor, tenant: Tenant, target: Target) -> CachePurge:
         id=_later_id(), tenant=tenant, model_name=target.model_name, key=target.key, request_id=target.request_id
     )
     audit.record(actor, "cache.purged", ("cache_purge", made.id), tenant=tenant, after=_described(target))
-    epoch.bump()
+    policy_epoch.bump()
     return made
 
 

@@ -9,11 +9,11 @@ from typing import Any
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from tenants import audit, epoch
+from tenants import audit, policy_epoch
 from tenants.audit import Actor
+from tenants.caller_limits import LARGEST_ENTRY_BYTES, LONGEST_TTL_SECONDS
 from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound
 from tenants.models import Project, Tenant, TenantPolicy
-from tenants.scopes import LARGEST_ENTRY_BYTES, LONGEST_TTL_SECONDS
 
 SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
@@ -79,7 +79,7 @@ def create_project(actor: Actor, tenant: Tenant, *, slug: str, name: str) -> Pro
     except IntegrityError:
         raise AlreadyExists("project", slug) from None
     audit.record(actor, "project.created", ("project", project.id), tenant=tenant, after={"slug": slug, "name": name})
-    epoch.bump()
+    policy_epoch.bump()
     return project
 
 
@@ -109,7 +109,7 @@ def set_policy(actor: Actor, tenant: Tenant, **changes: Any) -> TenantPolicy:
         raise BadName("salt_epoch", str(after["salt_epoch"]), f"{old.salt_epoch} or more")
     new = TenantPolicy.objects.create(tenant=tenant, version=old.version + 1, **after)
     audit.record(actor, "policy.changed", ("tenant", tenant.id), tenant=tenant, before=before, after=after)
-    epoch.bump()
+    policy_epoch.bump()
     return new
 
 
@@ -155,7 +155,7 @@ def _set_state(actor: Actor, tenant: Tenant, state: Tenant.State) -> Tenant:
         before={"state": before},
         after={"state": state.value},
     )
-    epoch.bump()
+    policy_epoch.bump()
     return locked
 
 

@@ -1,6 +1,6 @@
 """Every live key and its tenant's policy, in memory, so that a request asks no database who is calling.
 
-A snapshot is immutable; a process replaces it whole when the policy epoch has moved (see ``tenants.epoch``).
+A snapshot is immutable; a process replaces it whole when the policy epoch has moved (see ``tenants.policy_epoch``).
 """
 
 from __future__ import annotations
@@ -16,13 +16,8 @@ from uuid import UUID
 
 from django.utils import timezone
 
-from tenants import epoch, networks, secret_format
-from tenants.errors import BadName, KeyRefusal, KeyRefused
-from tenants.ids import KeyId, ProjectId, TenantId, first_id_at
-from tenants.models import ApiKey, Budget, CachePurge, CacheSetting, Limit, Tenant, TenantPolicy
-from tenants.networks import Network
-from tenants.registry import POLICY_FIELDS, Policy
-from tenants.scopes import (
+from tenants import key_format, networks, policy_epoch
+from tenants.caller_limits import (
     LONGEST_TTL_SECONDS,
     PURGES_HOLD_SECONDS,
     BudgetLine,
@@ -33,6 +28,11 @@ from tenants.scopes import (
     Purges,
     Scope,
 )
+from tenants.errors import BadName, KeyRefusal, KeyRefused
+from tenants.ids import KeyId, ProjectId, TenantId, first_id_at
+from tenants.models import ApiKey, Budget, CachePurge, CacheSetting, Limit, Tenant, TenantPolicy
+from tenants.networks import Network
+from tenants.registry import POLICY_FIELDS, Policy
 
 T = TypeVar("T")
 
@@ -108,17 +108,17 @@ class Snapshot:
         return _admitted(stored)
 
     def _prove(self, text: str) -> _StoredKey:
-        credential = secret_format.parse(text)
+        credential = key_format.parse(text)
         if credential is None or credential.prefix != "hk":
             raise KeyRefused("malformed")
         stored = self.keys.get(credential.public_id)
-        if stored is None or not secret_format.matches(credential.secret, stored.secret_hmac, stored.pepper_version):
+        if stored is None or not key_format.matches(credential.secret, stored.secret_hmac, stored.pepper_version):
             raise KeyRefused("unknown")
         return stored
 
     def knows(self, text: str) -> bool:
         """Say whether the key's public id is in the snapshot, whatever its secret."""
-        credential = secret_format.parse(text)
+        credential = key_format.parse(text)
         return credential is None or credential.public_id in self.keys
 
 
@@ -127,7 +127,7 @@ def load() -> Snapshot:
 
     The epoch is read first: a change in between is then seen as newer and loaded again, never missed.
     """
-    as_of = epoch.current()
+    as_of = policy_epoch.current()
     # Limits and budgets before keys: of a key that is rotated in between its successor is known too, and has them.
     limits = list(Limit.objects.order_by("id"))
     hard = Budget.objects.filter(archived_at=None, action=Budget.Action.BLOCK)

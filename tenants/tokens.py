@@ -8,7 +8,7 @@ from datetime import datetime
 from django.db import transaction
 from django.utils import timezone
 
-from tenants import audit, secret_format
+from tenants import audit, key_format
 from tenants.audit import Actor
 from tenants.errors import KeyRefused
 from tenants.models import OperatorToken, User
@@ -27,8 +27,8 @@ class IssuedToken:
 @transaction.atomic
 def issue(actor: Actor, user: User, *, name: str, expires_at: datetime | None = None) -> IssuedToken:
     """Create a token that acts as ``user``; its text is returned here and never again."""
-    credential = secret_format.generate(PREFIX)
-    stored, pepper_version = secret_format.digest(credential.secret)
+    credential = key_format.generate(PREFIX)
+    stored, pepper_version = key_format.digest(credential.secret)
     token = OperatorToken.objects.create(
         public_id=credential.public_id,
         user=user,
@@ -43,11 +43,11 @@ def issue(actor: Actor, user: User, *, name: str, expires_at: datetime | None = 
 
 def authenticate(text: str) -> OperatorToken:
     """Return the live token of this text. Raises KeyRefused with a reason."""
-    credential = secret_format.parse(text)
+    credential = key_format.parse(text)
     if credential is None or credential.prefix != PREFIX:
         raise KeyRefused("malformed")
     token = OperatorToken.objects.select_related("user").filter(public_id=credential.public_id).first()
-    if token is None or not secret_format.matches(credential.secret, bytes(token.secret_hmac), token.pepper_version):
+    if token is None or not key_format.matches(credential.secret, bytes(token.secret_hmac), token.pepper_version):
         raise KeyRefused("unknown")
     if token.revoked_at is not None or not token.user.is_active:
         raise KeyRefused("revoked")

@@ -7,8 +7,8 @@ from typing import Any
 
 from django.db import connection
 
+from tenants.compiled_query import Compiled
 from tenants.ids import ReplicaId, RevisionId
-from tenants.queries import Compiled
 from workers import engine_keys
 from workers.models import Replica
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+from tenants.compiled_query import Compiled
 from tenants.ids import RevisionId
-from tenants.queries import Compiled
 from workers import start_times
 from workers.models import Deployment, DeploymentPool, Level, Placeholder, Replica
 from workers.start_times import StartSummary

@@ -16,7 +16,7 @@ from uuid import UUID
 import django
 import psutil
 
-from billing.records import CacheResult, End, Start
+from billing.wal.records import CacheResult, End, Start
 from tenants.ids import KeyId, ProjectId, ReplicaId, RequestId, RevisionId, TenantId, new_id
 
 #: Each tenant's project, keys in turn, models in turn.
@@ -36,7 +36,7 @@ Customer = tuple[TenantId, ProjectId, list[KeyId]]
 
 def log(directory: Path, tenants: int, records: int) -> None:
     """Write the log of a gateway that has ended, of tenants with a hard budget each that are new."""
-    from billing.wal import WalWriter
+    from billing.wal.writer import WalWriter
 
     customers = [_customer(number) for number in range(tenants)]
     writer = WalWriter(directory, "gateway")
@@ -49,7 +49,7 @@ def drain(directory: Path, node: str) -> None:
     """Drain the log, and print how long it took."""
     from django.db import connection
 
-    from billing.drainer import Drain
+    from billing.drain.drain import Drain
     from billing.models import UsageRecord
 
     before = UsageRecord.objects.count()
@@ -75,11 +75,11 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def _customer(number: int) -> Customer:
-    from billing import prices
+    from billing.pricing import prices
     from tenants import budgets, keys, registry
     from tenants.audit import SYSTEM
     from tenants.models import Project
-    from tenants.subjects import Subject
+    from tenants.policy_target import Subject
 
     tenant = registry.create_tenant(SYSTEM, slug=f"t{number}-{time.time_ns():x}", name=f"Tenant {number}")
     budgets.create(SYSTEM, Subject(tenant=tenant), budgets.Terms(limit_pico=budgets.LARGEST_LIMIT_PICO))

@@ -8,7 +8,7 @@ import time
 import uuid
 
 from benchmarks.machine import Cores
-from routing.chunks import BYTES_PER_TOKEN, Message, chain
+from routing.prefix_hash import BYTES_PER_TOKEN, Message, chain
 from routing.router import Ask, Router
 
 PROMPT_TOKENS = 8_000

@@ -19,8 +19,8 @@ django.setup(set_prefix=False)
 
 from django.conf import settings
 
-from billing.records import Record
-from billing.wal import WalWriter
+from billing.wal.records import Record
+from billing.wal.writer import WalWriter
 from gateway.control_plane.in_flight import Flights
 from gateway.pipeline.components import Parts
 from gateway.pipeline.handler import Pipeline

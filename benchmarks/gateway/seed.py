@@ -54,7 +54,7 @@ def _tenant(slug: str, kind: Kind) -> str:
     from tenants.audit import SYSTEM
     from tenants.limits import Figures, set_limit
     from tenants.models import Project
-    from tenants.subjects import Subject
+    from tenants.policy_target import Subject
 
     policy = registry.Policy(cache_mode="all" if kind.cache else "off", cache_quota_bytes=kind.quota_bytes)
     tenant = registry.create_tenant(SYSTEM, slug=slug, name=slug, policy=policy)
@@ -71,7 +71,7 @@ def _tenant(slug: str, kind: Kind) -> str:
 
 
 def _model(owner: str, upstream_port: int) -> None:
-    from billing import prices
+    from billing.pricing import prices
     from catalogue import registry as catalogue
     from tenants.audit import SYSTEM
     from tenants.models import Tenant

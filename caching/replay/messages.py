@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from caching.errors import NotReplayable
-from caching.replay.typed import event, parsed
+from caching.replay.typed_events import event, parsed
 
 #: What the deltas of a block add to: (where the delta has it, where the block has it).
 _TEXTS = {"text_delta": ("text", "text"), "thinking_delta": ("thinking", "thinking")}

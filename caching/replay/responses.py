@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from caching.replay.typed import event
+from caching.replay.typed_events import event
 
 #: Of an answer that its own limit ended. The other reason, a filter's, is no answer to give again.
 _LIMIT = "max_output_tokens"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery import shared_task
 
-from billing import batch
+from billing.drain import batch
 
 
 @shared_task(name="billing.tasks.maintain")

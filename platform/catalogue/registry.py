@@ -12,7 +12,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from catalogue.models import Model, ModelAlias, ModelRevision
-from tenants import audit, epoch
+from tenants import audit, policy_epoch
 from tenants.audit import Actor
 from tenants.errors import NotAllowed
 from tenants.ids import RevisionId, TenantId
@@ -118,7 +118,7 @@ def register(actor: Actor, owner: Tenant, described: Description) -> ModelRevisi
             "digest": digest,
         },
     )
-    epoch.bump()
+    policy_epoch.bump()
     return revision
 
 

@@ -16,7 +16,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from billing.records import End
+from billing.wal.records import End
 from gateway.counters import Spread, Spreads, Tallies, Tally
 from gateway.upstream.connection import Broken, Garbled, Silent, Unreached, UpstreamError
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from billing.records import State
+from billing.wal.records import State
 from caching.single_flight import Flight
 from gateway.errors import GatewayError
 from gateway.protocols.endpoint import Wire

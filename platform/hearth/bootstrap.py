@@ -16,7 +16,7 @@ from typing import Any, Literal
 from django.conf import settings
 from django.db import transaction
 
-from billing import prices
+from billing.pricing import prices
 from catalogue import registry as catalogue
 from catalogue.models import ModelRevision
 from hearth import cluster, env
@@ -27,8 +27,8 @@ from tenants.errors import KeyRefused, NotFound
 from tenants.ids import PLATFORM_SLUG
 from tenants.limits import Figures
 from tenants.models import Project, Tenant, User
+from tenants.policy_target import Subject
 from tenants.registry import Policy
-from tenants.subjects import Subject
 from workers import deployments, operations
 from workers.models import Deployment, Pool
 

@@ -7,8 +7,8 @@ from uuid import UUID
 
 from django.conf import settings
 
-from billing.records import End, Start
-from billing.wal import WalWriter
+from billing.wal.records import End, Start
+from billing.wal.writer import WalWriter
 from tenants.ids import PLATFORM_SLUG, KeyId, ProjectId, TenantId
 from tenants.models import Project
 from workers.agent.canaries import Canary, CanaryResult

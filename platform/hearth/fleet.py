@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 from hearth.instance import Instance
 
 if TYPE_CHECKING:
-    from billing.backlog import WalBacklog
+    from billing.drain.lag import WalBacklog
     from hearth.bootstrap import Bootstrapped
 
 Engine = Literal["vllm", "simulated"]
@@ -147,7 +147,7 @@ def placeholders() -> list[PlaceholderStatus] | None:
 
 def wal_backlog() -> WalBacklog:
     """Return how much usage is written but not yet in the database. Needs :func:`connect`."""
-    from billing.backlog import backlog
+    from billing.drain.lag import backlog
 
     return backlog()
 

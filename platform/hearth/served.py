@@ -11,7 +11,7 @@ from typing import Literal
 from django.conf import settings
 from django.db import transaction
 
-from billing import prices
+from billing.pricing import prices
 from catalogue import registry as catalogue
 from catalogue.registry import Description
 from hearth import cluster, env

@@ -6,7 +6,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from billing.wal_room import Occupancy, bytes_in
+from billing.wal.disk_usage import Occupancy, bytes_in
 from hearth import children, env, fleet, node, secrets, summary
 from hearth.embedded.postgres import PostgresServer
 from hearth.embedded.redis import RedisServer
@@ -19,7 +19,7 @@ from hearth.vitals import ports
 from workers.processes import is_running
 
 if TYPE_CHECKING:
-    from billing.backlog import WalBacklog  # its models need the settings
+    from billing.drain.lag import WalBacklog  # its models need the settings
 
 #: States of a server that, as far as is known here, answers.
 ANSWERING = ("running", "external")

@@ -14,19 +14,19 @@ from django.conf import settings
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from billing import standings
-from billing.counters import Counters
-from billing.standings import Standing
+from billing.budgets import status
+from billing.budgets.redis_counters import Counters
+from billing.budgets.status import Standing
 from catalogue.models import Model
 from portal.access import Viewer
 from portal.errors import NotForYou
-from tenants import subjects
+from tenants import policy_target
 from tenants.errors import NotFound
 from tenants.ids import TenantId
 from tenants.models import ApiKey, Budget, CacheSetting, Limit, Membership, Tenant
+from tenants.policy_target import Subject
 from tenants.purges import Target
 from tenants.rls import as_tenant
-from tenants.subjects import Subject
 
 WHO = "This is set by operators, owners of the tenant, and keys with the scope 'management:write'."
 #: For a page, which shows what is held where it can.
@@ -60,7 +60,7 @@ def require_any(viewer: Viewer, tenant: Tenant) -> None:
 def subject(viewer: Viewer, tenant: Tenant, named: Named) -> Subject:
     """Return whom to set it for. Raises NotForYou, NotFound, NotAllowed."""
     require_any(viewer, tenant)
-    found = subjects.subject(tenant, project=named.project, key=named.key, model_name=named.model)
+    found = policy_target.subject(tenant, project=named.project, key=named.key, model_name=named.model)
     _require(viewer, found)
     if named.model and not _models_of(tenant).filter(name=named.model).exists():
         raise NotFound("model", named.model)
@@ -70,7 +70,7 @@ def subject(viewer: Viewer, tenant: Tenant, named: Named) -> Subject:
 def require(viewer: Viewer, bound: Limit | Budget | CacheSetting) -> None:
     """Return if this viewer may change or remove it. Raises NotForYou."""
     require_any(viewer, bound.tenant)
-    _require(viewer, subjects.subject_of(bound))
+    _require(viewer, policy_target.subject_of(bound))
 
 
 def limits_of(tenant: Tenant) -> QuerySet[Limit]:
@@ -96,7 +96,7 @@ def standings_of(tenant: Tenant, budgets: list[Budget]) -> list[Standing]:
 
 def read_standings(budgets: list[Budget]) -> list[Standing]:
     """Return how these budgets stand. What faces a tenant is read as that tenant."""
-    return standings.standings(budgets, timezone.now(), _counters())
+    return status.standings(budgets, timezone.now(), _counters())
 
 
 def models_of(tenant: Tenant) -> list[str]:

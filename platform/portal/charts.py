@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Literal
 
-from billing.reports import Point, Sums
+from billing.reports.usage import Point, Sums
 from portal import money
 from portal.figures import answered_before, prediction_hit_rate, prefix_hit_rate
 from portal.periods import Period

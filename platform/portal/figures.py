@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from billing.reports import Sums
+from billing.reports.usage import Sums
 from portal import money
 from portal.templatetags.portal import compact, count, milliseconds, percent
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from billing.reports import Request
-from billing.rollups import is_error
+from billing.ledger.rollups import is_error
+from billing.reports.usage import Request
 from portal import money
 from portal.templatetags.portal import count, milliseconds, tail
 from tenants.ids import created_at

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from uuid import UUID
 
-from billing import reports
-from billing.reports import Filters, Request
+from billing.reports import usage
+from billing.reports.usage import Filters, Request
 from portal import money
 from tenants.ids import TenantId
 from tenants.rls import as_tenant
@@ -48,7 +48,7 @@ def csv_rows(tenant_id: TenantId, filters: Filters) -> Iterator[tuple[str, ...]]
     before: UUID | None = None
     while True:
         with as_tenant(tenant_id):
-            page = reports.requests(tenant_id, before_id=before, limit=PAGE_ROWS, filters=filters)
+            page = usage.requests(tenant_id, before_id=before, limit=PAGE_ROWS, filters=filters)
         yield from map(csv_row, page)
         if len(page) < PAGE_ROWS:
             return

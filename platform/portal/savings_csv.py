@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from billing.savings import Group, Savings
+from billing.reports.savings import Group, Savings
 from portal import money
 
 CSV_HEADER = (

@@ -15,8 +15,8 @@ import pytest
 from django.db import connection
 from django.db.models import Sum
 
-from billing import prices
 from billing.models import LedgerEntry, UsageRecord, UsageRollup
+from billing.pricing import prices
 from tenants.audit import SYSTEM
 
 ROOT = Path(__file__).parents[2]
@@ -82,11 +82,11 @@ class Processes:
 
     def drain(self) -> Process:
         """Start a drain."""
-        return self._start("billing.drain")
+        return self._start("billing.drain.main")
 
     def writer(self, tenant_id: object, count: int) -> Process:
         """Start a writer of ``count`` requests (0: without end); it tells of each in its output."""
-        return self._start("tests.billing.wal_process", str(self.wal_dir), str(tenant_id), str(count))
+        return self._start("tests.billing.wal.wal_process", str(self.wal_dir), str(tenant_id), str(count))
 
     def _start(self, module: str, *arguments: str) -> Process:
         environment = os.environ | {"DATABASE_URL": self.database_url, "HEARTH_DATA_DIR": str(self.data_dir)}

@@ -13,10 +13,10 @@ from django.db.models import Sum
 from msgspec.structs import replace
 
 from billing.models import NO_KEY, UsageRecord, UsageRollup
-from billing.rating import Rates
+from billing.pricing.rating import Rates
 from tenants.ids import TenantId, new_id
 from tests.billing.conftest import Sums, sums
-from tests.billing.usage_of import price_from, row_at, store
+from tests.billing.usage_records import price_from, row_at, store
 
 MOMENT = datetime(2026, 3, 1, 12, 7, tzinfo=UTC)
 #: Of 30 fresh and 10 cached prompt tokens and 7 written.

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caching.entry import PLAIN_BYTES, Entry, decode, encode
-from tenants.scopes import LARGEST_ENTRY_BYTES
+from tenants.caller_limits import LARGEST_ENTRY_BYTES
 from tests.caching.entries import NAME, entry_of, seal
 
 names = st.binary(min_size=32, max_size=32)

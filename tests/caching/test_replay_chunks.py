@@ -18,7 +18,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from caching.errors import NotReplayable
 from caching.replay import chunks as replay
-from tests.caching.answers import chats, completions
+from tests.caching.response_fixtures import chats, completions
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 

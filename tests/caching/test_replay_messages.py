@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 
 from caching.errors import NotReplayable
 from caching.replay import messages
-from caching.replay.typed import event
-from tests.caching.answers import messages as some_message
+from caching.replay.typed_events import event
+from tests.caching.response_fixtures import messages as some_message
 
 USAGE = {"input_tokens": 2, "output_tokens": 9, "cache_read_input_tokens": 32, "cache_creation_input_tokens": 0}
 OPENED = {"id": "chatcmpl-1", "type": "message", "role": "assistant", "content": [], "model": "demo"}

@@ -14,7 +14,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from caching.replay import responses
-from tests.caching.answers import responses as some_response
+from tests.caching.response_fixtures import responses as some_response
 
 EVENTS: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
 

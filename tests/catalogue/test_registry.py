@@ -12,7 +12,7 @@ from django.utils import timezone
 from catalogue import registry
 from catalogue.models import Model, ModelAlias, ModelRevision
 from catalogue.registry import Description, ServedModel
-from tenants import epoch
+from tenants import policy_epoch
 from tenants.audit import Actor
 from tenants.errors import NotAllowed
 from tenants.ids import TenantId
@@ -90,9 +90,9 @@ def test_an_archived_model_is_served_no_more_by_either_name(acme: Tenant) -> Non
 
 def test_the_same_description_again_changes_nothing(acme: Tenant) -> None:
     first = registry.register(OPERATOR, acme, TINY)
-    before = epoch.current(), AuditEntry.objects.count()
+    before = policy_epoch.current(), AuditEntry.objects.count()
     assert registry.register(OPERATOR, acme, TINY) == first
-    assert (epoch.current(), AuditEntry.objects.count()) == before
+    assert (policy_epoch.current(), AuditEntry.objects.count()) == before
 
 
 @pytest.mark.parametrize(
@@ -106,14 +106,14 @@ def test_the_same_description_again_changes_nothing(acme: Tenant) -> None:
 )
 def test_whatever_changes_an_answer_makes_another_revision(acme: Tenant, field: str, value: Any) -> None:
     first = registry.register(OPERATOR, acme, TINY)
-    before = epoch.current()
+    before = policy_epoch.current()
     second = registry.register(OPERATOR, acme, dataclasses.replace(TINY, **{field: value}))
     found = find(acme, "tiny")
     assert found is not None
     assert (found.revision_id, found.digest) == (second.id, second.digest)
     assert (second.id != first.id, second.digest != first.digest) == (True, True)
     assert ModelRevision.objects.get(id=first.id).superseded_at is not None
-    assert epoch.current() == before + 1
+    assert policy_epoch.current() == before + 1
 
 
 def test_where_the_same_weights_lie_makes_no_other_revision(acme: Tenant) -> None:

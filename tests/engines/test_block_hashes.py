@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.engines.chain import DEFAULT_SEED, chain, digest, wire_integer
+from tests.engines.reference_hashes import DEFAULT_SEED, chain, digest, wire_integer
 from workers.simulated.blocks import BlockHasher
 
 #: Taken from vLLM 0.32 itself: tokens 0 to 39 in blocks of 16.

@@ -9,8 +9,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.engines.chain import chain
 from tests.engines.events import listening
+from tests.engines.reference_hashes import chain
 from tests.engines.replica import BLOCK_TOKENS, Client, Replica
 
 EMBEDDINGS = "/v1/embeddings"

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from tests.engines.chain import chain
 from tests.engines.events import listening
+from tests.engines.reference_hashes import chain
 from tests.engines.replica import BLOCK_TOKENS, Client, Replica
 
 TEXT = "/v1/completions"

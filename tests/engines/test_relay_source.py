@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 import zmq.asyncio
 
-from tests.engines.chain import chain
+from tests.engines.reference_hashes import chain
 from tests.engines.replica import BLOCK_TOKENS, BLOCKS, Client, Replica
 from workers.relay.addresses import EventAddress
 from workers.relay.blocks import Change

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.engines.chain import chain
 from tests.engines.events import listening
+from tests.engines.reference_hashes import chain
 from tests.engines.replica import BLOCK_TOKENS, Client, Replica
 from tests.engines.test_messages import WEATHER
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.engines.chain import chain
 from tests.engines.events import listening
+from tests.engines.reference_hashes import chain
 from tests.engines.replica import API_KEY, BLOCK_TOKENS, Client, Replica
 from tests.engines.zygotes import Waiting, waiting
 from workers import processes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry
 
-from billing.records import End
+from billing.wal.records import End
 from gateway import metrics
 from gateway.upstream.connection import Broken, Garbled, Silent, Unreached, UpstreamError
 from gateway.upstream.dispatcher import WrongStatus

@@ -16,7 +16,7 @@ import pytest
 from prometheus_client import Counter
 from prometheus_client.parser import text_string_to_metric_families
 
-from billing.wal_room import Occupancy
+from billing.wal.disk_usage import Occupancy
 from hearth.vitals import listener
 from hearth.vitals.health import Check, Health, Loop, Pulse, recent, registry, usage_log
 from hearth.vitals.inquiry import Inquiry

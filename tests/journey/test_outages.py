@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.journey.crowd import Answer, steady_load
 from tests.journey.instance import Instance, request, wait_for
+from tests.journey.load import Answer, steady_load
 
 pytestmark = pytest.mark.journey
 

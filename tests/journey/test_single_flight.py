@@ -13,9 +13,9 @@ from uuid import uuid4
 
 import pytest
 
-from tests.journey.crowd import client
 from tests.journey.customers import Customer, customer
 from tests.journey.instance import MODEL, Instance, request, wait_for
+from tests.journey.load import client
 
 pytestmark = [pytest.mark.journey, pytest.mark.real_engine]
 

@@ -9,7 +9,8 @@ import pytest
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from billing import batch, spending
+from billing.budgets import spending
+from billing.drain import batch
 from billing.models import BudgetAlert
 from tenants import keys, snapshot
 from tenants.models import AuditEntry, Budget, Limit

@@ -13,7 +13,7 @@ from tenants import cache_settings, keys, registry
 from tenants.cache_settings import Terms
 from tenants.ids import new_id
 from tenants.models import ApiKey, AuditEntry, CachePurge, CacheSetting, Membership, User
-from tenants.subjects import Subject
+from tenants.policy_target import Subject
 from tests.portal import world as worlds
 from tests.portal.world import World
 

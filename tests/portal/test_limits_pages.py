@@ -9,12 +9,13 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from billing import batch, spending
+from billing.budgets import spending
+from billing.drain import batch
 from tenants import budgets, keys, limits
 from tenants.budgets import Terms
 from tenants.limits import Figures
 from tenants.models import AuditEntry, Budget, Limit, Membership, User
-from tenants.subjects import Subject
+from tenants.policy_target import Subject
 from tests.portal import world as worlds
 from tests.portal.world import World
 

@@ -1,6 +1,6 @@
 """Two tenants with people, keys, a fleet and a day of traffic: what the portal's tests and pictures look at.
 
-Usage goes through ``billing.batch.store``, so rows, roll-ups and ledger are what a drain would have written.
+Usage goes through ``billing.drain.batch.store``, so rows, roll-ups and ledger are what a drain would have written.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from uuid import UUID
 from django.contrib.auth.hashers import make_password
 from django.db.models.functions import Now
 
-from billing import batch, prices
+from billing.drain import batch
+from billing.ledger.usage_rows import UsageRow
 from billing.models import PriceVersion
-from billing.usage import UsageRow
+from billing.pricing import prices
 from catalogue import registry as catalogue
 from catalogue.models import ModelRevision
 from tenants import keys, registry

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from routing.chunks import Chain, Message, chain
+from routing.prefix_hash import Chain, Message, chain
 from routing.router import Ask
 
 ROOT = b"r" * 32

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from routing.chunks import CHUNK_BYTES
 from routing.errors import NoReplica
+from routing.prefix_hash import CHUNK_BYTES
 from routing.router import Ask, Choice, Router
 from tests.routing.prompts import ask, replicas, system, user
 

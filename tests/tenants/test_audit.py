@@ -10,12 +10,12 @@ import pytest
 from django.db import connection, transaction
 from django.db.utils import DatabaseError
 
-from tenants import audit, budgets, epoch, keys, limits, registry, tokens
+from tenants import audit, budgets, keys, limits, policy_epoch, registry, tokens
 from tenants.audit import Actor
 from tenants.budgets import Terms
 from tenants.limits import Figures
 from tenants.models import AuditEntry, Project, Tenant, User
-from tenants.subjects import Subject
+from tenants.policy_target import Subject
 from tests.tenants.customers import OPERATOR, Customer
 
 CHANGES: dict[str, Callable[[Customer], object]] = {
@@ -35,28 +35,28 @@ CHANGES: dict[str, Callable[[Customer], object]] = {
 
 @pytest.mark.parametrize("action", CHANGES)
 def test_a_change_writes_one_entry_and_raises_the_epoch(acme: Customer, action: str) -> None:
-    before, entries = epoch.current(), set(AuditEntry.objects.values_list("id", flat=True))
+    before, entries = policy_epoch.current(), set(AuditEntry.objects.values_list("id", flat=True))
     CHANGES[action](acme)
     written = AuditEntry.objects.exclude(id__in=entries).filter(action=action).get()
     assert (written.actor_kind, written.actor) == ("user", "ada")
     assert written.tenant is not None
-    assert epoch.current() == before + 1
+    assert policy_epoch.current() == before + 1
 
 
 @pytest.mark.parametrize("action", CHANGES)
 def test_a_change_that_is_rolled_back_leaves_neither_entry_nor_epoch(acme: Customer, action: str) -> None:
-    before, entries = epoch.current(), AuditEntry.objects.count()
+    before, entries = policy_epoch.current(), AuditEntry.objects.count()
     with pytest.raises(ZeroDivisionError), transaction.atomic():
         CHANGES[action](acme)
         raise ZeroDivisionError
-    assert (epoch.current(), AuditEntry.objects.count()) == (before, entries)
+    assert (policy_epoch.current(), AuditEntry.objects.count()) == (before, entries)
 
 
 def test_a_change_that_changes_nothing_writes_nothing(acme: Customer) -> None:
-    before, entries = epoch.current(), AuditEntry.objects.count()
+    before, entries = policy_epoch.current(), AuditEntry.objects.count()
     registry.set_policy(OPERATOR, acme.tenant, cache_mode="deterministic")
     registry.resume(OPERATOR, acme.tenant)
-    assert (epoch.current(), AuditEntry.objects.count()) == (before, entries)
+    assert (policy_epoch.current(), AuditEntry.objects.count()) == (before, entries)
 
 
 def test_an_entry_says_what_was_and_what_is(acme: Customer) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tenants import budgets, epoch, snapshot
+from tenants import budgets, policy_epoch, snapshot
 from tenants.budgets import LARGEST_LIMIT_PICO, Terms
 from tenants.errors import AlreadyExists, BadName, NotAllowed
 from tenants.models import AuditEntry, Budget
-from tenants.subjects import Subject
+from tenants.policy_target import Subject
 from tests.tenants.customers import OPERATOR, Customer
 
 DOLLAR_PICO = 10**12
@@ -32,16 +32,16 @@ def test_only_a_hard_budget_reaches_the_gateways(acme: Customer, globex: Custome
 
 def test_a_change_is_audited_with_before_and_after(acme: Customer) -> None:
     budget = budgets.create(OPERATOR, Subject(tenant=acme.tenant, project=acme.project), Terms(limit_pico=5))
-    before = epoch.current()
+    before = policy_epoch.current()
     budgets.change(OPERATOR, budget, limit_pico=7, alert_percents=[90, 50, 90])
-    assert epoch.current() == before + 1
+    assert policy_epoch.current() == before + 1
     who = {"project": "default", "key": None, "model": None, "period": "month", "action": "block"}
     entry = AuditEntry.objects.latest("id")
     assert entry.action == "budget.changed"
     assert entry.before == {**who, "limit_pico": 5, "alert_percents": []}
     assert entry.after == {**who, "limit_pico": 7, "alert_percents": [50, 90]}
     budgets.change(OPERATOR, budget, limit_pico=7)
-    assert epoch.current() == before + 1, "the same again changes nothing"
+    assert policy_epoch.current() == before + 1, "the same again changes nothing"
 
 
 def test_an_archived_budget_bounds_nothing_and_makes_room_for_another(acme: Customer) -> None:

@@ -8,14 +8,14 @@ from uuid import UUID, uuid4
 import pytest
 from django.utils import timezone
 
-from tenants import cache_settings, epoch, keys, purges, registry, snapshot
+from tenants import cache_settings, keys, policy_epoch, purges, registry, snapshot
 from tenants.cache_settings import Terms
+from tenants.caller_limits import LONGEST_TTL_SECONDS, PURGES_HOLD_SECONDS, CacheTerms
 from tenants.errors import BadName, NotAllowed
 from tenants.ids import first_id_at, new_id
 from tenants.models import AuditEntry, CachePurge, CacheSetting, TenantPolicy
+from tenants.policy_target import Subject
 from tenants.purges import Target
-from tenants.scopes import LONGEST_TTL_SECONDS, PURGES_HOLD_SECONDS, CacheTerms
-from tenants.subjects import Subject
 from tests.tenants.customers import OPERATOR, Customer
 
 
@@ -56,16 +56,16 @@ def test_a_rotated_keys_setting_goes_to_its_successor_and_holds_for_both(acme: C
 
 
 def test_a_setting_is_audited_and_told_once(acme: Customer) -> None:
-    whom, before = Subject(tenant=acme.tenant, project=acme.project), epoch.current()
+    whom, before = Subject(tenant=acme.tenant, project=acme.project), policy_epoch.current()
     for _ in range(2):
         made = cache_settings.set_setting(OPERATOR, whom, Terms(ttl_seconds=60))
-    assert epoch.current() == before + 1
+    assert policy_epoch.current() == before + 1
     entry = AuditEntry.objects.get(action="cache_setting.set")
     who = {"project": "default", "key": None, "model": None}
     assert (entry.before, entry.after) == (None, {**who, "mode": "", "ttl_seconds": 60, "writes_per_minute": None})
     cache_settings.remove(OPERATOR, made)
     cache_settings.remove(OPERATOR, made)
-    assert epoch.current() == before + 2
+    assert policy_epoch.current() == before + 2
     assert AuditEntry.objects.get(action="cache_setting.removed").before == entry.after
 
 
@@ -161,11 +161,11 @@ def test_purges_of_requests_are_bounded_until_everything_is_purged(
 
 
 def test_a_purge_is_audited_and_one_of_two_things_is_refused(acme: Customer) -> None:
-    before = epoch.current()
+    before = policy_epoch.current()
     made = purges.purge(OPERATOR, acme.tenant, Target(model_name="demo"))
     entry = AuditEntry.objects.get(action="cache.purged")
     assert (entry.object_id, entry.after) == (str(made.id), {"model": "demo"})
-    assert epoch.current() == before + 1
+    assert policy_epoch.current() == before + 1
     for wrong in (Target(model_name="demo", key=acme.key), Target(request_id=uuid4())):
         with pytest.raises(BadName):
             purges.purge(OPERATOR, acme.tenant, wrong)

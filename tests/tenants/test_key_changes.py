@@ -9,10 +9,10 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from tenants import epoch, keys, networks, registry, snapshot
+from tenants import keys, networks, policy_epoch, registry, snapshot
 from tenants.errors import BadName, KeyRefused, NotAllowed
 from tenants.models import ApiKey, AuditEntry, Budget, Limit, Project
-from tenants.subjects import subject
+from tenants.policy_target import subject
 from tests.tenants.customers import OPERATOR, Customer
 
 DAY = timedelta(days=1)
@@ -179,10 +179,10 @@ def test_a_change_is_in_force_in_the_next_snapshot(acme: Customer) -> None:
 
 
 def test_a_change_that_changes_nothing_leaves_no_trace(acme: Customer) -> None:
-    before, entries = epoch.current(), AuditEntry.objects.count()
+    before, entries = policy_epoch.current(), AuditEntry.objects.count()
     keys.change(OPERATOR, acme.key, name=acme.key.name, allowed_networks=[])
     keys.change(OPERATOR, acme.key)
-    assert (epoch.current(), AuditEntry.objects.count()) == (before, entries)
+    assert (policy_epoch.current(), AuditEntry.objects.count()) == (before, entries)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_networks_that_nobody_can_read_open_nothing_and_keep_nobody_else_out(acm
 
 
 def test_a_use_is_written_down_once_a_minute_and_no_gateway_hears_of_it(acme: Customer, globex: Customer) -> None:
-    before, now = epoch.current(), timezone.now()
+    before, now = policy_epoch.current(), timezone.now()
     moments = [now, now + timedelta(seconds=50), now + timedelta(seconds=70), now - DAY]
     seen = []
     for moment in moments:
@@ -224,7 +224,7 @@ def test_a_use_is_written_down_once_a_minute_and_no_gateway_hears_of_it(acme: Cu
         seen.append(acme.key.last_used_at)
     assert seen == [now, now, moments[2], moments[2]]
     globex.key.refresh_from_db()
-    assert (globex.key.last_used_at, epoch.current()) == (None, before)
+    assert (globex.key.last_used_at, policy_epoch.current()) == (None, before)
 
 
 def test_keys_of_one_batch_are_noted_each_by_its_own_use(acme: Customer, globex: Customer) -> None:

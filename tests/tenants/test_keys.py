@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from tenants import keys, registry, secret_format, snapshot, tokens
+from tenants import key_format, keys, registry, snapshot, tokens
 from tenants.errors import BadName, KeyRefusal, KeyRefused, NotAllowed
 from tenants.models import ApiKey, AuditEntry, Project, User
 from tests.tenants.customers import OPERATOR, Customer
@@ -30,12 +30,12 @@ def test_a_new_key_opens_its_own_project(acme: Customer) -> None:
 
 
 def test_the_secret_is_stored_nowhere(acme: Customer) -> None:
-    credential = secret_format.parse(acme.secret)
+    credential = key_format.parse(acme.secret)
     assert credential is not None
     row = ApiKey.objects.filter(id=acme.key.id).values().get()
     entries = list(AuditEntry.objects.values())
     assert credential.secret not in str(row) + str(entries)
-    assert bytes(row["secret_hmac"]) == secret_format.digest(credential.secret)[0]
+    assert bytes(row["secret_hmac"]) == key_format.digest(credential.secret)[0]
 
 
 def test_a_text_that_is_no_key_is_malformed(db: None) -> None:
@@ -44,13 +44,11 @@ def test_a_text_that_is_no_key_is_malformed(db: None) -> None:
 
 
 def test_a_well_formed_key_that_nobody_issued_is_unknown(acme: Customer) -> None:
-    assert refusal(secret_format.generate("hk").text()) == "unknown"
+    assert refusal(key_format.generate("hk").text()) == "unknown"
 
 
 def test_a_known_id_with_another_secret_is_unknown(acme: Customer) -> None:
-    forged = secret_format.Credential(
-        prefix="hk", public_id=acme.key.public_id, secret=secret_format.generate("hk").secret
-    )
+    forged = key_format.Credential(prefix="hk", public_id=acme.key.public_id, secret=key_format.generate("hk").secret)
     assert refusal(forged.text()) == "unknown"
 
 

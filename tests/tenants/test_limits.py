@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tenants import epoch, keys, limits, snapshot
+from tenants import keys, limits, policy_epoch, snapshot
 from tenants.audit import Actor
 from tenants.errors import BadName, NotAllowed, NotFound
 from tenants.limits import Figures
 from tenants.models import AuditEntry, Limit, Tenant
-from tenants.subjects import Subject, subject
+from tenants.policy_target import Subject, subject
 from tests.tenants.customers import OPERATOR, Customer
 
 
@@ -38,11 +38,11 @@ def test_a_limit_is_seen_by_the_caller_it_is_for_and_by_no_other(acme: Customer,
 def test_setting_a_limit_again_replaces_it_and_says_what_it_was(acme: Customer) -> None:
     whole = Subject(tenant=acme.tenant)
     first = limits.set_limit(OPERATOR, whole, Figures(requests_per_minute=60))
-    before = epoch.current()
+    before = policy_epoch.current()
     second = limits.set_limit(OPERATOR, whole, Figures(tokens_per_minute=500))
     assert second.id == first.id
     assert limits.figures_of(Limit.objects.get()) == Figures(tokens_per_minute=500)
-    assert epoch.current() == before + 1
+    assert policy_epoch.current() == before + 1
     entry = AuditEntry.objects.filter(action="limit.set").latest("id")
     assert (entry.actor, entry.tenant_id, entry.object_id) == (OPERATOR.name, acme.tenant.id, str(first.id))
     who = {"project": None, "key": None, "model": None}
@@ -53,9 +53,9 @@ def test_setting_a_limit_again_replaces_it_and_says_what_it_was(acme: Customer) 
 def test_setting_the_same_limit_again_changes_nothing(acme: Customer) -> None:
     whole = Subject(tenant=acme.tenant)
     limits.set_limit(OPERATOR, whole, Figures(requests_per_minute=60))
-    before = epoch.current(), AuditEntry.objects.count()
+    before = policy_epoch.current(), AuditEntry.objects.count()
     limits.set_limit(OPERATOR, whole, Figures(requests_per_minute=60))
-    assert (epoch.current(), AuditEntry.objects.count()) == before
+    assert (policy_epoch.current(), AuditEntry.objects.count()) == before
 
 
 def test_a_lifted_limit_bounds_nobody_and_is_lifted_once(acme: Customer) -> None:

@@ -7,11 +7,11 @@ from django.core.management import call_command
 from django.db import connection
 
 from tenants import keys, limits, snapshot
+from tenants.caller_limits import CacheTerms
 from tenants.ids import new_id
 from tenants.limits import Figures
 from tenants.models import Limit, PolicyEpoch
-from tenants.scopes import CacheTerms
-from tenants.subjects import Subject
+from tenants.policy_target import Subject
 from tests.tenants import customers
 from tests.tenants.customers import OPERATOR
 

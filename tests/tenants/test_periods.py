@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenants import periods
-from tenants.scopes import Period
+from tenants.caller_limits import Period
 
 BERLIN = "Europe/Berlin"
 PERIODS: tuple[Period, ...] = ("day", "week", "month")

@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from tenants import epoch, keys, registry, secret_format, snapshot
+from tenants import key_format, keys, policy_epoch, registry, snapshot
+from tenants.caller_limits import CacheTerms
 from tenants.errors import KeyRefused
-from tenants.scopes import CacheTerms
 from tests.tenants import customers
 from tests.tenants.customers import OPERATOR, Customer
 
@@ -34,7 +34,7 @@ def test_a_caller_is_who_the_database_says(acme: Customer) -> None:
 
 def test_two_snapshots_of_one_state_are_equal_and_name_its_epoch(acme: Customer, globex: Customer) -> None:
     assert snapshot.load() == snapshot.load()
-    assert snapshot.load().epoch == epoch.current()
+    assert snapshot.load().epoch == policy_epoch.current()
 
 
 def test_each_tenant_gets_its_own_newest_policy(acme: Customer, globex: Customer) -> None:
@@ -71,7 +71,7 @@ def test_a_key_that_expires_stops_working_in_a_snapshot_taken_before(acme: Custo
 def test_a_key_that_was_proved_proves_no_other_text_and_no_other_snapshot(acme: Customer) -> None:
     taken = snapshot.load()
     assert taken.authenticate(acme.secret) is taken.authenticate(acme.secret)
-    forged = dataclasses.replace(secret_format.generate("hk"), public_id=acme.key.public_id).text()
+    forged = dataclasses.replace(key_format.generate("hk"), public_id=acme.key.public_id).text()
     for text in (forged, acme.secret[:-1], ""):
         with pytest.raises(KeyRefused):
             taken.authenticate(text)
@@ -93,8 +93,8 @@ def test_a_caller_proved_earlier_is_found_by_public_id_while_its_key_lives(acme:
 
 def test_a_snapshot_knows_an_id_whatever_its_secret(acme: Customer) -> None:
     taken = snapshot.load()
-    forged = secret_format.Credential(prefix="hk", public_id=acme.key.public_id, secret="A" * 43)
-    assert [taken.knows(text) for text in (acme.secret, forged.text(), secret_format.generate("hk").text())] == [
+    forged = key_format.Credential(prefix="hk", public_id=acme.key.public_id, secret="A" * 43)
+    assert [taken.knows(text) for text in (acme.secret, forged.text(), key_format.generate("hk").text())] == [
         True,
         True,
         False,

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from tenants import secret_format, tokens
+from tenants import key_format, tokens
 from tenants.errors import KeyRefusal, KeyRefused
 from tenants.models import AuditEntry, OperatorToken, User
 from tests.tenants.customers import OPERATOR
@@ -33,7 +33,7 @@ def test_a_token_acts_as_its_user(ada: User) -> None:
 
 
 def test_a_token_that_nobody_issued_is_unknown(ada: User) -> None:
-    assert refusal(secret_format.generate("ho").text()) == "unknown"
+    assert refusal(key_format.generate("ho").text()) == "unknown"
     assert refusal("ho_nonsense") == "malformed"
 
 

@@ -22,7 +22,7 @@ import msgspec
 import pytest
 
 from tenants.ids import ReplicaId
-from tests.engines.chain import chain
+from tests.engines.reference_hashes import chain
 from tests.engines.replica import BLOCK_TOKENS, Client, Replica, running
 from workers import processes
 from workers.agent.registry import EngineRecord, Registry

@@ -6,7 +6,7 @@ and never much of what is left. It is kept only while the budget has room for a 
 last round, and goes back when it has not, when nobody asks any more, or when a request is refused for want of it; so a
 budget that runs low is counted in one place, to the last request.
 
-The slice of a process that was killed is given back by ``billing.keeper``, as every hold that nobody ends.
+The slice of a process that was killed is given back by ``billing.budgets.reconciler``, as every hold that nobody ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
-from billing import holds
+from billing.budgets import holds
 from gateway.admission.lease_renewer import End, Renewal
 from gateway.admission.limit_plan import Keys
 from gateway.admission.lua_scripts import SLICE

@@ -15,8 +15,8 @@ from uuid import UUID
 
 import msgspec
 
-from billing.prices import PriceTable
-from billing.rating import Metered, Price, rate
+from billing.pricing.prices import PriceTable
+from billing.pricing.rating import Metered, Price, rate
 from catalogue.registry import ServedModel
 from gateway.errors import Unavailable
 from gateway.protocols.request_body import Call

@@ -10,13 +10,13 @@ from functools import lru_cache
 from typing import Literal
 from uuid import UUID
 
-from billing import holds
+from billing.budgets import holds
 from gateway.admission.lua_scripts import UNITS
 from gateway.redis_client.connection import Argument
 from gateway.request import Headers
 from tenants import keyspace, periods
+from tenants.caller_limits import BudgetLine, LimitLine, Period
 from tenants.ids import TenantId
-from tenants.scopes import BudgetLine, LimitLine, Period
 from tenants.snapshot import Caller
 
 Kind = Literal["requests", "tokens", "concurrency"]

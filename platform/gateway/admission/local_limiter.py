@@ -13,7 +13,7 @@ from uuid import UUID
 
 from gateway.admission.limit_plan import Kind, tokens_of
 from gateway.admission.lua_scripts import UNITS
-from tenants.scopes import LimitLine
+from tenants.caller_limits import LimitLine
 
 #: While Redis is away nobody knows when a lease elsewhere ends, nor what a share of another gateway has left.
 AGAIN_MS = 1000

@@ -6,14 +6,14 @@ A tenant's keys, all on one cluster node:
   limit of tokens that this was counted by. Owed are 60 000ths of a request or token, so that a limit of N a minute pays
   off N each millisecond, and every number is a whole one below 2^53, where doubles are exact.
 - ``leases:<limit>``: the requests that run, a sorted set by when each lease ends, milliseconds.
-- ``holds`` and ``budget:…``: see ``billing.holds``.
+- ``holds`` and ``budget:…``: see ``billing.budgets.holds``.
 
 Milliseconds are Redis's own.
 """
 
 from __future__ import annotations
 
-from billing.holds import SETTLE_FUNCTION
+from billing.budgets.holds import SETTLE_FUNCTION
 from gateway.redis_client.connection import Script
 
 #: Of one request or token in the buckets.

@@ -7,7 +7,7 @@ import math
 from gateway import metrics
 from gateway.admission.limit_plan import Gauge, Kind, scope_header
 from gateway.errors import BadRequest, BudgetExceeded, RateLimited, Unavailable
-from tenants.scopes import BudgetLine, LimitLine
+from tenants.caller_limits import BudgetLine, LimitLine
 
 #: What a limit of zero says: nothing but its change helps, so come back in a while.
 CLOSED_MS = 60_000

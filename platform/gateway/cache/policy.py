@@ -26,7 +26,7 @@ from gateway.protocols.request_body import Call
 from gateway.protocols.usage import Usage
 from gateway.request import Headers
 from tenants import keyspace
-from tenants.scopes import LARGEST_ENTRY_BYTES
+from tenants.caller_limits import LARGEST_ENTRY_BYTES
 from tenants.snapshot import Caller
 
 

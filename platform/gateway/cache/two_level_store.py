@@ -9,7 +9,7 @@ from uuid import UUID
 
 from caching import store
 from caching.entry import Entry
-from caching.recent import Recent
+from caching.memory_cache import Recent
 from caching.store import Deposit
 from gateway import metrics
 from gateway.redis_client.client import Turns

@@ -20,12 +20,12 @@ import psycopg
 from django.db import connection
 from django.db.utils import Error as DjangoError
 
-from billing import prices
-from billing.prices import PriceTable
+from billing.pricing import prices
+from billing.pricing.prices import PriceTable
 from catalogue import registry
 from catalogue.registry import Catalogue, ServedModel
 from gateway.errors import Unavailable
-from tenants import epoch, snapshot
+from tenants import policy_epoch, snapshot
 from tenants.errors import KeyRefused
 from tenants.snapshot import Caller, Snapshot
 from workers import endpoints, loads, promises
@@ -40,7 +40,7 @@ DATABASE_ERRORS = (DjangoError, psycopg.Error, OSError)
 POLL_SECONDS = 0.5
 #: Medians of many starts change slowly, and so does who serves.
 ETA_SECONDS = 5.0
-CHANNELS = (epoch.CHANNEL, endpoints.CHANNEL)
+CHANNELS = (policy_epoch.CHANNEL, endpoints.CHANNEL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +189,7 @@ class Feed:
 
     def _read(self, old: View | None) -> View:
         """Return what the database says now; callers, catalogue and prices are read again only when the epoch moved."""
-        same = old is not None and old.callers.epoch == epoch.current()
+        same = old is not None and old.callers.epoch == policy_epoch.current()
         if time.monotonic() >= self._etas_until:
             self._etas = promises.etas()
             self._gateways = loads.gateways()

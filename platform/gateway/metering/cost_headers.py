@@ -8,8 +8,8 @@ from uuid import UUID
 
 import msgspec
 
-from billing.prices import PriceTable
-from billing.rating import Charge, Price, rate
+from billing.pricing.prices import PriceTable
+from billing.pricing.rating import Charge, Price, rate
 from caching.entry import Entry
 from gateway.protocols.usage import Usage
 from gateway.request import Headers
@@ -24,7 +24,7 @@ _MOST_TOLD = 4096
 
 
 class _Answered(msgspec.Struct, frozen=True, kw_only=True):
-    """A complete answer as rating reads it (``billing.rating.Metered``)."""
+    """A complete answer as rating reads it (``billing.pricing.rating.Metered``)."""
 
     cache_result: str
     prompt_tokens: int

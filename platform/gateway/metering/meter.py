@@ -10,8 +10,8 @@ from uuid import UUID
 import msgspec
 
 from billing.errors import WalError
-from billing.records import CacheResult, End, Progress, Start, State, TokensSource
-from billing.wal import WalWriter
+from billing.wal.records import CacheResult, End, Progress, Start, State, TokensSource
+from billing.wal.writer import WalWriter
 from caching.entry import Entry
 from catalogue.registry import ServedModel
 from gateway import metrics

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from billing.wal import WalWriter
+from billing.wal.writer import WalWriter
 from gateway.admission.controller import Admission
 from gateway.cache.parsed_requests import Repeats
 from gateway.cache.two_level_store import Shelf

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from django.conf import settings
 
-from billing.wal import WalWriter
+from billing.wal.writer import WalWriter
 from gateway import metrics
 from gateway.admission.controller import Admission
 from gateway.admission.local_limiter import Rank

@@ -13,7 +13,7 @@ from gateway.protocols import media, validators
 from gateway.protocols.endpoint import Kind, Reader, Wire
 from gateway.protocols.openai_chat import as_bytes, conversation, tools
 from gateway.protocols.usage import Usage, of_total
-from routing.chunks import Message
+from routing.prefix_hash import Message
 
 _DELTA = b"event: content_block_delta\n"
 #: Seals a thought; no token.

@@ -14,7 +14,7 @@ from gateway.errors import GatewayError, Headers
 from gateway.protocols.stream_token_counts import Counts
 from gateway.protocols.usage import Usage
 from gateway.protocols.validators import Check
-from routing.chunks import Message
+from routing.prefix_hash import Message
 
 #: What one event of a stream is. ``content`` counts as a token when the stream is cut; ``usage`` is passed on only to
 #: a client that asked for it; ``done`` ends the stream and is withheld until the END is written.

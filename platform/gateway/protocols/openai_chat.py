@@ -13,7 +13,7 @@ from gateway.protocols import media, validators
 from gateway.protocols.endpoint import Kind, Reader, Wire
 from gateway.protocols.stream_token_counts import Counts
 from gateway.protocols.usage import Usage, of_total
-from routing.chunks import Message
+from routing.prefix_hash import Message
 
 _DONE = b"data: [DONE]"
 _USAGE_MARK = b'"usage"'

@@ -10,7 +10,7 @@ from gateway.protocols import media, validators
 from gateway.protocols.endpoint import Wire
 from gateway.protocols.openai_chat import as_bytes, conversation, usage_of
 from gateway.protocols.usage import Usage
-from routing.chunks import Message
+from routing.prefix_hash import Message
 
 
 class Embeddings(Wire):

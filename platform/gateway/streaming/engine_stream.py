@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 
-from billing.records import State
+from billing.wal.records import State
 from caching.errors import NotReplayable
 from caching.single_flight import Flight, Piece
 from gateway import metrics

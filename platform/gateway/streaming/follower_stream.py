@@ -7,10 +7,10 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Generic, TypeVar
 
-from billing.records import State
+from billing.wal.records import State
 from caching.errors import FlightFailed, NotReplayable
-from caching.repetition import Repetition
 from caching.single_flight import MAX_FLIGHT_BYTES, Piece
+from caching.stream_resume import Repetition
 from gateway.coalescing.coalescer import Course, Followed
 from gateway.errors import EngineFailed, GatewayError, Unavailable, internal_error
 from gateway.metering.meter import Meter

@@ -8,7 +8,7 @@ from typing import Any
 from catalogue.registry import ServedModel
 from gateway.admission.cost_estimate import DEFAULT_NEW_TOKENS
 from gateway.protocols.request_body import Call
-from routing.chunks import chain
+from routing.prefix_hash import chain
 from routing.router import Ask
 from tenants import keyspace
 from tenants.snapshot import Caller

@@ -12,7 +12,7 @@ from typing import Any
 from celery import Celery, bootsteps, signals
 from celery.beat import PersistentScheduler
 
-import billing.telemetry
+import billing.metrics
 import gateway.metrics
 from hearth import env
 from hearth.instance import from_environment
@@ -107,7 +107,7 @@ def _agent() -> Health:
         checks=lambda: (recent("node", round_age(), limit_seconds=READY_SECONDS, what="round"), _broker("degraded")),
         registry=registry(
             *telemetry.AGENT,
-            *billing.telemetry.WRITER,
+            *billing.metrics.WRITER,
             telemetry.Done(lambda: [each.counts for each in standings()]),
             age,
         ),
@@ -140,7 +140,7 @@ def _inference() -> Health:
         role="inference",
         loops=(_worker_loop(),),
         checks=lambda: (_broker("missing"),),
-        registry=registry(*gateway.metrics.METRICS, *billing.telemetry.WRITER),
+        registry=registry(*gateway.metrics.METRICS, *billing.metrics.WRITER),
     )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from billing import drain as role
-from billing import telemetry
-from billing.wal_room import Room
+from billing import metrics
+from billing.drain import main as role
+from billing.wal.disk_usage import Room
 from hearth.instance import from_environment
 from hearth.vitals import listener
 from hearth.vitals.health import Check, Health, Loop, recent, registry, usage_log
@@ -15,7 +15,7 @@ from hearth.vitals.inquiry import Inquiry, database_answers
 from hearth.vitals.ports import port_of
 
 if TYPE_CHECKING:
-    from billing.drainer import Drain
+    from billing.drain.drain import Drain
 
 #: A batch takes a quarter of a second, ten times as long on a core that others keep busy; a database that is away a
 #: pause of five.
@@ -48,7 +48,7 @@ def watch(drain: Drain) -> None:
         role="drain",
         loops=(Loop("drain", LOOP_LIMIT_SECONDS, age_seconds),),
         checks=checks,
-        registry=registry(*telemetry.DRAIN, telemetry.Backlog(drain.behind, room.occupancy)),
+        registry=registry(*metrics.DRAIN, metrics.Backlog(drain.behind, room.occupancy)),
     )
     listener.start(health, instance.metrics_host, port_of(instance, "drain"))
 

@@ -15,7 +15,7 @@ from typing import Literal
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.registry import Collector
 
-from billing.wal_room import Occupancy
+from billing.wal.disk_usage import Occupancy
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from prometheus_client.registry import Collector
 
-import billing.telemetry
+import billing.metrics
 from billing.errors import WalError, WalOverCap
-from billing.wal import WalWriter
+from billing.wal.writer import WalWriter
 from gateway import metrics
 from gateway.asgi import GatewayApp
 from gateway.pipeline.runtime import Runtime
@@ -46,7 +46,7 @@ class Gateway:
         now = metrics.Now(
             in_flight=lambda: self._app.in_flight, feed_age=self._feed_age, redis_left_alone=self._redis_left_alone
         )
-        shown = (*metrics.METRICS, *billing.telemetry.WRITER, now)
+        shown = (*metrics.METRICS, *billing.metrics.WRITER, now)
         return _start("gateway", self.checks, shown, self._try_to_open)
 
     def checks(self) -> tuple[Check, ...]:

@@ -10,8 +10,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from billing.budgets.status import Standing
 from billing.models import BudgetAlert
-from billing.standings import Standing
 from portal import bounds
 from portal.access import tenant_for
 from portal.api import pagination

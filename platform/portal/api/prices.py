@@ -9,9 +9,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from billing import prices
 from billing.models import PriceBook, PriceVersion
-from billing.rating import Rates
+from billing.pricing import prices
+from billing.pricing.rating import Rates
 from portal import queries
 from portal.access import Viewer, tenant_for
 from portal.api import pagination

@@ -14,8 +14,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from billing import reports, savings
-from billing.savings import BY, By, Group, Savings
+from billing.reports import savings, usage
+from billing.reports.savings import BY, By, Group, Savings
 from caching import bypass
 from portal import exports, periods
 from portal.api.documents import CSV_PARAMETER, PERIOD_PARAMETERS, refusals, wants_csv
@@ -113,7 +113,7 @@ class SavingsView(APIView):
         found: _Found = reading(
             tenant_id,
             lambda: _Found(
-                total=Savings.of(reports.totals(period, tenant_id)),
+                total=Savings.of(usage.totals(period, tenant_id)),
                 groups=savings.grouped(period, tenant_id, by),
                 bypasses=savings.bypasses(period, tenant_id),
             ),

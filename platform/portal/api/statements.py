@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from billing import statements
+from billing.reports import invoices
 from portal import exports, periods
 from portal.access import tenant_for
 from portal.api.authentication import viewer_of
@@ -19,7 +19,7 @@ from tenants.ids import TenantId
 from tenants.rls import as_tenant
 
 
-class LineSerializer(serializers.Serializer[statements.Line]):
+class LineSerializer(serializers.Serializer[invoices.Line]):
     """Tokens, or answers, of one class of one model at one price."""
 
     model = serializers.CharField(source="model_name", read_only=True)
@@ -33,7 +33,7 @@ class LineSerializer(serializers.Serializer[statements.Line]):
     amount_cents = serializers.IntegerField(read_only=True, help_text="Rounded once, half to even.")
 
 
-class SavingsSerializer(serializers.Serializer[statements.Savings]):
+class SavingsSerializer(serializers.Serializer[invoices.Savings]):
     """What each cache saved."""
 
     prediction_hits = serializers.IntegerField(read_only=True)
@@ -45,7 +45,7 @@ class SavingsSerializer(serializers.Serializer[statements.Savings]):
     prefix_pico = serializers.IntegerField(read_only=True)
 
 
-class StatementSerializer(serializers.Serializer[statements.Statement]):
+class StatementSerializer(serializers.Serializer[invoices.Statement]):
     """One month. The total is the sum of the lines in cents; the ledger holds the same to the pico-unit."""
 
     tenant_id = serializers.UUIDField(read_only=True)
@@ -84,8 +84,8 @@ class StatementView(APIView):
         found = tenant_for(viewer_of(request), tenant)
         first = periods.parse_month(month, timezone.now())
         with as_tenant(TenantId(found.id)):
-            statement = statements.statement(TenantId(found.id), first.year, first.month)
+            statement = invoices.statement(TenantId(found.id), first.year, first.month)
         if wants_csv(request):
-            header, *rows = statements.csv_rows(statement)
+            header, *rows = invoices.csv_rows(statement)
             return exports.attachment(request._request, f"statement-{found.slug}-{first:%Y-%m}", header, rows)
         return Response(StatementSerializer(statement).data)

@@ -16,9 +16,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from billing import reports
 from billing.models import UsageRecord
-from billing.reports import Filters
+from billing.reports import usage
+from billing.reports.usage import Filters
 from portal import exports, periods, queries
 from portal.access import Viewer, tenant_for, tenants_of
 from portal.api import pagination
@@ -45,7 +45,7 @@ FILTER_PARAMETERS = [
 Found = TypeVar("Found")
 
 
-class RequestSerializer(serializers.Serializer[reports.Request]):
+class RequestSerializer(serializers.Serializer[usage.Request]):
     """One request as it was metered and charged. ``prompt_tokens`` leaves out the cached ones."""
 
     id = serializers.UUIDField(read_only=True)
@@ -85,7 +85,7 @@ class RequestSerializer(serializers.Serializer[reports.Request]):
     client_request_id = serializers.CharField(read_only=True)
 
 
-class SumsSerializer(serializers.Serializer[reports.Sums]):
+class SumsSerializer(serializers.Serializer[usage.Sums]):
     """Totals. Money in pico-units of the currency (10⁻¹²)."""
 
     requests = serializers.IntegerField(read_only=True)
@@ -109,14 +109,14 @@ class SumsSerializer(serializers.Serializer[reports.Sums]):
     saved_prefix_pico = serializers.IntegerField(read_only=True)
 
 
-class TenantSumsSerializer(serializers.Serializer[reports.TenantSums]):
+class TenantSumsSerializer(serializers.Serializer[usage.TenantSums]):
     """One tenant's totals."""
 
     tenant = serializers.CharField(source="slug", read_only=True)
     sums = SumsSerializer(read_only=True)
 
 
-class ModelSumsSerializer(serializers.Serializer[reports.ModelSums]):
+class ModelSumsSerializer(serializers.Serializer[usage.ModelSums]):
     """One model's totals."""
 
     model = serializers.CharField(source="model_name", read_only=True)
@@ -133,7 +133,7 @@ class TotalsSerializer(serializers.Serializer[Any]):
     by_tenant = TenantSumsSerializer(many=True, read_only=True)
 
 
-class PointSerializer(serializers.Serializer[reports.Point]):
+class PointSerializer(serializers.Serializer[usage.Point]):
     """One step."""
 
     starts_at = serializers.DateTimeField(read_only=True)
@@ -170,9 +170,9 @@ class UsageView(APIView):
                 raise ValidationError({"tenant": "Name the tenant whose requests to export."})
             return exports.attachment(request._request, "usage", CSV_HEADER, csv_rows(tenant_id, filters))
         page = pagination.page_request(request)
-        rows: Sequence[reports.Request] = reading(
+        rows: Sequence[usage.Request] = reading(
             tenant_id,
-            lambda: reports.requests(tenant_id, before_id=page.after, limit=page.limit + 1, filters=filters),
+            lambda: usage.requests(tenant_id, before_id=page.after, limit=page.limit + 1, filters=filters),
         )
         return Response(pagination.document(rows, RequestSerializer, page.limit))
 
@@ -188,7 +188,7 @@ class UsageRequestView(APIView):
     def get(self, request: Request, request_id: UUID) -> Response:
         """Return one request by its id."""
         tenant_id = tenant_of(request)
-        found = reading(tenant_id, lambda: reports.request(tenant_id, request_id))
+        found = reading(tenant_id, lambda: usage.request(tenant_id, request_id))
         if found is None:
             raise NotFound("request", str(request_id))
         return Response(RequestSerializer(found).data)
@@ -211,9 +211,9 @@ class TotalsView(APIView):
             return {
                 "start": period.start,
                 "end": period.end,
-                "total": reports.totals(period, tenant_id),
-                "by_model": reports.by_model(period, tenant_id),
-                "by_tenant": reports.by_tenant(period) if tenant_id is None else (),
+                "total": usage.totals(period, tenant_id),
+                "by_model": usage.by_model(period, tenant_id),
+                "by_tenant": usage.by_tenant(period) if tenant_id is None else (),
             }
 
         return Response(TotalsSerializer(reading(tenant_id, read)).data)
@@ -236,7 +236,7 @@ class SeriesView(APIView):
         tenant_id = tenant_of(request)
         period = periods.parse(request.query_params, timezone.now())
         step = _step(request, period)
-        points = reading(tenant_id, lambda: reports.series(period, tenant_id, step))
+        points = reading(tenant_id, lambda: usage.series(period, tenant_id, step))
         document = {"start": period.start, "end": period.end, "step_seconds": step, "points": points}
         return Response(SeriesSerializer(document).data)
 

@@ -16,9 +16,9 @@ from django.shortcuts import redirect
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
-from billing import headroom
-from billing.headroom import Pace, Quarter
-from billing.standings import Standing
+from billing.budgets.status import Standing
+from billing.reports import peak_usage
+from billing.reports.peak_usage import Pace, Quarter
 from portal import bounds, money
 from portal.access import Viewer, tenant_for
 from portal.bounds import Named
@@ -104,7 +104,7 @@ def index(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
     with as_tenant(TenantId(tenant.id)):
         standings = bounds.read_standings(list(bounds.budgets_of(tenant).order_by("-id")[:MOST_SHOWN]))
         listed = list(bounds.limits_of(tenant).order_by("-id")[:MOST_SHOWN])
-        quarters = headroom.quarters(tenant.id, since) if listed else []
+        quarters = peak_usage.quarters(tenant.id, since) if listed else []
         context = {
             "projects": list(Project.objects.filter(tenant=tenant, archived_at=None).order_by("slug")),
             "keys": list(
@@ -214,7 +214,7 @@ def _budget_row(standing: Standing, viewer: Viewer, may_set: bool) -> BudgetRow:
 def _limit_row(limit: Limit, quarters: list[Quarter], viewer: Viewer, may_set: bool) -> LimitRow:
     pace = None
     if limit.key_id is None:
-        pace = headroom.busiest(quarters, project_id=limit.project_id, model_name=limit.model_name)
+        pace = peak_usage.busiest(quarters, project_id=limit.project_id, model_name=limit.model_name)
     return LimitRow(limit=limit, whom=_whom(limit), may_change=may_set and _may_change(viewer, limit), pace=pace)
 
 

@@ -11,10 +11,10 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
-from billing import reports
+from billing.ledger.rollups import is_error
 from billing.models import UsageRecord
-from billing.reports import Filters, Request
-from billing.rollups import is_error
+from billing.reports import usage
+from billing.reports.usage import Filters, Request
 from portal import exports, periods, queries
 from portal.access import Viewer, tenant_for, tenants_of
 from portal.errors import BadQuery
@@ -53,7 +53,7 @@ def index(request: HttpRequest, viewer: Viewer) -> HttpResponse:
     slugs = dict(tenants_of(viewer).values_list("id", "slug"))
     named = queries.text(request.GET, "tenant")
     tenant_id = TenantId(tenant_for(viewer, named).id) if named else None
-    found = reports.requests(tenant_id, before_id=_after(request), limit=ROWS + 1, filters=_filters(request))
+    found = usage.requests(tenant_id, before_id=_after(request), limit=ROWS + 1, filters=_filters(request))
     return _show(request, viewer, found, slugs, tenant=None)
 
 
@@ -64,7 +64,7 @@ def of_tenant(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
     tenant = tenant_for(viewer, slug)
     filters = _filters(request)
     with as_tenant(TenantId(tenant.id)):
-        found = reports.requests(TenantId(tenant.id), before_id=_after(request), limit=ROWS + 1, filters=filters)
+        found = usage.requests(TenantId(tenant.id), before_id=_after(request), limit=ROWS + 1, filters=filters)
     return _show(request, viewer, found, {tenant.id: tenant.slug}, tenant=tenant)
 
 
@@ -83,7 +83,7 @@ def detail(request: HttpRequest, viewer: Viewer, slug: str, request_id: UUID) ->
     """Show the journey of one request of this tenant; another tenant's does not exist here."""
     tenant = tenant_for(viewer, slug)
     with as_tenant(TenantId(tenant.id)):
-        found = reports.request(TenantId(tenant.id), request_id)
+        found = usage.request(TenantId(tenant.id), request_id)
         key = ApiKey.objects.filter(tenant=tenant, id=found.key_id).select_related("project").first() if found else None
     if found is None:
         raise NotFound("request", str(request_id))

@@ -10,8 +10,8 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
-from billing import reports, savings
-from billing.savings import BY, By, Group, Savings
+from billing.reports import savings, usage
+from billing.reports.savings import BY, By, Group, Savings
 from caching import bypass
 from portal import archived, charts, exports, figures, periods
 from portal.access import Viewer, tenant_for
@@ -111,9 +111,9 @@ def _context(
     period: Period, tenant_id: TenantId | None, currency: str, csv: str, tables: tuple[By, ...]
 ) -> dict[str, Any]:
     """Read what the page shows: four queries, and two for each table."""
-    total = reports.totals(period, tenant_id)
-    before = reports.totals(period.previous, tenant_id)
-    points = reports.series(period, tenant_id, int(period.step.total_seconds()))
+    total = usage.totals(period, tenant_id)
+    before = usage.totals(period.previous, tenant_id)
+    points = usage.series(period, tenant_id, int(period.step.total_seconds()))
     return {
         "period": period,
         "currency": currency,
@@ -177,6 +177,6 @@ def _csv(
     if asked not in allowed:
         raise BadQuery("by", asked, f"one of {', '.join(allowed)}")
     by = cast(By, asked)
-    total = Savings.of(reports.totals(period, tenant_id))
+    total = Savings.of(usage.totals(period, tenant_id))
     rows = list(csv_rows(by, total, savings.grouped(period, tenant_id, by)))
     return exports.attachment(request, f"{name}-by-{by}", CSV_HEADER, rows)

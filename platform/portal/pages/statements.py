@@ -9,9 +9,9 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
-from billing import statements
 from billing.errors import MixedCurrencies
-from billing.statements import Line, Statement
+from billing.reports import invoices
+from billing.reports.invoices import Line, Statement
 from portal import exports, money, periods
 from portal.access import Viewer, tenant_for
 from portal.pages.shell import page, show
@@ -58,7 +58,7 @@ def as_csv(request: HttpRequest, viewer: Viewer, slug: str) -> StreamingHttpResp
     """Download the statement, to the pico-dollar."""
     tenant = tenant_for(viewer, slug)
     month = periods.parse_month(request.GET.get("month"), timezone.now())
-    header, *rows = statements.csv_rows(read(tenant, month))
+    header, *rows = invoices.csv_rows(read(tenant, month))
     return exports.attachment(request, f"statement-{tenant.slug}-{month:%Y-%m}", header, rows)
 
 
@@ -107,7 +107,7 @@ def shown(found: Statement) -> Shown:
 def read(tenant: Tenant, month: date) -> Statement:
     """Return the tenant's statement of that month."""
     with as_tenant(TenantId(tenant.id)):
-        return statements.statement(TenantId(tenant.id), month.year, month.month)
+        return invoices.statement(TenantId(tenant.id), month.year, month.month)
 
 
 def _line(line: Line, currency: str) -> ShownLine:

@@ -11,8 +11,8 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from billing import reports
-from billing.reports import Sums
+from billing.reports import usage
+from billing.reports.usage import Sums
 from portal import periods
 from portal.access import Viewer, tenant_for, tenants_of
 from portal.pages.shell import operator_page, page, show
@@ -37,7 +37,7 @@ LAST_VERSIONS = 20
 def index(request: HttpRequest, viewer: Viewer) -> HttpResponse:
     """List all tenants with what they used in the period."""
     period = periods.parse(request.GET, timezone.now(), default="30d")
-    used = {each.tenant_id: each.sums for each in reports.by_tenant(period)}
+    used = {each.tenant_id: each.sums for each in usage.by_tenant(period)}
     requests = sum(sums.requests for sums in used.values())
     rows = [_row(tenant, used.get(TenantId(tenant.id), Sums()), requests, period) for tenant in tenants_of(viewer)]
     context = {"rows": rows, "period": period, "periods": presets(request), "currency": PLATFORM_CURRENCY}

@@ -12,8 +12,8 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
-from billing import reports
-from billing.reports import Sums
+from billing.reports import usage
+from billing.reports.usage import Sums
 from portal import archived, charts, exports, figures, fleet, periods
 from portal.access import Viewer, tenant_for, tenants_of
 from portal.addresses import api_base, example_model
@@ -124,19 +124,19 @@ def home_csv(request: HttpRequest, viewer: Viewer, slug: str) -> StreamingHttpRe
 
 def _usage(period: Period, tenant_id: TenantId | None, currency: str) -> dict[str, Any]:
     """Read what both pages show. Four queries, whatever the period."""
-    total = reports.totals(period, tenant_id)
+    total = usage.totals(period, tenant_id)
     return {
         "period": period,
         "currency": currency,
         "total": total,
-        "before": reports.totals(period.previous, tenant_id),
+        "before": usage.totals(period.previous, tenant_id),
         "charts": charts.of_period(_points(period, tenant_id), total, period, currency) if total.requests else (),
-        "by_model": [_row(each.model_name, each.sums, total) for each in reports.by_model(period, tenant_id)],
+        "by_model": [_row(each.model_name, each.sums, total) for each in usage.by_model(period, tenant_id)],
     }
 
 
 def _by_tenant(period: Period, total: Sums) -> list[Row]:
-    found = reports.by_tenant(period)
+    found = usage.by_tenant(period)
     gone = archived.among({each.tenant_id: each.sums for each in found})
     rows = [
         _row(each.slug, each.sums, total, f"{reverse('portal:tenant', args=[each.slug])}?{period.query}")
@@ -146,8 +146,8 @@ def _by_tenant(period: Period, total: Sums) -> list[Row]:
     return [*rows, _row(gone.name, gone.sums, total)] if gone.ids else rows
 
 
-def _points(period: Period, tenant_id: TenantId | None) -> tuple[reports.Point, ...]:
-    return reports.series(period, tenant_id, int(period.step / timedelta(seconds=1)))
+def _points(period: Period, tenant_id: TenantId | None) -> tuple[usage.Point, ...]:
+    return usage.series(period, tenant_id, int(period.step / timedelta(seconds=1)))
 
 
 def _row(name: str, sums: Sums, total: Sums, link: str = "") -> Row:
@@ -160,5 +160,5 @@ def presets(request: HttpRequest) -> list[tuple[str, str]]:
     return [(preset, with_query(request, period=preset, **reset)) for preset in periods.PRESETS]
 
 
-def _csv(request: HttpRequest, name: str, points: tuple[reports.Point, ...]) -> StreamingHttpResponse:
+def _csv(request: HttpRequest, name: str, points: tuple[usage.Point, ...]) -> StreamingHttpResponse:
     return exports.attachment(request, name, charts.CSV_HEADER, charts.csv_rows(points))

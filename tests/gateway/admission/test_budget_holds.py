@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
-from billing import holds
+from billing.budgets import holds
 from gateway.admission.controller import Ticket
 from gateway.errors import BudgetExceeded, RateLimited, Unavailable
 from tenants import keyspace, periods
+from tenants.caller_limits import BudgetLine
 from tenants.ids import created_at
-from tenants.scopes import BudgetLine
 from tenants.snapshot import Caller
 from tests.gateway.fixtures.callers import Doors, budget, caller, demand, line, tried, until
 

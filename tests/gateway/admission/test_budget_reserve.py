@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from billing import holds
+from billing.budgets import holds
 from gateway.admission.controller import Admission, Ticket
 from gateway.admission.lease_renewer import RENEWALS
 from gateway.errors import BudgetExceeded, Unavailable

@@ -10,8 +10,8 @@ import pytest
 from django.db.models import Sum
 
 from billing.models import UsageRecord
-from billing.prices import DEMO_RATES
-from billing.records import End
+from billing.pricing.prices import DEMO_RATES
+from billing.wal.records import End
 from gateway.admission.cost_estimate import STEP_TOKENS
 from tests.gateway.fixtures.asgi_client import Exchange
 from tests.gateway.fixtures.budget import CHARGED_PICO, MOST_NEW_TOKENS, body, budgeted, held_pico

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from billing.models import PriceBook, PriceVersion
-from billing.prices import DEMO_RATES, PriceTable
-from billing.rating import Price, Rates
+from billing.pricing.prices import DEMO_RATES, PriceTable
+from billing.pricing.rating import Price, Rates
 from catalogue.registry import ServedModel
 from gateway.admission import cost_estimate
 from gateway.admission.cost_estimate import STEP_TOKENS, TEMPLATE_TOKENS, Allowance

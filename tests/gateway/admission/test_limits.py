@@ -17,7 +17,7 @@ from gateway.admission.controller import Ticket
 from gateway.admission.lua_scripts import RIDE_ALONG_BYTES, UNITS
 from gateway.errors import BadRequest, GatewayError, RateLimited
 from tenants import keyspace
-from tenants.scopes import LimitLine
+from tenants.caller_limits import LimitLine
 from tenants.snapshot import Caller
 from tests.caching.entries import entry_of
 from tests.gateway.fixtures import tenants

@@ -14,7 +14,7 @@ from gateway.admission import quota_batches
 from gateway.admission.controller import Admission, Ticket
 from gateway.errors import RateLimited
 from tenants import keyspace
-from tenants.scopes import LimitLine
+from tenants.caller_limits import LimitLine
 from tenants.snapshot import Caller
 from tests.gateway.fixtures.callers import Doors, budget, caller, demand, line, tried, until
 

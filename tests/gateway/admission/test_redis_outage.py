@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from billing import holds
+from billing.budgets import holds
 from gateway.admission.controller import Admission, Ticket
 from gateway.admission.local_limiter import LocalLimits, Rank, Refusal
 from gateway.admission.lua_scripts import UNITS

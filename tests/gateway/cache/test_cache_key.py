@@ -17,9 +17,9 @@ from gateway.cache import policy
 from gateway.errors import BadRequest
 from gateway.protocols import request_body
 from gateway.protocols.endpoint_table import ENDPOINTS
+from tenants.caller_limits import CacheTerms
 from tenants.ids import KeyId, ProjectId, TenantId, new_id
 from tenants.registry import Policy
-from tenants.scopes import CacheTerms
 from tenants.snapshot import Caller
 from tests.gateway.fixtures import callers
 

@@ -14,14 +14,14 @@ from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
 
 from caching import store
-from caching.recent import OVERHEAD_BYTES
+from caching.memory_cache import OVERHEAD_BYTES
 from gateway import metrics
 from gateway.cache import policy
 from gateway.cache.policy import Answer
 from gateway.cache.two_level_store import PACKED_AT_ONCE_BYTES
 from tenants import registry
+from tenants.caller_limits import LARGEST_ENTRY_BYTES, CacheTerms
 from tenants.purges import Target, purge
-from tenants.scopes import LARGEST_ENTRY_BYTES, CacheTerms
 from tenants.snapshot import Caller
 from tests.caching.entries import entry_of
 from tests.gateway.fixtures import callers

@@ -20,8 +20,8 @@ from gateway.protocols import request_body
 from gateway.protocols.endpoint_table import ENDPOINTS
 from hearth.env import ROOT
 from tenants import registry
+from tenants.caller_limits import CacheTerms, Purges
 from tenants.ids import new_id
-from tenants.scopes import CacheTerms, Purges
 from tests.caching.entries import entry_of
 from tests.gateway.fixtures import callers
 from tests.gateway.fixtures.tenants import DOORS, HELLO, MODEL, Gateway, in_database, until

@@ -9,11 +9,11 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from billing import reports, savings, statements
-from billing.prices import DEMO_RATES
-from billing.reports import Span
-from billing.savings import By, Prediction, Savings
-from billing.usage import bucket_of
+from billing.ledger.usage_rows import bucket_of
+from billing.pricing.prices import DEMO_RATES
+from billing.reports import invoices, savings, usage
+from billing.reports.savings import By, Prediction, Savings
+from billing.reports.usage import Span
 from tenants import rls
 from tenants.ids import TenantId, created_at
 from tests.billing import conftest as billed
@@ -85,8 +85,8 @@ def agree(gateway: Gateway, spent_pico: int, saved_pico: int) -> None:
     around = Span(start=bucket_of(min(ids)), end=bucket_of(max(ids)) + timedelta(minutes=15))
     month = created_at(min(ids)).astimezone(ZoneInfo(tenant.billing_timezone))
     with rls.as_tenant(tenant_id):
-        stated = statements.statement(tenant_id, month.year, month.month)
-        total = reports.totals(around, tenant_id)
+        stated = invoices.statement(tenant_id, month.year, month.month)
+        total = usage.totals(around, tenant_id)
         grouped = {by: savings.grouped(around, tenant_id, by) for by in BY}
     assert (stated.amount_pico, stated.equals_ledger) == (spent_pico, True)
     quantities = {line.token_class: line.quantity for line in stated.lines}

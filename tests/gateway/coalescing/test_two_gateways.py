@@ -11,9 +11,9 @@ from uuid import uuid4
 import aiohttp
 import pytest
 
-from billing import wal_reader
-from billing.records import End
-from billing.wal_format import segments
+from billing.wal import reader
+from billing.wal.records import End
+from billing.wal.segments import segments
 from tests.gateway.coalescing.test_coalescer import Paced
 from tests.gateway.fixtures.scripted_app import ScriptedEngine, text_of
 from tests.gateway.fixtures.tenants import STREAMED, World, place, until
@@ -167,7 +167,7 @@ async def _leader(gateways: Gateways, engines: Engines, how: signal.Signals) -> 
 def _ends(gateways: Gateways) -> list[End]:
     found = []
     for segment in segments(gateways.wal):
-        for item in wal_reader.read(segment, 0, final=False):
-            if isinstance(item, wal_reader.Found) and isinstance(item.record, End):
+        for item in reader.read(segment, 0, final=False):
+            if isinstance(item, reader.Found) and isinstance(item.record, End):
                 found.append(item.record)
     return found

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from gateway.control_plane.snapshot_feed import Feed, View
 from gateway.errors import Unavailable
-from tenants import keys, registry, secret_format
+from tenants import key_format, keys, registry
 from tenants.errors import KeyRefused
 from tenants.models import PolicyEpoch, TenantPolicy
 from tests.gateway.fixtures import tenants
@@ -120,7 +120,7 @@ async def test_news_that_nobody_announced_is_seen_within_a_second_too(feed: Feed
 
 async def test_unknown_keys_cost_a_short_wait_and_no_thread(feed: Feed) -> None:
     threads = threading.active_count()
-    unknown = [secret_format.generate("hk").text() for _ in range(300)]
+    unknown = [key_format.generate("hk").text() for _ in range(300)]
     reasons = asyncio.gather(*[refusal(feed, text) for text in unknown])
     most = 0
     async with asyncio.timeout(30):
@@ -133,7 +133,7 @@ async def test_unknown_keys_cost_a_short_wait_and_no_thread(feed: Feed) -> None:
 
 
 async def test_a_known_id_with_a_wrong_secret_is_refused_without_waiting(feed: Feed, two_tenants: World) -> None:
-    forged = secret_format.Credential(prefix="hk", public_id=two_tenants.acme.key.public_id, secret="A" * 43)
+    forged = key_format.Credential(prefix="hk", public_id=two_tenants.acme.key.public_id, secret="A" * 43)
     refused = [asyncio.ensure_future(refusal(feed, text)) for text in (forged.text(), "nonsense")]
     await asyncio.sleep(0)
     assert [one.done() and one.result() for one in refused] == ["unknown", "malformed"]
@@ -179,14 +179,14 @@ async def test_a_listener_that_fails_does_not_stop_the_news(two_tenants: World) 
 async def test_before_the_first_view_everybody_is_told_to_come_back() -> None:
     feed = Feed()
     with pytest.raises(Unavailable) as error:
-        await feed.authenticate(secret_format.generate("hk").text())
+        await feed.authenticate(key_format.generate("hk").text())
     assert (error.value.status, error.value.code) == (503, "starting")
 
 
 async def test_a_key_that_cannot_be_verified_is_not_called_wrong(feed: Feed, two_tenants: World) -> None:
     await asyncio.to_thread(feed.stop)  # as good as a database that hangs: nobody looks any more
     with pytest.raises(Unavailable) as error:
-        await feed.authenticate(secret_format.generate("hk").text())
+        await feed.authenticate(key_format.generate("hk").text())
     assert (error.value.status, error.value.code) == (503, "key_unverifiable")
     assert feed._waiting == []
     assert await refusal(feed, two_tenants.acme.secret) == ""

@@ -12,10 +12,10 @@ import orjson
 import pytest
 from aiohttp import web
 
-from billing import prices
-from billing.drainer import Drain
+from billing.drain.drain import Drain
 from billing.models import UsageRecord
-from billing.prices import DEMO_RATES
+from billing.pricing import prices
+from billing.pricing.prices import DEMO_RATES
 from tenants.audit import SYSTEM
 from tests.gateway.fixtures.asgi_client import Exchange
 from tests.gateway.fixtures.scripted_app import answer, events

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from billing import prices
-from billing.drainer import Drain
+from billing.drain.drain import Drain
 from billing.models import UsageRecord
-from billing.rating import Rates
+from billing.pricing import prices
+from billing.pricing.rating import Rates
 from tenants.audit import SYSTEM
 from tests.gateway.fixtures.protocol_replies import every_protocol
 from tests.gateway.fixtures.tenants import HELLO, MODEL, STREAMED, Gateway, in_database, until

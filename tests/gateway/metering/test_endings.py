@@ -10,8 +10,8 @@ import pytest
 from django.db.models import Sum
 
 from billing.models import UsageRecord
-from billing.prices import DEMO_RATES
-from billing.rating import rate
+from billing.pricing.prices import DEMO_RATES
+from billing.pricing.rating import rate
 from tenants import keys
 from tests.gateway.fixtures import tenants
 from tests.gateway.fixtures.asgi_client import Exchange

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from billing.records import encode
-from billing.wal_format import FRAME
+from billing.wal.records import encode
+from billing.wal.segments import FRAME
 from gateway.metering import meter
 from tests.gateway.fixtures.scripted_app import CHUNKS, delta, events, streaming
 from tests.gateway.fixtures.tenants import DOORS, HELLO, STREAMED, Gateway, until

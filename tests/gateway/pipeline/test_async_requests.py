@@ -15,9 +15,9 @@ from redis.asyncio import Redis
 import hearth.celery  # noqa: F401 - whoever sends a task needs the app configured first
 from gateway import tasks
 from tenants import keys
+from tenants.caller_limits import LimitLine
 from tenants.limits import Figures, set_limit
-from tenants.scopes import LimitLine
-from tenants.subjects import Subject
+from tenants.policy_target import Subject
 from tests.gateway.fixtures import tenants
 from tests.gateway.fixtures.asgi_client import Exchange
 from tests.gateway.fixtures.scripted_app import answer, saying

@@ -13,8 +13,8 @@ from catalogue.registry import Description
 from tenants import keys, registry
 from tenants.ids import PLATFORM_SLUG
 from tenants.limits import Figures, set_limit
+from tenants.policy_target import Subject
 from tenants.snapshot import Caller
-from tenants.subjects import Subject
 from tests.gateway.fixtures.scripted_app import CHUNKS, USAGE, answer, delta, events, stream, text_of
 from tests.gateway.fixtures.tenants import DOORS, HELLO, MODEL, STREAMED, WITH_USAGE, Gateway, in_database, until
 from tests.tenants.customers import OPERATOR

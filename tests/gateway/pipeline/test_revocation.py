@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 from django.utils import timezone
 
-from tenants import epoch, keys, registry
+from tenants import keys, policy_epoch, registry
 from tenants.models import Project
 from tests.gateway.fixtures import tenants
 from tests.gateway.fixtures.asgi_client import Exchange
@@ -40,7 +40,7 @@ async def gateways(
 def archive(acme: Customer) -> None:
     """Close the project of a customer's key."""
     Project.objects.filter(id=acme.project.id).update(archived_at=timezone.now())
-    epoch.bump()
+    policy_epoch.bump()
 
 
 #: What may be taken from a key: how, and what whoever uses it is told.

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from billing import partitions
+from billing.ledger import partitions
 
 
 class Command(BaseCommand):

@@ -1,0 +1,268 @@
+"""What was spent of each budget in each of its periods: kept exact by the batches that store usage.
+
+A row counts in the period around the moment in its request's id, in the tenant's billing zone, once it has an amount.
+A period has a row here as soon as the drain's keeper saw it (:func:`open_windows`), summed from the roll-ups or, for a
+key's budget, from usage; from then on every batch adds to it in its own transaction (:func:`add`). The two exclude each
+other by a lock, so that a batch is in the sum or adds to the row, never both and never neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import cast
+from uuid import UUID
+
+from django.db import connection, transaction
+from django.db.models import Q, QuerySet, Sum
+
+from billing.ledger import bulk_insert
+from billing.ledger.usage_rows import Buckets
+from billing.models import BudgetAlert, BudgetWindow, UsageRecord, UsageRollup
+from tenants import audit, keys, periods
+from tenants.audit import SYSTEM
+from tenants.caller_limits import Period
+from tenants.ids import first_id_at
+from tenants.models import Budget, Tenant
+
+#: Number of the advisory lock: "budget" in ASCII.
+_LOCK = 0x627564676574
+_ADD = """
+    WITH charged AS (
+        SELECT budget_id, starts_at, spent_pico FROM json_populate_recordset(NULL::billing_budgetwindow, %s)
+    ), locked AS (
+        SELECT own.id, charged.spent_pico FROM billing_budgetwindow AS own
+        JOIN charged USING (budget_id, starts_at) ORDER BY own.id FOR UPDATE OF own
+    )
+    UPDATE billing_budgetwindow AS own SET spent_pico = own.spent_pico + locked.spent_pico
+    FROM locked WHERE own.id = locked.id
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """One period of one budget: from ``start`` up to, without, ``end`` (None: never ends), Unix seconds."""
+
+    budget_id: UUID
+    start: int
+    end: int | None
+
+    @property
+    def starts_at(self) -> datetime:
+        """Its begin, as the database has it."""
+        return _time(self.start)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """A budget in force: whose, of what, how much, and in which zone its periods begin."""
+
+    id: UUID
+    tenant_id: UUID
+    project_id: UUID | None
+    #: Of a key and those that it came from by rotation; empty: of every key.
+    key_ids: frozenset[UUID]
+    model_name: str
+    period: Period
+    timezone: str
+    limit_pico: int
+    hard: bool
+    alert_percents: tuple[int, ...]
+
+    def covers(self, project_id: UUID, key_id: UUID, model_name: str) -> bool:
+        """Say whether it counts a request of its tenant's."""
+        return (
+            self.project_id in {None, project_id}
+            and (not self.key_ids or key_id in self.key_ids)
+            and self.model_name in {"", model_name}
+        )
+
+    def window(self, moment: datetime) -> Window:
+        """Return its period around a moment. Periods begin on quarters of an hour, which keeps few moments apart."""
+        quarter = moment.astimezone(UTC).replace(minute=moment.minute // 15 * 15, second=0, microsecond=0)
+        start, end = _edges(self.period, self.timezone, quarter)
+        return Window(budget_id=self.id, start=start, end=end)
+
+
+def exclude_counting() -> None:
+    """Let nobody count from the rows until the current transaction, which adds some, ends."""
+    _lock("pg_advisory_xact_lock_shared")
+
+
+def exclude_batches() -> None:
+    """Let no batch be stored until the current transaction ends; waits for those that began."""
+    _lock("pg_advisory_xact_lock")
+
+
+def bounds(tenant_ids: Iterable[UUID] | None = None) -> list[Bound]:
+    """Return the budgets in force, of these tenants or of all, in order of id."""
+    rows: QuerySet[Budget] = Budget.objects.filter(archived_at=None).select_related("tenant").order_by("id")
+    if tenant_ids is not None:
+        rows = rows.filter(tenant_id__in=set(tenant_ids))
+    return bounds_of(list(rows))
+
+
+def bounds_of(budgets: Sequence[Budget]) -> list[Bound]:
+    """Return budgets as they are counted. They come with their tenant."""
+    lines = keys.lineages(budget.key_id for budget in budgets if budget.key_id is not None)
+    return [_bound(budget, lines) for budget in budgets]
+
+
+def bound(budget: Budget) -> Bound:
+    """Return a budget as it is counted."""
+    return bounds_of([budget])[0]
+
+
+def _bound(budget: Budget, lines: Mapping[UUID, frozenset[UUID]]) -> Bound:
+    return Bound(
+        id=budget.id,
+        tenant_id=budget.tenant_id,
+        project_id=budget.project_id,
+        key_ids=lines[budget.key_id] if budget.key_id is not None else frozenset(),
+        model_name=budget.model_name,
+        period=cast(Period, budget.period),
+        timezone=budget.tenant.billing_timezone,
+        limit_pico=budget.limit_pico,
+        hard=budget.action == Budget.Action.BLOCK,
+        alert_percents=tuple(budget.alert_percents),
+    )
+
+
+def add(buckets: Buckets) -> None:
+    """Add new charges to their budgets, in the transaction that stores them and after :func:`exclude_counting`."""
+    charged = [(bucket, pico) for bucket, rows in buckets if (pico := sum(row.amount_pico or 0 for row in rows))]
+    if not charged:
+        return
+    of_tenant: dict[UUID, list[Bound]] = {}
+    for each in bounds({bucket.tenant_id for bucket, _ in charged}):
+        of_tenant.setdefault(each.tenant_id, []).append(each)
+    sums: dict[tuple[UUID, int], int] = {}
+    for bucket, pico in charged:
+        for each in of_tenant.get(bucket.tenant_id, ()):
+            if each.covers(bucket.project_id, bucket.key_id, bucket.model_name):
+                key = (each.id, each.window(bucket.starts_at).start)
+                sums[key] = sums.get(key, 0) + pico
+    if not sums:
+        return
+    documents = [
+        {"budget_id": budget_id, "starts_at": _time(start), "spent_pico": str(pico)}
+        for (budget_id, start), pico in sums.items()
+    ]
+    bulk_insert.execute(_ADD, documents)
+
+
+def open_windows(windows: Sequence[tuple[Bound, Window]]) -> None:
+    """Make the rows of those periods that have none, each with what was spent of it until now. Idempotent."""
+    known = spent(window for _, window in windows)
+    missing = [(each, window) for each, window in windows if (window.budget_id, window.start) not in known]
+    if not missing:
+        return
+    with transaction.atomic():
+        exclude_batches()
+        BudgetWindow.objects.bulk_create(
+            [
+                BudgetWindow(
+                    budget_id=each.id,
+                    tenant_id=each.tenant_id,
+                    starts_at=window.starts_at,
+                    spent_pico=counted(each, window),
+                )
+                for each, window in missing
+            ],
+            ignore_conflicts=True,
+        )
+
+
+def spent(windows: Iterable[Window]) -> dict[tuple[UUID, int], int]:
+    """Return what was spent in these periods, pico, by budget and begin; a period without a row is left out."""
+    wanted = {(window.budget_id, window.start) for window in windows}
+    rows = BudgetWindow.objects.filter(
+        budget_id__in={budget_id for budget_id, _ in wanted}, starts_at__in={_time(start) for _, start in wanted}
+    ).values_list("budget_id", "starts_at", "spent_pico")
+    found = {(budget_id, int(starts_at.timestamp())): int(pico) for budget_id, starts_at, pico in rows}
+    return {key: pico for key, pico in found.items() if key in wanted}
+
+
+def counted(each: Bound, window: Window) -> int:
+    """Return what the rows say was spent in a period: from roll-ups where they tell budgets apart, else from usage."""
+    if not each.key_ids:
+        within = Q(tenant_id=each.tenant_id, starts_at__gte=window.starts_at)
+        if window.end is not None:
+            within &= Q(starts_at__lt=_time(window.end))
+        if each.project_id is not None:
+            within &= Q(project_id=each.project_id)
+        rollups = UsageRollup.objects.filter(within & _of_model(each))
+        return int(rollups.aggregate(total=Sum("amount_pico"))["total"] or 0)
+    first = first_id_at(window.starts_at)
+    within = Q(tenant_id=each.tenant_id, id__gte=first, key_id__in=each.key_ids, purpose=UsageRecord.Purpose.TENANT)
+    if window.end is not None:
+        within &= Q(id__lt=first_id_at(_time(window.end)))
+    rows = UsageRecord.objects.filter(within & _of_model(each))
+    return int(rows.aggregate(total=Sum("amount_pico"))["total"] or 0)
+
+
+def raise_alerts(windows: Sequence[tuple[Bound, Window]]) -> int:
+    """Write an alert, and its audit entry, for every percentage that was reached and has none; return how many."""
+    spending = spent(window for _, window in windows)
+    crossed = [
+        (each, window, percent, pico)
+        for each, window in windows
+        if (pico := spending.get((window.budget_id, window.start), 0))
+        for percent in each.alert_percents
+        if 100 * pico >= percent * each.limit_pico
+    ]
+    if not crossed:
+        return 0
+    raised = set(
+        BudgetAlert.objects.filter(budget_id__in={each.id for each, *_ in crossed}).values_list(
+            "budget_id", "starts_at", "percent"
+        )
+    )
+    new = [entry for entry in crossed if (entry[0].id, entry[1].starts_at, entry[2]) not in raised]
+    for each, window, percent, pico in new:
+        _raise(each, window, percent, pico)
+    return len(new)
+
+
+def _raise(each: Bound, window: Window, percent: int, pico: int) -> None:
+    with transaction.atomic():
+        exclude_batches()  # and keepers of other hosts, which see the same
+        _, created = BudgetAlert.objects.get_or_create(
+            budget_id=each.id,
+            starts_at=window.starts_at,
+            percent=percent,
+            defaults={"tenant_id": each.tenant_id, "spent_pico": pico, "limit_pico": each.limit_pico},
+        )
+        if created:
+            audit.record(
+                SYSTEM,
+                "budget.alerted",
+                ("budget", each.id),
+                tenant=Tenant.objects.get(id=each.tenant_id),
+                after={
+                    "percent": percent,
+                    "spent_pico": pico,
+                    "limit_pico": each.limit_pico,
+                    "period_from": window.starts_at.isoformat(),
+                },
+            )
+
+
+def _of_model(each: Bound) -> Q:
+    return Q(model_name=each.model_name) if each.model_name else Q()
+
+
+@lru_cache(maxsize=4096)
+def _edges(period: Period, timezone: str, moment: datetime) -> tuple[int, int | None]:
+    return periods.begins(period, timezone, moment), periods.next_begins(period, timezone, moment)
+
+
+def _time(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, tz=UTC)
+
+
+def _lock(function: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {function}(%s)", [_LOCK])

@@ -1,0 +1,225 @@
+"""Bring the logs of all writers of a host into PostgreSQL, exactly once.
+
+Positions are kept in the transaction of the rows they cover, so the process may be killed at any point. While
+PostgreSQL is away it tries again, ever more slowly, and the logs grow. Files that somebody must look at stay in the
+directory: damaged segments as ``*.damaged``, rows that the database refuses as lines of ``refused.jsonl``.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+from django.db import DataError, Error, IntegrityError, connection
+
+from billing import metrics
+from billing.drain import batch
+from billing.drain.batch import Position
+from billing.drain.lag import WalBacklog, beyond
+from billing.drain.log_tail import Tail
+from billing.errors import WalDirectoryBusy
+from billing.ledger.usage_rows import UsageRow
+from billing.models import WalOffset
+from billing.wal.reader import is_alive
+from billing.wal.records import Start
+from billing.wal.segments import Segment, segments
+
+logger = logging.getLogger(__name__)
+
+#: Most rows of one transaction: enough that its fixed cost hardly counts and that many share a roll-up, few enough to
+#: hold locks for a quarter of a second; of some seconds on a core that others keep busy (``billing.deference``).
+BATCH_ROWS = 5000
+POLL_SECONDS = 0.1
+FIRST_RETRY_SECONDS = 0.1
+LAST_RETRY_SECONDS = 5.0
+LOCK_FILE = "drain.lock"
+REFUSED_FILE = "refused.jsonl"
+
+
+class Between(Protocol):
+    """What is done between batches."""
+
+    def __call__(self, *, caught_up: bool) -> None: ...
+
+
+class Drain:
+    """The owner of a log directory: one process, for as long as it lives."""
+
+    def __init__(self, directory: Path, node: str) -> None:
+        """Take the directory's lock. Raises WalDirectoryBusy."""
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._directory = directory
+        self._node = node
+        self._tails: dict[UUID, Tail] = {}
+        #: Read and not yet stored; None when everything read is.
+        self._rows: list[UsageRow] | None = None
+        self._stopping = False
+        #: time.monotonic() of the last round of :meth:`run`; None before the first.
+        self.passed_at: float | None = None
+        self._lock = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(self._lock)
+            raise WalDirectoryBusy(directory) from None
+
+    def owns_directory(self) -> bool:
+        """Return whether the lock that is held is the directory's; False once somebody removed or replaced it."""
+        try:
+            return os.path.samestat(os.fstat(self._lock), (self._directory / LOCK_FILE).stat())
+        except OSError:
+            return False
+
+    def behind(self) -> WalBacklog:
+        """Measure what this drain has not stored; the database is not asked. Any thread may."""
+        stored = {tail.writer_id: tail.stored for tail in list(self._tails.values())}
+        return beyond(stored, segments(self._directory))
+
+    def close(self) -> None:
+        """Give the directory back."""
+        os.close(self._lock)
+
+    def stop(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
+        """Make :meth:`run` store what is there and return. A plain flag, so it is safe in a signal handler."""
+        self._stopping = True
+
+    def open_starts(self) -> list[Start]:
+        """Return the STARTs read whose requests are not stored."""
+        return [start for tail in self._tails.values() for start in tail.open_starts()]
+
+    def run(self, between: Between = lambda *, caught_up: None) -> None:
+        """Drain until stopped. Once stopped it does not wait for a database that is away.
+
+        ``between`` is called after each batch, told whether the logs were read to their end; it may raise
+        django.db.Error.
+        """
+        pause = FIRST_RETRY_SECONDS
+        while True:
+            stopping = self._stopping
+            self.passed_at = time.monotonic()
+            try:
+                more = self.step()
+                between(caught_up=not more)
+            except Error as error:
+                connection.close()
+                if stopping:
+                    logger.error("stopped with usage left in the log: %s", error)
+                    return
+                logger.error("cannot store usage, trying again in %.1f s: %s", pause, error)
+                self._sleep(pause)
+                pause = min(2 * pause, LAST_RETRY_SECONDS)
+                continue
+            pause = FIRST_RETRY_SECONDS
+            if not more:
+                if stopping:
+                    return
+                time.sleep(POLL_SECONDS)
+
+    def step(self) -> bool:
+        """Read and store one batch and remove what is not needed any more; say whether there is more at once.
+
+        Raises django.db.Error; the same batch is then tried again by the next call.
+        """
+        if self._rows is None:
+            self._rows = self._read()
+        moved = {tail.writer_id: tail.at for tail in self._tails.values() if tail.at > tail.stored}
+        if moved or self._rows:
+            self._store(self._rows, moved)
+        more = len(self._rows) >= self._share()
+        self._rows = None
+        for tail in self._tails.values():
+            tail.stored = max(tail.stored, tail.at)
+        self._clean()
+        return more
+
+    def _read(self) -> list[UsageRow]:
+        """Return the next rows of all writers, an equal share of a batch each."""
+        alive = {writer_id: is_alive(own[0].lock_path) for writer_id, own in self._segments()}
+        # Listed again: what a writer that has died since the first look wrote is there now.
+        present = {writer_id: own for writer_id, own in self._segments() if writer_id in alive}
+        self._follow(writer_id for writer_id in present if writer_id not in self._tails)
+        share = self._share()
+        return [
+            row
+            for writer_id, own in present.items()
+            for row in self._tails[writer_id].read(own, alive=alive[writer_id], limit=share)
+        ]
+
+    def _share(self) -> int:
+        return -(-BATCH_ROWS // max(1, len(self._tails)))
+
+    def _follow(self, writer_ids: Iterable[UUID]) -> None:
+        new = list(writer_ids)
+        if not new:
+            return
+        stored = {
+            offset.writer_id: Position(offset.segment, offset.offset)
+            for offset in WalOffset.objects.filter(writer_id__in=new)
+        }
+        for writer_id in new:
+            self._tails[writer_id] = Tail(writer_id, stored.get(writer_id, Position(0, 0)))
+
+    def _store(self, rows: Sequence[UsageRow], moved: dict[UUID, Position]) -> None:
+        """Store a batch; halve it as long as the database refuses it, and set the refused row aside."""
+        try:
+            batch.store(rows, moved, node=self._node)
+            metrics.DRAINED_RECORDS.inc(len(rows))
+        except (DataError, IntegrityError) as error:
+            if not rows:
+                raise
+            if len(rows) == 1:
+                self._refuse(rows[0], error)
+                batch.store([], moved, node=self._node)
+                return
+            half = len(rows) // 2
+            self._store(rows[:half], {})
+            self._store(rows[half:], moved)
+
+    def _refuse(self, row: UsageRow, error: Error) -> None:
+        """Keep a row that no table takes, so that it blocks nothing and is not lost."""
+        logger.error("the database refuses the usage of %s: %s", row.id, error)
+        metrics.REFUSED_RECORDS.inc()
+        with (self._directory / REFUSED_FILE).open("ab") as file:
+            file.write(msgspec.json.encode(row) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _segments(self) -> list[tuple[UUID, list[Segment]]]:
+        found = segments(self._directory)
+        return [(writer_id, list(own)) for writer_id, own in groupby(found, key=lambda segment: segment.writer_id)]
+
+    def _clean(self) -> None:
+        """Remove segments that are stored and hold no open request; of a finished writer also lock and position.
+
+        The position goes first: a segment left behind by a crash is then read again, and adds nothing.
+        """
+        for writer_id, own in self._segments():
+            tail = self._tails.get(writer_id)
+            if tail is None:
+                continue
+            done = own[: next((place for place, one in enumerate(own) if tail.is_needed(one)), len(own))]
+            if len(done) == len(own):
+                WalOffset.objects.filter(writer_id=writer_id).delete()
+            for segment in done:
+                if segment.number in tail.damaged:
+                    segment.path.rename(segment.path.with_suffix(".damaged"))
+                else:
+                    segment.path.unlink()
+            if len(done) == len(own):
+                own[0].lock_path.unlink(missing_ok=True)
+                del self._tails[writer_id]
+
+    def _sleep(self, seconds: float) -> None:
+        """Sleep, but notice a stop within a tenth of a second."""
+        until = time.monotonic() + seconds
+        while not self._stopping and (rest := until - time.monotonic()) > 0:
+            time.sleep(min(rest, POLL_SECONDS))

@@ -1,0 +1,88 @@
+"""How far the drain is behind what was written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from django.conf import settings
+
+from billing.drain.batch import Position
+from billing.models import WalOffset
+from billing.wal.reader import Found, read
+from billing.wal.records import End, Record, Start
+from billing.wal.segments import HEADER, Segment, segments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WalBacklog:
+    """Bytes written and not stored, the age of the oldest such record, and all segments present."""
+
+    bytes: int
+    records_lag_seconds: float
+    segments: int
+
+
+def backlog(directory: Path | None = None) -> WalBacklog:
+    """Measure the log directory of this host (None: the instance's own). Raises django.db.Error."""
+    directory = directory or Path(settings.WAL_DIR)
+    found = segments(directory) if directory.exists() else []
+    stored = {
+        offset.writer_id: Position(offset.segment, offset.offset)
+        for offset in WalOffset.objects.filter(writer_id__in={segment.writer_id for segment in found})
+    }
+    return beyond(stored, found)
+
+
+def beyond(stored: Mapping[UUID, Position], found: Sequence[Segment]) -> WalBacklog:
+    """Measure what these segments hold beyond what is stored of each writer; of an unknown one nothing is."""
+    behind = [
+        (segment, begin, size - begin)
+        for segment in found
+        if (size := _size(segment)) > (begin := _begin(segment, stored.get(segment.writer_id, Position(0, 0))))
+    ]
+    oldest_ns = min((_first_ns(segment, begin) for segment, begin, _ in behind), default=None)
+    return WalBacklog(
+        bytes=sum(size for _, _, size in behind),
+        records_lag_seconds=0.0 if oldest_ns is None else max(0.0, (time.time_ns() - oldest_ns) / 1e9),
+        segments=len(found),
+    )
+
+
+def _size(segment: Segment) -> int:
+    """Return its bytes; 0 when the drain has removed it meanwhile."""
+    try:
+        return segment.path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _begin(segment: Segment, stored: Position) -> int:
+    """Return where what is not stored begins in the segment."""
+    if segment.number < stored.number:
+        return _size(segment)
+    return max(stored.offset, HEADER.size) if segment.number == stored.number else HEADER.size
+
+
+def _first_ns(segment: Segment, begin: int) -> int:
+    """Return when the first record from ``begin`` on was written; now, when there is no whole one yet."""
+    try:
+        for item in read(segment, begin, final=False):
+            if isinstance(item, Found):
+                return _written_ns(item.record)
+    except FileNotFoundError:
+        pass
+    return time.time_ns()
+
+
+def _written_ns(record: Record) -> int:
+    match record:
+        case Start():
+            return record.started_at_ns
+        case End():
+            return record.finished_at_ns
+        case _:
+            return record.at_ns

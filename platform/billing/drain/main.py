@@ -1,0 +1,51 @@
+"""What the ``drain`` role runs; ``python -m billing.drain.main`` runs it alone.
+
+See :mod:`billing.drain.drain`, and :mod:`billing.budgets.reconciler` for budgets.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import django
+
+if TYPE_CHECKING:
+    from billing.drain.drain import Drain
+
+
+def main(watch: Callable[[Drain], None] = lambda drain: None) -> None:
+    """Drain this instance's log directory until SIGTERM or SIGINT; ``watch`` is given the drain before it begins.
+
+    Raises WalDirectoryBusy.
+    """
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hearth.settings")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    django.setup()
+    from django.conf import settings
+
+    from billing.budgets.reconciler import TIMEOUT_SECONDS, Keeper
+    from billing.budgets.redis_counters import Counters
+    from billing.deference import Deference
+    from billing.drain.drain import Drain  # its models need the settings
+
+    drain = Drain(settings.WAL_DIR, settings.NODE_NAME)
+    signal.signal(signal.SIGTERM, drain.stop)
+    signal.signal(signal.SIGINT, drain.stop)
+    logging.getLogger(__name__).info("draining %s", settings.WAL_DIR)
+    watch(drain)
+    counters = Counters(settings.REDIS_LIMITS_URL, timeout_seconds=TIMEOUT_SECONDS)
+    keeper, deference = Keeper(counters, drain.open_starts), Deference()
+
+    def between(*, caught_up: bool) -> None:
+        deference.stand_back(caught_up)
+        keeper.pass_by(caught_up=caught_up)
+
+    drain.run(between)
+
+
+if __name__ == "__main__":
+    main()

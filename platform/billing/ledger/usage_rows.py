@@ -1,0 +1,210 @@
+"""Turn the records of one request into its row of ``billing_usagerecord``. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from operator import attrgetter
+from typing import NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from billing.models import UsageRecord
+from billing.pricing.rating import Charge, Price, rate
+from billing.wal.records import End, Progress, Start
+from tenants.ids import created_at
+
+#: Roll-ups and postings hold whole quarters of an hour, because some time zones begin at :15, :30 or :45.
+BUCKET_SECONDS = 900
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One row; the fields are the table's columns. ``amount_pico`` None is unrated."""
+
+    id: UUID
+    tenant_id: UUID
+    project_id: UUID
+    key_id: UUID
+    purpose: str
+    endpoint: str
+    model_name: str
+    revision_id: UUID
+    replica_id: UUID | None
+    started_at: datetime
+    finished_at: datetime
+    state: str
+    http_status: int
+    stream: bool
+    cache_result: str
+    cache_reason: str
+    route_reason: str
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    completion_tokens: int
+    tokens_source: str
+    avoided_prompt_tokens: int
+    avoided_cached_prompt_tokens: int
+    avoided_completion_tokens: int
+    avoided_engine_ms: float
+    source_id: UUID | None
+    price_version_id: UUID | None = None
+    currency: str = "USD"
+    amount_pico: int | None = None
+    saved_prediction_pico: int = 0
+    saved_prefix_pico: int = 0
+    ttft_ms: float | None
+    duration_ms: float
+    client_request_id: str
+
+
+COLUMNS = UsageRow.__struct_fields__
+#: Of an id: to hash and compare an UUID itself takes ten times as long.
+NUMBER = attrgetter("int")
+_TENANT: str = UsageRecord.Purpose.TENANT.value
+_LENGTHS = {
+    field.name: field.max_length
+    for field in UsageRecord._meta.concrete_fields
+    if field.name in {"endpoint", "model_name", "cache_reason", "route_reason", "client_request_id"}
+}
+
+
+class Bucket(NamedTuple):
+    """What a roll-up sums: a quarter of an hour of one key and one model."""
+
+    starts_at: datetime
+    tenant_id: UUID
+    project_id: UUID
+    key_id: UUID
+    model_name: str
+
+
+#: Each bucket once, in order, with its rows.
+Buckets = Sequence[tuple[Bucket, Sequence[UsageRow]]]
+
+
+def buckets(rows: Iterable[UsageRow]) -> Buckets:
+    """Return what tenants asked for by bucket, sorted: whoever writes the buckets in this order waits in no ring."""
+    groups: dict[tuple[int, int, int, int, str], list[UsageRow]] = {}
+    for row in rows:
+        if row.purpose == _TENANT:
+            number = (row.id.int >> 80) // (1000 * BUCKET_SECONDS)
+            key = (number, row.tenant_id.int, row.project_id.int, row.key_id.int, row.model_name)
+            groups.setdefault(key, []).append(row)
+    return [(_bucket(number, group[0]), group) for (number, *_), group in sorted(groups.items(), key=_first)]
+
+
+def _first(item: tuple[tuple[int, int, int, int, str], list[UsageRow]]) -> tuple[int, int, int, int, str]:
+    return item[0]
+
+
+def _bucket(number: int, row: UsageRow) -> Bucket:
+    return Bucket(_begin_of(number), row.tenant_id, row.project_id, row.key_id, row.model_name)
+
+
+def moment_of(request_id: UUID) -> datetime:
+    """Return the moment that decides a request's price, roll-up and statement: when its id was made."""
+    return created_at(request_id)
+
+
+def bucket_of(request_id: UUID) -> datetime:
+    """Return the begin of the quarter of an hour that the request belongs to."""
+    milliseconds = request_id.int >> 80
+    return _begin_of(milliseconds // (1000 * BUCKET_SECONDS))
+
+
+@lru_cache(maxsize=1024)
+def _begin_of(bucket: int) -> datetime:
+    return datetime.fromtimestamp(bucket * BUCKET_SECONDS, tz=UTC)
+
+
+def finished(start: Start, end: End) -> UsageRow:
+    """Return the unrated row of a request that has its END."""
+    return UsageRow(
+        id=start.request_id,
+        tenant_id=start.tenant_id,
+        project_id=start.project_id,
+        key_id=start.key_id,
+        purpose=start.purpose,
+        endpoint=_text("endpoint", start.endpoint),
+        model_name=_text("model_name", start.model_name),
+        revision_id=start.revision_id,
+        replica_id=end.replica_id,
+        started_at=_time(start.started_at_ns),
+        finished_at=_time(end.finished_at_ns),
+        state=end.state,
+        http_status=end.http_status,
+        stream=start.stream,
+        cache_result=end.cache_result,
+        cache_reason=_text("cache_reason", end.cache_reason),
+        route_reason=_text("route_reason", end.route_reason),
+        prompt_tokens=end.prompt_tokens,
+        cached_prompt_tokens=end.cached_prompt_tokens,
+        completion_tokens=end.completion_tokens,
+        tokens_source=end.tokens_source,
+        avoided_prompt_tokens=end.avoided_prompt_tokens,
+        avoided_cached_prompt_tokens=end.avoided_cached_prompt_tokens,
+        avoided_completion_tokens=end.avoided_completion_tokens,
+        avoided_engine_ms=end.avoided_engine_ms,
+        source_id=end.source_id,
+        ttft_ms=end.ttft_ms,
+        duration_ms=end.duration_ms,
+        client_request_id=_text("client_request_id", start.client_request_id),
+    )
+
+
+def interrupted(start: Start, progress: Progress | None) -> UsageRow:
+    """Return the unrated row of a request whose gateway died: its prompt as estimated, its answer as last told.
+
+    The HTTP status is 0, because nobody knows what the client saw.
+    """
+    last_ns = max(start.started_at_ns, progress.at_ns if progress else 0)
+    return finished(
+        start,
+        End(
+            request_id=start.request_id,
+            finished_at_ns=last_ns,
+            state="interrupted",
+            http_status=0,
+            cache_result=start.cache_result,
+            cache_reason=start.cache_reason,
+            route_reason=start.route_reason,
+            replica_id=start.replica_id,
+            prompt_tokens=start.prompt_tokens_estimate,
+            cached_prompt_tokens=0,
+            completion_tokens=progress.completion_tokens if progress else 0,
+            tokens_source="estimated",
+            avoided_prompt_tokens=0,
+            avoided_completion_tokens=0,
+            ttft_ms=None,
+            duration_ms=(last_ns - start.started_at_ns) / 1e6,
+        ),
+    )
+
+
+def rated(row: UsageRow, price: Price | None) -> UsageRow:
+    """Return the row with its charge, or as it is where there is no price."""
+    if price is None:
+        return row
+    charge: Charge = rate(row, price.rates)
+    return msgspec.structs.replace(
+        row,
+        price_version_id=price.version_id,
+        currency=price.currency,
+        amount_pico=charge.amount_pico,
+        saved_prediction_pico=charge.saved_prediction_pico,
+        saved_prefix_pico=charge.saved_prefix_pico,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _text(column: str, value: str) -> str:
+    """Fit what a client may have chosen into its column: PostgreSQL knows no NUL, and refuses what is too long."""
+    return value.replace("\0", "")[: _LENGTHS[column]]
+
+
+def _time(nanoseconds: int) -> datetime:
+    seconds, rest = divmod(nanoseconds, 10**9)
+    return _EPOCH + timedelta(0, seconds, rest // 1000)

@@ -1,0 +1,199 @@
+"""Prices: books of immutable versions, each effective from a moment on.
+
+A request is priced by the moment in its id, when it was accepted: by the tenant's own book where that has a price
+for the model, else by the platform's. Nothing is ever priced anew. For that, a change and the drain's batches
+exclude each other (:func:`exclude_changes`): a batch stored before a change holds only requests accepted before it.
+A request accepted before its model had any price waits, and is charged the first price that takes effect.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import datetime
+from uuid import UUID
+
+from django.db import connection, transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from billing.errors import PriceExists, PriceInThePast, PriceJump, PriceOutOfRange
+from billing.models import PriceBook, PriceVersion
+from billing.pricing.rating import Price, Rates
+from tenants import policy_epoch
+from tenants.audit import Actor, record
+from tenants.ids import created_at, first_millisecond, milliseconds_of
+from tenants.models import Tenant
+
+PLATFORM_BOOK = "platform"
+#: $1,000 per million tokens: with counts below 2³¹ in three classes an amount stays below 2⁶³.
+HIGHEST_TOKEN_PICO = 10**9
+#: $1 per hit or coalesced answer.
+HIGHEST_REQUEST_PICO = 10**12
+_PER_REQUEST = frozenset({"prediction_hit_pico", "coalesced_pico"})
+#: A larger step, up or down, or to or from nothing, is more likely a slip of the unit than a decision.
+JUMP = 10
+#: $0.15, $0.015 and $0.60 per million tokens; hits and coalesced answers are free.
+DEMO_RATES = Rates(prompt_pico=150_000, cached_prompt_pico=15_000, completion_pico=600_000)
+#: Number of the advisory lock: "price" in ASCII.
+_LOCK = 0x7072696365
+
+
+class PriceTable:
+    """The prices of some tenants and models, for rating many requests by one query."""
+
+    def __init__(self, versions: Iterable[PriceVersion]) -> None:
+        """``versions`` come with their book, sorted by ``effective_from``."""
+        self._prices: dict[tuple[UUID | None, str], list[Price]] = {}
+        #: From which millisecond on each of them is charged.
+        self._since_ms: dict[tuple[UUID | None, str], list[int]] = {}
+        for version in versions:
+            named = (version.book.tenant_id, version.model_name)
+            self._prices.setdefault(named, []).append(_price(version))
+            self._since_ms.setdefault(named, []).append(first_millisecond(version.effective_from))
+
+    def at(self, tenant_id: UUID, model_name: str, moment: datetime) -> Price | None:
+        """Return the price in force at ``moment``, or None."""
+        for owner in (tenant_id, None):
+            prices = self._prices.get((owner, model_name), [])
+            position = bisect_right(prices, moment, key=_effective_from)
+            if position:
+                return prices[position - 1]
+        return None
+
+    def accepted(self, tenant_id: UUID, model_name: str, request_id: UUID) -> Price | None:
+        """Return the same as :meth:`charged` of a request that runs now."""
+        for owner in (tenant_id, None):
+            since_ms = self._since_ms.get((owner, model_name))
+            if since_ms is not None and (position := bisect_right(since_ms, milliseconds_of(request_id))):
+                return self._prices[owner, model_name][position - 1]
+        return self.charged(tenant_id, model_name, created_at(request_id), timezone.now())
+
+    def charged(self, tenant_id: UUID, model_name: str, moment: datetime, now: datetime) -> Price | None:
+        """Return the price of a request accepted at ``moment``, or None while there is none in force by ``now``."""
+        if found := self.at(tenant_id, model_name, moment):
+            return found
+        first = (self._prices.get((owner, model_name), [])[:1] for owner in (tenant_id, None))
+        in_force = [price for prices in first for price in prices if price.effective_from <= now]
+        return min(in_force, key=_effective_from, default=None)
+
+
+def table_for(tenant_ids: Iterable[UUID], model_names: Iterable[str]) -> PriceTable:
+    """Return every price that those tenants may be charged for those models."""
+    versions = (
+        PriceVersion.objects.filter(model_name__in=set(model_names))
+        .filter(Q(book__tenant_id__in=set(tenant_ids)) | Q(book__tenant_id=None))
+        .select_related("book")
+        .order_by("effective_from")
+    )
+    return PriceTable(versions)
+
+
+def load() -> PriceTable:
+    """Return every price of everybody; one set after that raises the policy epoch."""
+    return PriceTable(PriceVersion.objects.select_related("book").order_by("effective_from"))
+
+
+def exclude_changes() -> None:
+    """Let no price change be made until the current transaction ends."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock_shared(%s)", [_LOCK])
+
+
+def set_price(
+    actor: Actor,
+    book: PriceBook,
+    model_name: str,
+    rates: Rates,
+    *,
+    effective_from: datetime | None = None,
+    confirm: bool = False,
+) -> PriceVersion:
+    """Add a price version and its audit entry, in one transaction; None takes effect at once. Gateways are told.
+
+    ``confirm`` allows a change of more than tenfold. Raises PriceOutOfRange, PriceInThePast, PriceJump, PriceExists.
+    """
+    _check_range(model_name, rates)
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+        now = timezone.now()
+        moment = effective_from or now
+        if moment < now:
+            raise PriceInThePast(model_name, moment, now)
+        versions = PriceVersion.objects.filter(book=book, model_name=model_name)
+        if versions.filter(effective_from=moment).exists():
+            raise PriceExists(model_name, moment)
+        before = _rates_before(book, model_name, moment)
+        if before is not None and not confirm:
+            _check_jump(model_name, before, rates)
+        version = PriceVersion.objects.create(book=book, model_name=model_name, effective_from=moment, **asdict(rates))
+        record(
+            actor,
+            "price.set",
+            ("price_version", version.id),
+            tenant=Tenant.objects.get(id=book.tenant_id) if book.tenant_id else None,
+            before=None if before is None else asdict(before),
+            after={**asdict(rates), "book": book.name, "model": model_name, "effective_from": moment.isoformat()},
+        )
+        policy_epoch.bump()
+        return version
+
+
+def ensure_price_book() -> PriceBook:
+    """Return the platform's book, made on the first call."""
+    book, _ = PriceBook.objects.get_or_create(name=PLATFORM_BOOK, defaults={"tenant_id": None})
+    return book
+
+
+def ensure_demo_prices(actor: Actor, model_name: str) -> None:
+    """Give the model the demo prices in the platform's book, unless it has a price there already."""
+    book = ensure_price_book()
+    if not PriceVersion.objects.filter(book=book, model_name=model_name).exists():
+        set_price(actor, book, model_name, DEMO_RATES)
+
+
+def _rates_before(book: PriceBook, model_name: str, moment: datetime) -> Rates | None:
+    """Return what was charged from this book, or instead of it from the platform's, until ``moment``."""
+    versions = PriceVersion.objects.filter(model_name=model_name, effective_from__lt=moment).order_by("-effective_from")
+    found = versions.filter(book=book).first() or versions.filter(book__tenant_id=None).first()
+    return None if found is None else _rates(found)
+
+
+def _check_range(model_name: str, rates: Rates) -> None:
+    for name, pico in asdict(rates).items():
+        highest = HIGHEST_REQUEST_PICO if name in _PER_REQUEST else HIGHEST_TOKEN_PICO
+        if not 0 <= pico <= highest:
+            raise PriceOutOfRange(model_name, name, pico, highest)
+
+
+def _check_jump(model_name: str, before: Rates, after: Rates) -> None:
+    new = asdict(after)
+    for name, old in asdict(before).items():
+        low, high = sorted((old, new[name]))
+        if high > JUMP * low:
+            raise PriceJump(model_name, name, old, new[name])
+
+
+def _rates(version: PriceVersion) -> Rates:
+    return Rates(
+        prompt_pico=version.prompt_pico,
+        cached_prompt_pico=version.cached_prompt_pico,
+        completion_pico=version.completion_pico,
+        prediction_hit_pico=version.prediction_hit_pico,
+        coalesced_pico=version.coalesced_pico,
+    )
+
+
+def _price(version: PriceVersion) -> Price:
+    return Price(
+        version_id=version.id,
+        currency=version.book.currency,
+        effective_from=version.effective_from,
+        rates=_rates(version),
+    )
+
+
+def _effective_from(price: Price) -> datetime:
+    return price.effective_from

@@ -1,0 +1,259 @@
+"""A tenant's monthly statement: what it used, what that costs, what the caches saved, and that the ledger agrees.
+
+The month is one of the tenant's billing time zone, and a request belongs to the month in which it was accepted.
+Amounts are exact; money is rounded to cents once, on the line, half to even, and what the rounding of all lines
+makes is stated. A statement of a running month changes; late usage of a past month still enters it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from django.db.models import Case, CharField, Count, Q, Sum, Value, When
+from django.db.models.functions import Round
+
+from billing.errors import MixedCurrencies
+from billing.ledger import ledger
+from billing.models import PriceVersion, UsageRecord
+from billing.pricing.rating import FREE_BEFORE_FIRST_TOKEN
+from tenants.ids import TenantId, first_id_at
+from tenants.models import Tenant
+
+PICO_PER_CENT = 10**10
+LineClass = Literal["prompt", "cached_prompt", "completion", "prediction_hit", "coalesced"]
+#: Classes that are priced per request.
+PER_REQUEST: frozenset[LineClass] = frozenset({"prediction_hit", "coalesced"})
+CSV_HEADER = ("model", "class", "unit", "quantity", "unit_price_pico", "amount_pico", "amount", "currency")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """Tokens (or answers) of one class of one model at one price. ``amount_pico == quantity * unit_price_pico``."""
+
+    model_name: str
+    token_class: LineClass
+    quantity: int
+    unit_price_pico: int
+
+    @property
+    def unit(self) -> str:
+        """What is counted."""
+        return "request" if self.token_class in PER_REQUEST else "token"
+
+    @property
+    def amount_pico(self) -> int:
+        """The exact amount."""
+        return self.quantity * self.unit_price_pico
+
+    @property
+    def amount_cents(self) -> int:
+        """The amount in cents, half to even."""
+        return cents(self.amount_pico)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Savings:
+    """What each cache saved. A request counts for one of them only.
+
+    ``prediction_…`` but the hits are of hits and coalesced answers together.
+    """
+
+    prediction_hits: int = 0
+    coalesced_requests: int = 0
+    prediction_tokens: int = 0
+    prediction_engine_ms: int = 0
+    prediction_pico: int = 0
+    prefix_tokens: int = 0
+    prefix_pico: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """One tenant's month. ``unrated_requests`` wait for a price; ``free_requests`` failed before the first token."""
+
+    tenant_id: TenantId
+    year: int
+    month: int
+    timezone: str
+    start: datetime
+    end: datetime
+    currency: str
+    lines: tuple[Line, ...]
+    savings: Savings
+    requests: int
+    free_requests: int
+    unrated_requests: int
+    #: What the ledger says the tenant owes for the same requests.
+    ledger_pico: int
+
+    @property
+    def amount_pico(self) -> int:
+        """The exact total."""
+        return sum(line.amount_pico for line in self.lines)
+
+    @property
+    def amount_cents(self) -> int:
+        """The total due, in cents: the sum of the lines as they are shown."""
+        return sum(line.amount_cents for line in self.lines)
+
+    @property
+    def rounding_pico(self) -> int:
+        """What rounding the lines added (or, negative, took off)."""
+        return self.amount_cents * PICO_PER_CENT - self.amount_pico
+
+    @property
+    def equals_ledger(self) -> bool:
+        """Whether the lines are exactly what was posted."""
+        return self.amount_pico == self.ledger_pico
+
+
+def statement(tenant_id: TenantId, year: int, month: int) -> Statement:
+    """Return the statement. Raises Tenant.DoesNotExist, ValueError for no month, MixedCurrencies."""
+    tenant = Tenant.objects.get(id=tenant_id)
+    zone = ZoneInfo(tenant.billing_timezone)
+    start = datetime(year, month, 1, tzinfo=zone)
+    end = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=zone)
+    first, behind = first_id_at(start), first_id_at(end)
+    groups = _groups(tenant_id, first, behind)
+    posted = ledger.posted(tenant_id, first, behind)
+    currencies = {group["currency"] for group in groups if group["charge"] != "unrated"} | posted.keys()
+    if len(currencies) > 1:
+        raise MixedCurrencies(frozenset(currencies))
+    return Statement(
+        tenant_id=tenant_id,
+        year=year,
+        month=month,
+        timezone=tenant.billing_timezone,
+        start=start,
+        end=end,
+        currency=next(iter(currencies), tenant.currency),
+        lines=_lines(groups),
+        savings=_savings(groups),
+        requests=sum(group["requests"] for group in groups),
+        free_requests=sum(group["requests"] for group in groups if group["charge"] == "free"),
+        unrated_requests=sum(group["requests"] for group in groups if group["charge"] == "unrated"),
+        ledger_pico=sum(posted.values()),
+    )
+
+
+def csv_rows(found: Statement) -> Iterator[tuple[str, ...]]:
+    """Yield the header, a row for each line, then rounding and total; amounts in pico and in currency units."""
+    yield CSV_HEADER
+    for line in found.lines:
+        yield (
+            line.model_name,
+            line.token_class,
+            line.unit,
+            str(line.quantity),
+            str(line.unit_price_pico),
+            str(line.amount_pico),
+            _units(line.amount_cents),
+            found.currency,
+        )
+    yield ("", "rounding", "", "", "", str(found.rounding_pico), "", found.currency)
+    yield ("", "total", "", "", "", str(found.amount_pico), _units(found.amount_cents), found.currency)
+
+
+def cents(pico: int) -> int:
+    """Return pico-units as cents, half to even, without leaving integers."""
+    whole, rest = divmod(pico, PICO_PER_CENT)
+    if 2 * rest > PICO_PER_CENT or (2 * rest == PICO_PER_CENT and whole % 2):
+        return whole + 1
+    return whole
+
+
+_COALESCED = Q(cache_result="coalesced")
+_TOLD = Q(ttft_ms__isnull=False) & ~Q(state__in=FREE_BEFORE_FIRST_TOKEN)
+#: Which of the ways of charging in ``billing.pricing.rating`` a row went.
+_CHARGE = Case(
+    When(amount_pico=None, then=Value("unrated")),
+    When(cache_result="hit", then=Value("prediction_hit")),
+    When(_COALESCED & (Q(state="complete") | _TOLD), then=Value("coalesced")),
+    When(_COALESCED | Q(state__in=FREE_BEFORE_FIRST_TOKEN, completion_tokens=0), then=Value("free")),
+    default=Value("tokens"),
+    output_field=CharField(),
+)
+_COUNTED = (
+    "prompt_tokens",
+    "cached_prompt_tokens",
+    "completion_tokens",
+    "saved_prediction_pico",
+    "saved_prefix_pico",
+)
+#: Of whole answers: one that was cut saves nothing, and its row has only what was heard of it.
+_AVOIDED = ("avoided_prompt_tokens", "avoided_cached_prompt_tokens", "avoided_completion_tokens")
+_WHOLE = Q(state="complete")
+_CLASSES: tuple[tuple[LineClass, str, str], ...] = (
+    ("prompt", "prompt_tokens", "prompt_pico"),
+    ("cached_prompt", "cached_prompt_tokens", "cached_prompt_pico"),
+    ("completion", "completion_tokens", "completion_pico"),
+)
+
+
+def _groups(tenant_id: TenantId, first: UUID, behind: UUID) -> list[dict[str, Any]]:
+    """Return the month's sums by model, price version and way of charging."""
+    rows = (
+        UsageRecord.objects.filter(
+            tenant_id=tenant_id, purpose=UsageRecord.Purpose.TENANT, id__gte=first, id__lt=behind
+        )
+        .annotate(charge=_CHARGE)
+        .values("model_name", "price_version_id", "currency", "charge")
+        .annotate(
+            requests=Count("id"),
+            engine_ms=Sum(Round("avoided_engine_ms"), filter=_WHOLE, default=0),
+            **{name: Sum(name) for name in _COUNTED},
+            **{name: Sum(name, filter=_WHOLE, default=0) for name in _AVOIDED},
+        )
+        .order_by("model_name", "price_version_id", "charge")
+    )
+    return [dict(row) for row in rows]
+
+
+def _lines(groups: list[dict[str, Any]]) -> tuple[Line, ...]:
+    """Return the lines by model, then by when their price took effect, then by class. Empty classes are left out."""
+    versions = PriceVersion.objects.in_bulk({group["price_version_id"] for group in groups} - {None})
+    charged = [group for group in groups if group["charge"] == "tokens" or group["charge"] in PER_REQUEST]
+    charged.sort(key=lambda group: (group["model_name"], versions[group["price_version_id"]].effective_from))
+    lines = [
+        Line(
+            model_name=group["model_name"],
+            token_class=token_class,
+            quantity=quantity,
+            unit_price_pico=getattr(versions[group["price_version_id"]], price),
+        )
+        for group in charged
+        for token_class, quantity, price in _classes_of(group)
+    ]
+    return tuple(line for line in lines if line.quantity)
+
+
+def _classes_of(group: dict[str, Any]) -> list[tuple[LineClass, int, str]]:
+    if group["charge"] in PER_REQUEST:
+        return [(group["charge"], group["requests"], f"{group['charge']}_pico")]
+    return [(token_class, group[tokens], price) for token_class, tokens, price in _CLASSES]
+
+
+def _savings(groups: list[dict[str, Any]]) -> Savings:
+    without_engine = [group for group in groups if group["charge"] in PER_REQUEST]
+
+    def requests(charge: LineClass) -> int:
+        return sum(group["requests"] for group in without_engine if group["charge"] == charge)
+
+    return Savings(
+        prediction_hits=requests("prediction_hit"),
+        coalesced_requests=requests("coalesced"),
+        prediction_tokens=sum(group[name] for group in without_engine for name in _AVOIDED),
+        prediction_engine_ms=sum(int(group["engine_ms"]) for group in without_engine),
+        prediction_pico=sum(int(group["saved_prediction_pico"]) for group in without_engine),
+        prefix_tokens=sum(group["cached_prompt_tokens"] for group in groups if group["charge"] == "tokens"),
+        prefix_pico=sum(int(group["saved_prefix_pico"]) for group in groups),
+    )
+
+
+def _units(amount_cents: int) -> str:
+    return f"{'-' if amount_cents < 0 else ''}{abs(amount_cents) // 100}.{abs(amount_cents) % 100:02}"

@@ -1,0 +1,56 @@
+"""How close a tenant came to its limits of late: its busiest quarter of an hour, from the roll-ups."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from django.db.models import F
+
+from billing.ledger.usage_rows import BUCKET_SECONDS
+from billing.models import UsageRollup
+
+MINUTES = BUCKET_SECONDS // 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Requests and tokens a minute, averaged over the quarter of an hour that had most of them; rounded up."""
+
+    requests_per_minute: int
+    tokens_per_minute: int
+
+
+@dataclass(frozen=True, slots=True)
+class Quarter:
+    """What one project asked of one model in one quarter of an hour."""
+
+    starts_at: datetime
+    project_id: UUID
+    model_name: str
+    requests: int
+    tokens: int
+
+
+def quarters(tenant_id: UUID, since: datetime) -> list[Quarter]:
+    """Return a tenant's quarters of an hour since then."""
+    tokens = F("prompt_tokens") + F("cached_prompt_tokens") + F("completion_tokens")
+    rows = UsageRollup.objects.filter(tenant_id=tenant_id, starts_at__gte=since)
+    figures = rows.annotate(tokens=tokens).values_list("starts_at", "project_id", "model_name", "requests", "tokens")
+    return [Quarter(*row) for row in figures]
+
+
+def busiest(found: list[Quarter], *, project_id: UUID | None = None, model_name: str = "") -> Pace:
+    """Return the pace of the busiest of these quarters, of one project or model, or of all."""
+    requests: defaultdict[datetime, int] = defaultdict(int)
+    tokens: defaultdict[datetime, int] = defaultdict(int)
+    for each in found:
+        if project_id in {None, each.project_id} and model_name in {"", each.model_name}:
+            requests[each.starts_at] += each.requests
+            tokens[each.starts_at] += each.tokens
+    return Pace(
+        requests_per_minute=-(-max(requests.values(), default=0) // MINUTES),
+        tokens_per_minute=-(-max(tokens.values(), default=0) // MINUTES),
+    )

@@ -1,0 +1,148 @@
+"""What the prediction cache and the prefix cache saved, apart, from roll-ups alone: in tokens, money and engine time.
+
+``tenant_id`` as in ``billing.reports.usage``. What was summed before roll-ups told keys apart has the key NO_KEY.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Self, get_args
+from uuid import UUID
+
+from django.db.models import Sum
+
+from billing.models import NO_KEY, BypassRollup
+from billing.reports.usage import TOTALS, Period, Sums, floor, rollups_in, sums_of
+from tenants import keys
+from tenants.ids import TenantId
+from tenants.models import ApiKey, Project, Tenant
+
+By = Literal["tenant", "project", "key", "model"]
+BY: tuple[str, ...] = get_args(By)
+_COLUMNS: Mapping[By, str] = {
+    "tenant": "tenant_id",
+    "project": "project_id",
+    "key": "key_id",
+    "model": "model_name",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Whole answers: how many requests got one without an engine of their own, and what that avoided."""
+
+    hits: int = 0
+    coalesced: int = 0
+    misses: int = 0
+    bypassed: int = 0
+    tokens: int = 0
+    engine_ms: int = 0
+    pico: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefix:
+    """Prompt tokens that an engine had, of requests that it did answer."""
+
+    requests: int = 0
+    tokens: int = 0
+    pico: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Savings:
+    """Both, of so many requests."""
+
+    requests: int
+    prediction: Prediction
+    prefix: Prefix
+
+    @classmethod
+    def of(cls, sums: Sums) -> Self:
+        """Tell the sums of a period apart."""
+        looked_up = sums.requests - sums.bypassed_requests
+        return cls(
+            requests=sums.requests,
+            prediction=Prediction(
+                hits=sums.prediction_hits,
+                coalesced=sums.coalesced_requests,
+                misses=looked_up - sums.prediction_hits - sums.coalesced_requests,
+                bypassed=sums.bypassed_requests,
+                tokens=sums.avoided_tokens,
+                engine_ms=sums.avoided_engine_ms,
+                pico=sums.saved_prediction_pico,
+            ),
+            prefix=Prefix(requests=sums.prefix_hits, tokens=sums.cached_prompt_tokens, pico=sums.saved_prefix_pico),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """One tenant, project, key or model. ``id`` None is a model, or what no key is known of."""
+
+    id: UUID | None
+    name: str
+    sums: Sums
+
+    @property
+    def savings(self) -> Savings:
+        """What it saved."""
+        return Savings.of(self.sums)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bypassed:
+    """So many requests passed the prediction cache by for one reason (``caching.bypass``)."""
+
+    reason: str
+    requests: int
+
+
+def grouped(period: Period, tenant_id: TenantId | None, by: By) -> tuple[Group, ...]:
+    """Return each that was used, the most saved by prediction first. A rotated key counts with its newest heir used."""
+    column = _COLUMNS[by]
+    found = {
+        row[column]: sums_of(row) for row in rollups_in(period, tenant_id).values(column).annotate(**TOTALS).order_by()
+    }
+    if by == "model":
+        groups = [Group(id=None, name=name, sums=sums) for name, sums in found.items()]
+    else:
+        if by == "key":
+            found = _with_heirs(found)
+        names = _names(by, found)
+        groups = [
+            Group(id=None if identity == NO_KEY else identity, name=names.get(identity, ""), sums=sums)
+            for identity, sums in found.items()
+        ]
+    return tuple(sorted(groups, key=lambda each: (-each.sums.saved_prediction_pico, each.name, str(each.id))))
+
+
+def bypasses(period: Period, tenant_id: TenantId | None) -> tuple[Bypassed, ...]:
+    """Return why requests passed the prediction cache by, the most frequent reason first."""
+    rows = BypassRollup.objects.filter(starts_at__gte=floor(period.start), starts_at__lt=period.end)
+    if tenant_id is not None:
+        rows = rows.filter(tenant_id=tenant_id)
+    counted = rows.values("reason").annotate(total=Sum("requests")).order_by("-total", "reason")
+    return tuple(Bypassed(reason=row["reason"], requests=int(row["total"])) for row in counted)
+
+
+def _names(by: By, found: Mapping[UUID, Sums]) -> dict[UUID, str]:
+    if by == "tenant":
+        return dict(Tenant.objects.filter(id__in=found).values_list("id", "slug"))
+    if by == "project":
+        return dict(Project.objects.filter(id__in=found).values_list("id", "slug"))
+    return dict(ApiKey.objects.filter(id__in=found).values_list("id", "name"))
+
+
+def _with_heirs(found: Mapping[UUID, Sums]) -> dict[UUID, Sums]:
+    """Add each key that was rotated to the newest one of its line: ids are UUIDv7."""
+    lines = keys.lineages(key_id for key_id in found if key_id != NO_KEY)
+    heirs: dict[UUID, UUID] = {}
+    for heir in sorted(lines):
+        heirs |= dict.fromkeys(lines[heir] & found.keys(), heir)
+    summed: dict[UUID, Sums] = {}
+    for key_id, sums in found.items():
+        heir = heirs.get(key_id, key_id)
+        summed[heir] = summed[heir] + sums if heir in summed else sums
+    return summed
