@@ -282,7 +282,8 @@ class Placeholder(models.Model):
 
 
 class SlotLease(models.Model):
-    """Who has a slot. One open lease per slot, by the database's own constraint; see ``workers.leases``."""
+    """Who has a slot. One open lease per slot, by the database's own constraint; see
+    ``workers.scheduler.slot_leases``."""
 
     class Kind(models.TextChoices):
         REPLICA = "replica"
@@ -363,7 +364,8 @@ class ScaleDecision(models.Model):
 
 
 class GatewayLoad(models.Model):
-    """What one gateway process has in flight for one deployment, as it last said; see ``workers.loads``."""
+    """What one gateway process has in flight for one deployment, as it last said; see
+    ``workers.serving.gateway_load``."""
 
     process = models.CharField(max_length=200)
     deployment = models.ForeignKey(Deployment, on_delete=models.CASCADE, related_name="loads")

@@ -13,7 +13,8 @@ from kombu import Producer
 from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
-from workers import reconcile, telemetry
+from workers import metrics
+from workers.scheduler import reconciler
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +28,8 @@ HINT_PATIENCE = {"socket_timeout": 1, "socket_connect_timeout": 1}
 def reconcile_fleet() -> None:
     """Do one round of reconcile, then wake the agents concerned. A tick that another worker does is skipped."""
     began = time.monotonic()
-    outcome = reconcile.tick()
-    telemetry.TICKS.count(time.monotonic() - began, lost=outcome.lost if outcome else 0)
+    outcome = reconciler.tick()
+    metrics.TICKS.count(time.monotonic() - began, lost=outcome.lost if outcome else 0)
     for node in outcome.nodes if outcome else ():
         poke.apply_async(queue=node_queue(node), expires=POKE_EXPIRES_SECONDS)
 
@@ -36,7 +37,7 @@ def reconcile_fleet() -> None:
 @shared_task(name="workers.tasks.poke")
 def poke() -> None:
     """Make the agent in this process look at once. Does nothing in a process without one."""
-    from workers.agent.supervisor import wake_all
+    from workers.agent.agent import wake_all
 
     wake_all()
 

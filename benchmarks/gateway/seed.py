@@ -75,8 +75,9 @@ def _model(owner: str, upstream_port: int) -> None:
     from catalogue import registry as catalogue
     from tenants.audit import SYSTEM
     from tenants.models import Tenant
-    from workers import deployments, endpoints
+    from workers.fleet import deployments
     from workers.models import Replica
+    from workers.serving import endpoints
 
     described = catalogue.Description(
         name=MODEL, source=MODEL, engine="simulated", context_length_tokens=CONTEXT_TOKENS, public=True

@@ -13,7 +13,7 @@ from gateway.pipeline.handler import Pipeline
 from gateway.protocols.endpoint_table import ENDPOINTS
 from gateway.request import Incoming, Outgoing
 from tenants.ids import new_id
-from workers import deferred
+from workers.deferred import store
 
 background = Background("inference")
 
@@ -21,7 +21,7 @@ background = Background("inference")
 @shared_task(name=TASK)
 def run_deferred(request_id: str) -> None:
     """Answer one deferred request. Idempotent: only the first delivery finds it still queued."""
-    claimed = deferred.claim(UUID(request_id))
+    claimed = store.claim(UUID(request_id))
     if claimed is None:
         return
     kept = claimed.submission
@@ -36,14 +36,14 @@ def run_deferred(request_id: str) -> None:
     try:
         outgoing = background.journey(work).result()
     except Exception:
-        deferred.fail(claimed.id, "Hearth could not begin to answer.")
+        store.fail(claimed.id, "Hearth could not begin to answer.")
         raise
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in outgoing.headers}
-    deferred.finish(claimed.id, outgoing.status, headers, outgoing.body)
+    store.finish(claimed.id, outgoing.status, headers, outgoing.body)
 
 
 @shared_task(name="gateway.tasks.tend_deferred")
 def tend_deferred() -> None:
     """Send what was lost again and erase what has expired. Idempotent; beat calls it each minute."""
-    deferred.requeue_lost(enqueue=enqueue)
-    deferred.expire()
+    store.requeue_lost(enqueue=enqueue)
+    store.expire()

@@ -29,7 +29,7 @@ from tenants.limits import Figures
 from tenants.models import Project, Tenant, User
 from tenants.policy_target import Subject
 from tenants.registry import Policy
-from workers import deployments, operations
+from workers.fleet import deployments, operations
 from workers.models import Deployment, Pool
 
 ADMIN = "admin"

@@ -11,7 +11,7 @@ from billing.wal.records import End, Start
 from billing.wal.writer import WalWriter
 from tenants.ids import PLATFORM_SLUG, KeyId, ProjectId, TenantId
 from tenants.models import Project
-from workers.agent.canaries import Canary, CanaryResult
+from workers.agent.probes.canary import Canary, CanaryResult
 
 #: Canaries are sent with no key.
 NO_KEY = cast(KeyId, UUID(int=0))

@@ -16,13 +16,10 @@ from celery import Celery
 
 from hearth import env
 from hearth.vitals import celery_roles
-from workers.agent import (
-    bootstep,
-    panel,  # noqa: F401 - registers the operators' commands
-)
+from workers.agent import bootstep
 
 if TYPE_CHECKING:
-    from workers.agent.canaries import CanarySink
+    from workers.agent.probes.canary import CanarySink
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hearth.settings")
 

@@ -21,9 +21,12 @@ from hearth.preflight import PreflightError
 from tenants import audit
 from tenants.audit import SYSTEM
 from tenants.models import AuditEntry
-from workers import deployments, endpoints, leases, operations, processes, reconcile
+from workers import processes
 from workers.errors import Conflict
+from workers.fleet import deployments, operations
 from workers.models import Node, Placeholder, Pool, Replica
+from workers.scheduler import reconciler, slot_leases
+from workers.serving import endpoints
 
 DECLARED = "cluster.secrets_declared"
 REDIS_TIMEOUT_SECONDS = 5.0
@@ -146,11 +149,11 @@ def leave(node: str) -> int:
 @transaction.atomic
 def withdraw(node: str) -> int:
     """Ask the node's replicas to stop and evict its placeholders; return how many replicas that were."""
-    reconcile.lock(wait=True)
-    asked = reconcile.withdraw(
+    reconciler.lock(wait=True)
+    asked = reconciler.withdraw(
         Replica.objects.filter(node__name=node), drain_seconds=deployments.SHUTDOWN_DRAIN_SECONDS
     )
-    leases.evict(list(Placeholder.objects.filter(node__name=node).values_list("id", flat=True)), "the node leaves")
+    slot_leases.evict(list(Placeholder.objects.filter(node__name=node).values_list("id", flat=True)), "the node leaves")
     if asked:
         endpoints.announce()
     return asked

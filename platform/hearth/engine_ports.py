@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from workers.agent.registry import EngineRecord, Registry
+from workers.agent.processes.process_records import EngineRecord, Registry
 from workers.processes import is_running
 
 TIMEOUT_SECONDS = 3.0

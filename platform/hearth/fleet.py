@@ -125,11 +125,11 @@ def placeholders() -> list[PlaceholderStatus] | None:
     """Return the placeholders, oldest first; None while the database cannot be asked. Needs :func:`connect`."""
     from django.db import Error
 
-    from workers import shelves
     from workers.models import Placeholder
+    from workers.scheduler import placeholder_pools
 
     try:
-        rows = list(Placeholder.objects.filter(state__in=shelves.HELD).select_related("node").order_by("id"))
+        rows = list(Placeholder.objects.filter(state__in=placeholder_pools.HELD).select_related("node").order_by("id"))
     except Error:
         return None
     return [
@@ -155,7 +155,7 @@ def wal_backlog() -> WalBacklog:
 def request_stop() -> int:
     """Ask every replica to stop and return how many were asked. Needs :func:`connect` and no control worker."""
     from tenants.audit import SYSTEM
-    from workers import deployments
+    from workers.fleet import deployments
 
     return deployments.stop_all(SYSTEM)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from workers.verbs import VERBS, Verb
+from workers.fleet.verbs import VERBS, Verb
 
 if TYPE_CHECKING:
     from hearth.fleet_lists import Listing
@@ -135,7 +135,7 @@ def _guarded(work: Callable[[], T]) -> T:
     from django.db import DatabaseError, InterfaceError
 
     from workers.errors import WorkerError
-    from workers.refusals import words
+    from workers.fleet.error_text import words
 
     try:
         return work()

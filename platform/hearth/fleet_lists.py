@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hearth.tables import mebibytes, span, table
-from workers import history, inventory
-from workers.inventory import PlaceholderLine
+from workers.fleet import history, inventory
+from workers.fleet.inventory import PlaceholderLine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -87,7 +87,7 @@ class Secrets:
     cache_salt: VersionedKey
     #: HMAC key of prediction-cache fingerprints.
     cache_mac: VersionedKey
-    #: HMAC key of the bearer token that each engine asks for (``workers.engine_keys``), 64 hexadecimal digits.
+    #: HMAC key of the bearer token that each engine asks for (``workers.serving.engine_keys``), 64 hexadecimal digits.
     engine_key: str
     database_passwords: DatabasePasswords
     #: Password of the portal's first administrator.

@@ -18,8 +18,8 @@ from hearth import cluster, env
 from tenants import registry
 from tenants.audit import SYSTEM
 from tenants.ids import PLATFORM_SLUG
-from workers import deployments
 from workers.engines.driver import EMBEDDING_ARGS, TINY_MODEL, TINY_MODEL_ARGS
+from workers.fleet import deployments
 from workers.models import Deployment
 
 TINY_NAME = "hearth-tiny"

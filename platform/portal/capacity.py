@@ -9,7 +9,7 @@ from typing import Literal
 from uuid import UUID
 
 from workers.models import Placeholder, Replica, ReplicaEvent, Slot
-from workers.start_times import Summaries, expected_seconds
+from workers.serving.start_times import Summaries, expected_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,6 @@ from django.db.models.functions import Now, RowNumber
 
 from portal import capacity
 from portal.capacity import EventStatus, Place, PlaceholderStatus, ReplicaStatus
-from workers import loads, start_times
-from workers.loads import Load
 from workers.models import (
     Deployment,
     DeploymentPool,
@@ -30,7 +28,9 @@ from workers.models import (
     ScaleDecision,
     SlotLease,
 )
-from workers.start_times import StartSummary, Summaries
+from workers.serving import gateway_load, start_times
+from workers.serving.gateway_load import Load
+from workers.serving.start_times import StartSummary, Summaries
 
 #: Events shown of each replica.
 LAST_EVENTS = 6
@@ -309,7 +309,7 @@ def _node(
 def _deployments(
     rows: Sequence[Deployment], replicas: Sequence[ReplicaStatus], measured: Summaries
 ) -> Iterable[DeploymentStatus]:
-    demand = loads.demand()
+    demand = gateway_load.demand()
     by_name: dict[str, list[ReplicaStatus]] = defaultdict(list)
     for replica in replicas:
         by_name[replica.deployment].append(replica)

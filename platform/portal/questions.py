@@ -1,6 +1,6 @@
 """What an operator may do to the fleet from its page: what is asked before, the same as a command, and doing it.
 
-The verbs themselves are ``workers.operations``.
+The verbs themselves are ``workers.fleet.operations``.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from uuid import UUID
 
 from portal.errors import BadQuery
 from tenants.audit import Actor
-from workers import operations, selection
-from workers.deployments import MAX_REPLICAS
 from workers.errors import NotFound
+from workers.fleet import lookup, operations
+from workers.fleet.deployments import MAX_REPLICAS
+from workers.fleet.operations import Effect, ScalingTarget
 from workers.models import Deployment, DeploymentPool, Node, Placeholder, Pool, Replica, Slot
-from workers.operations import Effect, ScalingTarget
 
 CONTROL = "celery -A hearth control"
 #: Bounds of what the page's forms take.
@@ -63,7 +63,7 @@ def ask(verb: str, target: str) -> Question:
 
 
 def perform(actor: Actor, verb: str, target: str, values: Mapping[str, str]) -> Effect:
-    """Do it. Raises NotFound, BadQuery for a value that is no number, and what ``workers.operations`` raises."""
+    """Do it. Raises NotFound, BadQuery for a value that is no number, and what ``workers.fleet.operations`` raises."""
     if verb not in _ACTS:
         raise NotFound("verb", verb)
     return _ACTS[verb](actor, target, values)
@@ -164,7 +164,7 @@ def _drain(target: str) -> Question:
             "Another one is started. Once it serves, or at once where there is no room for one, this one takes no new "
             f"requests, ends those it has, within {row.deployment.drain_seconds} s, and stops."
         )
-        shown = f"{row.deployment.name}/{selection.short(row.id)}"
+        shown = f"{row.deployment.name}/{lookup.short(row.id)}"
         title = f"Drain replica {shown}"
     return Question(
         verb="drain", target=target, title=title, effect=effect, button="Drain", command=f"{CONTROL} drain {shown}"
@@ -200,12 +200,12 @@ def _evict(target: str) -> Question:
     return Question(
         verb="evict",
         target=target,
-        title=f"Evict placeholder {selection.short(row.id)}",
+        title=f"Evict placeholder {lookup.short(row.id)}",
         effect=f"Its slot on {row.node.name} is free at once and its process is killed. The pool makes a new one "
         "while it wants more than it has.",
         button="Evict",
         danger=True,
-        command=f"{CONTROL} evict {selection.short(row.id)}",
+        command=f"{CONTROL} evict {lookup.short(row.id)}",
     )
 
 
@@ -220,11 +220,11 @@ def _promote(target: str) -> Question:
     return Question(
         verb="promote",
         target=target,
-        title=f"Promote placeholder {selection.short(row.id)}",
+        title=f"Promote placeholder {lookup.short(row.id)}",
         effect=f"Its process on {row.node.name} becomes a replica now: one more than the deployment has, within its "
         "maximum. Scaling may give it up again.",
         button="Promote",
-        command=f"{CONTROL} promote {selection.short(row.id)} {{deployment}}",
+        command=f"{CONTROL} promote {lookup.short(row.id)} {{deployment}}",
         fields=(Field(name="deployment", label="Deployment", value=chosen, choices=names),),
     )
 

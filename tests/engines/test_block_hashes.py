@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engines.reference_hashes import DEFAULT_SEED, chain, digest, wire_integer
-from workers.simulated.blocks import BlockHasher
+from workers.simulated.engine.block_pool import BlockHasher
 
 #: Taken from vLLM 0.32 itself: tokens 0 to 39 in blocks of 16.
 VECTORS = [

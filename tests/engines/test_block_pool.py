@@ -1,6 +1,6 @@
 """The simulated cache keeps and evicts blocks in vLLM's order."""
 
-from workers.simulated.blocks import BlockPool, Cleared, Removed, Stored
+from workers.simulated.engine.block_pool import BlockPool, Cleared, Removed, Stored
 
 
 def stored(pool: BlockPool, names: str) -> list[int]:

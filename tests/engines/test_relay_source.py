@@ -10,9 +10,9 @@ import zmq.asyncio
 
 from tests.engines.reference_hashes import chain
 from tests.engines.replica import BLOCK_TOKENS, BLOCKS, Client, Replica
-from workers.relay.addresses import EventAddress
-from workers.relay.blocks import Change
-from workers.relay.source import Source
+from workers.kv_relay.addresses import EventAddress
+from workers.kv_relay.block_set import Change
+from workers.kv_relay.event_source import Source
 
 
 @contextlib.asynccontextmanager

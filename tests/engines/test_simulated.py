@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from tests.engines.events import listening
 from tests.engines.replica import Client, running, spec_for
 from workers.engines.driver import TINY_MODEL, driver_for
-from workers.simulated.answers import Sampling, Speaker
+from workers.simulated.engine.text_generator import Sampling, Speaker
+from workers.simulated.engine.tokenizer import FileTokenizer, PackedTokenizer
 from workers.simulated.faults import BadFault, Faults
-from workers.simulated.tokens import FileTokenizer, PackedTokenizer
 
 CHAT = "/v1/chat/completions"
 ASKED: dict[str, Any] = {

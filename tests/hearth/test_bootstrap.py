@@ -15,7 +15,7 @@ from hearth import bootstrap, cluster, secrets, secrets_transfer
 from tenants import keys
 from tenants.audit import SYSTEM
 from tenants.models import ApiKey, AuditEntry, Tenant, User
-from workers import deployments, operations
+from workers.fleet import deployments, operations
 from workers.models import Deployment, Node, Pool
 
 pytestmark = pytest.mark.django_db

@@ -20,7 +20,7 @@ import pytest
 
 from hearth import deploy_check, instance, secrets, variables
 from tenants.ids import ReplicaId, new_id
-from workers.agent.registry import EngineRecord, Registry
+from workers.agent.processes.process_records import EngineRecord, Registry
 from workers.processes import identify
 
 SAFE = {

@@ -18,7 +18,7 @@ from tests.portal import world as worlds
 from tests.portal.conftest import error_of
 from tests.portal.warmth import Warmth
 from tests.portal.world import World
-from workers import deployments
+from workers.fleet import deployments
 from workers.models import Deployment, Level, Node, Placeholder, Pool, Replica, Slot
 
 FLEET = "/api/v1/fleet"

@@ -10,7 +10,7 @@ from django.db.models.functions import Now
 from tenants.audit import SYSTEM
 from tests.portal import world as worlds
 from tests.portal.world import World
-from workers import deployments
+from workers.fleet import deployments
 from workers.models import (
     Deployment,
     DeploymentPool,

@@ -25,7 +25,7 @@ from tenants import keys, registry
 from tenants.audit import SYSTEM, Actor
 from tenants.ids import first_id_at
 from tenants.models import ApiKey, Membership, Project, Tenant, User
-from workers import deployments
+from workers.fleet import deployments
 from workers.models import Deployment, Node, Replica, ReplicaEvent, Slot, SlotLease
 
 PASSWORD = "correct horse battery"

@@ -13,9 +13,10 @@ from catalogue.models import Model, ModelRevision
 from tenants import registry
 from tenants.audit import SYSTEM
 from tenants.models import Tenant
-from tests.workers.agents import SLOTS, end_everything
-from workers import deployments, reconcile
+from tests.workers.agent_processes import SLOTS, end_everything
+from workers.fleet import deployments
 from workers.models import Deployment, Node, Pool, Slot
+from workers.scheduler import reconciler
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,12 @@ class Fleet:
 
 def renew(node: Node) -> None:
     """Give the node the lease a live agent would."""
-    Node.objects.filter(id=node.id).update(lease_expires_at=Now() + reconcile.LEASE)
+    Node.objects.filter(id=node.id).update(lease_expires_at=Now() + reconciler.LEASE)
 
 
 def expire_lease(node: Node) -> None:
     """Make the node's agent silent for longer than its lease."""
-    Node.objects.filter(id=node.id).update(lease_expires_at=Now() - reconcile.LEASE)
+    Node.objects.filter(id=node.id).update(lease_expires_at=Now() - reconciler.LEASE)
 
 
 def add_node(pool: Pool, name: str, *, slots: int = SLOTS) -> Node:

@@ -11,9 +11,9 @@ import pytest
 
 from hearth.celery import app
 from tenants.audit import SYSTEM
-from tests.workers.agents import NODE, celery_agent, celery_worker, end_everything, in_state, until
+from tests.workers.agent_processes import NODE, celery_agent, celery_worker, end_everything, in_state, until
 from tests.workers.conftest import Fleet
-from workers import deployments, operations
+from workers.fleet import deployments, operations
 from workers.models import ReplicaEvent
 
 

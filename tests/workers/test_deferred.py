@@ -17,8 +17,8 @@ from tenants import keys, registry
 from tenants.audit import SYSTEM
 from tenants.ids import KeyId, ProjectId, TenantId, new_id
 from tenants.models import Project
-from workers import deferred
-from workers.deferred import Submission
+from workers.deferred import store
+from workers.deferred.store import Submission
 from workers.deferred_models import DeferredRequest
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -54,7 +54,7 @@ def acme(db: None) -> Sender:
 
 
 def submit(who: Sender) -> UUID:
-    return deferred.submit(who.submission, enqueue=lambda identity: None)
+    return store.submit(who.submission, enqueue=lambda identity: None)
 
 
 def age(identity: UUID, field: str, by: dt.timedelta) -> None:
@@ -64,15 +64,15 @@ def age(identity: UUID, field: str, by: dt.timedelta) -> None:
 def test_a_request_is_queued_claimed_and_answered(acme: Sender) -> None:
     sent: list[UUID] = []
     wanted = new_id()
-    identity = deferred.submit(acme.submission, enqueue=sent.append, identity=wanted)
+    identity = store.submit(acme.submission, enqueue=sent.append, identity=wanted)
     assert sent == [identity] == [wanted]
-    queued = deferred.find(acme.tenant_id, identity)
+    queued = store.find(acme.tenant_id, identity)
     assert queued is not None and (queued.state, queued.body) == ("queued", None)
-    claimed = deferred.claim(identity)
+    claimed = store.claim(identity)
     assert claimed is not None and claimed.submission == acme.submission
     assert (claimed.attempt, claimed.key_public_id) == (1, acme.public_id)
-    assert deferred.finish(identity, 200, {"content-type": "application/json"}, b"{}")
-    done = deferred.find(acme.tenant_id, identity)
+    assert store.finish(identity, 200, {"content-type": "application/json"}, b"{}")
+    done = store.find(acme.tenant_id, identity)
     assert done is not None and (done.state, done.status, done.body) == ("done", 200, b"{}")
     assert done.headers == {"content-type": "application/json"} and done.finished_at is not None
 
@@ -83,7 +83,7 @@ def test_of_many_tasks_one_gets_the_request(acme: Sender) -> None:
 
     def race() -> None:
         gate.wait()
-        winners.append(deferred.claim(identity))
+        winners.append(store.claim(identity))
         connection.close()
 
     threads = [threading.Thread(target=race) for _ in range(12)]
@@ -97,45 +97,45 @@ def test_of_many_tasks_one_gets_the_request(acme: Sender) -> None:
 
 def test_the_first_answer_stays(acme: Sender) -> None:
     identity = submit(acme)
-    assert not deferred.finish(identity, 200, {}, b"too early")
-    deferred.claim(identity)
-    assert deferred.finish(identity, 200, {}, b"first")
-    assert not deferred.finish(identity, 200, {}, b"second")
-    assert not deferred.fail(identity, "late")
-    answer = deferred.find(acme.tenant_id, identity)
+    assert not store.finish(identity, 200, {}, b"too early")
+    store.claim(identity)
+    assert store.finish(identity, 200, {}, b"first")
+    assert not store.finish(identity, 200, {}, b"second")
+    assert not store.fail(identity, "late")
+    answer = store.find(acme.tenant_id, identity)
     assert answer is not None and answer.body == b"first"
 
 
 def test_a_stranger_finds_nothing(acme: Sender) -> None:
     stranger = sender("globex")
     identity = submit(acme)
-    assert deferred.find(stranger.tenant_id, identity) is None
-    assert deferred.find(acme.tenant_id, new_id()) is None
+    assert store.find(stranger.tenant_id, identity) is None
+    assert store.find(acme.tenant_id, new_id()) is None
 
 
 def test_the_row_survives_a_broker_that_is_away(acme: Sender) -> None:
     def refuse(identity: UUID) -> None:
         raise ConnectionError
 
-    identity = deferred.submit(acme.submission, enqueue=refuse)
+    identity = store.submit(acme.submission, enqueue=refuse)
     sent: list[UUID] = []
-    assert deferred.requeue_lost(enqueue=sent.append) == 0
-    age(identity, "created_at", deferred.QUEUE_LIMIT)
-    assert deferred.requeue_lost(enqueue=sent.append) == 1
+    assert store.requeue_lost(enqueue=sent.append) == 0
+    age(identity, "created_at", store.QUEUE_LIMIT)
+    assert store.requeue_lost(enqueue=sent.append) == 1
     assert sent == [identity]
 
 
 def test_a_task_that_died_is_replaced_once(acme: Sender) -> None:
     identity = submit(acme)
-    age(identity, "created_at", deferred.RUN_LIMIT)
+    age(identity, "created_at", store.RUN_LIMIT)
     sent: list[UUID] = []
     for attempt in (1, 2):
-        claimed = deferred.claim(identity)
+        claimed = store.claim(identity)
         assert claimed is not None and claimed.attempt == attempt
-        age(identity, "started_at", deferred.RUN_LIMIT)
-        deferred.requeue_lost(enqueue=sent.append)
+        age(identity, "started_at", store.RUN_LIMIT)
+        store.requeue_lost(enqueue=sent.append)
     assert sent == [identity]
-    failed = deferred.find(acme.tenant_id, identity)
+    failed = store.find(acme.tenant_id, identity)
     assert failed is not None and (failed.state, failed.status) == ("failed", 500)
     assert failed.body is not None
     assert json.loads(failed.body)["error"]["type"] == "server_error"
@@ -143,9 +143,9 @@ def test_a_task_that_died_is_replaced_once(acme: Sender) -> None:
 
 def test_a_failure_is_an_openai_error(acme: Sender) -> None:
     identity = submit(acme)
-    deferred.claim(identity)
-    assert deferred.fail(identity, "The gateway stopped.")
-    answer = deferred.find(acme.tenant_id, identity)
+    store.claim(identity)
+    assert store.fail(identity, "The gateway stopped.")
+    answer = store.find(acme.tenant_id, identity)
     assert answer is not None and answer.body is not None
     assert json.loads(answer.body) == {
         "error": {"message": "The gateway stopped.", "type": "server_error", "param": None, "code": "deferred_failed"}
@@ -154,14 +154,14 @@ def test_a_failure_is_an_openai_error(acme: Sender) -> None:
 
 def test_past_their_time_bodies_are_erased_and_nothing_is_found(acme: Sender) -> None:
     answered, forgotten, kept = submit(acme), submit(acme), submit(acme)
-    deferred.claim(answered)
-    deferred.finish(answered, 200, {"a": "b"}, b"secret")
+    store.claim(answered)
+    store.finish(answered, 200, {"a": "b"}, b"secret")
     for identity in (answered, forgotten):
         DeferredRequest.objects.filter(id=identity).update(expires_at=Now())
-    assert deferred.expire() == 2
-    assert deferred.expire() == 0
-    assert deferred.claim(forgotten) is None
-    assert deferred.find(acme.tenant_id, answered) is None
+    assert store.expire() == 2
+    assert store.expire() == 0
+    assert store.claim(forgotten) is None
+    assert store.find(acme.tenant_id, answered) is None
     rows = {row.id: row for row in DeferredRequest.objects.all()}
     assert (bytes(rows[answered].body), rows[answered].response, rows[answered].headers) == (b"", None, {})
     assert (rows[forgotten].state, rows[kept].state) == ("failed", "queued")

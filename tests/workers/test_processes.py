@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from workers import processes
-from workers.agent.bell import Bell
+from workers.agent.wakeup import Bell
 from workers.processes import ProcessIdentity
 
 #: Starts a child that ignores SIGTERM, in a process group of its own but the same session, then waits.

@@ -14,8 +14,8 @@ import click
 from celery import Celery, bootsteps
 
 if TYPE_CHECKING:
-    from workers.agent.canaries import CanarySink
-    from workers.agent.supervisor import Supervisor
+    from workers.agent.agent import Supervisor
+    from workers.agent.probes.canary import CanarySink
 
 NODE_OPTION = "--hearth-node"
 
@@ -52,7 +52,7 @@ class AgentStep(bootsteps.StartStopStep):
         """Return the supervisor; Celery starts and stops it."""
         from django.conf import settings
 
-        from workers.agent.supervisor import Supervisor
+        from workers.agent.agent import Supervisor
         from workers.devices.choice import provider_for
 
         assert self.node is not None, "include_if"

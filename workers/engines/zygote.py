@@ -240,9 +240,9 @@ def become(promotion: Promotion, expected: Expected) -> None:
 
 
 def _warm_simulated(arguments: Sequence[str]) -> None:
-    importlib.import_module("workers.simulated.server")
+    importlib.import_module("workers.simulated.http.server")
     settings = importlib.import_module("workers.simulated.settings")
-    imports = importlib.import_module("workers.simulated.imports")
+    imports = importlib.import_module("workers.simulated.import_delay")
     imports.take(settings.read(arguments).import_seconds)
 
 

@@ -2,9 +2,10 @@
 
 import sys
 
-from workers.simulated import imports, server, settings
+from workers.simulated import import_delay, settings
+from workers.simulated.http import server
 
 if __name__ == "__main__":
     chosen = settings.read(sys.argv[1:])
-    imports.take(chosen.import_seconds)
+    import_delay.take(chosen.import_seconds)
     server.run(chosen)

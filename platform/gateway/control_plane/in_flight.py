@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from workers.loads import Load
+from workers.serving.gateway_load import Load
 
 
 class Flights:

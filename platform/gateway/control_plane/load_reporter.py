@@ -14,8 +14,9 @@ from django.db.utils import Error as DjangoError
 
 from gateway.control_plane.in_flight import Flights
 from gateway.control_plane.snapshot_feed import View
-from workers import loads, tasks
-from workers.loads import KEEP_ALIVE_SECONDS, Load
+from workers import tasks
+from workers.serving import gateway_load
+from workers.serving.gateway_load import KEEP_ALIVE_SECONDS, Load
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class Reporter:
             return
         self._told_at = time.monotonic()
         try:
-            loads.report(self._process, current, self._busy)
+            gateway_load.report(self._process, current, self._busy)
         except (DjangoError, psycopg.Error) as error:
             log.warning("what is in flight could not be reported: %s", error)
             return

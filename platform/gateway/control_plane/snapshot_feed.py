@@ -28,9 +28,9 @@ from gateway.errors import Unavailable
 from tenants import policy_epoch, snapshot
 from tenants.errors import KeyRefused
 from tenants.snapshot import Caller, Snapshot
-from workers import endpoints, loads, promises
-from workers.endpoints import Endpoint
-from workers.promises import Deployed
+from workers.serving import endpoints, gateway_load, startup_eta
+from workers.serving.endpoints import Endpoint
+from workers.serving.startup_eta import Deployed
 
 log = logging.getLogger(__name__)
 
@@ -191,8 +191,8 @@ class Feed:
         """Return what the database says now; callers, catalogue and prices are read again only when the epoch moved."""
         same = old is not None and old.callers.epoch == policy_epoch.current()
         if time.monotonic() >= self._etas_until:
-            self._etas = promises.etas()
-            self._gateways = loads.gateways()
+            self._etas = startup_eta.etas()
+            self._gateways = gateway_load.gateways()
             self._etas_until = time.monotonic() + ETA_SECONDS
         ready: dict[str, tuple[Endpoint, ...]] = {}
         for endpoint in endpoints.ready():
@@ -202,7 +202,7 @@ class Feed:
             catalogue=old.catalogue if old is not None and same else registry.load(),
             prices=old.prices if old is not None and same else prices.load(),
             endpoints=ready,
-            deployments=promises.deployed(),
+            deployments=startup_eta.deployed(),
             etas=self._etas,
             gateways=self._gateways,
         )

@@ -15,7 +15,7 @@ from gateway.errors import NotFound, Unavailable
 from gateway.protocols.endpoint import Wire
 from gateway.request import JSON, Headers, Incoming, Outgoing, Trace
 from tenants.snapshot import Caller
-from workers import deferred
+from workers.deferred import store
 
 #: What of a request's headers still matters when it runs.
 KEPT_HEADERS = ("x-session-id", "cache-control", "x-request-id")
@@ -31,7 +31,7 @@ T = TypeVar("T")
 async def accept(caller: Caller, wire: Wire, incoming: Incoming, trace: Trace) -> Outgoing:
     """Keep the request, hand its id to Celery, and answer 202 with where to ask. Raises Unavailable."""
     headers = {name: incoming.headers[name] for name in KEPT_HEADERS if name in incoming.headers}
-    submission = deferred.Submission(
+    submission = store.Submission(
         tenant_id=caller.tenant_id,
         project_id=caller.project_id,
         key_id=caller.key_id,
@@ -39,7 +39,7 @@ async def accept(caller: Caller, wire: Wire, incoming: Incoming, trace: Trace) -
         headers=headers,
         body=incoming.body,
     )
-    await _in_thread(lambda: deferred.submit(submission, enqueue=enqueue, identity=trace.request_id))
+    await _in_thread(lambda: store.submit(submission, enqueue=enqueue, identity=trace.request_id))
     where = f"{POLL_PATH}{trace.request_id}"
     return Outgoing(
         status=202,
@@ -60,7 +60,7 @@ async def poll(caller: Caller, text: str) -> Outgoing:
         request_id = UUID(text)
     except ValueError:
         raise _unknown(text) from None
-    found = await _in_thread(lambda: deferred.find(caller.tenant_id, request_id))
+    found = await _in_thread(lambda: store.find(caller.tenant_id, request_id))
     if found is None or found.project_id != caller.project_id:
         raise _unknown(text)
     if found.status is None:
@@ -72,7 +72,7 @@ async def poll(caller: Caller, text: str) -> Outgoing:
 
 def enqueue(request_id: UUID) -> None:
     """Put the id of a kept request on the inference queue; a message nobody took in time is replaced."""
-    current_app.send_task(TASK, args=[str(request_id)], queue="inference", expires=deferred.QUEUE_LIMIT.total_seconds())
+    current_app.send_task(TASK, args=[str(request_id)], queue="inference", expires=store.QUEUE_LIMIT.total_seconds())
 
 
 def _ticket(request_id: str, state: str) -> bytes:

@@ -37,7 +37,7 @@ from gateway.upstream.wait_queue import Guest
 from routing.router import Ask
 from tenants import keyspace
 from tenants.snapshot import Caller
-from workers.endpoints import Endpoint
+from workers.serving.endpoints import Endpoint
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from gateway.upstream.client import Upstream
 from gateway.upstream.connection import Broken, Exchange, Silent, Unreached, UpstreamError
 from routing.errors import NoReplica
 from routing.router import Ask, Choice, Router
-from workers.endpoints import Endpoint
+from workers.serving.endpoints import Endpoint
 
 log = logging.getLogger(__name__)
 

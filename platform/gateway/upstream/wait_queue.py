@@ -18,7 +18,7 @@ from gateway.control_plane.in_flight import Flights
 from gateway.control_plane.snapshot_feed import Feed
 from gateway.errors import NOT_NOW, EngineGone, NotReady
 from tenants.ids import TenantId
-from workers.promises import UNMEASURED_SECONDS, Deployed
+from workers.serving.startup_eta import UNMEASURED_SECONDS, Deployed
 
 #: Held requests also try by themselves this often: an engine that only hiccuped changes nothing that is announced.
 RETRY_SECONDS = 1.0

@@ -19,7 +19,7 @@ from hearth.instance import from_environment
 from hearth.vitals import listener
 from hearth.vitals.health import Check, Health, Loop, Pulse, State, recent, registry
 from hearth.vitals.ports import port_of
-from workers import telemetry
+from workers import metrics
 
 BEAT_SECONDS = 1.0
 #: A broker that hangs holds a worker's loop for several socket timeouts of 10 s before the worker notices.
@@ -92,7 +92,7 @@ def _note_sent(**_: Any) -> None:
 
 
 def _agent() -> Health:
-    from workers.agent.supervisor import standings
+    from workers.agent.agent import standings
 
     def loop_age() -> float | None:
         return max((each.loop_age_seconds for each in standings() if each.loop_age_seconds is not None), default=None)
@@ -100,15 +100,15 @@ def _agent() -> Health:
     def round_age() -> float | None:
         return max((each.round_age_seconds for each in standings() if each.round_age_seconds is not None), default=None)
 
-    age = telemetry.Age("hearth_agent_loop_age_seconds", "Since the agent last did a round of its node.", round_age)
+    age = metrics.Age("hearth_agent_loop_age_seconds", "Since the agent last did a round of its node.", round_age)
     return Health(
         role="agent",
         loops=(_worker_loop(), Loop("agent", AGENT_LIMIT_SECONDS, loop_age)),
         checks=lambda: (recent("node", round_age(), limit_seconds=READY_SECONDS, what="round"), _broker("degraded")),
         registry=registry(
-            *telemetry.AGENT,
+            *metrics.AGENT,
             *billing.metrics.WRITER,
-            telemetry.Done(lambda: [each.counts for each in standings()]),
+            metrics.Done(lambda: [each.counts for each in standings()]),
             age,
         ),
     )
@@ -116,10 +116,10 @@ def _agent() -> Health:
 
 def _control() -> Health:
     from hearth.vitals.inquiry import Inquiry
-    from workers import census
+    from workers import fleet_counts
 
-    fleet = Inquiry(census.take)
-    tick_age = telemetry.TICKS.age_seconds
+    fleet = Inquiry(fleet_counts.take)
+    tick_age = metrics.TICKS.age_seconds
     return Health(
         role="control",
         loops=(_worker_loop(),),
@@ -128,9 +128,9 @@ def _control() -> Health:
             _broker("missing"),
         ),
         registry=registry(
-            *telemetry.CONTROL,
-            telemetry.Age("hearth_reconcile_tick_age_seconds", "Since reconcile last did a tick here.", tick_age),
-            telemetry.Fleet(lambda: fleet.ask(DATABASE_PATIENCE_SECONDS)),
+            *metrics.CONTROL,
+            metrics.Age("hearth_reconcile_tick_age_seconds", "Since reconcile last did a tick here.", tick_age),
+            metrics.Fleet(lambda: fleet.ask(DATABASE_PATIENCE_SECONDS)),
         ),
     )
 

@@ -18,7 +18,7 @@ from billing import errors as billing
 from portal.errors import BadQuery, NotForYou, TooManyGuesses
 from tenants import errors as tenants
 from workers import errors as workers
-from workers import refusals
+from workers.fleet import error_text
 
 _KINDS = {
     status.HTTP_401_UNAUTHORIZED: "authentication_error",
@@ -89,7 +89,7 @@ def _of_tenants(error: tenants.TenantError) -> Response | None:
 
 
 def _of_workers(error: workers.WorkerError) -> Response | None:
-    said = refusals.words(error)
+    said = error_text.words(error)
     message = f"{said[:1].upper()}{said[1:]}."
     match error:
         case workers.NotFound(kind):

@@ -1,6 +1,6 @@
 """``/api/v1/fleet``: what runs where, how warm, and the verbs that change it. For operators.
 
-A verb says how things shall be; sent twice it changes nothing more. Each is ``workers.operations``', as is what
+A verb says how things shall be; sent twice it changes nothing more. Each is ``workers.fleet.operations``', as is what
 ``celery -A hearth control`` does.
 """
 
@@ -28,9 +28,9 @@ from portal.api.fleet_documents import (
     TargetSerializer,
     WarmSerializer,
 )
-from workers import operations
 from workers.errors import NotFound
-from workers.operations import Effect, ScalingTarget
+from workers.fleet import operations
+from workers.fleet.operations import Effect, ScalingTarget
 
 _Post = TypeVar("_Post", bound=Callable[..., Response])
 

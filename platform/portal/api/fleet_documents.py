@@ -7,11 +7,11 @@ from typing import Any
 from rest_framework import serializers
 
 from portal import capacity, fleet
-from workers.deployments import MAX_REPLICAS
-from workers.loads import Load
+from workers.fleet.deployments import MAX_REPLICAS
+from workers.fleet.operations import LEVELS, MAX_PLACEHOLDERS, Effect
 from workers.models import Level, Slot, StartTime
-from workers.operations import LEVELS, MAX_PLACEHOLDERS, Effect
-from workers.start_times import StartSummary
+from workers.serving.gateway_load import Load
+from workers.serving.start_times import StartSummary
 
 #: Largest number that the database's column holds.
 LARGEST = 2**31 - 1

@@ -17,8 +17,8 @@ from portal.api import pagination
 from portal.api.authentication import OperatorOnly
 from portal.api.documents import PAGE_PARAMETERS, page_of, refusals
 from portal.api.fleet_documents import DecisionSerializer, PlaceholderSerializer, SlotSerializer, StartTimeSerializer
-from workers import start_times
 from workers.models import Level, Placeholder, ScaleDecision, Slot, StartTime
+from workers.serving import start_times
 
 _NODE = OpenApiParameter("node", str, description="Name of a node; only what is there.")
 _DEPLOYMENT = OpenApiParameter("deployment", str, description="Name of a deployment; only its own.")

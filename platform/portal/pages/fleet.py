@@ -15,8 +15,8 @@ from portal.pages.shell import operator_page, show
 from portal.queries import posted
 from portal.questions import Question
 from tenants import errors as tenants
-from workers import refusals
 from workers.errors import NotFound, Refused, WorkerError
+from workers.fleet import error_text
 
 
 @require_GET
@@ -49,7 +49,7 @@ def verb(request: HttpRequest, viewer: Viewer, name: str, target: str) -> HttpRe
         return _asked(request, viewer, question, f"{error.param} {error.value!r} is not possible: use {error.allowed}.")
     except WorkerError as error:
         status = 409 if isinstance(error, Refused) else 400
-        return _asked(request, viewer, question, f"Nothing was changed: {refusals.words(error)}.", status)
+        return _asked(request, viewer, question, f"Nothing was changed: {error_text.words(error)}.", status)
     said = f"{effect.target} {effect.now}." if effect.changed else f"{effect.target} {effect.now}, as before."
     messages.success(request, said[:1].upper() + said[1:])
     return redirect("portal:fleet")

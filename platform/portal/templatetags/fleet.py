@@ -6,8 +6,9 @@ from django import template
 
 from portal.capacity import ReplicaStatus
 from portal.templatetags.portal import seconds
-from workers import selection, start_times
+from workers.fleet import lookup
 from workers.models import Level
+from workers.serving import start_times
 
 register = template.Library()
 
@@ -57,7 +58,7 @@ def whole_percent(share: float) -> str:
 @register.filter
 def end_of_id(identity: object) -> str:
     """Write the end of an id, which every verb takes for the whole."""
-    return selection.short(identity)
+    return lookup.short(identity)
 
 
 @register.filter

@@ -20,9 +20,9 @@ from tenants.snapshot import Snapshot
 from tests.gateway.fixtures import tenants
 from tests.gateway.fixtures.scripted_app import CHUNKS, events, streaming
 from tests.gateway.fixtures.tenants import HELLO, STREAMED, Gateway, World, in_database, until
-from workers import loads, promises
-from workers.loads import Load
 from workers.models import GatewayLoad
+from workers.serving import gateway_load, startup_eta
+from workers.serving.gateway_load import Load
 
 QUEUE = "hearth.celery.control"
 
@@ -39,7 +39,7 @@ async def demanded(gateway: Gateway, wanted: Callable[[Load], bool]) -> Load:
     """Return what the fleet knows of the deployment's load, once it is as wanted."""
     deployment = gateway.world.deployment.id
     while True:
-        load = (await in_database(loads.demand)).get(deployment, Load())
+        load = (await in_database(gateway_load.demand)).get(deployment, Load())
         if wanted(load):
             return load
         await asyncio.sleep(0.05)
@@ -51,7 +51,7 @@ def deployed() -> View:
         callers=Snapshot(epoch=1, keys={}),
         catalogue=Catalogue(models={}),
         endpoints={},
-        deployments=promises.deployed(),
+        deployments=startup_eta.deployed(),
         etas={},
     )
 
@@ -119,12 +119,15 @@ def test_a_report_is_written_when_it_has_news_and_a_wake_is_asked_for_once(two_t
     reporter = Reporter("gateway/1@here", flights, poke=lambda: pokes.append(None))
     view = deployed()
     reporter.look(view)
-    assert loads.demand() == {two_tenants.deployment.id: Load()}
+    assert gateway_load.demand() == {two_tenants.deployment.id: Load()}
     with flights.held("demo", 40):
         reporter.look(view)
         with flights.held("demo", 50):
             reporter.look(view)
-        assert (len(pokes), loads.demand()) == (1, {two_tenants.deployment.id: Load(held_requests=1, held_tokens=40)})
+        assert (len(pokes), gateway_load.demand()) == (
+            1,
+            {two_tenants.deployment.id: Load(held_requests=1, held_tokens=40)},
+        )
 
 
 @pytest.mark.django_db
@@ -135,5 +138,5 @@ def test_a_request_that_came_and_went_between_two_reports_is_known(two_tenants: 
     flights.take_off("demo", 40)
     flights.land("demo", 40)
     reporter.look(view)
-    assert loads.demand() == {two_tenants.deployment.id: Load()}
-    assert set(loads.busy_at()) == {two_tenants.deployment.id}
+    assert gateway_load.demand() == {two_tenants.deployment.id: Load()}
+    assert set(gateway_load.busy_at()) == {two_tenants.deployment.id}

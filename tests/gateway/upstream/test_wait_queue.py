@@ -19,8 +19,8 @@ from tests.gateway.fixtures.asgi_client import Exchange
 from tests.gateway.fixtures.scripted_app import answer, hang_up, hello, saying, text_of
 from tests.gateway.fixtures.tenants import DOORS, HELLO, MODEL, STREAMED, Gateway, in_database, until
 from tests.tenants.customers import OPERATOR
-from workers import endpoints
 from workers.models import Level, Pool, Replica, StartTime
+from workers.serving import endpoints
 
 both_doors = pytest.mark.parametrize("gateway", DOORS, indirect=True)
 either_way = pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["whole", "stream"])

@@ -1,0 +1,72 @@
+"""What reports make of an engine, what its metrics say, and how long to wait after a failure."""
+
+from __future__ import annotations
+
+import pytest
+
+from workers.agent.probes.canary import CanaryResult
+from workers.agent.probes.health import FAILED_CANARIES, SUSPECT_REPORTS, UNHEALTHY_REPORTS, Health, Verdict
+from workers.agent.probes.http_probe import Load, Report, parse_load
+from workers.agent.timeouts import Timing, backoff_seconds
+
+WELL = Report(healthy=True)
+ILL = Report(healthy=False, problem="no answer in time")
+ANSWERED = Report(healthy=True, canary=CanaryResult(finished_at_ns=1, status=200, completion_tokens=1))
+SILENT = Report(healthy=True, canary=CanaryResult(finished_at_ns=1, status=0, problem="no answer in time"))
+
+
+def test_an_engine_warms_once_healthy_and_is_ready_once_it_answered() -> None:
+    health = Health()
+    assert health.judge("starting", ILL) is None
+    assert health.judge("starting", WELL) == Verdict("warming", "it answers /health")
+    assert health.judge("warming", WELL) is None
+    assert health.judge("warming", SILENT) is None
+    assert health.judge("warming", ANSWERED) == Verdict("ready", "its first canary came back")
+
+
+def test_a_ready_engine_is_suspect_only_after_failures_in_a_row() -> None:
+    health = Health()
+    for _ in range(3):
+        verdicts = [health.judge("ready", ILL) for _ in range(UNHEALTHY_REPORTS - 1)]
+        assert verdicts == [None] * (UNHEALTHY_REPORTS - 1)
+        assert health.judge("ready", WELL) is None
+    verdicts = [health.judge("ready", ILL) for _ in range(UNHEALTHY_REPORTS)]
+    assert verdicts[-1] == Verdict("suspect", "/health: no answer in time")
+
+
+def test_health_between_two_silent_canaries_excuses_nothing() -> None:
+    health = Health()
+    for _ in range(FAILED_CANARIES - 1):
+        assert health.judge("ready", SILENT) is None
+        assert health.judge("ready", WELL) is None
+    assert health.judge("ready", SILENT) == Verdict("suspect", "canary: no answer in time")
+
+
+def test_a_suspect_engine_must_answer_or_go() -> None:
+    health = Health()
+    assert health.judge("suspect", ANSWERED) == Verdict("ready", "it answers again")
+    verdicts = [health.judge("suspect", SILENT) for _ in range(SUSPECT_REPORTS)]
+    assert verdicts == [None, Verdict("backoff", "canary: no answer in time")]
+
+
+@pytest.mark.parametrize(("attempts", "seconds"), [(1, 2), (2, 4), (5, 32), (6, 60), (400, 60)])
+def test_waits_double_up_to_a_minute_and_jitter_by_a_fifth(attempts: int, seconds: float) -> None:
+    timing = Timing()
+    assert backoff_seconds(timing, attempts, 0.5) == pytest.approx(seconds)
+    assert backoff_seconds(timing, attempts, 0.0) == pytest.approx(0.8 * seconds)
+    assert backoff_seconds(timing, attempts, 1.0) == pytest.approx(1.2 * seconds)
+
+
+def test_load_is_read_from_the_engines_metrics() -> None:
+    page = """# HELP vllm:num_requests_running Number of requests
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="m"} 3.0
+vllm:num_requests_waiting{engine="0",model_name="m"} 2.0
+vllm:num_requests_waiting_by_reason{engine="0",model_name="m",reason="capacity"} 9.0
+vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.25
+vllm:prompt_tokens_total{engine="0",model_name="m"} 1e+03
+vllm:generation_tokens_total{engine="0",model_name="m"} 24.0
+vllm:generation_tokens_created{engine="0",model_name="m"} 1.7e+09
+"""
+    assert parse_load(page) == Load(running=3, waiting=2, kv_usage=0.25, tokens=1024)
+    assert parse_load("process_cpu_seconds_total 1.0") is None

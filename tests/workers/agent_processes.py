@@ -1,0 +1,208 @@
+"""Agents as real processes and threads, for the tests of what they do to real engines."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote
+
+from django.db import connection
+
+from hearth import env
+from workers import processes
+from workers.agent.agent import Supervisor
+from workers.agent.probes.canary import Canary, CanaryResult
+from workers.agent.processes.process_records import EngineRecord, Registry
+from workers.agent.timeouts import Timing
+from workers.devices.cpu import CpuShares
+from workers.devices.provider import DeviceProvider
+from workers.models import Placeholder, Replica
+from workers.processes import ProcessIdentity
+from workers.scheduler import reconciler
+
+T = TypeVar("T")
+NODE = "n1"
+#: Of each node, in the tests' fleets.
+SLOTS = 4
+QUICK = Timing(
+    round_seconds=0.2,
+    eager_probe_seconds=0.05,
+    probe_seconds=0.2,
+    probe_timeout_seconds=0.5,
+    quiet_seconds=1.0,
+    canary_timeout_seconds=1.0,
+    observe_seconds=0.2,
+    backoff_first_seconds=0.1,
+    drain_least_seconds=0.2,
+    slot_free_seconds=1.0,
+    promotion_timeout_seconds=1.0,
+    zygote_look_seconds=0.5,
+    devices_seconds=0.2,
+    sweep_seconds=0.5,
+    engine_shutdown_seconds=1.0,
+    kill_after_seconds=3.0,
+)
+
+
+@dataclass
+class KeptCanaries:
+    """A sink that remembers."""
+
+    begun: list[Canary] = field(default_factory=list)
+    ended: list[CanaryResult] = field(default_factory=list)
+
+    def begin(self, canary: Canary) -> None:
+        self.begun.append(canary)
+
+    def end(self, canary: Canary, result: CanaryResult) -> None:
+        self.ended.append(result)
+
+    def close(self) -> None:
+        pass
+
+
+@contextmanager
+def agent_thread(
+    data_dir: Path,
+    sink: KeptCanaries | None = None,
+    timing: Timing = QUICK,
+    *,
+    node: str = NODE,
+    devices: DeviceProvider | None = None,
+) -> Iterator[Supervisor]:
+    """Run an agent in this process; leaving the block only detaches it."""
+    kept = sink or KeptCanaries()
+    supervisor = Supervisor(
+        node, data_dir, lambda: kept, devices or CpuShares(SLOTS), sockets=data_dir / "s", timing=timing
+    )
+    supervisor.start()
+    try:
+        yield supervisor
+    finally:
+        supervisor.stop()
+
+
+def celery_agent(data_dir: Path) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    """Run a real ``celery worker`` as the node's agent against the test database."""
+    return celery_worker(data_dir, "agent", "-Q", f"node.{NODE}", "--hearth-node", NODE)
+
+
+@contextmanager
+def celery_worker(data_dir: Path, name: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a real ``celery worker`` against the test database and Redis; leaving the block ends it with SIGTERM."""
+    command = [sys.executable, "-m", "celery", "-A", "hearth", "worker", "-n", f"{name}@{NODE}", "-l", "INFO"]
+    command += ["-P", "threads", "-c", "2", "--without-gossip", "--without-mingle", *options]
+    environment = os.environ | {
+        "DATABASE_URL": database_url(),
+        "HEARTH_DATA_DIR": str(data_dir),
+        "HEARTH_SLOTS": str(SLOTS),
+    }
+    with (data_dir / f"{name}.out").open("ab") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def database_url() -> str:
+    """Return the address of the test database that this process uses."""
+    settings = connection.settings_dict
+    user, password = quote(settings["USER"]), quote(settings["PASSWORD"])
+    return f"postgresql://{user}:{password}@/{settings['NAME']}?host={quote(settings['HOST'], safe='/')}" + (
+        f"&port={settings['PORT']}" if settings["PORT"] else ""
+    )
+
+
+@contextmanager
+def database_refusing_connections() -> Iterator[None]:
+    """End every other connection to the test database and refuse new ones, as a server that is away would."""
+    name = connection.ops.quote_name(connection.settings_dict["NAME"])
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER DATABASE {name} CONNECTION LIMIT 0")
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid() AND usename = current_user"
+        )
+    try:
+        yield
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute(f"ALTER DATABASE {name} CONNECTION LIMIT -1")
+
+
+def until(what: Callable[[], T], *, seconds: float = 60.0) -> T:
+    """Return the first true value of ``what``; fail after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while not (value := what()):
+        if time.monotonic() > deadline:
+            raise AssertionError(
+                f"not within {seconds} s; replicas: {list(Replica.objects.values())}, "
+                f"placeholders: {list(Placeholder.objects.values())}"
+            )
+        time.sleep(0.02)
+    return value
+
+
+def settled(what: Callable[[], T], *, seconds: float = 60.0) -> T:
+    """Reconcile again and again, as beat does, until the first true value of ``what``."""
+
+    def ask() -> T:
+        reconciler.tick()
+        return what()
+
+    return until(ask, seconds=seconds)
+
+
+def warm(level: str, count: int = 1, node: str = NODE) -> Callable[[], list[Placeholder]]:
+    """Return a question for :func:`until`: the node's placeholders that are warm, once there are ``count`` of them."""
+
+    def ask() -> list[Placeholder]:
+        rows = list(Placeholder.objects.filter(state="warm", level=level, node__name=node).order_by("id"))
+        return rows if len(rows) == count else []
+
+    return ask
+
+
+def in_state(state: str, count: int = 1) -> Callable[[], list[Replica]]:
+    """Return a question for :func:`until`: the replicas in a state, once there are ``count`` of them."""
+
+    def ask() -> list[Replica]:
+        rows = list(Replica.objects.filter(state=state).order_by("id"))
+        return rows if len(rows) == count else []
+
+    return ask
+
+
+def records(data_dir: Path) -> list[EngineRecord]:
+    """Return the engines in the node's registry."""
+    return list(Registry(data_dir / "engines", NODE).engines())
+
+
+def identity_of(row: Replica | Placeholder) -> ProcessIdentity:
+    """Return the process the row names."""
+    assert row.pid is not None and row.pid_start_ticks is not None
+    return ProcessIdentity(pid=row.pid, start_ticks=row.pid_start_ticks)
+
+
+def end_everything(data_dir: Path) -> None:
+    """Kill what a test left running."""
+    for record in Registry(data_dir / "engines", NODE).all_nodes():
+        processes.kill_session(record.process, timeout_seconds=5)
+    for folder in (data_dir / "s", env.sockets_dir(data_dir)):
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,167 @@
+"""The placeholders of every pool, kept in the real database."""
+
+from __future__ import annotations
+
+import pytest
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from tenants.audit import SYSTEM
+from tests.workers.conftest import Fleet, add_node, expire_lease
+from workers.fleet import deployments
+from workers.models import Level, Node, Placeholder, Pool, Replica, Slot, SlotLease
+from workers.scheduler import placeholder_pools, reconciler
+
+pytestmark = pytest.mark.django_db
+HELD = Q(state__in=placeholder_pools.HELD)
+
+
+def keep(pool: Pool, per_node: int, level: Level = Level.H2) -> None:
+    Pool.objects.filter(id=pool.id).update(placeholders_per_node=per_node, placeholder_level=level)
+
+
+def settle(rounds: int = 8) -> None:
+    """Fill until nothing changes; each time agents make warm what was asked for."""
+    for _ in range(rounds):
+        placeholder_pools.fill()
+        Placeholder.objects.filter(state="requested").update(state="warm", level=Level.H2, state_since=Now())
+
+
+def held() -> dict[str, int]:
+    names = list(Placeholder.objects.filter(HELD).values_list("node__name", flat=True))
+    return {name: names.count(name) for name in sorted(names)}
+
+
+def overflow(name: str = "another", nodes: int = 1, *, slots: int = 4) -> Pool:
+    """Add a pool of the same priority whose nodes are named after it."""
+    pool = deployments.ensure_pool(SYSTEM, name=name, kind="simulated")
+    for number in range(1, nodes + 1):
+        add_node(pool, f"{name}-{number}", slots=slots)
+    return pool
+
+
+def fill_up(fleet: Fleet, replicas: int) -> None:
+    """Put replicas that serve on the first node."""
+    for _ in range(replicas):
+        assert reconciler.reserve(fleet.deploy(1, name=f"full-{Replica.objects.count()}"), fleet.node.id) is not None
+    Replica.objects.update(state="ready")
+
+
+def test_each_node_gets_what_its_pool_wants_one_at_a_time(fleet: Fleet) -> None:
+    add_node(fleet.pool, "n2")
+    deployment = fleet.deploy(1)
+    keep(fleet.pool, 2)
+    assert len(placeholder_pools.fill()) == 2
+    assert held() == {"n1": 1, "n2": 1}
+    assert placeholder_pools.fill() == []
+    settle()
+    assert held() == {"n1": 2, "n2": 2}
+    for row in Placeholder.objects.all():
+        assert (row.deployment_id, row.engine, row.target_level) == (deployment.id, "simulated", "h2")
+        assert row.fence == row.leases.get(released_at=None).fence > 0
+
+
+def test_a_node_where_a_replica_starts_is_left_in_peace(fleet: Fleet) -> None:
+    deployment = fleet.deploy(1)
+    keep(fleet.pool, 1)
+    replica = reconciler.reserve(deployment, fleet.node.id)
+    assert replica is not None
+    assert placeholder_pools.fill() == []
+    Replica.objects.update(state="ready")
+    assert placeholder_pools.fill() == [fleet.node.id]
+
+
+def test_surplus_placeholders_are_evicted_the_least_ready_first(fleet: Fleet) -> None:
+    fleet.deploy(1)
+    keep(fleet.pool, 3)
+    settle()
+    keep(fleet.pool, 1)
+    first = Placeholder.objects.earliest("id")
+    Placeholder.objects.exclude(id=first.id).update(state="warming")
+    assert placeholder_pools.fill() == [fleet.node.id]
+    assert list(Placeholder.objects.filter(HELD)) == [first]
+    assert set(Placeholder.objects.filter(state="evicting").values_list("reason", flat=True)) == {
+        "more placeholders than its pool wants"
+    }
+    assert SlotLease.objects.filter(released_at=None).count() == 1
+
+
+def test_cordoned_silent_and_faulty_places_get_none(fleet: Fleet) -> None:
+    fleet.deploy(1)
+    keep(fleet.pool, 1)
+    Node.objects.filter(id=add_node(fleet.pool, "cordoned").id).update(cordoned=True)
+    expire_lease(add_node(fleet.pool, "silent"))
+    Slot.objects.filter(node=add_node(fleet.pool, "faulty")).update(health=Slot.Health.QUARANTINED)
+    settle()
+    assert set(held()) == {"n1"}
+
+
+def test_what_a_cordoned_node_has_stays(fleet: Fleet) -> None:
+    fleet.deploy(1)
+    keep(fleet.pool, 1)
+    settle()
+    Node.objects.update(cordoned=True)
+    settle()
+    assert held() == {"n1": 1}
+
+
+def test_a_full_pool_keeps_its_warm_capacity_in_the_pool_its_deployments_overflow_to(fleet: Fleet) -> None:
+    fleet.deploy(1, pools=(fleet.pool, overflow(nodes=2)))
+    keep(fleet.pool, 2)
+    settle()
+    assert held() == {"n1": 2}
+    fill_up(fleet, 4)
+    settle()
+    assert held() == {"another-1": 1, "another-2": 1}
+    assert Placeholder.objects.filter(state="promoted").count() == 2
+
+
+def test_it_returns_when_the_first_pool_has_room_again(fleet: Fleet) -> None:
+    fleet.deploy(1, pools=(fleet.pool, overflow()))
+    keep(fleet.pool, 1)
+    fill_up(fleet, 4)
+    settle()
+    assert held() == {"another-1": 1}
+    SlotLease.objects.filter(kind="replica").update(released_at=Now())
+    settle()
+    assert held() == {"n1": 1}
+
+
+def test_a_pool_that_no_deployment_overflows_to_gets_nothing_of_another(fleet: Fleet) -> None:
+    fleet.deploy(1)
+    fleet.deploy(1, name="elsewhere", pools=(overflow(),))
+    keep(fleet.pool, 1)
+    fill_up(fleet, 4)
+    settle()
+    assert held() == {}
+
+
+def test_the_deployment_with_the_fewest_is_warmed_for_next(fleet: Fleet) -> None:
+    first, second = fleet.deploy(1, name="first"), fleet.deploy(1, name="second")
+    fleet.deploy(0, name="switched-off")
+    keep(fleet.pool, 4)
+    settle()
+    warmed = list(Placeholder.objects.order_by("id").values_list("deployment_id", flat=True))
+    assert sorted(warmed) == sorted([first.id, second.id] * 2)
+    assert warmed[0] != warmed[1]
+
+
+def test_without_a_deployment_a_slot_is_only_held(fleet: Fleet) -> None:
+    keep(fleet.pool, 1)
+    settle()
+    assert held() == {}
+    keep(fleet.pool, 1, Level.H0)
+    settle()
+    assert held() == {"n1": 1}
+
+
+def test_a_promoted_placeholder_is_replaced(fleet: Fleet) -> None:
+    deployment = fleet.deploy(1)
+    keep(fleet.pool, 1)
+    settle()
+    replica = reconciler.reserve(deployment, fleet.node.id)
+    assert replica is not None and replica.placeholder is not None
+    Replica.objects.update(state="ready")
+    settle()
+    assert held() == {"n1": 1}
+    assert Placeholder.objects.count() == 2

@@ -1,0 +1,88 @@
+"""What gateways report adds up to the demand of each deployment, for as long as they go on saying it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from uuid import uuid4
+
+import pytest
+from django.db.models import F
+
+from tests.workers.conftest import Fleet
+from workers.models import GatewayLoad
+from workers.serving import gateway_load
+from workers.serving.gateway_load import Load
+
+pytestmark = pytest.mark.django_db
+
+BUSY = Load(in_flight_requests=2, in_flight_tokens=300, held_requests=1, held_tokens=40)
+
+
+def make_older(age: dt.timedelta) -> None:
+    """Let all reports have been made that long ago."""
+    GatewayLoad.objects.update(reported_at=F("reported_at") - age)
+
+
+def test_the_loads_of_all_processes_add_up_by_deployment(fleet: Fleet) -> None:
+    one, other = fleet.deploy(1), fleet.deploy(1, name="other")
+    gateway_load.report("a", {one.id: BUSY, other.id: Load(in_flight_tokens=7, in_flight_requests=1)})
+    gateway_load.report("b", {one.id: BUSY})
+    assert gateway_load.demand() == {
+        one.id: Load(in_flight_requests=4, in_flight_tokens=600, held_requests=2, held_tokens=80),
+        other.id: Load(in_flight_requests=1, in_flight_tokens=7),
+    }
+
+
+def test_a_later_report_replaces_the_earlier_one(fleet: Fleet) -> None:
+    deployment = fleet.deploy(1)
+    gateway_load.report("a", {deployment.id: BUSY})
+    gateway_load.report("a", {deployment.id: Load()})
+    assert gateway_load.demand() == {deployment.id: Load()}
+    assert GatewayLoad.objects.count() == 1
+
+
+def test_a_request_between_two_reports_is_remembered_and_no_report_forgets_it(fleet: Fleet) -> None:
+    quiet, busy, short = (fleet.deploy(1, name=name) for name in ("quiet", "busy", "short"))
+    gateway_load.report("a", {quiet.id: Load(), busy.id: BUSY, short.id: Load()}, busy={short.id})
+    before = gateway_load.busy_at()
+    assert set(before) == {busy.id, short.id}
+    gateway_load.report("a", {quiet.id: Load(), busy.id: Load(), short.id: Load()})
+    gateway_load.report("b", {short.id: BUSY})
+    after = gateway_load.busy_at()
+    assert after[busy.id] == before[busy.id]
+    assert after[short.id] > before[short.id]
+
+
+def test_processes_that_report_are_known_by_name_even_when_they_have_nothing_to_do(fleet: Fleet) -> None:
+    one, other = fleet.deploy(1), fleet.deploy(1, name="other")
+    gateway_load.report("b", {one.id: Load(), other.id: Load()})
+    gateway_load.report("a", {one.id: BUSY, other.id: Load()})
+    assert gateway_load.gateways() == ("a", "b")
+    make_older(gateway_load.LASTS)
+    gateway_load.report("b", {one.id: Load()})
+    assert gateway_load.gateways() == ("b",)
+
+
+def test_a_silent_process_counts_for_nothing_until_it_speaks_again(fleet: Fleet) -> None:
+    deployment = fleet.deploy(1)
+    gateway_load.report("a", {deployment.id: BUSY})
+    make_older(gateway_load.LASTS)
+    assert gateway_load.demand() == {}
+    gateway_load.report("a", {deployment.id: BUSY})
+    assert gateway_load.demand() == {deployment.id: BUSY}
+
+
+def test_rows_of_processes_that_are_gone_are_removed(fleet: Fleet) -> None:
+    deployment = fleet.deploy(1)
+    gateway_load.report("gone", {deployment.id: BUSY})
+    make_older(gateway_load.FORGOTTEN_AFTER)
+    gateway_load.report("here", {deployment.id: BUSY})
+    assert gateway_load.forget_silent() == 1
+    assert [row.process for row in GatewayLoad.objects.all()] == ["here"]
+
+
+def test_a_deployment_that_is_not_there_is_passed_over(fleet: Fleet) -> None:
+    deployment = fleet.deploy(1)
+    gateway_load.report("a", {uuid4(): BUSY, deployment.id: BUSY})
+    assert gateway_load.demand() == {deployment.id: BUSY}
+    gateway_load.report("a", {})

@@ -1,0 +1,209 @@
+"""The agent of a node: one thread that owns the node and steps every replica on it.
+
+Stopping it, even with SIGKILL, only detaches: engines live in sessions of their own and the next agent adopts them.
+While PostgreSQL is away nothing changes its state and every engine goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from django.db import InterfaceError, OperationalError, close_old_connections, connection
+
+from workers.agent.counts import Counts
+from workers.agent.ownership import Tenure
+from workers.agent.probes.canary import CanarySink
+from workers.agent.processes.paths import Folders, agent_lock
+from workers.agent.store.replica_rows import NodeRows
+from workers.agent.timeouts import Timing
+from workers.agent.wakeup import Bell
+from workers.devices.provider import DeviceProvider
+from workers.errors import NotFound, Superseded
+from workers.fleet import inventory
+from workers.fleet.inventory import NodeLists
+
+log = logging.getLogger(__name__)
+
+_running: set[Supervisor] = set()
+
+
+def wake_all() -> None:
+    """Make every agent in this process look at once."""
+    for supervisor in tuple(_running):
+        supervisor.wake()
+
+
+def views() -> dict[str, View | None]:
+    """Return what every agent in this process last saw, by node; None of one that has not seen its node yet."""
+    return {supervisor.node: supervisor.view for supervisor in tuple(_running)}
+
+
+def standings() -> tuple[Standing, ...]:
+    """Return how every agent in this process does."""
+    now = time.monotonic()
+    return tuple(
+        Standing(
+            node=supervisor.node,
+            loop_age_seconds=None if supervisor.passed_at is None else now - supervisor.passed_at,
+            round_age_seconds=None if supervisor.round_at is None else now - supervisor.round_at,
+            counts=supervisor.counts,
+        )
+        for supervisor in tuple(_running)
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Seconds since an agent's loop last came round, and since it last did all its work; None: not yet."""
+
+    node: str
+    loop_age_seconds: float | None
+    round_age_seconds: float | None
+    counts: Counts
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """A node's lists as its agent last read them, and when, by time.monotonic()."""
+
+    lists: NodeLists
+    read_at: float
+
+    @property
+    def age_seconds(self) -> float:
+        """Return how long ago that was."""
+        return time.monotonic() - self.read_at
+
+
+class Supervisor:
+    """The agent of ``node``. ``open_sink`` is called once, in its thread, when it comes to own the node.
+
+    ``sockets`` is a folder of its own with a short path: a socket's path ends at 107 bytes.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        data_dir: Path,
+        open_sink: Callable[[], CanarySink],
+        devices: DeviceProvider,
+        *,
+        sockets: Path,
+        timing: Timing | None = None,
+    ) -> None:
+        self.node = node
+        self.counts = Counts()
+        self.view: View | None = None
+        #: time.monotonic() of the loop's last pass, and of the last round in which nothing failed.
+        self.passed_at: float | None = None
+        self.round_at: float | None = None
+        self._data_dir = data_dir
+        self._sockets = sockets
+        self._open_sink = open_sink
+        self._devices = devices
+        self._timing = timing or Timing()
+        self._bell = Bell()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"agent-{node}", daemon=True)
+        self._sink: CanarySink | None = None
+        self._frozen = False
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        _running.add(self)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Detach from the engines, which go on; returns within a few seconds. Idempotent."""
+        _running.discard(self)
+        self._stopping.set()
+        self._bell.ring()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+
+    def wake(self) -> None:
+        """Look at once instead of at the end of the second."""
+        self._bell.ring()
+
+    def _run(self) -> None:
+        with contextlib.ExitStack() as stack:
+            stack.callback(connection.close)
+            stack.callback(self._bell.close)
+            if not self._take_lock(stack):
+                return
+            try:
+                self._own(stack)
+            except Superseded as lost:
+                log.critical("node %s: another agent took over after epoch %s; doing nothing more", *lost.args)
+
+    def _take_lock(self, stack: contextlib.ExitStack) -> bool:
+        """Wait until no other agent of this node runs on this machine; False when told to stop before.
+
+        The kernel drops the lock with the process, however it ends.
+        """
+        lock = agent_lock(self._data_dir, self.node)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        stack.callback(os.close, descriptor)
+        waiting = False
+        while not self._stopping.is_set():
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            except BlockingIOError:
+                if not waiting:
+                    log.warning("node %s: another agent is running; waiting for its end", self.node)
+                    waiting = True
+            self._bell.wait(self._timing.round_seconds)
+        return False
+
+    def _own(self, stack: contextlib.ExitStack) -> None:
+        """Take the node over, then go round until told to stop. Raises Superseded."""
+        tenure: Tenure | None = None
+        beat_at, pause = 0.0, self._timing.round_seconds
+        while not self._stopping.is_set():
+            began = self.passed_at = time.monotonic()
+            try:
+                close_old_connections()
+                tenure = tenure or self._take_over(stack)
+                pause = tenure.round()
+                if began - beat_at >= self._timing.round_seconds:
+                    tenure.rows.beat()
+                    self.view = View(lists=inventory.of_node(self.node), read_at=began)
+                    beat_at = began
+                self._frozen = False
+                self.round_at = time.monotonic()
+            except (OperationalError, InterfaceError) as error:
+                self._freeze(error)
+            except NotFound:
+                self._freeze(f"no node {self.node!r} is registered")
+            except Superseded:
+                raise
+            except Exception:
+                # A supervisor that dies of one bad round would leave every engine alone.
+                log.exception("node %s: this round failed", self.node)
+            self._bell.wait(pause - (time.monotonic() - began))
+
+    def _take_over(self, stack: contextlib.ExitStack) -> Tenure:
+        rows = NodeRows.take(self.node)
+        if self._sink is None:
+            self._sink = self._open_sink()
+            stack.callback(self._sink.close)
+        folders = Folders(data=self._data_dir, sockets=self._sockets)
+        tenure = Tenure(rows, folders, self._devices, self._sink, self._bell, self._timing, self.counts)
+        adopted = tenure.begin()
+        log.info("node %s: epoch %s, %s processes adopted", self.node, rows.epoch, adopted)
+        return tenure
+
+    def _freeze(self, cause: object) -> None:
+        if not self._frozen:
+            log.warning("node %s: frozen, engines go on: %s", self.node, cause)
+            self._frozen = True
+        connection.close()

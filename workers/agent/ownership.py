@@ -1,0 +1,174 @@
+"""One agent's time as the owner of a node: everything it does there, round by round."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator
+
+from django.db import InterfaceError, OperationalError
+
+from workers.agent.counts import Counts
+from workers.agent.placeholder import Warming
+from workers.agent.probes.canary import CanarySink
+from workers.agent.probes.http_probe import Prober
+from workers.agent.processes import adoption
+from workers.agent.processes.engine import EngineRoom
+from workers.agent.processes.kv_relay import RelayKeeper
+from workers.agent.processes.paths import Folders, Place
+from workers.agent.processes.slot_guard import Gate
+from workers.agent.processes.zygote import ZygoteRoom
+from workers.agent.replica import Lifecycle
+from workers.agent.starter import Starter
+from workers.agent.store.placeholder_rows import Held, PlaceholderRows
+from workers.agent.store.replica_rows import NodeRows, Wanted
+from workers.agent.timeouts import Timing
+from workers.agent.wakeup import Bell
+from workers.devices.errors import DeviceError
+from workers.devices.provider import Device, DeviceProvider
+from workers.engines.errors import EngineError
+from workers.errors import Superseded
+
+log = logging.getLogger(__name__)
+
+
+class Tenure:
+    """Owns the node of ``rows``. One thread calls it; each method raises Superseded once another agent does."""
+
+    def __init__(
+        self,
+        rows: NodeRows,
+        folders: Folders,
+        devices: DeviceProvider,
+        sink: CanarySink,
+        bell: Bell,
+        timing: Timing,
+        counts: Counts,
+    ) -> None:
+        self.rows = rows
+        self._held = PlaceholderRows(rows)
+        self._place = Place(node=rows.name, address=rows.address, folders=folders)
+        self._devices = devices
+        self._registered: tuple[Device, ...] = ()
+        self._timing = timing
+        self._counts = counts
+        self._engines = EngineRoom(self._place, shutdown_seconds=timing.engine_shutdown_seconds)
+        self._zygotes = ZygoteRoom(self._place)
+        self._gate = Gate(rows, self._place, devices, counts, patience_seconds=timing.slot_free_seconds)
+        self._warming = Warming(self._held, self._zygotes, self._gate, bell, timing, counts)
+        self._starter = Starter(rows, self._engines, self._warming, self._gate, bell, timing, counts)
+        prober = Prober(sink, timeout_seconds=timing.probe_timeout_seconds)
+        self._relay = RelayKeeper(self._place)
+        self._lifecycle = Lifecycle(rows, self._engines, self._starter, prober, bell, timing)
+        self._swept_at = self._looked_at = time.monotonic()
+        self._counted_at = 0.0
+
+    def begin(self) -> int:
+        """Take over what an earlier agent left, end what is nobody's, and register the devices.
+
+        Return how many processes were adopted. Devices that cannot be looked at now stay as they were registered.
+        """
+        held = self._held.held()
+        rows = self.rows.wanted()
+        found = adoption.adopt(self._engines, self._zygotes, rows, held)
+        for engine in found.engines:
+            self._lifecycle.keep(engine)
+        for zygote in (*found.zygotes, *(zygote for _, zygote in found.halfway)):
+            self._warming.keep(zygote)
+        self._sweep()
+        self._finish_promotions(found, rows)
+        self._look_at_devices()
+        adopted = len(found.engines) + len(found.zygotes) + len(found.halfway)
+        self._counts.adopted += adopted
+        return adopted
+
+    def round(self) -> float:
+        """Step every placeholder and every replica once; return how long to wait if nothing rings.
+
+        Placeholders are read first: one that a replica read afterwards is promoted from is still known then.
+        """
+        self.rows.check()  # signals go to processes without asking the database
+        held = self._held.held()
+        rows = self.rows.wanted()
+        for placeholder in held:
+            with _alone(f"placeholder {placeholder.placeholder_id}"):
+                self._warming.step(placeholder)
+        for row in rows:
+            with _alone(f"replica {row.replica_id}"):
+                self._lifecycle.step(row)
+        self._warming.end_all_but(held)
+        self._lifecycle.bury_all_but({row.replica_id for row in rows})
+        self._gate.forget_all_but({*(row.replica_id for row in rows), *(row.placeholder_id for row in held)})
+        now = time.monotonic()
+        if now - self._counted_at >= self._timing.observe_seconds:
+            self._counted_at = now
+            self._see_to_relay()
+        if now - self._looked_at >= self._timing.devices_seconds:
+            self._looked_at = now
+            self._look_at_devices()
+        if now - self._swept_at >= self._timing.sweep_seconds:
+            self._swept_at = now
+            self._sweep()
+        return self._pause_seconds(rows, held)
+
+    def _pause_seconds(self, rows: list[Wanted], held: list[Held]) -> float:
+        if any(row.state in {"requested", "warming", "evicting"} for row in held):
+            return self._timing.eager_probe_seconds
+        return self._lifecycle.pause_seconds(rows)
+
+    def _sweep(self) -> None:
+        engines = (engine.record.process for engine in self._lifecycle.engines)
+        zygotes = (zygote.record.process for zygote in self._warming.zygotes)
+        self._counts.orphans_killed += adoption.sweep(self._place, (*engines, *zygotes))
+        self._place.drop_old_logs()
+
+    def _finish_promotions(self, found: adoption.Adopted, rows: list[Wanted]) -> None:
+        """Tell zygotes again what an agent that died may not have told them; end those whose replica has gone on."""
+        by_id = {row.replica_id: row for row in rows}
+        for engine, zygote in found.halfway:
+            row = by_id[engine.record.replica_id]
+            if row.state == "starting" and row.wanted:
+                try:
+                    promoted = self._starter.start(row)
+                except (EngineError, OSError) as error:
+                    log.error("replica %s: its promotion cannot be finished: %s", row.replica_id, error)
+                else:
+                    self._lifecycle.keep(promoted)
+            else:
+                self._starter.abandon(row, zygote, f"the replica was {row.state} when the agent came back")
+
+    def _see_to_relay(self) -> None:
+        try:
+            self._relay.keep()
+        except OSError as error:
+            log.error("node %s: its KV relay cannot be started: %s", self._place.node, error)
+        for replica_id, blocks in self._relay.counts().items():
+            self._lifecycle.count_blocks(replica_id, blocks)
+
+    def _look_at_devices(self) -> None:
+        try:
+            found = self._devices.devices()
+        except DeviceError as error:
+            log.warning("node %s: its devices cannot be looked at: %s", self._place.node, error)
+            return
+        if found != self._registered or any(device.fault for device in found):
+            self._register(found)
+
+    def _register(self, found: tuple[Device, ...]) -> None:
+        self.rows.register(found)
+        self._registered = found
+
+
+@contextlib.contextmanager
+def _alone(holder: str) -> Iterator[None]:
+    """Log what nobody foresaw of one holder: it may not keep the others, and the node's lease, from their turn.
+
+    What concerns the whole node is raised: Superseded, and a database that is away.
+    """
+    try:
+        yield
+    except (Superseded, OperationalError, InterfaceError):
+        raise
+    except Exception:
+        log.exception("%s cannot take its next step", holder)

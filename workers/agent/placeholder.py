@@ -1,0 +1,226 @@
+"""Move one placeholder one step: verify its slot, warm a zygote on it, keep that well, end it at once when told.
+
+    requested ─► warming ─► warm ─► promoted        any ─► evicting ─► evicted
+        └───────────────────▲ └─► warming, when its zygote ends        lost ─► requested
+
+Where a zygote cannot be had, after a few tries or because the engine has none, the placeholder is warm at level h0,
+its slot alone, and its reason says why. Evicted means that no process of it lives; whoever comes onto the slot next
+still asks the device itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import random
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from uuid import UUID
+
+from workers import metrics, processes
+from workers.agent.counts import Counts
+from workers.agent.processes.slot_guard import Gate, fault_of
+from workers.agent.processes.zygote import Zygote, ZygoteRoom
+from workers.agent.store.placeholder_rows import Held, PlaceholderRows, PlaceholderState
+from workers.agent.timeouts import Timing, backoff_seconds
+from workers.agent.wakeup import Bell
+from workers.engines.errors import EngineError
+from workers.errors import Superseded
+from workers.models import Level
+
+log = logging.getLogger(__name__)
+
+#: Zygotes of one placeholder that may end or fail one after another; then it stays without.
+FAILED_ZYGOTES = 3
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """What has gone wrong with a placeholder's zygotes. ``retry_at`` is on the monotonic clock."""
+
+    failures: int = 0
+    retry_at: float = 0.0
+
+
+class Warming:
+    """The zygotes of one node and the steps of their placeholders. One thread calls it."""
+
+    def __init__(
+        self, rows: PlaceholderRows, room: ZygoteRoom, gate: Gate, bell: Bell, timing: Timing, counts: Counts
+    ) -> None:
+        self._rows = rows
+        self._room = room
+        self._gate = gate
+        self._bell = bell
+        self._timing = timing
+        self._counts = counts
+        self._zygotes: dict[UUID, Zygote] = {}
+        self._troubles: dict[UUID, _Trouble] = {}
+        self._evicting_since: dict[UUID, float] = {}
+
+    @property
+    def zygotes(self) -> tuple[Zygote, ...]:
+        """The zygotes in hand."""
+        return tuple(self._zygotes.values())
+
+    def keep(self, zygote: Zygote) -> None:
+        """Take a zygote in, started or adopted."""
+        self._zygotes[zygote.record.placeholder_id] = zygote
+        self._bell.watch(zygote.record.process)
+
+    def zygote(self, placeholder_id: UUID | None) -> Zygote | None:
+        """Return the placeholder's living zygote."""
+        zygote = self._zygotes.get(placeholder_id) if placeholder_id else None
+        return zygote if zygote is not None and zygote.running else None
+
+    def consumed(self, zygote: Zygote) -> None:
+        """Forget a zygote that has become an engine."""
+        self._zygotes.pop(zygote.record.placeholder_id, None)
+        self._room.forget(zygote.record)
+
+    def end(self, zygote: Zygote) -> bool:
+        """Kill a zygote and forget it; False when something survives, to be tried again."""
+        if not self._room.end(zygote):
+            log.error("placeholder %s: processes survive SIGKILL: %s", *_names(zygote))
+            return False
+        self._zygotes.pop(zygote.record.placeholder_id, None)
+        return True
+
+    def step(self, row: Held) -> None:
+        """Make the placeholder's next move, if there is one."""
+        zygote = self._zygotes.get(row.placeholder_id)
+        if row.state == "promoted":
+            return
+        if row.state == "evicting":
+            self._evict(row, zygote)
+        elif fault := fault_of(row.slots):
+            self._give_up(row, zygote, fault)
+        elif row.state == "requested":
+            self._begin(row, zygote)
+        elif row.state == "lost":
+            self._move(row, "requested", "the node is back", level=Level.H0)
+        elif row.state == "warming":
+            self._warm(row, zygote)
+        elif row.has_zygote:
+            self._look_after(row, zygote)
+
+    def end_all_but(self, rows: Iterable[Held]) -> None:
+        """End zygotes whose placeholders are over or unknown."""
+        known = {row.placeholder_id for row in rows}
+        for placeholder_id in self._zygotes.keys() - known:
+            self.end(self._zygotes[placeholder_id])
+        self._troubles = {key: value for key, value in self._troubles.items() if key in known}
+        self._evicting_since = {key: value for key, value in self._evicting_since.items() if key in known}
+
+    def _begin(self, row: Held, zygote: Zygote | None) -> None:
+        closed = self._gate.closed(row.placeholder_id, row.slots)
+        if closed is not None:
+            if closed.for_good:
+                self._give_up(row, zygote, closed.reason)
+            return
+        if not row.wants_zygote:
+            self._move(row, "warm", "its slot is free", level=Level.H0)
+        elif row.program is None:
+            self._move(row, "warm", "no deployment uses its pool: no engine to prepare", level=Level.H0)
+        elif self._move(row, "warming", "importing its engine") and zygote is None:
+            self._start(dataclasses.replace(row, state="warming"))
+
+    def _start(self, row: Held) -> None:
+        try:
+            zygote = self._room.start(row)
+        except (EngineError, OSError) as error:
+            self._failed(row, f"no zygote: {error}")
+            return
+        self.keep(zygote)
+        record = zygote.record
+        try:
+            self._rows.note(row, pid=record.pid, pid_start_ticks=record.start_ticks, boot_id=record.boot_id)
+        except Superseded:
+            self._room.end(zygote)  # the node's new agent has never heard of it
+            raise
+
+    def _warm(self, row: Held, zygote: Zygote | None) -> None:
+        trouble = self._troubles.get(row.placeholder_id)
+        if zygote is None:
+            if trouble is None or time.monotonic() >= trouble.retry_at:
+                self._start(row)
+        elif not zygote.running:
+            self._ended(row, zygote)
+        elif (status := zygote.take_status()) is not None:
+            if status.state == "warm":
+                seconds = round(processes.age_seconds(zygote.record.process), 3)
+                facts = {"level": Level.H2, "warm_seconds": seconds, "memory_bytes": status.memory_bytes}
+                self._move(row, "warm", "its engine is imported", **facts)
+            elif self.end(zygote):
+                self._failed(row, f"its zygote is unfit: {status.reason}")
+        elif processes.age_seconds(zygote.record.process) > zygote.startup_budget_seconds:
+            if self.end(zygote):
+                self._failed(row, f"not warm after {zygote.startup_budget_seconds:.0f} s")
+        else:
+            self._ask(zygote, self._timing.eager_probe_seconds)
+
+    def _look_after(self, row: Held, zygote: Zygote | None) -> None:
+        if zygote is None or not zygote.running:
+            self._cool(row, zygote, "its zygote ended")
+        elif (status := zygote.take_status()) is not None and status.state != "warm":
+            self._cool(row, zygote, f"its zygote is unfit: {status.reason}")
+        else:
+            if row.state_seconds > self._timing.healthy_seconds:
+                self._troubles.pop(row.placeholder_id, None)
+            self._ask(zygote, self._timing.zygote_look_seconds)
+
+    def _cool(self, row: Held, zygote: Zygote | None, reason: str) -> None:
+        """Warm the placeholder again: first nobody may promote it any more, then its process is ended."""
+        if not self._move(row, "warming", reason, level=Level.H0, memory_bytes=None):
+            return
+        if zygote is None or self.end(zygote):
+            self._failed(dataclasses.replace(row, state="warming"), reason)
+
+    def _ended(self, row: Held, zygote: Zygote) -> None:
+        status = processes.collect(zygote.record.process)
+        words = self._room.last_words(row)
+        how = "its zygote ended" if status is None else f"its zygote ended with status {status}"
+        if self.end(zygote):
+            self._failed(row, f"{how}: {words}" if words else how)
+
+    def _failed(self, row: Held, reason: str) -> None:
+        """Try again in a while; after too many failures in a row make do with the slot."""
+        trouble = self._troubles.setdefault(row.placeholder_id, _Trouble())
+        trouble.failures += 1
+        if trouble.failures >= FAILED_ZYGOTES:
+            gone = {"level": Level.H0, "memory_bytes": None, "pid": None}
+            self._move(row, "warm", f"{reason}; given up after {FAILED_ZYGOTES} tries", **gone)
+            return
+        delay = backoff_seconds(self._timing, trouble.failures, random.random())
+        trouble.retry_at = time.monotonic() + delay
+        self._rows.note(row, reason=f"{reason}; next try in {delay:.1f} s"[:500], pid=None)
+
+    def _evict(self, row: Held, zygote: Zygote | None) -> None:
+        since = self._evicting_since.setdefault(row.placeholder_id, time.monotonic())
+        if (zygote is None or self.end(zygote)) and self._move(row, "evicted", row.reason, pid=None):
+            self._counts.placeholders_evicted += 1
+            metrics.EVICT_SECONDS.observe(time.monotonic() - since)
+
+    def _give_up(self, row: Held, zygote: Zygote | None, reason: str) -> None:
+        """End the placeholder with its lease: its slot cannot be used."""
+        self._gate.forget(row.placeholder_id)
+        if zygote is None or self.end(zygote):
+            self._move(row, "evicted", reason, pid=None)
+
+    def _ask(self, zygote: Zygote, pause_seconds: float) -> None:
+        now = time.monotonic()
+        if now - zygote.asked_at >= pause_seconds:
+            zygote.asked_at = now
+            self._room.ask(zygote, self._timing.probe_timeout_seconds, self._bell.ring)
+
+    def _move(self, row: Held, to: PlaceholderState, reason: str, **changes: object) -> bool:
+        moved = self._rows.move(row, to, reason, **changes)
+        if moved:
+            log.info("placeholder %s: %s → %s: %s", row.placeholder_id, row.state, to, reason)
+            self._bell.ring()
+        return moved
+
+
+def _names(zygote: Zygote) -> tuple[UUID, int]:
+    return zygote.record.placeholder_id, zygote.record.pid

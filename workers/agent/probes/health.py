@@ -1,0 +1,69 @@
+"""Judge an engine by the reports on it. Pure: no clock, no network, no database."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from workers.agent.probes.http_probe import Report
+
+#: Reports in a row without health, and canaries in a row without a token, that make a ready engine suspect.
+UNHEALTHY_REPORTS = 3
+FAILED_CANARIES = 2
+#: Reports in a row that a suspect engine may fail before it is restarted.
+SUSPECT_REPORTS = 2
+
+Watched = Literal["starting", "warming", "ready", "suspect"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The state an engine should be in, and why."""
+
+    to: Literal["warming", "ready", "suspect", "backoff"]
+    reason: str
+
+
+@dataclass(slots=True)
+class Health:
+    """What has gone wrong in a row since the last time it went right."""
+
+    unhealthy: int = 0
+    failed_canaries: int = 0
+    failed_while_suspect: int = 0
+
+    def judge(self, state: Watched, report: Report) -> Verdict | None:
+        """Return what the report changes; None when the state stands."""
+        if state == "starting":
+            return Verdict("warming", "it answers /health") if report.healthy else None
+        if state == "warming":
+            answered = report.canary is not None and report.canary.answered
+            return Verdict("ready", "its first canary came back") if answered else None
+        return self._judge_ready(report) if state == "ready" else self._judge_suspect(report)
+
+    def _judge_ready(self, report: Report) -> Verdict | None:
+        self.unhealthy = 0 if report.healthy else self.unhealthy + 1
+        if report.canary is not None:
+            self.failed_canaries = 0 if report.canary.answered else self.failed_canaries + 1
+        self.failed_while_suspect = 0
+        if self.unhealthy >= UNHEALTHY_REPORTS or self.failed_canaries >= FAILED_CANARIES:
+            return Verdict("suspect", problem_of(report))
+        return None
+
+    def _judge_suspect(self, report: Report) -> Verdict | None:
+        if report.healthy and report.canary is not None and report.canary.answered:
+            self.unhealthy = self.failed_canaries = 0
+            return Verdict("ready", "it answers again")
+        self.failed_while_suspect += 1
+        if self.failed_while_suspect >= SUSPECT_REPORTS:
+            return Verdict("backoff", problem_of(report))
+        return None
+
+
+def problem_of(report: Report) -> str:
+    """Return what is wrong, in a few words."""
+    if not report.healthy:
+        return f"/health: {report.problem}"
+    if report.canary is not None and not report.canary.answered:
+        return f"canary: {report.canary.problem}"
+    return "no canary was sent"

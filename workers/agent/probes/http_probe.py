@@ -1,0 +1,164 @@
+"""Ask an engine how it is, over HTTP: health, load, and a canary of one token. No Django here."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from tenants.ids import ReplicaId, RequestId, RevisionId, new_id
+from workers.agent.probes.canary import EMBEDDINGS, TEXT, Canary, CanaryResult, CanarySink
+
+_SAMPLE = re.compile(r"^vllm:(\w+)(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
+#: What counts as progress: an engine that neither reads nor writes tokens may be wedged.
+_PROGRESS = ("prompt_tokens_total", "generation_tokens_total")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The engine to ask, and what its canary is recorded under."""
+
+    host: str
+    port: int
+    api_key: str = field(repr=False)
+    replica_id: ReplicaId
+    revision_id: RevisionId
+    model_name: str
+    #: It serves embeddings, and no text.
+    embeds: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What an engine is doing. ``kv_usage`` is a share, 0 to 1; ``tokens`` counts all since its start."""
+
+    running: int
+    waiting: int
+    kv_usage: float
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """One look at an engine. ``load`` and ``canary`` are None when they were not asked for or did not answer."""
+
+    healthy: bool
+    problem: str = ""
+    load: Load | None = None
+    canary: CanaryResult | None = None
+
+
+class Prober:
+    """Asks engines. ``timeout_seconds`` bounds every wait for health and metrics."""
+
+    def __init__(self, sink: CanarySink, *, timeout_seconds: float) -> None:
+        self._sink = sink
+        self._timeout_seconds = timeout_seconds
+
+    def look(self, target: Target, *, canary_timeout_seconds: float | None) -> Report:
+        """Ask for health and load, and when a timeout is given for one token too. Raises nothing of the network's."""
+        try:
+            status, _ = _request(target, "GET", "/health", timeout_seconds=self._timeout_seconds)
+        except (OSError, http.client.HTTPException) as error:
+            return Report(healthy=False, problem=_cause(error))
+        if status != 200:
+            return Report(healthy=False, problem=f"/health answered {status}")
+        canary = None if canary_timeout_seconds is None else self._canary(target, canary_timeout_seconds)
+        return Report(healthy=True, load=self._load(target), canary=canary)
+
+    def _load(self, target: Target) -> Load | None:
+        try:
+            status, body = _request(target, "GET", "/metrics", timeout_seconds=self._timeout_seconds)
+        except (OSError, http.client.HTTPException):
+            return None
+        return parse_load(body.decode(errors="replace")) if status == 200 else None
+
+    def _canary(self, target: Target, timeout_seconds: float) -> CanaryResult:
+        canary = Canary(
+            endpoint=EMBEDDINGS if target.embeds else TEXT,
+            request_id=cast(RequestId, new_id()),
+            replica_id=target.replica_id,
+            model_name=target.model_name,
+            revision_id=target.revision_id,
+            started_at_ns=time.time_ns(),
+        )
+        self._sink.begin(canary)
+        result = _one_token(target, canary, timeout_seconds)
+        self._sink.end(canary, result)
+        return result
+
+
+def parse_load(text: str) -> Load | None:
+    """Return the load in a page of Prometheus metrics, summed over engines; None when it has no request counts."""
+    sums: dict[str, float] = {}
+    for name, value in _SAMPLE.findall(text):
+        sums[name] = sums.get(name, 0.0) + float(value)
+    if "num_requests_running" not in sums or "num_requests_waiting" not in sums:
+        return None
+    return Load(
+        running=int(sums["num_requests_running"]),
+        waiting=int(sums["num_requests_waiting"]),
+        kv_usage=min(1.0, sums.get("kv_cache_usage_perc", 0.0)),
+        tokens=int(sum(sums.get(name, 0.0) for name in _PROGRESS)),
+    )
+
+
+def _one_token(target: Target, canary: Canary, timeout_seconds: float) -> CanaryResult:
+    """Send a prompt shorter than any cache block, so that canaries neither fill nor hit a prefix cache."""
+    body: dict[str, Any] = {"model": target.model_name, "prompt": "Hi", "max_tokens": 1, "temperature": 0}
+    if target.embeds:
+        body = {"model": target.model_name, "input": "Hi"}
+    headers = {"content-type": "application/json", "x-request-id": str(canary.request_id)}
+    raw, path = json.dumps(body).encode(), canary.endpoint
+    try:
+        status, answer = _request(target, "POST", path, timeout_seconds=timeout_seconds, body=raw, headers=headers)
+    except (OSError, http.client.HTTPException) as error:
+        return CanaryResult(finished_at_ns=time.time_ns(), status=0, problem=_cause(error))
+    if status != 200:
+        problem = f"{status}: {answer[:200].decode(errors='replace')}"
+        return CanaryResult(finished_at_ns=time.time_ns(), status=status, problem=problem)
+    try:
+        return _counted(json.loads(answer)["usage"], embeds=target.embeds)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return CanaryResult(finished_at_ns=time.time_ns(), status=200, problem=f"unreadable answer: {error!r}")
+
+
+def _counted(usage: Mapping[str, Any], *, embeds: bool) -> CanaryResult:
+    cached = int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
+    return CanaryResult(
+        finished_at_ns=time.time_ns(),
+        status=200,
+        prompt_tokens=int(usage["prompt_tokens"]) - cached,
+        cached_prompt_tokens=cached,
+        completion_tokens=int(usage["completion_tokens"]),
+        problem="" if embeds or usage["completion_tokens"] else "no token came back",
+    )
+
+
+def _request(
+    target: Target,
+    method: str,
+    path: str,
+    *,
+    timeout_seconds: float,
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> tuple[int, bytes]:
+    """Send one request on a connection of its own. Raises OSError (a timeout is one) or HTTPException."""
+    connection = http.client.HTTPConnection(target.host, target.port, timeout=timeout_seconds)
+    try:
+        connection.request(
+            method, path, body=body, headers={"authorization": f"Bearer {target.api_key}", **(headers or {})}
+        )
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+def _cause(error: Exception) -> str:
+    return "no answer in time" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"

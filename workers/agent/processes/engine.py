@@ -1,0 +1,227 @@
+"""One engine process in the agent's hands, and how it gets there: spawned, promoted or adopted."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from django.conf import settings
+
+from workers import processes
+from workers.agent.probes.health import Health
+from workers.agent.probes.http_probe import Load, Report, Target
+from workers.agent.processes.paths import FENCE_VARIABLE, OWNER_VARIABLE, Place
+from workers.agent.processes.process_records import EngineRecord, ZygoteRecord
+from workers.agent.store.replica_rows import Program, Wanted
+from workers.engines import zygote_client
+from workers.engines.driver import EngineCommand, EngineSpec, driver_for, serves_embeddings
+from workers.kv_relay.addresses import engine_address
+from workers.processes import ProcessIdentity
+from workers.serving import engine_keys
+
+LOG_BYTES = 32 * 1024 * 1024
+GPU = "GPU-"
+
+
+@dataclass(slots=True)
+class Engine:
+    """A process and what is known of it. Only the agent's thread writes it, except for ``report``."""
+
+    record: EngineRecord
+    target: Target
+    startup_budget_seconds: float
+    health: Health = field(default_factory=Health)
+    #: Left by the thread that looked; None again once taken.
+    report: Report | None = None
+    looking: bool = False
+    looked_at: float = 0.0
+    canary_at: float = field(default_factory=time.monotonic)
+    load: Load | None = None
+    #: As the KV relay counts them; None until it has.
+    cached_blocks: int | None = None
+    progress_at: float = field(default_factory=time.monotonic)
+    observed_at: float = 0.0
+    #: Requests have ended, or it never had any.
+    drained: bool = False
+    terminated_at: float | None = None
+
+    @property
+    def running(self) -> bool:
+        """True while the process that was started lives; parts of it may outlive that."""
+        return processes.is_running(self.record.process)
+
+    @property
+    def age_seconds(self) -> float:
+        """How long ago it was spawned or promoted."""
+        return processes.boot_seconds() - self.record.begun_at
+
+    def take_report(self) -> Report | None:
+        """Return the last look's report, once, and remember the load in it."""
+        report, self.report = self.report, None
+        if report is not None and report.load is not None:
+            if self.load is None or report.load.tokens != self.load.tokens:
+                self.progress_at = time.monotonic()
+            self.load = report.load
+        return report
+
+
+class EngineRoom:
+    """Spawns, promotes and ends the engines of one node. Files: one record and one log per replica."""
+
+    def __init__(self, place: Place, *, shutdown_seconds: float) -> None:
+        self._place = place
+        self._shutdown_seconds = shutdown_seconds
+
+    def start(self, row: Wanted, port: int, environment: Mapping[str, str] = os.environ) -> Engine:
+        """Start the replica's process and keep its record. Raises EngineError or OSError when it cannot run."""
+        command = self._command(row, port)
+        log_path = self.log_path(row)
+        _rotate(log_path)
+        marks = {OWNER_VARIABLE: self._place.owner, FENCE_VARIABLE: str(row.fence)}
+        process = processes.launch(
+            command.argv, log_path=log_path, environment=command.environment(environment) | marks
+        )
+        return self._record(row, port, process, begun_at=process.start_ticks / processes.TICKS_PER_SECOND)
+
+    def promote(self, row: Wanted, port: int, zygote: ZygoteRecord, *, timeout_seconds: float) -> Engine:
+        """Let a zygote become the replica's engine; the record says so before the process hears of it.
+
+        So an agent that dies at any moment leaves a record of the process. Raises EngineError or OSError; then the
+        process may be either, and its record is the engine's.
+        """
+        command = self._command(row, port)
+        log_path = self.log_path(row)
+        _rotate(log_path)
+        engine = self._record(row, port, zygote.process, begun_at=processes.boot_seconds())
+        socket_path = self._place.zygote_socket(zygote.placeholder_id)
+        zygote_client.become(socket_path, command, log_path, timeout_seconds)
+        return engine
+
+    def adopt(self, row: Wanted) -> Engine | None:
+        """Return the engine that an earlier agent left for the replica, if it lives and is still its own.
+
+        It is when boot, pid, start time, fence and generation are those of its record and its replica has a process
+        in the state it is in. Without a record the row itself has to name the process.
+        """
+        if row.state in {"requested", "reserved", "backoff"}:
+            return None
+        record = next((each for each in self._place.registry.engines() if each.replica_id == row.replica_id), None)
+        if record is None:
+            return self._recognise(row)
+        same = (self._place.boot_id, row.fence, row.generation) == (record.boot_id, record.fence, record.generation)
+        if not same or not processes.is_running(record.process):
+            return None
+        return self._engine(record, row)
+
+    def end(self, record: EngineRecord, *, timeout_seconds: float = 2.0) -> bool:
+        """Kill what lives of an engine and forget it; False when something outlives the timeout."""
+        return self._place.end(record, timeout_seconds=timeout_seconds)
+
+    def forget(self, row: Wanted) -> None:
+        """Remove the record of an engine of which nothing lives."""
+        self._place.registry.forget(row.replica_id)
+
+    def log_path(self, row: Wanted) -> Path:
+        """Return where the replica's engines write, one after another."""
+        return self._place.engine_log(row.replica_id)
+
+    def last_words(self, row: Wanted) -> str:
+        """Return the last line in the replica's log, or an empty text."""
+        return last_line(self.log_path(row))
+
+    def _recognise(self, row: Wanted) -> Engine | None:
+        """Return the process that the row names, if it lives and carries no other fence; write its record anew."""
+        process = row.process
+        if process is None or row.port is None or row.boot_id != self._place.boot_id:
+            return None
+        fences = {None, str(row.fence), str(row.placeholder_fence)}
+        if not processes.is_running(process) or processes.variable(process, FENCE_VARIABLE) not in fences:
+            return None
+        begun_at = process.start_ticks / processes.TICKS_PER_SECOND
+        return self._record(row, row.port, process, begun_at=begun_at)
+
+    def _record(self, row: Wanted, port: int, process: ProcessIdentity, *, begun_at: float) -> Engine:
+        record = EngineRecord(
+            replica_id=row.replica_id,
+            node=self._place.node,
+            fence=row.fence,
+            generation=row.generation,
+            pid=process.pid,
+            start_ticks=process.start_ticks,
+            boot_id=self._place.boot_id,
+            port=port,
+            devices=row.devices,
+            begun_at=begun_at,
+        )
+        self._place.registry.write(record)
+        return self._engine(record, row)
+
+    def _engine(self, record: EngineRecord, row: Wanted) -> Engine:
+        target = Target(
+            host=row.host or self._place.address,
+            port=record.port,
+            api_key=engine_keys.derive(row.replica_id),
+            replica_id=row.replica_id,
+            revision_id=row.revision_id,
+            model_name=row.program.served_name,
+            embeds=serves_embeddings(row.program.engine_args),
+        )
+        return Engine(record, target, driver_for(row.program.engine).startup_budget_seconds)
+
+    def _command(self, row: Wanted, port: int) -> EngineCommand:
+        self._place.make_sockets()
+        published = engine_address(self._place.sockets, row.replica_id, row.generation)
+        spec = spec_for(row.program, row.devices, self.log_path(row))
+        spec = dataclasses.replace(
+            spec,
+            replica_id=str(row.replica_id),
+            host=row.host or self._place.address,
+            port=port,
+            api_key=engine_keys.derive(row.replica_id),
+            kv_events_endpoint=published.events,
+            kv_replay_endpoint=published.replay,
+            shutdown_timeout_seconds=int(self._shutdown_seconds),
+        )
+        return driver_for(row.program.engine).command(spec)
+
+
+def spec_for(program: Program, devices: tuple[str, ...], log_path: Path) -> EngineSpec:
+    """Return what a zygote and the engine it becomes have in common; the rest is one replica's own."""
+    return EngineSpec(
+        replica_id="",
+        model_path=program.source,
+        served_name=program.served_name,
+        host="127.0.0.1",
+        port=0,
+        api_key="",
+        log_path=log_path,
+        context_length_tokens=program.context_length_tokens,
+        media_domains=tuple(settings.MEDIA_DOMAINS),
+        gpu_uuids=tuple(device for device in devices if device.startswith(GPU)),
+        engine_args=program.engine_args,
+    )
+
+
+def last_line(log_path: Path) -> str:
+    """Return the last line of a log that says something, or an empty text."""
+    try:
+        with log_path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
+            # PostgreSQL, where it goes, takes no NUL.
+            lines = file.read().replace(b"\0", b"").decode(errors="replace").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
+
+
+def _rotate(log_path: Path) -> None:
+    """Put a large log aside, replacing the one put aside before."""
+    try:
+        if log_path.stat().st_size > LOG_BYTES:
+            log_path.replace(log_path.with_suffix(".log.1"))
+    except FileNotFoundError:
+        return

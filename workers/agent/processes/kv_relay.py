@@ -1,0 +1,57 @@
+"""See to it that the node's KV relay runs, and ask it how many blocks each engine has cached."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from uuid import UUID
+
+from workers import processes
+from workers.agent.processes.paths import Place
+from workers.kv_relay import messages, relay
+from workers.kv_relay.addresses import relay_socket
+from workers.processes import ProcessIdentity
+
+SOURCE_ROOT = Path(__file__).resolve().parents[3]
+#: Between two starts of a relay that does not stay.
+PAUSE_SECONDS = 5.0
+COUNT_TIMEOUT_SECONDS = 0.2
+
+
+class RelayKeeper:
+    """The relay of one node, whoever started it. One thread calls it."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._relay = relay.Place(
+            node=place.node, registry=place.registry.folder, sockets=place.sockets, agent_lock=place.agent_lock
+        )
+        self._started: ProcessIdentity | None = None
+        self._started_at = -PAUSE_SECONDS
+
+    def keep(self) -> None:
+        """Start the relay unless it runs. Raises OSError when it cannot be started."""
+        now = time.monotonic()
+        if now - self._started_at < PAUSE_SECONDS or relay.is_serving(self._relay):
+            return
+        if self._started is not None:
+            processes.collect(self._started)
+        self._started_at = now
+        self._place.make_sockets()
+        command = [sys.executable, "-m", "workers.kv_relay", "--node", self._place.node]
+        command += ["--registry", str(self._relay.registry), "--sockets", str(self._relay.sockets)]
+        command += ["--agent-lock", str(self._relay.agent_lock)]
+        environment = dict(os.environ) | {"PYTHONPATH": str(SOURCE_ROOT)}
+        self._started = processes.launch(command, log_path=self._place.relay_log, environment=environment)
+
+    def counts(self) -> dict[UUID, int]:
+        """Return how many blocks each replica has cached; empty while the relay does not answer."""
+        try:
+            told = messages.count(
+                relay_socket(self._relay.sockets, self._relay.node), timeout_seconds=COUNT_TIMEOUT_SECONDS
+            )
+        except OSError:
+            return {}
+        return {UUID(replica): blocks for replica, blocks in told.items()}

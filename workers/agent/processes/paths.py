@@ -1,0 +1,108 @@
+"""Where one node's agent keeps what outlives it: records, logs and sockets, and how its processes are marked."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from workers import processes
+from workers.agent.processes.process_records import Record, Registry
+
+#: In the environment of every process an agent starts: whose it is, and the fence it was started under. So one whose
+#: record is missing is found too.
+OWNER_VARIABLE = "HEARTH_ENGINE_OF"
+FENCE_VARIABLE = "HEARTH_ENGINE_FENCE"
+#: How the logs of those processes begin: they find what has overwritten its environment.
+LOG_PREFIXES = ("engine-", "zygote-")
+#: How long the log of a process that has ended is kept.
+LOG_SECONDS = 14 * 86_400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folders:
+    """The data directory, and a folder for sockets whose path is short."""
+
+    data: Path
+    sockets: Path
+
+
+class Place:
+    """What one agent keeps. ``address`` is where its engines listen."""
+
+    def __init__(self, *, node: str, address: str, folders: Folders) -> None:
+        self.node = node
+        self.address = address
+        self.registry = Registry(folders.data / "engines", node)
+        self.logs = folders.data / "logs"
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self.logs = self.logs.resolve()  # as the kernel names what a process has open
+        self.boot_id = processes.boot_id()
+        self.sockets = folders.sockets
+        #: Held locked by the agent that runs.
+        self.agent_lock = agent_lock(folders.data, node)
+
+    @property
+    def owner(self) -> str:
+        """What marks this agent's processes."""
+        return f"{self.node} {self.registry.folder}"
+
+    def engine_log(self, replica_id: UUID) -> Path:
+        """Return the log of a replica's engines."""
+        return self.logs / f"engine-{str(replica_id)[-8:]}.log"
+
+    def zygote_log(self, placeholder_id: UUID) -> Path:
+        """Return the log of a placeholder's zygotes."""
+        return self.logs / f"zygote-{str(placeholder_id)[-8:]}.log"
+
+    @property
+    def relay_log(self) -> Path:
+        """The log of the node's KV relay."""
+        return self.logs / f"relay-{self.node}.log"
+
+    def zygote_socket(self, placeholder_id: UUID) -> Path:
+        """Return where a placeholder's zygote listens. The folder may not exist yet; see :meth:`make_sockets`."""
+        return self.sockets / f"z-{placeholder_id.hex[-12:]}"
+
+    def make_sockets(self) -> None:
+        """Make the folder of sockets, closed to others. Raises OSError when somebody else has it."""
+        self.sockets.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.sockets.mkdir(mode=0o700, exist_ok=True)
+        found = self.sockets.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise PermissionError(f"{self.sockets} is not a folder of our own that is closed to others")
+
+    def drop_old_logs(self) -> None:
+        """Remove the logs that nobody has written to for LOG_SECONDS; what a process has open stays, however quiet."""
+        used = {processes.output_of(process) for process in processes.find_by_output(self.logs, LOG_PREFIXES)}
+        oldest = time.time() - LOG_SECONDS
+        for path in self.logs.iterdir():
+            with contextlib.suppress(OSError):  # no log is worth an agent
+                if path.name.startswith(LOG_PREFIXES) and path not in used and path.stat().st_mtime < oldest:
+                    path.unlink()
+
+    def end(self, record: Record, *, timeout_seconds: float) -> bool:
+        """Kill what lives of a recorded process and forget it; False when something outlives the timeout."""
+        if record.boot_id == self.boot_id and not processes.kill_session(
+            record.process, timeout_seconds=timeout_seconds
+        ):
+            return False
+        self.registry.forget(record.holder_id)
+        return True
+
+
+def agent_lock(data: Path, node: str) -> Path:
+    """Return the file that a node's agent holds locked while it runs."""
+    return data / f"agent-{node}.lock"
+
+
+def free_port(address: str) -> int:
+    """Return a TCP port that was free a moment ago; an engine that finds it taken ends and is started on another."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,140 @@
+"""Zygotes in the agent's hands: processes that have imported an engine and wait to become one."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from workers import processes
+from workers.agent.processes.engine import last_line, spec_for
+from workers.agent.processes.paths import FENCE_VARIABLE, OWNER_VARIABLE, Place
+from workers.agent.processes.process_records import ZygoteRecord
+from workers.agent.store.placeholder_rows import Held
+from workers.engines import zygote_client
+from workers.engines.driver import driver_for
+from workers.engines.errors import EngineUnavailable, ZygoteError
+from workers.engines.zygote_client import ZygoteStatus
+from workers.processes import ProcessIdentity
+
+
+@dataclass(slots=True)
+class Zygote:
+    """A process and what it says of itself. Only the agent's thread writes it, except for ``status``."""
+
+    record: ZygoteRecord
+    startup_budget_seconds: float
+    #: Left by the thread that asked; None while it has not answered.
+    status: ZygoteStatus | None = None
+    asking: bool = False
+    asked_at: float = 0.0
+
+    @property
+    def running(self) -> bool:
+        """True while the process lives."""
+        return processes.is_running(self.record.process)
+
+    def take_status(self) -> ZygoteStatus | None:
+        """Return its last answer, once."""
+        status, self.status = self.status, None
+        return status
+
+
+class ZygoteRoom:
+    """Spawns, asks and ends the zygotes of one node. Files: one record, one log and one socket per placeholder."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    def start(self, row: Held, environment: Mapping[str, str] = os.environ) -> Zygote:
+        """Start the placeholder's zygote and keep its record. Raises EngineError or OSError when it cannot run."""
+        assert row.program is not None, "somebody's model to prepare for"
+        driver = driver_for(row.program.engine)
+        self._place.make_sockets()
+        log_path = self._place.zygote_log(row.placeholder_id)
+        log_path.unlink(missing_ok=True)
+        socket_path = self._place.zygote_socket(row.placeholder_id)
+        command = driver.zygote(spec_for(row.program, row.devices, log_path), socket_path)
+        if command is None:
+            raise EngineUnavailable(f"{driver.name} has no zygote", "keep its slots at level h0")
+        marks = {OWNER_VARIABLE: self._place.owner, FENCE_VARIABLE: str(row.fence)}
+        process = processes.launch(
+            command.argv, log_path=log_path, environment=command.environment(environment) | marks
+        )
+        return self._record(row, process)
+
+    def adopt(self, row: Held) -> Zygote | None:
+        """Return the zygote that an earlier agent left for the placeholder, if it lives and is still its own."""
+        record = next(
+            (each for each in self._place.registry.zygotes() if each.placeholder_id == row.placeholder_id), None
+        )
+        if record is None:
+            return self._recognise(row)
+        same = (self._place.boot_id, row.fence) == (record.boot_id, record.fence)
+        return self._zygote(record, row) if same and processes.is_running(record.process) else None
+
+    def ask(self, zygote: Zygote, timeout_seconds: float, answered: Callable[[], None]) -> None:
+        """Ask how it is in a thread of its own, which calls ``answered`` if it says something; one at a time."""
+        if zygote.asking:
+            return
+        zygote.asking = True
+
+        def look() -> None:
+            status = self.ping(zygote.record, timeout_seconds)
+            zygote.status = status
+            zygote.asking = False
+            if status is not None:
+                answered()
+
+        threading.Thread(target=look, name="ask", daemon=True).start()
+
+    def ping(self, record: ZygoteRecord, timeout_seconds: float) -> ZygoteStatus | None:
+        """Return how it is; None while it still imports, when it is gone, and on a timeout."""
+        try:
+            return zygote_client.ping(self._place.zygote_socket(record.placeholder_id), timeout_seconds)
+        except ZygoteError:
+            return None
+
+    def end(self, zygote: Zygote, *, timeout_seconds: float = 2.0) -> bool:
+        """Kill what lives of it and forget it; False when something outlives the timeout."""
+        if not self._place.end(zygote.record, timeout_seconds=timeout_seconds):
+            return False
+        self.forget(zygote.record)
+        return True
+
+    def forget(self, record: ZygoteRecord) -> None:
+        """Remove its record, log and socket; what it has become, or nothing, is left."""
+        self._place.registry.forget(record.placeholder_id)
+        self._place.zygote_socket(record.placeholder_id).unlink(missing_ok=True)
+        self._place.zygote_log(record.placeholder_id).unlink(missing_ok=True)
+
+    def last_words(self, row: Held) -> str:
+        """Return the last line in the zygote's log, or an empty text."""
+        return last_line(self._place.zygote_log(row.placeholder_id))
+
+    def _recognise(self, row: Held) -> Zygote | None:
+        """Return the process that the row names, if it lives and carries no other fence; write its record anew."""
+        process = row.process
+        if process is None or row.boot_id != self._place.boot_id or not processes.is_running(process):
+            return None
+        if processes.variable(process, FENCE_VARIABLE) not in {None, str(row.fence)}:
+            return None
+        return self._record(row, process)
+
+    def _record(self, row: Held, process: ProcessIdentity) -> Zygote:
+        record = ZygoteRecord(
+            placeholder_id=row.placeholder_id,
+            node=self._place.node,
+            fence=row.fence,
+            pid=process.pid,
+            start_ticks=process.start_ticks,
+            boot_id=self._place.boot_id,
+            devices=row.devices,
+        )
+        self._place.registry.write(record)
+        return self._zygote(record, row)
+
+    def _zygote(self, record: ZygoteRecord, row: Held) -> Zygote:
+        budget = driver_for(row.program.engine).startup_budget_seconds if row.program else 0.0
+        return Zygote(record, budget)

@@ -1,0 +1,139 @@
+"""What operators say to workers: ``celery -A hearth inspect slots``, ``celery -A hearth control drain n1``.
+
+Imported by the app module, because the command line does not import autodiscovered modules and would not know the
+commands. Handlers run in the worker's event loop: inspects answer from what the agent last saw, verbs get a thread
+and a moment.
+
+Every worker answers a broadcast. A verb is done by each of them, one after the other, and changes something once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from celery.worker.control import control_command, inspect_command
+
+from workers.fleet.verbs import VERBS, Verb
+
+log = logging.getLogger(__name__)
+
+#: How long a verb may take; what is not ready to commit by then is rolled back.
+VERB_SECONDS = 0.6
+#: When the worker answers without it. Operators wait one second for answers by default.
+ANSWER_SECONDS = 0.7
+NO_AGENT = "no agent runs in this worker: ask agent@NODE, or `celery -A hearth fleet {}`"
+
+_one_verb = threading.Lock()
+
+
+@inspect_command()
+def pools(state: Any, **options: Any) -> dict[str, Any]:
+    """Show the pool of this agent's node, counted on that node."""
+    return _listed("pools")
+
+
+@inspect_command()
+def slots(state: Any, **options: Any) -> dict[str, Any]:
+    """List this node's slots, their health, and who has them."""
+    return _listed("slots")
+
+
+@inspect_command()
+def replicas(state: Any, **options: Any) -> dict[str, Any]:
+    """List the replicas this agent supervises."""
+    return _listed("replicas")
+
+
+@inspect_command()
+def placeholders(state: Any, **options: Any) -> dict[str, Any]:
+    """List this node's placeholders: level, state, and how soon each can be which model."""
+    return _listed("placeholders")
+
+
+def _listed(what: str) -> dict[str, Any]:
+    """Return what the agent of this process last read, and how long ago; never waits."""
+    from workers.agent.agent import views
+
+    found = views()
+    if not found:
+        return {"none": NO_AGENT.format(what)}
+    if any(view is None for view in found.values()):
+        return {"error": f"the agent of {', '.join(sorted(found))} has not read its node yet"}
+    seen = [view for view in found.values() if view is not None]
+    lines = [asdict(line) for view in seen for line in getattr(view.lists, what)]
+    return {"seen_seconds_ago": round(max(view.age_seconds for view in seen), 1), what: lines}
+
+
+def _register(verb: Verb) -> None:
+    def handle(state: Any, **given: Any) -> dict[str, Any]:
+        deadline = time.monotonic() + VERB_SECONDS
+        return _bounded(lambda: _do(verb, given, deadline))
+
+    arguments = [(name, str) for name in verb.arguments]
+    control_command(name=verb.name, args=arguments, signature=verb.signature, help=verb.help)(handle)
+
+
+class _TooLate(Exception):
+    """The worker has given up waiting, or is about to."""
+
+
+def _do(verb: Verb, given: dict[str, Any], deadline: float) -> dict[str, Any]:
+    """Do the verb in one transaction that ends before ``deadline`` (time.monotonic()) or is rolled back."""
+    from django.db import DatabaseError, InterfaceError, connection, transaction
+
+    from tenants.audit import Actor
+    from workers.errors import WorkerError
+    from workers.fleet.error_text import words
+
+    def left_ms() -> int:
+        if (left := deadline - time.monotonic()) <= 0:
+            raise _TooLate
+        return max(1, round(left * 1000))
+
+    try:
+        with transaction.atomic():
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT set_config('statement_timeout', %s, true)", [f"{left_ms()}ms"])
+            effect = verb(Actor(kind="system", name="celery control"), given)
+            left_ms()
+        return {"ok": f"{effect.target} {effect.now}", "changed": effect.changed}
+    except _TooLate:
+        return {"error": "the database was too slow; nothing was done"}
+    except WorkerError as error:
+        return {"error": words(error)}
+    except (DatabaseError, InterfaceError) as error:
+        return {"error": f"the database did not do it: {str(error).strip().partition(chr(10))[0]}"}
+    except Exception as error:
+        log.exception("the verb %s failed", verb.name)
+        return {"error": f"{verb.name} failed, see this worker's log: {error!r}"}
+    finally:
+        connection.close()
+
+
+def _bounded(act: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return what ``act`` answers in a thread of its own, or an error when it takes too long."""
+    if not _one_verb.acquire(blocking=False):
+        return {"error": "the database has not answered an earlier command yet; nothing was done"}
+    answers: list[dict[str, Any]] = []
+
+    def work() -> None:
+        try:
+            answers.append(act())
+        finally:
+            _one_verb.release()
+
+    thread = threading.Thread(target=work, name="verb", daemon=True)
+    thread.start()
+    thread.join(ANSWER_SECONDS)
+    if answers:
+        return answers[0]
+    return {"error": "the database is slow or away; saying it again does no harm"}
+
+
+for _verb in VERBS:
+    _register(_verb)

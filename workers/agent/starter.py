@@ -1,0 +1,133 @@
+"""Turn reserved slots into a running engine: promote the zygote that is there for it, or start from nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import Any
+
+from django.db.models.functions import Now
+
+from workers.agent.counts import Counts
+from workers.agent.placeholder import Warming
+from workers.agent.processes.engine import Engine, EngineRoom
+from workers.agent.processes.paths import free_port
+from workers.agent.processes.slot_guard import Closed, Gate
+from workers.agent.processes.zygote import Zygote
+from workers.agent.store.replica_rows import NodeRows, Wanted
+from workers.agent.timeouts import Timing
+from workers.agent.wakeup import Bell
+from workers.engines.errors import EngineError
+from workers.errors import Superseded
+from workers.models import Level
+
+log = logging.getLogger(__name__)
+
+
+class Starter:
+    """Starts the engines of one node. One thread calls it.
+
+    A start is announced in the database before its process exists, so a crash between leaves nothing unknown running.
+    """
+
+    def __init__(
+        self,
+        rows: NodeRows,
+        room: EngineRoom,
+        warming: Warming,
+        gate: Gate,
+        bell: Bell,
+        timing: Timing,
+        counts: Counts,
+    ) -> None:
+        self._rows = rows
+        self._room = room
+        self._warming = warming
+        self._gate = gate
+        self._bell = bell
+        self._timing = timing
+        self._counts = counts
+
+    def closed(self, row: Wanted) -> Closed | None:
+        """Return why the replica cannot start on its slots now; None when it can. Raises Superseded."""
+        mine = () if row.placeholder_id is None else (row.placeholder_id,)
+        return self._gate.closed(row.replica_id, row.slots, mine=mine)
+
+    def announce(self, row: Wanted) -> Wanted | None:
+        """Move the replica to starting, as a new generation; None when it has changed meanwhile.
+
+        A start after a backoff is cold, and its time counts from here: the slots are still the replica's. Raises
+        OSError when the node has no port on its address; Superseded.
+        """
+        port = free_port(self._rows.address)
+        fresh = dataclasses.replace(
+            row, state="starting", generation=row.generation + 1, host=self._rows.address, port=port
+        )
+        changes: dict[str, Any] = {"generation": fresh.generation, "host": fresh.host, "port": port}
+        changes |= {"pid": None, "startup_seconds": None, "start_note": ""}
+        zygote = self._zygote(row)
+        if row.state == "backoff":
+            changes |= {"reserved_at": Now(), "start_level": Level.COLD}
+        elif zygote is not None:
+            # Where it already is: an agent that comes after this one finds the process by the row alone.
+            changes |= {"pid": zygote.record.pid, "pid_start_ticks": zygote.record.start_ticks}
+            changes |= {"boot_id": zygote.record.boot_id, "start_level": Level.H2}
+        elif row.placeholder_id is not None:
+            changes |= _not_promoted("its process is gone")
+        how = f"start {row.attempts + 1}" if zygote is None else "a promotion"
+        moved = self._rows.move(row, "starting", f"{how} as generation {fresh.generation}", **changes)
+        return fresh if moved else None
+
+    def start(self, row: Wanted) -> Engine:
+        """Start the engine of an announced replica. Raises EngineError or OSError when it cannot run; Superseded."""
+        zygote = self._zygote(row)
+        engine = None if zygote is None else self.promote(row, zygote)
+        return engine or self._spawn(row)
+
+    def promote(self, row: Wanted, zygote: Zygote) -> Engine | None:
+        """Let the zygote become the replica's engine. None when it did not; then nothing of it is left.
+
+        Raises OSError when something of it outlives SIGKILL; Superseded.
+        """
+        assert row.port is not None, "announced"
+        try:
+            engine = self._room.promote(
+                row, row.port, zygote.record, timeout_seconds=self._timing.promotion_timeout_seconds
+            )
+        except (EngineError, OSError) as error:
+            self.abandon(row, zygote, str(error))
+            return None
+        self._warming.consumed(zygote)
+        self._counts.promoted += 1
+        log.info("replica %s: zygote %s becomes its engine", row.replica_id, engine.record.pid)
+        return engine
+
+    def abandon(self, row: Wanted, zygote: Zygote, reason: str) -> None:
+        """End a zygote that did not become the engine, and say so. Raises OSError when it outlives SIGKILL."""
+        log.warning("replica %s: placeholder could not be promoted: %s", row.replica_id, reason)
+        self._counts.promotions_failed += 1
+        if not self._warming.end(zygote):
+            raise OSError(f"process {zygote.record.pid} of its placeholder survives SIGKILL")
+        self._room.forget(row)
+        self._rows.note(row, pid=None, **_not_promoted(reason))
+
+    def _spawn(self, row: Wanted) -> Engine:
+        assert row.port is not None, "announced"
+        engine = self._room.start(row, row.port)
+        self._bell.watch(engine.record.process)
+        record = engine.record
+        try:
+            self._rows.note(row, pid=record.pid, pid_start_ticks=record.start_ticks, boot_id=record.boot_id)
+        except Superseded:
+            self._room.end(record)  # the node's new agent has never heard of it
+            raise
+        return engine
+
+    def _zygote(self, row: Wanted) -> Zygote | None:
+        """Return the zygote that waits to become the replica; it is there for its first start only."""
+        return None if row.state == "backoff" else self._warming.zygote(row.placeholder_id)
+
+
+def _not_promoted(reason: str) -> dict[str, Any]:
+    """Return what a row says of a plain start in a promotion's place: its slot was held, and nothing more."""
+    return {"start_level": Level.H0, "start_note": f"placeholder could not be promoted: {reason}"[:500]}

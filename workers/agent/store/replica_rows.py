@@ -1,0 +1,359 @@
+"""What an agent reads and writes in the database: its node's rows, only while it owns the node.
+
+Every write names the epoch this agent took the node with and the fence of the replica, so a suspended or
+partitioned agent that wakes up changes nothing: it gets ``Superseded`` or False.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+from uuid import UUID
+
+from django.conf import settings
+from django.db import connection, transaction
+from django.db.models import BooleanField, ExpressionWrapper, F, Q
+from django.db.models.functions import Now
+
+from catalogue.models import ModelRevision
+from tenants.ids import ReplicaId, RevisionId
+from workers import metrics, processes
+from workers.agent.probes.http_probe import Load
+from workers.devices.provider import Device
+from workers.errors import NotFound, Superseded
+from workers.models import Level, Node, Placeholder, Replica, ReplicaEvent, Slot, SlotLease, StartTime
+from workers.processes import ProcessIdentity
+from workers.scheduler import reconciler, slot_leases
+from workers.serving import endpoints
+
+State = Literal[
+    "requested",
+    "reserved",
+    "starting",
+    "warming",
+    "ready",
+    "suspect",
+    "draining",
+    "backoff",
+    "stopped",
+    "lost",
+    "failed",
+]
+FAILURE_WINDOW = dt.timedelta(minutes=10)
+#: Longest pause between two statements of a transaction that holds the node.
+LONGEST_PAUSE_MS = 5000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotView:
+    """A slot that is leased. ``fault`` says why it may not be used; empty when it may."""
+
+    slot_id: UUID
+    device_uuid: str
+    fault: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What an engine is started for."""
+
+    engine: str
+    source: str
+    served_name: str
+    engine_args: tuple[str, ...]
+    context_length_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """One replica of this node as the database has it, with what it needs to start.
+
+    ``wanted`` is False once it shall stop. ``state_seconds`` is how long it has been in its state and ``due`` is True
+    when its next start may begin, both by the database's clock. ``started_before`` is True once this generation has
+    been ready. ``drain_over`` is True once requests that have not ended are cut. ``placeholder_id`` is what it is
+    promoted from, ``placeholder_fence`` the fence of that. ``process`` is its engine as last noted, in boot
+    ``boot_id``.
+    """
+
+    replica_id: ReplicaId
+    state: State
+    wanted: bool
+    fence: int
+    generation: int
+    attempts: int
+    state_seconds: float
+    due: bool
+    drain_over: bool
+    started_before: bool
+    host: str
+    port: int | None
+    process: ProcessIdentity | None
+    boot_id: str
+    placeholder_id: UUID | None
+    placeholder_fence: int | None
+    start_note: str
+    slots: tuple[SlotView, ...]
+    revision_id: RevisionId
+    program: Program
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices of its slots, by index."""
+        return tuple(slot.device_uuid for slot in self.slots)
+
+
+class NodeRows:
+    """One node's rows, owned from :func:`take` until another agent takes the node."""
+
+    def __init__(self, node: Node) -> None:
+        self.name = node.name
+        self.epoch = node.epoch
+        #: Where the node's engines listen and are reached.
+        self.address = node.address
+        self.node_id = node.id
+        self._pool_id = node.pool_id
+
+    @classmethod
+    def take(cls, name: str) -> NodeRows:
+        """Take the node over from whichever agent had it. Raises NotFound when nobody registered the node.
+
+        The lease is left as it is until the first :meth:`beat`, so that engines can be adopted before reconcile
+        offers the node to others.
+        """
+        with transaction.atomic():
+            node = Node.objects.select_for_update(no_key=True).filter(name=name).first()
+            if node is None:
+                raise NotFound("node", name)
+            node.epoch += 1
+            node.boot_id = processes.boot_id()
+            node.agent_pid = os.getpid()
+            node.address = settings.NODE_ADDRESS
+            node.save(update_fields=["epoch", "boot_id", "agent_pid", "address"])
+        return cls(node)
+
+    def register(self, devices: Iterable[Device]) -> None:
+        """Make the node's slots what its devices are; what is no longer there is gone. Raises Superseded."""
+        with self.owning():
+            found = {device.uuid: device for device in devices}
+            known = Slot.objects.filter(node_id=self.node_id)
+            list(
+                known.select_for_update().order_by("id").values_list("id")
+            )  # as claims take them, see workers.scheduler.slot_leases
+            known.exclude(device_uuid__in=found).update(health=Slot.Health.GONE)
+            back = known.filter(device_uuid__in=found, health=Slot.Health.GONE)
+            back.filter(fault="").update(health=Slot.Health.OK)
+            back.update(health=Slot.Health.QUARANTINED)  # as it was: only an operator forgives
+            for device in found.values():
+                facts = {"index": device.index, "memory_bytes": device.memory_bytes}
+                slot, _ = Slot.objects.update_or_create(node_id=self.node_id, device_uuid=device.uuid, defaults=facts)
+                if device.fault and slot.health == Slot.Health.OK:
+                    Slot.objects.filter(id=slot.id).update(health=Slot.Health.QUARANTINED, fault=device.fault)
+
+    def check(self) -> None:
+        """Raise Superseded when another agent has taken the node."""
+        if not Node.objects.filter(id=self.node_id, epoch=self.epoch).exists():
+            raise Superseded(self.name, self.epoch)
+
+    def beat(self) -> None:
+        """Renew the node's lease. Raises Superseded."""
+        renewed = Node.objects.filter(id=self.node_id, epoch=self.epoch).update(
+            lease_expires_at=Now() + reconciler.LEASE
+        )
+        if not renewed:
+            raise Superseded(self.name, self.epoch)
+
+    def wanted(self) -> list[Wanted]:
+        """Return every replica of the node that runs, shall run, or was lost, oldest first."""
+        due = Q(next_attempt_at=None) | Q(next_attempt_at__lte=Now())
+        over = Q(drain_deadline=None) | Q(drain_deadline__lte=Now())
+        rows = (
+            Replica.objects.filter(node_id=self.node_id)
+            .exclude(state__in=(Replica.State.STOPPED, Replica.State.FAILED))
+            .annotate(
+                age=Now() - F("state_since"),
+                due=ExpressionWrapper(due, output_field=BooleanField()),
+                drain_over=ExpressionWrapper(over, output_field=BooleanField()),
+            )
+            .select_related("deployment", "revision__model", "placeholder")
+            .order_by("id")
+        )
+        found = list(rows)  # before the leases: those are made with the rows, and end later
+        slots = leased_slots(self.node_id)
+        return [
+            _wanted(row, age=row.age, due=row.due, drain_over=row.drain_over, slots=slots.get(row.id, ()))
+            for row in found
+        ]
+
+    def move(self, row: Wanted, to: State, reason: str, **changes: Any) -> bool:
+        """Take the replica from the state in ``row`` to another, with its event and, if routing changes, the notice.
+
+        One transaction. False when the replica has changed since ``row`` was read. Raises Superseded.
+        """
+        with self.owning():
+            changed = self._same(row).update(state=to, state_since=Now(), **changes)
+            if changed:
+                ReplicaEvent.objects.create(
+                    replica_id=row.replica_id, from_state=row.state, to_state=to, reason=reason[:500]
+                )
+                if to in {Replica.State.STOPPED, Replica.State.FAILED}:
+                    slot_leases.release(replica_id=row.replica_id)
+                if Replica.State.READY in (row.state, to):
+                    endpoints.announce()
+        if not changed:
+            metrics.STALE_FENCE_REJECTS.inc()
+        return bool(changed)
+
+    def ready(self, row: Wanted, reason: str, *, process_seconds: float) -> bool:
+        """Take the replica to ready for the first time in this generation, and keep how long its start took.
+
+        One transaction. False when the replica has changed. Raises Superseded.
+        """
+        with self.owning():
+            seconds = round(process_seconds, 3)
+            if not self.move(row, "ready", reason, startup_seconds=seconds, last_error=""):
+                return False
+            replica = Replica.objects.annotate(waited=Now() - F("reserved_at")).get(id=row.replica_id)
+            if replica.waited is not None:  # decided by a version that did not keep the time
+                StartTime.objects.create(
+                    replica=replica,
+                    revision_id=row.revision_id,
+                    pool_id=self._pool_id,
+                    level=replica.start_level or Level.COLD,
+                    seconds=round(replica.waited.total_seconds(), 3),
+                    process_seconds=seconds,
+                )
+        return True
+
+    def give_up(self, row: Wanted, reason: str) -> bool:
+        """End the replica for good and free its slots, so that reconcile makes another where there is room.
+
+        Not failed, which would keep its deployment off the node's other slots. Call it once nothing of the replica
+        lives. False when the replica has changed. Raises Superseded.
+        """
+        return self.move(row, "stopped", reason, desired_state=Replica.Desired.STOPPED, last_error=reason, pid=None)
+
+    def quarantine(self, slot_id: UUID, fault: str) -> bool:
+        """Keep a slot from being used until an operator restores it; False when it already is. Raises Superseded."""
+        with self.owning():
+            return bool(
+                Slot.objects.filter(id=slot_id, node_id=self.node_id, health=Slot.Health.OK).update(
+                    health=Slot.Health.QUARANTINED, fault=fault[:500]
+                )
+            )
+
+    def note(self, row: Wanted, **changes: Any) -> bool:
+        """Write facts about the replica that change no state. False when it has changed. Raises Superseded."""
+        with self.owning():
+            return bool(self._same(row).update(**changes))
+
+    def observe(self, row: Wanted, load: Load, cached_blocks: int | None) -> bool:
+        """Write what the engine is doing. False when the replica has changed. Raises Superseded."""
+        return self.note(
+            row,
+            running_requests=load.running,
+            waiting_requests=load.waiting,
+            kv_usage=load.kv_usage,
+            cached_blocks=cached_blocks,
+            observed_at=Now(),
+        )
+
+    def failed_starts(self, row: Wanted) -> int:
+        """Return how often the replica lately failed before it was ready. A crash after that is not counted:
+        whoever kills engines five times in ten minutes must not end the deployment.
+        """
+        return ReplicaEvent.objects.filter(
+            replica_id=row.replica_id,
+            to_state=Replica.State.BACKOFF,
+            from_state__in=(
+                Replica.State.REQUESTED,
+                Replica.State.RESERVED,
+                Replica.State.BACKOFF,
+                Replica.State.STARTING,
+                Replica.State.WARMING,
+            ),
+            created_at__gt=Now() - FAILURE_WINDOW,
+        ).count()
+
+    def _same(self, row: Wanted) -> Any:
+        return Replica.objects.filter(
+            id=row.replica_id, node_id=self.node_id, fence=row.fence, generation=row.generation, state=row.state
+        )
+
+    @contextlib.contextmanager
+    def owning(self) -> Iterator[None]:
+        """Run one transaction with the node row locked against the next agent's :meth:`take`. Raises Superseded.
+
+        The database ends the transaction of an agent that is suspended in it, so the next one need not wait for ever.
+        """
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT set_config('idle_in_transaction_session_timeout', %s, true)"
+                " FROM workers_node WHERE id = %s AND epoch = %s FOR SHARE",
+                [str(LONGEST_PAUSE_MS), self.node_id, self.epoch],
+            )
+            if cursor.fetchone() is None:
+                metrics.STALE_FENCE_REJECTS.inc()
+                raise Superseded(self.name, self.epoch)
+            yield
+
+
+def leased_slots(node_id: UUID) -> dict[UUID, tuple[SlotView, ...]]:
+    """Return the node's leased slots by the id of their replica or placeholder, each by index."""
+    held: dict[UUID, tuple[SlotView, ...]] = {}
+    leased = SlotLease.objects.filter(slot__node_id=node_id, released_at=None).select_related("slot")
+    for lease in leased.order_by("slot__index"):
+        slot, holder = lease.slot, lease.replica_id or lease.placeholder_id
+        assert holder is not None, "the database's own constraint"
+        fault = "" if slot.health == Slot.Health.OK else slot.fault or slot.health
+        held[holder] = (
+            *held.get(holder, ()),
+            SlotView(slot_id=slot.id, device_uuid=slot.device_uuid, fault=fault),
+        )
+    return held
+
+
+def program_of(revision: ModelRevision) -> Program:
+    """Return what an engine of the revision is started for."""
+    return Program(
+        engine=revision.engine,
+        source=revision.source,
+        served_name=revision.model.name,
+        engine_args=tuple(revision.engine_args),
+        context_length_tokens=revision.context_length_tokens,
+    )
+
+
+def identity(row: Replica | Placeholder) -> ProcessIdentity | None:
+    """Return the process that the row names."""
+    if row.pid is None or row.pid_start_ticks is None:
+        return None
+    return ProcessIdentity(pid=row.pid, start_ticks=row.pid_start_ticks)
+
+
+def _wanted(row: Replica, *, age: dt.timedelta, due: bool, drain_over: bool, slots: tuple[SlotView, ...]) -> Wanted:
+    return Wanted(
+        replica_id=cast(ReplicaId, row.id),
+        state=cast(State, row.state),
+        wanted=row.desired_state == Replica.Desired.RUNNING,
+        fence=row.fence,
+        generation=row.generation,
+        attempts=row.attempts,
+        state_seconds=age.total_seconds(),
+        due=due,
+        drain_over=drain_over,
+        started_before=row.startup_seconds is not None,
+        host=row.host,
+        port=row.port,
+        process=identity(row),
+        boot_id=row.boot_id,
+        placeholder_id=row.placeholder_id,
+        placeholder_fence=row.placeholder.fence if row.placeholder else None,
+        start_note=row.start_note,
+        slots=slots,
+        revision_id=cast(RevisionId, row.revision_id),
+        program=program_of(row.revision),
+    )

@@ -1,0 +1,147 @@
+"""Say what should run: pools, nodes, deployments and how many replicas. Reconcile makes it so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from django.db import transaction
+
+from catalogue.models import ModelRevision
+from tenants import audit
+from tenants.audit import Actor
+from workers.errors import BadCount, Conflict, NotFound
+from workers.models import Deployment, DeploymentPool, Node, Placeholder, Pool, Replica
+from workers.scheduler import placeholder_pools, reconciler, slot_leases
+from workers.serving import endpoints
+
+MAX_REPLICAS = 1000
+#: What requests get to end when everything is shut down.
+SHUTDOWN_DRAIN_SECONDS = 20
+
+
+@transaction.atomic
+def ensure_pool(actor: Actor, *, name: str, kind: str, region: str = "local", priority: int = 100) -> Pool:
+    """Return the pool, made first if there is none of that name. Raises Conflict when it is of another kind."""
+    pool, created = Pool.objects.get_or_create(
+        name=name, defaults={"kind": kind, "region": region, "priority": priority}
+    )
+    if pool.kind != kind:
+        raise Conflict("pool", name, "kind", pool.kind, kind)
+    if created:
+        audit.record(actor, "pool.created", ("pool", pool.id), after={"name": name, "kind": kind, "region": region})
+    return pool
+
+
+@transaction.atomic
+def ensure_node(actor: Actor, *, pool: Pool, name: str) -> Node:
+    """Return the node, added to the pool first if it is new. Raises Conflict when another pool has it."""
+    node, created = Node.objects.select_related("pool").get_or_create(name=name, defaults={"pool": pool})
+    if node.pool_id != pool.id:
+        raise Conflict("node", name, "pool", node.pool.name, pool.name)
+    if created:
+        audit.record(actor, "node.added", ("node", node.id), after={"name": name, "pool": pool.name})
+    return node
+
+
+@transaction.atomic
+def create(actor: Actor, *, name: str, revision: ModelRevision, pools: Sequence[Pool], replicas: int) -> Deployment:
+    """Create a deployment that fills ``pools`` in the order given. Raises Conflict, BadCount."""
+    _check_bounds(replicas, replicas)
+    existing = Deployment.objects.filter(name=name).first()
+    if existing is not None:
+        raise Conflict("deployment", name, "id", str(existing.id), "a new one")
+    deployment = Deployment.objects.create(
+        name=name, revision=revision, desired_replicas=replicas, min_replicas=replicas, max_replicas=replicas
+    )
+    _link(deployment, pools)
+    after = {"name": name, "revision": str(revision.id), "replicas": replicas, "pools": [pool.name for pool in pools]}
+    audit.record(actor, "deployment.created", ("deployment", deployment.id), after=after)
+    return deployment
+
+
+@transaction.atomic
+def redeploy(actor: Actor, deployment: str, *, revision: ModelRevision, pools: Sequence[Pool]) -> Deployment:
+    """Move a deployment to another revision and other pools; what it already has changes nothing.
+
+    Every replica of the old revision is withdrawn at once and drains; reconcile starts the new ones. Raises NotFound.
+    """
+    reconciler.lock(wait=True)
+    row = Deployment.objects.select_for_update(no_key=True).filter(name=deployment, archived_at=None).first()
+    if row is None:
+        raise NotFound("deployment", deployment)
+    links = DeploymentPool.objects.filter(deployment=row).order_by("sequence")
+    before = {"revision": str(row.revision_id), "pools": [link.pool.name for link in links.select_related("pool")]}
+    after = {"revision": str(revision.id), "pools": [pool.name for pool in pools]}
+    if before == after:
+        return row
+    row.revision = revision
+    row.save(update_fields=["revision"])
+    links.delete()
+    _link(row, pools)
+    if reconciler.withdraw(row.replicas.all()):
+        endpoints.announce()
+    audit.record(actor, "deployment.redeployed", ("deployment", row.id), before=before, after=after)
+    return row
+
+
+@transaction.atomic
+def scale(actor: Actor, deployment: str, replicas: int, maximum: int | None = None) -> Deployment:
+    """Set how many replicas a deployment has: so many, or, with a ``maximum``, at least so many as scaling decides.
+
+    Absolute: the same numbers twice change nothing. It also forgives: a node where the deployment failed is offered
+    to it again. Waits for a tick that is running. Raises NotFound, BadCount.
+    """
+    most = replicas if maximum is None else maximum
+    _check_bounds(replicas, most)
+    reconciler.lock(wait=True)
+    row = Deployment.objects.select_for_update(no_key=True).filter(name=deployment, archived_at=None).first()
+    if row is None:
+        raise NotFound("deployment", deployment)
+    before = _bounds(row)
+    row.min_replicas, row.max_replicas = replicas, most
+    row.desired_replicas = min(max(row.desired_replicas, replicas), most)
+    row.save(update_fields=["min_replicas", "desired_replicas", "max_replicas"])
+    row.replicas.filter(state=Replica.State.FAILED).update(desired_state=Replica.Desired.STOPPED)
+    if before != _bounds(row):
+        audit.record(actor, "deployment.scaled", ("deployment", row.id), before=before, after=_bounds(row))
+    return row
+
+
+@transaction.atomic
+def stop_all(actor: Actor) -> int:
+    """Ask every replica to stop, and return how many were asked. Deployments keep their numbers.
+
+    For a shutdown: call it once the control worker has ended, or its next tick starts replacements. Waits for a
+    tick that is running.
+    """
+    reconciler.lock(wait=True)
+    asked = reconciler.withdraw(Replica.objects.all(), drain_seconds=SHUTDOWN_DRAIN_SECONDS)
+    held = Placeholder.objects.filter(state__in=placeholder_pools.HELD).values_list("id", flat=True)
+    slot_leases.evict(list(held), "the fleet is stopped")
+    if asked:
+        endpoints.announce()
+        audit.record(actor, "fleet.stopped", ("fleet", "all"), after={"replicas": asked})
+    return asked
+
+
+def _link(deployment: Deployment, pools: Sequence[Pool]) -> None:
+    DeploymentPool.objects.bulk_create(
+        [
+            DeploymentPool(deployment=deployment, pool=pool, sequence=sequence)
+            for sequence, pool in enumerate(pools, start=1)
+        ]
+    )
+
+
+def _bounds(row: Deployment) -> dict[str, int]:
+    """Return what the audit log says of a deployment's size: one number, or two when scaling has a range."""
+    if row.min_replicas == row.max_replicas:
+        return {"replicas": row.min_replicas}
+    return {"minimum": row.min_replicas, "maximum": row.max_replicas}
+
+
+def _check_bounds(minimum: int, maximum: int) -> None:
+    if not 0 <= minimum <= MAX_REPLICAS:
+        raise BadCount(minimum, f"0 to {MAX_REPLICAS}")
+    if not minimum <= maximum <= MAX_REPLICAS:
+        raise BadCount(maximum, f"{minimum} to {MAX_REPLICAS}", "replicas at most")

@@ -1,0 +1,313 @@
+"""What operators do to the fleet: the same verbs for ``celery -A hearth control``, ``fleet``, ``/api/v1`` and pages.
+
+Each verb is absolute: it says how things shall be, so doing it twice changes nothing more and is audited once, and
+every worker that gets a broadcast may do it. Each is one transaction that first waits for a tick that is running, so
+it never interleaves with one; then reconcile and the agents concerned look at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from django.db import transaction
+
+from tenants import audit
+from tenants.audit import Actor
+from workers import tasks
+from workers.errors import BadCount, BadValue, Refused
+from workers.fleet import deployments, lookup
+from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Replica, ReplicaEvent, Slot
+from workers.scheduler import placeholder_pools, reconciler, slot_leases
+
+#: Placeholders that a pool may keep on each node.
+MAX_PLACEHOLDERS = 64
+#: What the column takes, and a day.
+MAX_TARGET_TOKENS = 2**31 - 1
+MAX_DELAY_SECONDS = 86_400
+LEVELS = (Level.H0.value, Level.H2.value)
+LEAVES = "stops once its replacement serves, or at once where there is no room for one"
+
+_Held = Placeholder.State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """What a verb did. ``changed`` is False when it was so before; ``now`` says in a line how it is."""
+
+    target: str
+    changed: bool
+    now: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingTarget:
+    """What one replica is meant to carry, and how long scaling hesitates."""
+
+    target_tokens_per_replica: int
+    scale_up_delay_seconds: float
+    scale_down_delay_seconds: float
+
+
+@transaction.atomic
+def scale(actor: Actor, deployment: str, minimum: int, maximum: int | None = None) -> Effect:
+    """Set how many replicas a deployment has; see ``deployments.scale``. Raises NotFound, BadCount."""
+    reconciler.lock(wait=True)
+    known = lookup.deployment(deployment)
+    row = deployments.scale(actor, deployment, minimum, maximum)
+    tasks.hint(())
+    bounds = f"{row.min_replicas} to {row.max_replicas}" if row.min_replicas < row.max_replicas else row.max_replicas
+    return Effect(
+        target=f"deployment {row.name}",
+        changed=(known.min_replicas, known.max_replicas) != (row.min_replicas, row.max_replicas),
+        now=f"has {bounds} replicas, {row.desired_replicas} now",
+    )
+
+
+@transaction.atomic
+def set_target(actor: Actor, deployment: str, target: ScalingTarget) -> Effect:
+    """Set what scaling aims at. Raises NotFound; BadCount for tokens or delays out of their ranges."""
+    reconciler.lock(wait=True)
+    row = lookup.deployment(deployment)
+    after = asdict(target)
+    if not 1 <= target.target_tokens_per_replica <= MAX_TARGET_TOKENS:
+        raise BadCount(target.target_tokens_per_replica, f"1 to {MAX_TARGET_TOKENS}", "tokens per replica")
+    for delay in (target.scale_up_delay_seconds, target.scale_down_delay_seconds):
+        if not 0 <= delay <= MAX_DELAY_SECONDS:  # refuses NaN too
+            raise BadCount(delay, f"0 to {MAX_DELAY_SECONDS}", "seconds of delay")
+    before = {name: getattr(row, name) for name in after}
+    if before != after:
+        Deployment.objects.filter(id=row.id).update(**after)
+        audit.record(actor, "deployment.target_set", ("deployment", row.id), before=before, after=after)
+    return Effect(
+        target=f"deployment {row.name}",
+        changed=before != after,
+        now=f"aims at {target.target_tokens_per_replica} tokens per replica, "
+        f"up after {target.scale_up_delay_seconds:g} s, down after {target.scale_down_delay_seconds:g} s",
+    )
+
+
+@transaction.atomic
+def drain(actor: Actor, target: str) -> Effect:
+    """Have a replica, or all that a node has, replaced: ``target`` is a node's name or the end of a replica's id.
+
+    A drained replica goes on serving until as many others are ready as its deployment desires; then it leaves
+    routing, ends its requests and stops. Where no node has room for the replacement it stops all the same. A drained
+    node is also cordoned, and its placeholders are evicted. Raises NotFound, Ambiguous, Refused.
+    """
+    reconciler.lock(wait=True)
+    if Node.objects.filter(name=target).exists():
+        return _drain_node(actor, lookup.node(target))
+    row = lookup.replica(target)
+    name = f"replica {row.deployment.name}/{lookup.short(row.id)}"
+    if row.desired_state == Replica.Desired.STOPPED or row.state in reconciler.ENDED:
+        return Effect(target=name, changed=False, now=f"is {row.state} and no longer wanted")
+    changed = _leave(actor, [row])
+    if changed:
+        audit.record(actor, "replica.drained", ("replica", row.id), before={"leaving": False}, after={"leaving": True})
+        _look_again(row.node)
+    return Effect(target=name, changed=changed, now=LEAVES)
+
+
+@transaction.atomic
+def cordon(actor: Actor, node: str) -> Effect:
+    """Give the node no new replicas and no new placeholders; what it has goes on. Raises NotFound."""
+    reconciler.lock(wait=True)
+    row = lookup.node(node)
+    changed = _set_cordoned(actor, row, True)
+    return Effect(target=f"node {row.name}", changed=changed, now="is cordoned: nothing new starts, what runs goes on")
+
+
+@transaction.atomic
+def uncordon(actor: Actor, node: str) -> Effect:
+    """Offer the node again; of a drain, what has not begun to stop stays. Raises NotFound."""
+    reconciler.lock(wait=True)
+    row = lookup.node(node)
+    changed = _set_cordoned(actor, row, False)
+    drained = row.replicas.filter(leaving=True, desired_state=Replica.Desired.RUNNING)
+    if changed:
+        drained.update(leaving=False)
+    return Effect(target=f"node {row.name}", changed=changed, now="takes replicas and placeholders")
+
+
+@transaction.atomic
+def evict(actor: Actor, placeholder: str) -> Effect:
+    """Free a placeholder's slot: its lease ends at once and its processes are killed.
+
+    Its pool makes a new one in its place as soon as the node is calm, unless :func:`warm` says otherwise; so this
+    renews a placeholder that went wrong. Raises NotFound, Ambiguous; Refused when it is a replica by now.
+    """
+    reconciler.lock(wait=True)
+    row = lookup.placeholder(placeholder)
+    name = f"placeholder {lookup.short(row.id)}"
+    if row.state == _Held.PROMOTED:
+        raise Refused("placeholder", lookup.short(row.id), f"it is {_replica_of(row)} by now", "drain that")
+    changed = bool(slot_leases.evict([row.id], f"evicted by {actor.name}"))
+    if changed:
+        audit.record(
+            actor,
+            "placeholder.evicted",
+            ("placeholder", row.id),
+            before={"state": row.state},
+            after={"state": "evicting"},
+        )
+        _look_again(row.node)
+    state = "evicting" if changed else row.state
+    wanted = row.node.pool.placeholders_per_node
+    refill = f"; {row.node.pool.name} keeps {wanted} on each node and makes a new one" if wanted else ""
+    return Effect(target=name, changed=changed, now=f"is {state}{refill}")
+
+
+@transaction.atomic
+def warm(actor: Actor, pool: str, per_node: int, level: str | None = None) -> Effect:
+    """Set how many placeholders the pool keeps on each node, and from now on how warm; None leaves the level.
+
+    Placeholders of another level are evicted and made anew. Raises NotFound, BadCount, BadValue.
+    """
+    reconciler.lock(wait=True)
+    row = lookup.pool(pool)
+    if not 0 <= per_node <= MAX_PLACEHOLDERS:
+        raise BadCount(per_node, f"0 to {MAX_PLACEHOLDERS}", "placeholders")
+    if level is not None and level not in LEVELS:
+        raise BadValue("level of a placeholder", level, " or ".join(LEVELS))
+    before = {"placeholders_per_node": row.placeholders_per_node, "placeholder_level": row.placeholder_level}
+    after = {"placeholders_per_node": per_node, "placeholder_level": level or row.placeholder_level}
+    if before != after:
+        row.placeholders_per_node, row.placeholder_level = per_node, level or row.placeholder_level
+        row.save(update_fields=list(after))
+        held = Placeholder.objects.filter(node__pool=row, state__in=placeholder_pools.HELD)
+        other = list(held.exclude(target_level=row.placeholder_level).values_list("id", flat=True))
+        slot_leases.evict(other, f"its pool keeps {row.placeholder_level} now")
+        audit.record(actor, "pool.warmed", ("pool", row.id), before=before, after=after)
+        tasks.hint(row.nodes.values_list("name", flat=True))
+    return Effect(
+        target=f"pool {row.name}",
+        changed=before != after,
+        now=f"keeps {per_node} placeholders at {row.placeholder_level} on each node",
+    )
+
+
+@transaction.atomic
+def promote(actor: Actor, placeholder: str, deployment: str) -> Effect:
+    """Make a warm placeholder a replica of the deployment now, one more than it has, within its maximum.
+
+    Scaling may take the replica back later, as any other. Raises NotFound, Ambiguous, and Refused with the reason.
+    """
+    reconciler.lock(wait=True)
+    target = lookup.deployment(deployment)
+    row = lookup.placeholder(placeholder)
+    name = f"placeholder {lookup.short(row.id)}"
+    if row.state == _Held.PROMOTED and row.replica.deployment_id == target.id:
+        return Effect(target=name, changed=False, now=f"is {_replica_of(row)}")
+    _check_promotable(row, target)
+    desired = _room_for_one_more(target)
+    before = {"desired_replicas": target.desired_replicas}
+    Deployment.objects.filter(id=target.id).update(desired_replicas=desired)
+    replica = reconciler.reserve(target, row.node_id, promote=row.id)
+    if replica is None:
+        raise Refused(
+            "placeholder",
+            lookup.short(row.id),
+            f"node {row.node.name} has no {target.slots_per_replica} slots to give",
+            "evict what holds them, or choose a placeholder of another node",
+        )
+    after = {"desired_replicas": desired, "replica": str(replica.id), "deployment": target.name}
+    audit.record(actor, "placeholder.promoted", ("placeholder", row.id), before=before, after=after)
+    _look_again(row.node)
+    return Effect(target=name, changed=True, now=f"is replica {target.name}/{lookup.short(replica.id)}")
+
+
+@transaction.atomic
+def restore(actor: Actor, node: str, device_uuid: str) -> Effect:
+    """Use a quarantined slot again; its agent may quarantine it anew. Raises NotFound; Refused when it is gone."""
+    reconciler.lock(wait=True)
+    row = lookup.slot(node, device_uuid)
+    if row.health == Slot.Health.GONE:
+        raise Refused("slot", f"{node} {device_uuid}", "the node no longer has it", "it comes back by itself")
+    changed = row.health == Slot.Health.QUARANTINED
+    if changed:
+        before = {"health": row.health, "fault": row.fault}
+        Slot.objects.filter(id=row.id).update(health=Slot.Health.OK, fault="")
+        audit.record(actor, "slot.restored", ("slot", row.id), before=before, after={"health": Slot.Health.OK.value})
+        tasks.hint((node,))
+    return Effect(target=f"slot {node} {device_uuid}", changed=changed, now="is ok")
+
+
+def _drain_node(actor: Actor, node: Node) -> Effect:
+    """Cordon the node, have its replicas replaced and its placeholders evicted."""
+    cordoned = _set_cordoned(actor, node, True, quietly=True)
+    running = node.replicas.filter(desired_state=Replica.Desired.RUNNING).exclude(state__in=reconciler.ENDED)
+    left = _leave(actor, list(running.order_by("id")))
+    ids = list(node.placeholders.filter(state__in=placeholder_pools.HELD).values_list("id", flat=True))
+    evicted = slot_leases.evict(ids, f"its node is drained by {actor.name}")
+    changed = cordoned or left or bool(evicted)
+    if changed:
+        after = {"cordoned": True, "replicas": running.count(), "placeholders_evicted": evicted}
+        audit.record(actor, "node.drained", ("node", node.id), before={"cordoned": not cordoned}, after=after)
+        _look_again(node)
+    now = f"is cordoned; of {running.count()} replicas each {LEAVES}"
+    return Effect(target=f"node {node.name}", changed=changed, now=now)
+
+
+def _leave(actor: Actor, replicas: list[Replica]) -> bool:
+    """Mark the replicas for replacement; False when all of them were."""
+    fresh = [row for row in replicas if not row.leaving]
+    Replica.objects.filter(id__in=[row.id for row in fresh]).update(leaving=True)
+    reason = f"drained by {actor.name}: it {LEAVES}"
+    ReplicaEvent.objects.bulk_create(
+        ReplicaEvent(replica=row, from_state=row.state, to_state=row.state, reason=reason) for row in fresh
+    )
+    return bool(fresh)
+
+
+def _set_cordoned(actor: Actor, node: Node, cordoned: bool, *, quietly: bool = False) -> bool:
+    """Set the mark and return True when it was otherwise. ``quietly`` leaves the audit entry to the caller."""
+    if node.cordoned == cordoned:
+        return False
+    Node.objects.filter(id=node.id).update(cordoned=cordoned)
+    if not quietly:
+        action = "node.cordoned" if cordoned else "node.uncordoned"
+        audit.record(actor, action, ("node", node.id), before={"cordoned": not cordoned}, after={"cordoned": cordoned})
+        _look_again(node)
+    return True
+
+
+def _look_again(node: Node | None) -> None:
+    tasks.hint((node.name,) if node is not None else ())
+
+
+def _replica_of(row: Placeholder) -> str:
+    """Return the name of the replica that the placeholder became."""
+    return f"replica {row.replica.deployment.name}/{lookup.short(row.replica.id)}"
+
+
+def _check_promotable(row: Placeholder, target: Deployment) -> None:
+    """Raise Refused unless the placeholder can become a replica of the deployment as it is."""
+    engine = target.revision.engine
+    pools = list(
+        DeploymentPool.objects.filter(deployment=target).order_by("sequence").values_list("pool__name", flat=True)
+    )
+    instead = "choose a warm one; lists show their state, level and engine"
+    if row.state == _Held.PROMOTED:
+        why = f"it is {_replica_of(row)} by now"
+    elif (row.state, row.level) != (_Held.WARM, Level.H2):
+        why = f"it is {row.state} at {row.level}, and only a warm h2 has a process to promote"
+    elif row.engine != engine:
+        why = f"it has imported {row.engine}, and {target.name} runs on {engine}"
+    elif row.node.pool.name not in pools:
+        why, instead = f"{target.name} does not run in pool {row.node.pool.name}", f"its pools are {', '.join(pools)}"
+    elif row.node.cordoned:
+        why, instead = f"node {row.node.name} is cordoned", "uncordon it first"
+    else:
+        return
+    raise Refused("placeholder", lookup.short(row.id), why, instead)
+
+
+def _room_for_one_more(target: Deployment) -> int:
+    """Return how many replicas are desired once there is one more. Raises Refused beyond the maximum."""
+    over = (*reconciler.ENDED,)
+    there = target.replicas.filter(desired_state=Replica.Desired.RUNNING, leaving=False).exclude(state__in=over).count()
+    if there >= target.max_replicas:
+        most = target.max_replicas
+        instead = f"allow more: scale {target.name} {min(target.min_replicas, most)}-{most + 1}"
+        raise Refused("deployment", target.name, f"it has {there} of at most {most} replicas", instead)
+    return max(target.desired_replicas, there + 1)

@@ -1,0 +1,185 @@
+"""The KV relay of a node: follows every engine there and tells followers which blocks are cached where.
+
+A process of its own, in a session of its own, so that neither an agent's end nor a gateway's makes routers blind. It
+finds the engines by the agent's registry folder, and ends by itself when there is neither an agent nor an engine left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import zmq.asyncio
+
+from workers import processes
+from workers.kv_relay.addresses import engine_address, relay_socket
+from workers.kv_relay.block_set import Change
+from workers.kv_relay.event_source import Source
+from workers.kv_relay.messages import COUNT, FOLLOW, Delta, Gone, Message, Snapshot, frame
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.25
+#: A follower that is so far behind is cut off; it comes back for a snapshot, which is smaller than its backlog.
+MAX_BACKLOG_BYTES = 64 << 20
+
+_Process = tuple[UUID, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Whose relay it is and where: the registry of engines, the folder of sockets, and the agent's lock."""
+
+    node: str
+    registry: Path
+    sockets: Path
+    agent_lock: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Followed:
+    source: Source
+    task: asyncio.Task[None]
+
+
+class Relay:
+    """Follows engines, serves followers. Lives on one event loop."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._context = zmq.asyncio.Context()
+        self._engines: dict[_Process, _Followed] = {}
+        self._followers: set[asyncio.StreamWriter] = set()
+
+    async def run(self) -> None:
+        """Serve until neither an agent nor an engine is left."""
+        path = relay_socket(self._place.sockets, self._place.node)
+        path.unlink(missing_ok=True)
+        server = await asyncio.start_unix_server(self._serve, str(path))
+        path.chmod(0o600)
+        try:
+            while self._look() or _is_locked(self._place.agent_lock):  # noqa: ASYNC110 - a folder and a lock tell nobody
+                await asyncio.sleep(LOOK_SECONDS)
+        finally:
+            server.close()
+            for followed in self._engines.values():
+                followed.task.cancel()
+            await asyncio.gather(*(each.task for each in self._engines.values()), return_exceptions=True)
+            for writer in self._followers:
+                writer.close()
+            path.unlink(missing_ok=True)
+            self._context.destroy(linger=0)
+
+    def _look(self) -> bool:
+        """Follow the engines that are registered and no others; False when there are none."""
+        registered = set(_registered(self._place.registry, self._place.node))
+        for process in registered - self._engines.keys():
+            self._follow(process)
+        for process in self._engines.keys() - registered:
+            self._engines.pop(process).task.cancel()
+            self._tell(Gone(str(process[0]), process[1]))
+        return bool(registered)
+
+    def _follow(self, process: _Process) -> None:
+        replica_id, generation = process
+
+        def told(change: Change) -> None:
+            self._tell(
+                Delta(str(replica_id), generation, source.sequence, change.cleared, [*change.stored], [*change.removed])
+            )
+
+        source = Source(self._context, engine_address(self._place.sockets, replica_id, generation), told)
+        task = asyncio.get_running_loop().create_task(source.run())
+        self._engines[process] = _Followed(source, task)
+        self._tell(Snapshot(str(replica_id), generation, 0, []))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            asked = await reader.readline()
+            if asked == COUNT:
+                writer.write(json.dumps(self._counts()).encode())
+            if asked != FOLLOW:
+                return
+            for (replica_id, generation), followed in self._engines.items():
+                blocks = [*followed.source.blocks.hashes()]
+                writer.write(frame(Snapshot(str(replica_id), generation, followed.source.sequence, blocks)))
+            self._followers.add(writer)  # in the same turn: no change is told twice, none is missed
+            await reader.read()
+        except (OSError, ValueError):
+            log.info("a follower broke off")
+        finally:
+            self._followers.discard(writer)
+            writer.close()
+
+    def _counts(self) -> dict[str, int]:
+        return {str(replica): len(followed.source.blocks) for (replica, _), followed in self._engines.items()}
+
+    def _tell(self, message: Message) -> None:
+        data = frame(message)
+        for writer in tuple(self._followers):
+            if writer.transport.get_write_buffer_size() > MAX_BACKLOG_BYTES:
+                self._followers.discard(writer)
+                writer.transport.abort()
+            else:
+                writer.write(data)
+
+
+def serve(place: Place) -> bool:
+    """Run the node's relay in this process until it is not needed; False at once when the node has one already."""
+    place.sockets.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(lock_path(place), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    asyncio.run(Relay(place).run())
+    return True
+
+
+def is_serving(place: Place) -> bool:
+    """Say whether the node's relay runs: the kernel drops its lock with the process, however that ends."""
+    return _is_locked(lock_path(place))
+
+
+def lock_path(place: Place) -> Path:
+    """Return the file that the relay holds locked."""
+    return place.sockets / f"relay-{place.node[:40]}.lock"
+
+
+def _is_locked(path: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+    return False
+
+
+def _registered(folder: Path, node: str) -> list[_Process]:
+    """Return the engines of the agent's registry whose processes live.
+
+    A file that is being replaced is found in the next look.
+    """
+    found = []
+    for path in folder.glob("*.json"):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            record = json.loads(path.read_text())
+            if record["node"] == node and record["kind"] == "engine" and _lives(record):
+                found.append((UUID(record["replica_id"]), int(record["generation"])))
+    return found
+
+
+def _lives(record: dict[str, Any]) -> bool:
+    process = processes.ProcessIdentity(pid=record["pid"], start_ticks=record["start_ticks"])
+    return bool(record["boot_id"] == processes.boot_id()) and processes.is_running(process)

@@ -1,0 +1,150 @@
+"""What the fleet's processes count, for Prometheus. No label names a tenant.
+
+The control worker tells what the database says of the whole fleet; an agent what it did itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from prometheus_client import Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    # Agents count before Django is set up.
+    from workers.agent.counts import Counts
+    from workers.fleet_counts import Census
+
+#: Seconds; a promoted zygote on a CPU takes 3 s, a large model on a GPU minutes.
+_LONG = (0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+_SHORT = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+
+RECONCILE_SECONDS = Histogram(
+    "hearth_reconcile_tick_seconds", "How long a tick of reconcile took.", buckets=_SHORT, registry=None
+)
+LEASE_EXPIRATIONS = Counter(
+    "hearth_lease_expirations", "Replicas given up because their node's lease expired.", registry=None
+)
+STALE_FENCE_REJECTS = Counter(
+    "hearth_stale_fence_rejects",
+    "Writes of the agent that changed nothing, because it, or what it had read, is of the past.",
+    registry=None,
+)
+EVICT_SECONDS = Histogram(
+    "hearth_placeholder_evict_seconds",
+    "From an agent's first look at an evicted placeholder until nothing of it lived.",
+    buckets=_SHORT,
+    registry=None,
+)
+DRAIN_SECONDS = Histogram(
+    "hearth_replica_drain_seconds",
+    "From the begin of a replica's drain until nothing of it lived.",
+    buckets=_LONG,
+    registry=None,
+)
+
+#: What an agent shows, and what the control worker does.
+AGENT = (STALE_FENCE_REJECTS, EVICT_SECONDS, DRAIN_SECONDS)
+CONTROL = (RECONCILE_SECONDS, LEASE_EXPIRATIONS)
+
+
+class Ticks:
+    """When reconcile last did a tick in this process."""
+
+    def __init__(self) -> None:
+        self._at: float | None = None
+
+    def count(self, seconds: float, *, lost: int) -> None:
+        """Record a tick that took ``seconds`` and gave up ``lost`` replicas."""
+        self._at = time.monotonic()
+        RECONCILE_SECONDS.observe(seconds)
+        LEASE_EXPIRATIONS.inc(lost)
+
+    def age_seconds(self) -> float | None:
+        """Return the time since the last tick; None before the first."""
+        return None if self._at is None else time.monotonic() - self._at
+
+
+TICKS = Ticks()
+
+
+class Age(Collector):
+    """How long ago something last happened in this process; absent until it has."""
+
+    def __init__(self, name: str, text: str, age_seconds: Callable[[], float | None]) -> None:
+        self._name = name
+        self._text = text
+        self._age_seconds = age_seconds
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the age."""
+        age = self._age_seconds()
+        if age is not None:
+            yield GaugeMetricFamily(self._name, self._text, age)
+
+
+class Done(Collector):
+    """What the agents of this process have done."""
+
+    def __init__(self, counts: Callable[[], Sequence[Counts]]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the counters, summed over the agents."""
+        done = self._counts()
+        adopted, killed = sum(each.adopted for each in done), sum(each.orphans_killed for each in done)
+        adoptions = CounterMetricFamily(
+            "hearth_adoptions", "Processes that an agent found when it took its node over.", labels=("outcome",)
+        )
+        adoptions.add_metric(("adopted",), adopted)
+        yield adoptions
+        promoted, failed = sum(each.promoted for each in done), sum(each.promotions_failed for each in done)
+        promotions = CounterMetricFamily(
+            "hearth_promotions", "Placeholders that were to become replicas.", labels=("outcome",)
+        )
+        promotions.add_metric(("promoted",), promoted)
+        promotions.add_metric(("failed",), failed)
+        yield promotions
+        yield CounterMetricFamily("hearth_orphans_killed", "Processes killed because no row has them.", killed)
+        yield CounterMetricFamily(
+            "hearth_slots_quarantined", "Slots taken out of use.", sum(each.slots_quarantined for each in done)
+        )
+
+
+class Fleet(Collector):
+    """What the database says of the fleet. ``count`` returns None while it cannot be asked."""
+
+    def __init__(self, count: Callable[[], Census | None]) -> None:
+        self._count = count
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the gauges and how long starts took; nothing while the database cannot be asked."""
+        census = self._count()
+        if census is None:
+            return
+        yield _gauge("hearth_replicas", "Replicas by state.", ("deployment", "state"), census.replicas)
+        yield _gauge("hearth_desired_replicas", "Replicas wanted.", ("deployment",), census.desired)
+        yield _gauge("hearth_slots", "Slots by who has them.", ("pool", "state"), census.slots)
+        yield _gauge("hearth_placeholders", "Placeholders.", ("pool", "level", "state"), census.placeholders)
+        starts = HistogramMetricFamily(
+            "hearth_promotion_seconds",
+            "From the decision to start a replica to its first token, by how warm it started: cold, h0 or h2.",
+            labels=("level", "pool", "model"),
+        )
+        for start in census.starts:
+            counts = [(str(bound), count) for bound, count in zip(census.start_bounds, start.counts, strict=True)]
+            starts.add_metric(
+                (start.level, start.pool, start.model), [*counts, ("+Inf", start.count)], sum_value=start.seconds
+            )
+        yield starts
+
+
+def _gauge(name: str, text: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], int]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for key, value in values.items():
+        family.add_metric(key, value)
+    return family

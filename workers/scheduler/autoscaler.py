@@ -1,0 +1,223 @@
+"""Set how many replicas each deployment should have, from what the gateways have in flight.
+
+The rules are in ``workers.scheduler.scaling_policy``; here are its facts and its memory in the database, read and
+written in as many statements for a thousand replicas as for one.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.db import connection
+from django.db.models import Count, FilteredRelation, Q
+from django.db.models.functions import Now
+
+from workers.models import Deployment, DeploymentPool, Level, Placeholder, Replica, ScaleDecision, Slot
+from workers.scheduler import scaling_policy
+from workers.scheduler.scaling_policy import Decision, Facts, Memory, PoolFacts
+from workers.serving import gateway_load, start_times
+from workers.serving.gateway_load import Load
+from workers.serving.start_times import Summaries
+
+_State = Replica.State
+#: States of a replica that serves or will; the others make room for another.
+_WORKING = (
+    _State.REQUESTED,
+    _State.RESERVED,
+    _State.STARTING,
+    _State.WARMING,
+    _State.READY,
+    _State.SUSPECT,
+    _State.BACKOFF,
+)
+_STARTING = (_State.REQUESTED, _State.RESERVED, _State.STARTING, _State.WARMING)
+_REMEMBERED = ("more_wanted_since", "less_wanted_since", "less_wanted_peak", "sampled_tokens", "sampled_at")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fleet:
+    """What the facts of every deployment are made from.
+
+    Replicas and those of them that start for the first time are counted by (deployment, pool); ``open_slots`` are
+    those of each live node that a replica may take, by pool; ``warm`` are the (pool, engine) with a zygote.
+    """
+
+    now: dt.datetime
+    links: Mapping[UUID, Sequence[DeploymentPool]]
+    replicas: Counter[tuple[UUID, UUID]]
+    starting: Counter[tuple[UUID, UUID]]
+    open_slots: Mapping[UUID, Sequence[int]]
+    warm: frozenset[tuple[UUID, str]]
+    measured: Summaries
+    demand: Mapping[UUID, Load]
+    busy_at: Mapping[UUID, dt.datetime]
+
+
+def decide_all() -> int:
+    """Decide for every deployment and return how many changed. Call it inside reconcile's transaction.
+
+    Each change is written with its decision: the facts, and the reason in a sentence.
+    """
+    rows = list(
+        Deployment.objects.filter(archived_at=None)
+        .select_related("revision")
+        .select_for_update(of=("self",), no_key=True)
+        .order_by("id")
+    )
+    fleet = _fleet(rows)
+    changed: list[Deployment] = []
+    links: list[DeploymentPool] = []
+    decisions: list[ScaleDecision] = []
+    scaled = 0
+    for row in rows:
+        facts = _facts(row, fleet)
+        decision = scaling_policy.decide(facts)
+        decisions += _records(row, facts, decision)
+        links += [link for link in fleet.links[row.id] if _link_changed(link, decision)]
+        changed += [row] if _changed(row, decision) else []
+        scaled += bool(decision.steps)
+    Deployment.objects.bulk_update(changed, ("desired_replicas", *_REMEMBERED))
+    DeploymentPool.objects.bulk_update(links, ("prepared_replicas", "not_needed_since"))
+    ScaleDecision.objects.bulk_create(decisions)
+    gateway_load.forget_silent()
+    return scaled
+
+
+def _fleet(rows: Sequence[Deployment]) -> _Fleet:
+    links: dict[UUID, list[DeploymentPool]] = defaultdict(list)
+    for link in DeploymentPool.objects.select_related("pool").order_by("sequence"):
+        links[link.deployment_id].append(link)
+    replicas, starting = _count_replicas()
+    warm = Placeholder.objects.filter(
+        state=Placeholder.State.WARM, level=Level.H2, node__lease_expires_at__gt=Now(), node__cordoned=False
+    )
+    return _Fleet(
+        now=_now(),
+        links=links,
+        replicas=replicas,
+        starting=starting,
+        open_slots=_open_slots(),
+        warm=frozenset(warm.values_list("node__pool_id", "engine").distinct()),
+        measured=start_times.summaries({row.revision_id for row in rows}),
+        demand=gateway_load.demand(),
+        busy_at=gateway_load.busy_at(),
+    )
+
+
+def _now() -> dt.datetime:
+    """Return the time by the database's clock, the one that all ages are told by."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT statement_timestamp()")
+        now: dt.datetime = cursor.fetchone()[0]
+    return now
+
+
+def _count_replicas() -> tuple[Counter[tuple[UUID, UUID]], Counter[tuple[UUID, UUID]]]:
+    """Count replicas that are wanted and work, and of these the ones on their first start; crashes are no supply."""
+    replicas: Counter[tuple[UUID, UUID]] = Counter()
+    starting: Counter[tuple[UUID, UUID]] = Counter()
+    rows = (
+        Replica.objects.filter(desired_state=Replica.Desired.RUNNING, state__in=_WORKING, leaving=False)
+        .exclude(node=None)
+        .values_list("deployment_id", "node__pool_id")
+        .annotate(count=Count("id"), first=Count("id", filter=Q(state__in=_STARTING, attempts=0)))
+        .order_by()
+    )
+    for deployment_id, pool_id, count, first in rows:
+        assert pool_id is not None
+        replicas[deployment_id, pool_id] = count
+        starting[deployment_id, pool_id] = first
+    return replicas, starting
+
+
+def _open_slots() -> dict[UUID, list[int]]:
+    """Return for each pool how many slots each of its live nodes can give to replicas."""
+    lease = FilteredRelation("leases", condition=Q(leases__released_at=None))
+    may_give = Q(lease=None) | Q(lease__placeholder__isnull=False)
+    rows = (
+        Slot.objects.filter(health=Slot.Health.OK, node__lease_expires_at__gt=Now(), node__cordoned=False)
+        .annotate(lease=lease)
+        .filter(may_give)
+        .values_list("node__pool_id", "node_id")
+        .annotate(count=Count("id"))
+        .order_by()
+    )
+    found: dict[UUID, list[int]] = defaultdict(list)
+    for pool_id, _, count in rows:
+        found[pool_id].append(count)
+    return found
+
+
+def _facts(row: Deployment, fleet: _Fleet) -> Facts:
+    return Facts(
+        now=fleet.now,
+        desired=row.desired_replicas,
+        min_replicas=row.min_replicas,
+        max_replicas=row.max_replicas,
+        target_tokens=row.target_tokens_per_replica,
+        up_delay_seconds=row.scale_up_delay_seconds,
+        down_delay_seconds=row.scale_down_delay_seconds,
+        load=fleet.demand.get(row.id, Load()) if fleet.demand else None,
+        pools=tuple(_pool_facts(row, link, fleet) for link in fleet.links[row.id]),
+        memory=Memory(**{name: getattr(row, name) for name in _REMEMBERED}),
+        busy_at=fleet.busy_at.get(row.id),
+    )
+
+
+def _pool_facts(row: Deployment, link: DeploymentPool, fleet: _Fleet) -> PoolFacts:
+    pool = link.pool
+    return PoolFacts(
+        id=pool.id,
+        name=pool.name,
+        replicas=fleet.replicas[row.id, pool.id],
+        starting=fleet.starting[row.id, pool.id],
+        room=sum(slots // row.slots_per_replica for slots in fleet.open_slots.get(pool.id, ())),
+        high_water=pool.high_water,
+        low_water=pool.low_water,
+        prepared=link.prepared_replicas,
+        start_seconds=_start_seconds(row, pool.id, fleet),
+        not_needed_since=link.not_needed_since,
+    )
+
+
+def _start_seconds(row: Deployment, pool_id: UUID, fleet: _Fleet) -> float | None:
+    """Return what 19 of 20 starts take from the warmth that the pool has now; None when none was measured."""
+    warm = (pool_id, row.revision.engine) in fleet.warm
+    p95 = {summary.level: summary.p95_seconds for summary in fleet.measured.get(row.revision_id, ())}
+    return p95.get(Level.H2 if warm else Level.COLD, p95.get(Level.COLD))
+
+
+def _changed(row: Deployment, decision: Decision) -> bool:
+    """Write the decision into the row and say whether it differs."""
+    after = {name: getattr(decision.memory, name) for name in _REMEMBERED} | {"desired_replicas": decision.desired}
+    differs = any(getattr(row, name) != value for name, value in after.items())
+    for name, value in after.items():
+        setattr(row, name, value)
+    return differs
+
+
+def _link_changed(link: DeploymentPool, decision: Decision) -> bool:
+    """Write the decision into the link and say whether it differs."""
+    before = (link.prepared_replicas, link.not_needed_since)
+    link.prepared_replicas = decision.prepared[link.pool_id]
+    link.not_needed_since = decision.not_needed_since[link.pool_id]
+    return before != (link.prepared_replicas, link.not_needed_since)
+
+
+def _records(row: Deployment, facts: Facts, decision: Decision) -> list[ScaleDecision]:
+    return [
+        ScaleDecision(
+            deployment=row,
+            pool_id=step.pool_id,
+            action=step.action,
+            from_replicas=step.before,
+            to_replicas=step.after,
+            reason=step.reason[:500],
+            inputs=scaling_policy.inputs_of(facts),
+        )
+        for step in decision.steps
+    ]

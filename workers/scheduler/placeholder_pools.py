@@ -1,0 +1,117 @@
+"""Keep every pool's placeholders: make what is missing, evict what is too many."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from uuid import UUID
+
+from django.db.models import Case, Count, F, Max, Q, When
+from django.db.models.functions import Now
+
+from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Pool, Replica, Slot, SlotLease
+from workers.scheduler import slot_leases
+from workers.scheduler.placeholder_policy import Shelf, refill
+
+_State = Placeholder.State
+#: States in which a placeholder has a slot.
+HELD = (_State.REQUESTED, _State.WARMING, _State.WARM)
+_STARTING = (Replica.State.REQUESTED, Replica.State.RESERVED, Replica.State.STARTING, Replica.State.WARMING)
+
+
+def fill() -> list[UUID]:
+    """Bring every live node's placeholders to what its pool wants; return the nodes concerned.
+
+    Call it inside a transaction, after replicas were placed: those come first.
+    """
+    rank = _ranks()
+    nodes = list(Node.objects.filter(lease_expires_at__gt=Now(), cordoned=False).select_related("pool"))
+    nodes.sort(key=lambda node: (rank[node.pool_id], node.name))
+    steps = refill(_shelves(nodes), _next_pools(rank))
+    by_id = {node.id: node for node in nodes}
+    made = [node_id for node_id in steps.make if _make(by_id[node_id])]
+    poorer = Placeholder.objects.filter(id__in=steps.evict).order_by().values_list("node_id", flat=True).distinct()
+    slot_leases.evict(steps.evict, "more placeholders than its pool wants")
+    return [*made, *poorer]
+
+
+def _ranks() -> dict[UUID, int]:
+    """Return every pool's place in the order of priorities; of equal ones, overflow comes after what it relieves."""
+    pools = Pool.objects.annotate(position=Max("deploymentpool__sequence"))
+    ordered = pools.order_by("priority", F("position").asc(nulls_last=True), "name").values_list("id", flat=True)
+    return {pool_id: place for place, pool_id in enumerate(ordered)}
+
+
+def _next_pools(rank: Mapping[UUID, int]) -> dict[UUID, UUID]:
+    """Return the pool that each pool's deployments overflow to: what is warmed there is warmed for them.
+
+    Only pools that rank behind, so that nothing is carried in a circle; of several the first.
+    """
+    links = DeploymentPool.objects.filter(deployment__archived_at=None)
+    ordered = links.order_by("deployment", "sequence").values_list("deployment_id", "pool_id")
+    steps = [(before, after) for (one, before), (other, after) in pairwise(ordered) if one == other]
+    found: dict[UUID, UUID] = {}
+    for before, after in sorted(steps, key=lambda step: rank[step[1]]):
+        if rank[before] < rank[after]:
+            found.setdefault(before, after)
+    return found
+
+
+def _shelves(nodes: Sequence[Node]) -> list[Shelf]:
+    held: dict[UUID, list[UUID]] = defaultdict(list)
+    rows = Placeholder.objects.filter(state__in=HELD, node__in=nodes)
+    best_first = sorted(rows, key=lambda row: (row.level != Level.H2, row.state != _State.WARM, row.id))
+    for row in best_first:
+        held[row.node_id].append(row.id)
+    held_slots = SlotLease.objects.filter(released_at=None).values("slot")
+    slots = Slot.objects.filter(health=Slot.Health.OK, node__in=nodes).exclude(id__in=held_slots)
+    free = Counter(slots.values_list("node_id", flat=True))
+    starting = set(Replica.objects.filter(state__in=_STARTING, node__in=nodes).values_list("node_id", flat=True))
+    warming = set(rows.exclude(state=_State.WARM).values_list("node_id", flat=True))
+    return [
+        Shelf(
+            node_id=node.id,
+            name=node.name,
+            pool_id=node.pool_id,
+            wanted=node.pool.placeholders_per_node,
+            free=free[node.id],
+            held=tuple(held[node.id]),
+            calm=node.id not in starting | warming,
+        )
+        for node in nodes
+    ]
+
+
+def _make(node: Node) -> bool:
+    """Create a placeholder on the node for the pool's deployment that has fewest.
+
+    False without a free slot, or without any deployment whose engine a zygote could prepare.
+    """
+    deployment = _neediest(node.pool_id)
+    if deployment is None and node.pool.placeholder_level == Level.H2:
+        return False
+    row = Placeholder.objects.create(
+        node=node,
+        deployment=deployment,
+        engine=deployment.revision.engine if deployment else "",
+        target_level=node.pool.placeholder_level,
+        reason="the pool keeps it warm",
+    )
+    fence = slot_leases.hold(row.id, node.id)
+    if fence is None:
+        row.delete()
+        return False
+    Placeholder.objects.filter(id=row.id).update(fence=fence)
+    return True
+
+
+def _neediest(pool_id: UUID) -> Deployment | None:
+    """Return the pool's deployment with the fewest placeholders; one that may have no replica only if there is none
+    that may."""
+    links = DeploymentPool.objects.filter(pool_id=pool_id, deployment__archived_at=None)
+    held = Count("deployment__placeholders", filter=Q(deployment__placeholders__state__in=HELD))
+    off = Case(When(deployment__max_replicas=0, then=True), default=False)
+    ranked = links.select_related("deployment__revision").annotate(held=held, off=off)
+    link = ranked.order_by("off", "held", "sequence", "deployment_id").first()
+    return link.deployment if link else None

@@ -1,0 +1,259 @@
+"""Make the replicas of each deployment what the deployment asks for.
+
+Level-triggered: every tick reads the whole desired and observed state and changes what differs, so a lost, late or
+doubled tick does no harm. The work is one short transaction under an advisory lock.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.db import connection, transaction
+from django.db.models import DateTimeField, F, FilteredRelation, Func, Q, QuerySet
+from django.db.models.functions import Now
+
+from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Replica, ReplicaEvent, Slot
+from workers.scheduler import autoscaler, placeholder_pools, slot_leases
+from workers.scheduler.database_uptime import Presence
+from workers.scheduler.placement import DeploymentView, NodeView, Plan, ReplicaView, StopReason, plan
+from workers.serving import endpoints
+
+#: Longest pause between two statements of a transaction that reconciles. The database then ends it, so that a process
+#: that is suspended in one, or whose machine is gone, stops the fleet for no longer.
+LONGEST_PAUSE_MS = 30_000
+LOCK_KEY = 0x48_65_61_72_74_68_01  # "Hearth", tick
+#: An agent renews its node's lease every second; a node silent for this long has lost its replicas.
+LEASE = dt.timedelta(seconds=15)
+#: How long the database must have been up, and have answered this process without a pause, before a lease counts as
+#: expired: while it was down, or frozen, no agent could renew.
+DATABASE_GRACE = LEASE
+#: How long a node where a deployment failed to start is not offered to it again.
+FAILED_REST = dt.timedelta(minutes=10)
+#: A deployment of which so many replicas younger than that have crashed and were replaced would only use up more
+#: placeholders: the next that crashes starts again where it is, with backoff.
+MOST_REVIVALS = 3
+
+_State = Replica.State
+#: States in which nothing runs and nothing will.
+ENDED = (_State.STOPPED, _State.FAILED, _State.LOST)
+_REASONS: dict[StopReason, str] = {
+    "surplus": "more replicas than desired",
+    "replaced": "replaced elsewhere",
+    "settled": "its node may be tried again",
+    "drained": "an operator drained it",
+    "crashed": "it crashed, and a warm placeholder takes over",
+}
+
+_presence = Presence()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one tick did. ``nodes`` are the names of the nodes whose agents have something new to do."""
+
+    placed: int
+    stopped: int
+    lost: int
+    placeholders: int
+    nodes: tuple[str, ...]
+
+
+@transaction.atomic
+def tick() -> Outcome | None:
+    """Do one round; None when another process is doing one. Idempotent."""
+    locked = lock(wait=False)
+    present = _presence.note()
+    if not locked:
+        return None
+    lost = _mark_lost() if present >= DATABASE_GRACE else 0
+    autoscaler.decide_all()
+    steps = plan(_deployments(), _nodes())
+    placed = _place(steps)
+    filled = placeholder_pools.fill()
+    touched = placed | _stop(steps) | set(filled)
+    names = Node.objects.filter(id__in=touched).order_by("name").values_list("name", flat=True)
+    return Outcome(
+        placed=len(steps.place), stopped=len(steps.stop), lost=lost, placeholders=len(filled), nodes=tuple(names)
+    )
+
+
+def lock(*, wait: bool) -> bool:
+    """Take the right to reconcile until the transaction ends; False when it is taken and ``wait`` is not set."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT set_config('idle_in_transaction_session_timeout', %s, true)", [str(LONGEST_PAUSE_MS)])
+        if wait:
+            cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK_KEY])
+            return True
+        cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [LOCK_KEY])
+        return bool(cursor.fetchone()[0])
+
+
+def _mark_lost() -> int:
+    """Mark the replicas and placeholders of nodes whose lease has expired; return how many replicas those were.
+
+    By the database's clock; not in the first seconds of the database itself, when all leases have expired and all
+    engines are well. Leases of slots stay: what lives goes on when the node is back.
+    """
+    silent = Node.objects.alias(
+        database_up_since=Func(function="pg_postmaster_start_time", output_field=DateTimeField())
+    ).filter(lease_expires_at__lt=Now(), database_up_since__lt=Now() - DATABASE_GRACE)
+    rows = list(
+        Replica.objects.exclude(state__in=ENDED).filter(node__in=silent).select_for_update(of=("self",)).order_by("id")
+    )
+    for row in rows:
+        ReplicaEvent.objects.create(
+            replica=row, from_state=row.state, to_state=_State.LOST, reason="the node's lease expired"
+        )
+    Replica.objects.filter(id__in=[row.id for row in rows]).update(state=_State.LOST, state_since=Now())
+    Placeholder.objects.filter(node__in=silent, state__in=placeholder_pools.HELD).update(
+        state=Placeholder.State.LOST, state_since=Now(), reason="the node's lease expired"
+    )
+    if any(row.state == _State.READY for row in rows):
+        endpoints.announce()
+    return len(rows)
+
+
+def _nodes() -> tuple[NodeView, ...]:
+    rows = Node.objects.filter(lease_expires_at__gt=Now(), cordoned=False).order_by("name")
+    slots: dict[UUID, Counter[str]] = defaultdict(Counter)
+    held = (
+        Slot.objects.filter(health=Slot.Health.OK)
+        .annotate(lease=FilteredRelation("leases", condition=Q(leases__released_at=None)))
+        .values_list("node_id", "lease__kind", "lease__placeholder__state", "lease__placeholder__level")
+        .annotate(engine=F("lease__placeholder__engine"))
+    )
+    warm: dict[UUID, Counter[str]] = defaultdict(Counter)
+    for node_id, kind, state, level, engine in held:
+        slots[node_id][kind or "free"] += 1
+        if (state, level) == (Placeholder.State.WARM, Level.H2):
+            warm[node_id][engine] += 1
+    replicas = Counter(Replica.objects.exclude(state__in=ENDED).exclude(node=None).values_list("node_id", flat=True))
+    return tuple(
+        NodeView(
+            id=row.id,
+            name=row.name,
+            pool_id=row.pool_id,
+            replicas=replicas[row.id],
+            free=slots[row.id]["free"],
+            held=slots[row.id]["placeholder"],
+            warm=warm[row.id],
+        )
+        for row in rows
+    )
+
+
+def _deployments() -> tuple[DeploymentView, ...]:
+    links: dict[UUID, list[DeploymentPool]] = defaultdict(list)
+    for link in DeploymentPool.objects.order_by("sequence"):
+        links[link.deployment_id].append(link)
+    replicas: dict[UUID, list[ReplicaView]] = defaultdict(list)
+    recent = Q(state=_State.FAILED, state_since__gt=Now() - FAILED_REST)
+    wanted = Replica.objects.filter(desired_state=Replica.Desired.RUNNING).exclude(state=_State.STOPPED)
+    crashes = _replaced_crashes()
+    for row in wanted.select_related("node").annotate(recent=recent).order_by("id"):
+        crashed = row.state == _State.BACKOFF and row.startup_seconds is not None
+        replicas[row.deployment_id].append(
+            ReplicaView(
+                id=row.id,
+                state=row.state,
+                node_id=row.node_id,
+                pool_id=row.node.pool_id if row.node else None,
+                requests=row.running_requests + row.waiting_requests,
+                failed_recently=row.recent,
+                leaving=row.leaving,
+                crashed=crashed and crashes[row.deployment_id] < MOST_REVIVALS,
+            )
+        )
+    return tuple(
+        DeploymentView(
+            id=row.id,
+            desired=0 if row.archived_at else row.desired_replicas,
+            pool_ids=tuple(link.pool_id for link in links[row.id]),
+            replicas=tuple(replicas[row.id]),
+            engine=row.revision.engine,
+            slots_per_replica=row.slots_per_replica,
+            prepared={link.pool_id: link.prepared_replicas for link in links[row.id] if link.prepared_replicas},
+        )
+        for row in Deployment.objects.select_related("revision").order_by("id")
+    )
+
+
+def _replaced_crashes() -> Counter[UUID]:
+    """Count each deployment's young replicas that are given up and had crashed; a healthy minute is no crash."""
+    given_up = Replica.objects.filter(desired_state=Replica.Desired.STOPPED, attempts__gt=0)
+    return Counter(given_up.filter(created_at__gt=Now() - FAILED_REST).values_list("deployment_id", flat=True))
+
+
+def _place(steps: Plan) -> set[UUID]:
+    """Create the replicas of the plan that get their slots, each with its fence; return the nodes that got one."""
+    rows = {row.id: row for row in Deployment.objects.select_related("revision")}
+    return {node_id for deployment_id, node_id in steps.place if reserve(rows[deployment_id], node_id) is not None}
+
+
+@transaction.atomic
+def reserve(deployment: Deployment, node_id: UUID, *, promote: UUID | None = None) -> Replica | None:
+    """Create a replica on the node with slots for it; None, and nothing created, when the node has not as many.
+
+    ``promote`` insists on one placeholder. Raises nothing; the caller wakes the agent.
+    """
+    row = Replica(deployment=deployment, revision=deployment.revision, node_id=node_id, reserved_at=Now())
+    row.save()
+    asker = slot_leases.Asker(
+        replica_id=row.id,
+        deployment_id=deployment.id,
+        engine=deployment.revision.engine,
+        name=f"{deployment.name}/{str(row.id)[-6:]}",
+        promote=promote,
+    )
+    claim = slot_leases.claim(asker, node_id, deployment.slots_per_replica)
+    if claim is None:
+        row.delete()
+        return None
+    level = Level.H2 if claim.promoted else Level.H0 if claim.evicted else Level.COLD
+    Replica.objects.filter(id=row.id).update(
+        state=_State.RESERVED,
+        state_since=Now(),
+        fence=claim.fence,
+        placeholder_id=claim.promoted,
+        start_level=level,
+    )
+    promoted = "a warm placeholder is promoted" if claim.promoted else "none is promoted"
+    gets = f"{len(claim.slots)} slots, {len(claim.evicted)} placeholders evicted, {promoted}"
+    _event(row, "", _State.REQUESTED, "wanted")
+    _event(row, _State.REQUESTED, _State.RESERVED, gets)
+    row.refresh_from_db()
+    return row
+
+
+def _event(row: Replica, before: str, after: str, reason: str) -> None:
+    ReplicaEvent.objects.create(replica=row, from_state=before, to_state=after, reason=reason)
+
+
+def _stop(steps: Plan) -> set[UUID]:
+    """Withdraw the wish for replicas; their agents stop them. Return the nodes concerned."""
+    rows = list(Replica.objects.filter(id__in=steps.stop).select_for_update().order_by("id"))
+    withdraw(Replica.objects.filter(id__in=[row.id for row in rows]))
+    for row in rows:
+        ReplicaEvent.objects.create(
+            replica=row, from_state=row.state, to_state=row.state, reason=_REASONS[steps.stop[row.id]]
+        )
+    if any(row.state == _State.READY for row in rows):
+        endpoints.announce()
+    return {row.node_id for row in rows if row.node_id is not None}
+
+
+def withdraw(replicas: QuerySet[Replica], *, drain_seconds: int | None = None) -> int:
+    """Ask replicas to stop once their requests have ended, at the latest after their deployment's drain time.
+
+    Returns how many were asked that were not before; ``drain_seconds`` overrides the time. The caller announces.
+    """
+    asked = 0
+    for row in replicas.filter(desired_state=Replica.Desired.RUNNING).select_related("deployment").order_by("id"):
+        longest = dt.timedelta(seconds=row.deployment.drain_seconds if drain_seconds is None else drain_seconds)
+        asked += Replica.objects.filter(id=row.id, desired_state=Replica.Desired.RUNNING).update(
+            desired_state=Replica.Desired.STOPPED, drain_deadline=Now() + longest
+        )
+    return asked

@@ -1,0 +1,372 @@
+"""Decide how many replicas a deployment shall have, from facts alone: no database, no clock.
+
+The same facts give the same decision, and each decision is stored with its facts: ``decide(facts_of(inputs))`` gives
+it again. The formulas, with an example, are in ``docs/operations.md``.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Literal
+from uuid import UUID
+
+import msgspec
+
+from workers.serving.gateway_load import Load
+
+Action = Literal["up", "down", "wake", "prepare", "release"]
+
+#: The next pool is prepared when this one is full in less time than this many starts take there.
+LEAD = 1.5
+#: Ages in seconds between which an earlier load tells how fast the load grows; then it is replaced.
+SAMPLE_LEAST, SAMPLE_MOST = 1.0, 6.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolFacts:
+    """One pool of a deployment. ``replicas`` are wanted there, and ``starting`` of them start for the first time.
+
+    ``room`` is how many more fit there: on free slots and on those of placeholders. ``start_seconds`` is what a start
+    there takes from the warmth it has now, measured; None before the first one. ``not_needed_since`` is since when
+    the pool before it has been below its low water.
+    """
+
+    id: UUID
+    name: str
+    replicas: int
+    starting: int
+    room: int
+    high_water: float
+    low_water: float
+    prepared: int = 0
+    start_seconds: float | None = None
+    not_needed_since: dt.datetime | None = None
+
+    @property
+    def fits(self) -> int:
+        """Replicas that the pool can have."""
+        return self.replicas + self.room
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What one decision leaves to the next: since when the load asked for more, or for less and the most meanwhile;
+    and an earlier load."""
+
+    more_wanted_since: dt.datetime | None = None
+    less_wanted_since: dt.datetime | None = None
+    less_wanted_peak: int = 0
+    sampled_tokens: int | None = None
+    sampled_at: dt.datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """One deployment at one moment, by the database's clock. ``load`` is None when no gateway reports at all.
+
+    ``pools`` come in the order in which they are filled. ``busy_at`` is when there last was a request: short ones come
+    and go between two reports of load.
+    """
+
+    now: dt.datetime
+    desired: int
+    min_replicas: int
+    max_replicas: int
+    target_tokens: int
+    up_delay_seconds: float
+    down_delay_seconds: float
+    load: Load | None
+    pools: tuple[PoolFacts, ...]
+    memory: Memory
+    busy_at: dt.datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One change of what is desired, and why in a sentence. ``pool_id`` is the pool prepared or released."""
+
+    action: Action
+    before: int
+    after: int
+    reason: str
+    pool_id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What is desired now: replicas in all, of them prepared by pool; the steps there, and what to remember."""
+
+    desired: int
+    prepared: Mapping[UUID, int]
+    not_needed_since: Mapping[UUID, dt.datetime | None]
+    memory: Memory
+    steps: tuple[Step, ...]
+
+
+def decide(facts: Facts) -> Decision:
+    """Return how many replicas there shall be, between the minimum and the maximum, and in which steps.
+
+    More are desired once that many have been wanted for the up delay while none was starting; fewer once fewer were
+    wanted for the down delay, and then as many as were wanted at most meanwhile; from none to some at once. A
+    deployment whose minimum is its maximum is left alone. Without any report of load nothing changes.
+    """
+    if facts.min_replicas == facts.max_replicas:
+        return _release_all(facts)
+    if facts.load is None:
+        kept = {pool.id: pool.prepared for pool in facts.pools}
+        return _decision(facts, facts.desired, kept, Memory(), ())
+    prepared = {pool.id: pool.prepared for pool in facts.pools}
+    idle_since: dict[UUID, dt.datetime | None] = {}
+    steps: list[Step] = []
+    desired = facts.desired
+    for outlook in _outlooks(facts, facts.load):
+        pool = outlook.following
+        idle_since[pool.id] = _idle_since(facts, outlook)
+        step = _prepare(facts, outlook, desired) or _release(facts, outlook, desired, prepared, idle_since[pool.id])
+        if step is not None:
+            prepared[pool.id] = 1 if step.action == "prepare" else 0
+            idle_since[pool.id] = None
+            desired = step.after
+            steps.append(step)
+    desired, memory, step = _follow_load(facts, facts.load, desired, prepared)
+    if step is not None:
+        steps.append(step)
+    return _decision(facts, desired, prepared, memory, tuple(steps), idle_since)
+
+
+def inputs_of(facts: Facts) -> dict[str, Any]:
+    """Return the facts as JSON values, to be stored with a decision."""
+    inputs: dict[str, Any] = msgspec.to_builtins(facts)
+    return inputs
+
+
+def facts_of(inputs: object) -> Facts:
+    """Return the facts that :func:`inputs_of` stored. Raises msgspec.ValidationError for anything else."""
+    return msgspec.convert(inputs, Facts)
+
+
+def wanted_replicas(facts: Facts, load: Load) -> int:
+    """Return how many replicas the load asks for: one per target of tokens, one while there is any request."""
+    tokens = load.in_flight_tokens + load.held_tokens
+    anything = tokens + load.in_flight_requests + load.held_requests > 0
+    wanted = max(math.ceil(tokens / facts.target_tokens), int(anything))
+    return max(facts.min_replicas, min(facts.max_replicas, wanted))
+
+
+def with_prepared(facts: Facts, wanted: int, prepared: Mapping[UUID, int]) -> int:
+    """Return how many replicas that makes in all, when each pool has at least what is prepared there.
+
+    Pools are filled in order. A prepared replica serves overflow when there is any, and is one more when not.
+    """
+    rest, total = wanted, 0
+    for pool in facts.pools:
+        here = min(rest, pool.fits)
+        rest -= here
+        total += max(here, prepared[pool.id])
+    return min(facts.max_replicas, total + rest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outlook:
+    """How full a pool is and how soon it is full; ``following`` is the next one.
+
+    ``utilisation`` is None for a pool that can serve nothing. ``may_overflow`` is False when the maximum fits before.
+    """
+
+    pool: PoolFacts
+    following: PoolFacts
+    utilisation: float | None
+    seconds_left: float | None
+    may_overflow: bool
+    before: int
+
+
+def _outlooks(facts: Facts, load: Load) -> Iterator[_Outlook]:
+    tokens = load.in_flight_tokens + load.held_tokens
+    growth = _growth(facts, tokens)
+    fits_before = 0
+    for pool, following in pairwise(facts.pools):
+        capacity = pool.fits * facts.target_tokens
+        here = max(0, tokens - fits_before * facts.target_tokens)
+        fits_before += pool.fits
+        left = (capacity - here) / growth if growth is not None and growth > 0 and here > 0 else None
+        yield _Outlook(
+            pool=pool,
+            following=following,
+            utilisation=here / capacity if capacity else None,
+            seconds_left=left,
+            may_overflow=facts.max_replicas > fits_before,
+            before=fits_before,
+        )
+
+
+def _growth(facts: Facts, tokens: int) -> float | None:
+    """Return how fast the load grows, in tokens per second; None while that is not known."""
+    memory = facts.memory
+    if memory.sampled_at is None or memory.sampled_tokens is None:
+        return None
+    age = (facts.now - memory.sampled_at).total_seconds()
+    return (tokens - memory.sampled_tokens) / age if age >= SAMPLE_LEAST else None
+
+
+def _prepare(facts: Facts, outlook: _Outlook, desired: int) -> Step | None:
+    """Return the step that gets the next pool its first replica before this one is full, if it is time for that.
+
+    How soon the pool is full counts only above its low water: below it, a pool that was prepared would not be kept.
+    """
+    pool, following, utilisation = outlook.pool, outlook.following, outlook.utilisation
+    if following.prepared or not following.fits or not outlook.may_overflow or utilisation is None or desired == 0:
+        return None
+    full = f"pool {pool.name} is {utilisation:.0%} full"
+    start, left = following.start_seconds, outlook.seconds_left
+    if utilisation >= pool.high_water:
+        why = f"{full}, high water is {pool.high_water:.0%}"
+    elif utilisation >= pool.low_water and start is not None and left is not None and left < LEAD * start:
+        why = f"{full} and full in {left:.1f} s at this pace, while a start in {following.name} takes {start:.1f} s"
+    else:
+        return None
+    overflow = min(following.fits, max(0, desired - outlook.before))
+    missing = max(0, 1 - max(following.replicas, overflow))
+    after = min(facts.max_replicas, desired + missing)
+    reason = f"{why}: one replica is prepared in pool {following.name}"
+    return Step(action="prepare", before=desired, after=after, reason=reason, pool_id=following.id)
+
+
+def _idle_since(facts: Facts, outlook: _Outlook) -> dt.datetime | None:
+    following, utilisation = outlook.following, outlook.utilisation
+    low = utilisation is not None and utilisation < outlook.pool.low_water
+    idle = following.prepared > 0 and (low or not outlook.may_overflow)
+    return (following.not_needed_since or facts.now) if idle else None
+
+
+def _release(
+    facts: Facts, outlook: _Outlook, desired: int, prepared: Mapping[UUID, int], idle_since: dt.datetime | None
+) -> Step | None:
+    """Return the step that gives up what is prepared in the next pool, once it was not needed for the down delay."""
+    assert facts.load is not None
+    if idle_since is None or (facts.now - idle_since).total_seconds() < facts.down_delay_seconds:
+        return None
+    following = outlook.following
+    needed = with_prepared(facts, wanted_replicas(facts, facts.load), {**prepared, following.id: 0})
+    after = min(desired, max(needed, desired - following.prepared))
+    if outlook.may_overflow:
+        why = f"pool {outlook.pool.name} was below {outlook.pool.low_water:.0%} for {facts.down_delay_seconds:g} s"
+    else:
+        why = f"all {facts.max_replicas} replicas allowed fit before pool {following.name}"
+    reason = f"{why}: what is prepared in pool {following.name} is given up"
+    return Step(action="release", before=desired, after=after, reason=reason, pool_id=following.id)
+
+
+def _follow_load(
+    facts: Facts, load: Load, desired: int, prepared: Mapping[UUID, int]
+) -> tuple[int, Memory, Step | None]:
+    """Return how many replicas the load and the delays make of ``desired``, what to remember, and the step if any."""
+    target = with_prepared(facts, wanted_replicas(facts, load), prepared)
+    memory = _resampled(facts, load)
+    if target > desired:
+        return _grow(facts, load, desired, target, memory)
+    if target < desired:
+        return _shrink(facts, load, desired, target, memory)
+    return desired, memory, None
+
+
+def _grow(facts: Facts, load: Load, desired: int, target: int, memory: Memory) -> tuple[int, Memory, Step | None]:
+    if desired == 0:
+        return target, memory, Step(action="wake", before=0, after=target, reason=_why_wake(facts, load, target))
+    # What waits while replicas start is a queue: it grows with the time they take, not with what is asked for.
+    if _starting(facts) > 0:
+        return desired, memory, None
+    since = facts.memory.more_wanted_since or facts.now
+    if (facts.now - since).total_seconds() < facts.up_delay_seconds:
+        return desired, replace(memory, more_wanted_since=since), None
+    return target, memory, Step(action="up", before=desired, after=target, reason=_why_up(facts, load, target))
+
+
+def _shrink(facts: Facts, load: Load, desired: int, target: int, memory: Memory) -> tuple[int, Memory, Step | None]:
+    since = facts.memory.less_wanted_since
+    peak = target if since is None else max(target, facts.memory.less_wanted_peak)
+    since = since or facts.now
+    if (facts.now - since).total_seconds() < facts.down_delay_seconds:
+        return desired, replace(memory, less_wanted_since=since, less_wanted_peak=peak), None
+    fewer = max(min(peak, desired - 1), int(_busy_lately(facts)))
+    if fewer == desired:
+        return desired, replace(memory, less_wanted_since=since, less_wanted_peak=peak), None
+    return fewer, memory, Step(action="down", before=desired, after=fewer, reason=_why_down(facts, load, fewer))
+
+
+def _resampled(facts: Facts, load: Load) -> Memory:
+    """Return a memory of the load alone: the earlier one while it is young enough, else this one."""
+    sampled_at, tokens = facts.memory.sampled_at, facts.memory.sampled_tokens
+    if sampled_at is None or (facts.now - sampled_at).total_seconds() >= SAMPLE_MOST:
+        sampled_at, tokens = facts.now, load.in_flight_tokens + load.held_tokens
+    return Memory(sampled_at=sampled_at, sampled_tokens=tokens)
+
+
+def _busy_lately(facts: Facts) -> bool:
+    """Say whether there was any request within the down delay, too short to be seen in flight or not."""
+    return facts.busy_at is not None and (facts.now - facts.busy_at).total_seconds() < facts.down_delay_seconds
+
+
+def _starting(facts: Facts) -> int:
+    """Return how many replicas are on their way for the load; those that only prepare a pool are not."""
+    return sum(max(0, pool.starting - pool.prepared) for pool in facts.pools)
+
+
+def _release_all(facts: Facts) -> Decision:
+    steps = tuple(
+        Step(
+            action="release",
+            before=facts.desired,
+            after=facts.desired,
+            reason=f"the number of replicas is fixed: nothing is prepared in pool {pool.name}",
+            pool_id=pool.id,
+        )
+        for pool in facts.pools
+        if pool.prepared
+    )
+    return _decision(facts, facts.desired, {pool.id: 0 for pool in facts.pools}, Memory(), steps)
+
+
+def _decision(
+    facts: Facts,
+    desired: int,
+    prepared: Mapping[UUID, int],
+    memory: Memory,
+    steps: tuple[Step, ...],
+    idle_since: Mapping[UUID, dt.datetime | None] | None = None,
+) -> Decision:
+    since = {pool.id: (idle_since or {}).get(pool.id) for pool in facts.pools}
+    return Decision(desired=desired, prepared=prepared, not_needed_since=since, memory=memory, steps=steps)
+
+
+def _why_up(facts: Facts, load: Load, target: int) -> str:
+    starting = sum(pool.starting for pool in facts.pools)
+    there = sum(pool.replicas for pool in facts.pools) - starting
+    return (
+        f"{_tokens(load)} want {_replicas(target)} of {facts.target_tokens:,}, for {facts.up_delay_seconds:g} s;"
+        f" {there} {'exists' if there == 1 else 'exist'}, {starting} {'starts' if starting == 1 else 'start'}"
+    )
+
+
+def _why_wake(facts: Facts, load: Load, target: int) -> str:
+    waiting = "1 request waits" if load.held_requests == 1 else f"{load.held_requests} requests wait"
+    return f"{waiting} and there is no replica: {_tokens(load)} wake {_replicas(target)} of {facts.target_tokens:,}"
+
+
+def _why_down(facts: Facts, load: Load, target: int) -> str:
+    wanted = "nothing was in flight" if target == 0 else f"no more than {_replicas(target)} were wanted"
+    return f"{wanted} for {facts.down_delay_seconds:g} s; {_tokens(load)} now, {facts.target_tokens:,} to a replica"
+
+
+def _tokens(load: Load) -> str:
+    """Return the load in words: "2,431 tokens in flight, 300 of them waiting"."""
+    waiting = f", {load.held_tokens:,} of them waiting" if load.held_tokens else ""
+    return f"{load.in_flight_tokens + load.held_tokens:,} tokens in flight{waiting}"
+
+
+def _replicas(count: int) -> str:
+    return f"{count} replica" if count == 1 else f"{count} replicas"

@@ -1,0 +1,74 @@
+"""Where requests can go now: the replicas that are ready, and the notice that this set changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db import connection
+
+from tenants.compiled_query import Compiled
+from tenants.ids import ReplicaId, RevisionId
+from workers.models import Replica
+from workers.serving import engine_keys
+
+CHANNEL = "hearth_fleet"
+#: Replicas that may answer, those of lost nodes too; the gateways ask for them several times a second.
+_ANSWERING = Compiled(
+    lambda: (
+        Replica.objects.filter(
+            state__in=(Replica.State.READY, Replica.State.LOST),
+            desired_state=Replica.Desired.RUNNING,
+            deployment__archived_at=None,
+            port__isnull=False,
+        )
+        .order_by("id")
+        .values_list(
+            "state", "id", "deployment__name", "revision__model__name", "revision_id", "host", "port", "generation"
+        )
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """One engine that answers. A new ``generation`` is a new process, so its prefix cache is empty."""
+
+    replica_id: ReplicaId
+    deployment: str
+    model_name: str
+    revision_id: RevisionId
+    base_url: str
+    api_key: str = field(repr=False)
+    generation: int
+
+
+def ready() -> tuple[Endpoint, ...]:
+    """Return every replica that requests can go to, by id: those that are ready and wanted.
+
+    A deployment that has none offers those of a lost node instead: the agent may be silent while its engines are
+    well, and an engine that is gone refuses the connection at once.
+    """
+    rows = [(row[0] == Replica.State.READY, _endpoint(row)) for row in _ANSWERING.rows()]
+    served = {endpoint.deployment for is_ready, endpoint in rows if is_ready}
+    return tuple(endpoint for is_ready, endpoint in rows if is_ready or endpoint.deployment not in served)
+
+
+def announce() -> None:
+    """Tell every gateway that the set changed. Call it inside the transaction of the change."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_notify(%s, '')", [CHANNEL])
+
+
+def _endpoint(row: tuple[Any, ...]) -> Endpoint:
+    """Return the endpoint of a row of ``_ANSWERING``."""
+    _, replica_id, deployment, model_name, revision_id, host, port, generation = row
+    return Endpoint(
+        replica_id=replica_id,
+        deployment=deployment,
+        model_name=model_name,
+        revision_id=revision_id,
+        base_url=f"http://{host}:{port}",
+        api_key=engine_keys.derive(replica_id),
+        generation=generation,
+    )

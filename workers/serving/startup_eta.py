@@ -1,0 +1,98 @@
+"""What a deployment may promise to a request that finds no replica: whether one will come, and how soon."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from tenants.compiled_query import Compiled
+from tenants.ids import RevisionId
+from workers.models import Deployment, DeploymentPool, Level, Placeholder, Replica
+from workers.serving import start_times
+from workers.serving.start_times import StartSummary
+
+#: What is promised of a start that was never measured, seconds.
+UNMEASURED_SECONDS = 30.0
+#: From the warmest: a level that was not measured is taken for the next colder one, which promises no less.
+_COLDER = (Level.H2, Level.H0, Level.COLD)
+
+#: What the gateways ask for several times a second.
+_DEPLOYED = Compiled(
+    lambda: (
+        Deployment.objects.filter(archived_at=None)
+        .order_by("name")
+        .values_list("id", "name", "revision__model__name", "revision_id", "max_replicas")
+    )
+)
+_State = Replica.State
+_COMING = (_State.REQUESTED, _State.RESERVED, _State.STARTING, _State.WARMING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployed:
+    """A deployment as a gateway needs it. One whose maximum is zero wakes for nobody."""
+
+    id: UUID
+    name: str
+    model_name: str
+    revision_id: RevisionId
+    max_replicas: int
+
+    @property
+    def may_wake(self) -> bool:
+        return self.max_replicas > 0
+
+
+def deployed() -> tuple[Deployed, ...]:
+    """Return the deployments that are not archived, by name."""
+    return tuple(
+        Deployed(id=id_, name=name, model_name=model_name, revision_id=revision_id, max_replicas=max_replicas)
+        for id_, name, model_name, revision_id, max_replicas in _DEPLOYED.rows()
+    )
+
+
+def etas() -> dict[UUID, float]:
+    """Return, by deployment, how many seconds its next replica takes from the decision to its first token.
+
+    The median of what was measured of its revision, from as warm as its next start is.
+    """
+    rows = list(Deployment.objects.filter(archived_at=None).select_related("revision"))
+    coming = _coming()
+    warm = _warm()
+    measured = start_times.summaries({row.revision_id for row in rows})
+    return {
+        row.id: expected(
+            measured.get(row.revision_id, ()),
+            coming.get(row.id) or (Level.H2 if (row.id, row.revision.engine) in warm else Level.COLD),
+        )
+        for row in rows
+    }
+
+
+def eta_seconds(deployment: Deployment) -> float:
+    """Return what :func:`etas` says of one deployment."""
+    return etas().get(deployment.id, UNMEASURED_SECONDS)
+
+
+def expected(measured: Sequence[StartSummary], level: str) -> float:
+    """Return how long a start from ``level`` takes, given what was measured of its revision."""
+    colder = (start_times.expected_seconds(measured, each) for each in _COLDER[_COLDER.index(Level(level)) :])
+    return next((seconds for seconds in colder if seconds is not None), UNMEASURED_SECONDS)
+
+
+def _coming() -> dict[UUID, str]:
+    """Return how warm the replica was that each deployment is starting, if it is."""
+    rows = Replica.objects.filter(state__in=_COMING, desired_state=Replica.Desired.RUNNING).exclude(start_level="")
+    return dict(rows.order_by("id").values_list("deployment_id", "start_level"))
+
+
+def _warm() -> set[tuple[UUID, str]]:
+    """Return the deployments with a warm placeholder in one of their pools, each with the placeholder's engine."""
+    pools: dict[UUID, list[UUID]] = defaultdict(list)
+    for pool_id, deployment_id in DeploymentPool.objects.values_list("pool_id", "deployment_id"):
+        pools[pool_id].append(deployment_id)
+    warm = Placeholder.objects.filter(state=Placeholder.State.WARM, level=Level.H2, node__cordoned=False)
+    found = warm.values_list("node__pool_id", "engine").distinct()
+    return {(deployment_id, engine) for pool_id, engine in found for deployment_id in pools[pool_id]}

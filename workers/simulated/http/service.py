@@ -1,0 +1,70 @@
+"""The parts of one engine that its HTTP handlers share, and its memory of recent requests."""
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from workers.simulated.engine.engine import Engine
+from workers.simulated.engine.jobs import Job
+from workers.simulated.engine.metrics import Metrics
+from workers.simulated.engine.text_generator import Speaker
+from workers.simulated.engine.tokenizer import Tokenizer
+from workers.simulated.faults import FaultState
+from workers.simulated.requests.errors import unknown_model
+from workers.simulated.settings import Settings
+
+REMEMBERED_REQUESTS = 200
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What arrived and how it ended, for tests to read at /_sim/requests."""
+
+    arrived: Counter[str] = field(default_factory=Counter)
+    ended: Counter[str] = field(default_factory=Counter)
+    recent: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=REMEMBERED_REQUESTS))
+
+    def open(self, job: Job) -> dict[str, Any]:
+        """Note a request that was accepted; the entry is completed by ``close``."""
+        common = job.common
+        entry: dict[str, Any] = {
+            "id": job.id,
+            "kind": job.kind,
+            "stream": common.stream,
+            "cache_salt": common.cache_salt,
+            "session_id": common.session_id,
+            "priority": common.priority,
+            "user": common.user,
+            "prompt_tokens": job.prompt_tokens,
+            "ended": None,
+        }
+        if job.images:
+            entry["images"] = list(job.images)
+        self.recent.append(entry)
+        return entry
+
+    def close(self, entry: dict[str, Any], job: Job, ended: str) -> None:
+        """Note how a request ended: "finished", "disconnected" or "cut"."""
+        self.ended[ended] += 1
+        entry["ended"] = ended
+        entry["cached_tokens"] = sum(run.cached_tokens for run in job.runs)
+        entry["completion_tokens"] = job.completion_tokens
+
+
+@dataclass(slots=True, kw_only=True)
+class Service:
+    """One engine as its handlers see it. ``load`` counts requests for text that are not answered yet."""
+
+    settings: Settings
+    tokenizer: Tokenizer
+    speaker: Speaker
+    engine: Engine
+    metrics: Metrics
+    faults: FaultState
+    ledger: Ledger = field(default_factory=Ledger)
+    load: int = 0
+
+    def require_model(self, name: str | None) -> None:
+        """Raise the 404 of another model's name; no name means the one served."""
+        if name and name != self.settings.served_name:
+            raise unknown_model(name, self.settings.served_name)
