@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
-from portal.live import FleetConsumer
+from portal.consumers import FleetConsumer
 
 websocket_urlpatterns: list[URLPattern] = [path("ws/fleet", FleetConsumer.as_asgi())]

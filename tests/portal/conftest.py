@@ -13,8 +13,8 @@ from rest_framework.test import APIClient
 
 from tenants import tokens
 from tenants.models import User
-from tests.portal import world as worlds
-from tests.portal.world import World
+from tests.portal import fixtures as worlds
+from tests.portal.fixtures import World
 
 
 @pytest.fixture

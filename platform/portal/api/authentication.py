@@ -1,6 +1,6 @@
 """Three ways in: a signed-in session, an operator's token (``ho_…``), a tenant's key (``hk_…``).
 
-``request.auth`` is the :class:`portal.access.Viewer` that came in.
+``request.auth`` is the :class:`portal.access.viewer.Viewer` that came in.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated, Pe
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
-from portal.access import READ, Viewer, viewer_of_key, viewer_of_user
-from portal.addresses import client_address
+from portal.access.addresses import client_address
+from portal.access.viewer import READ, Viewer, viewer_of_key, viewer_of_user
 from tenants import keys, networks, tokens
 from tenants.errors import KeyRefused
 from tenants.models import User
@@ -64,7 +64,8 @@ class PortalSession(SessionAuthentication):
 
 
 class MaySee(BasePermission):
-    """Somebody is in, and a key has the scope to read. Which tenants they see is decided by ``portal.access``."""
+    """Somebody is in, and a key has the scope to read. Which tenants they see is decided by
+    ``portal.access.viewer``."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         """Return whether the request may go on to the view. Raises PermissionDenied naming the missing scope."""

@@ -4,30 +4,16 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path, re_path
 
-from portal.api import (
-    audit,
-    budgets,
-    cache,
-    fallback,
-    fleet,
-    fleet_lists,
-    keys,
-    limits,
-    models,
-    prices,
-    projects,
-    savings,
-    schema,
-    statements,
-    tenants,
-    tokens,
-    usage,
-)
+from portal.api import not_found, operator_tokens
+from portal.api.fleet import list_views, views
+from portal.api.openapi import schema
+from portal.api.tenants import audit, budgets, cache, keys, limits, projects, tenants
+from portal.api.usage import models, prices, savings, statements, usage
 
 urlpatterns: list[URLPattern] = [
     path("openapi.json", schema.DocumentView.as_view(), name="openapi"),
-    path("tokens", tokens.TokensView.as_view()),
-    path("tokens/<uuid:token>", tokens.TokenView.as_view()),
+    path("tokens", operator_tokens.TokensView.as_view()),
+    path("tokens/<uuid:token>", operator_tokens.TokenView.as_view()),
     path("tenants", tenants.TenantsView.as_view()),
     path("tenants/<slug:tenant>", tenants.TenantView.as_view()),
     path("tenants/<slug:tenant>/suspend", tenants.SuspendView.as_view()),
@@ -53,22 +39,22 @@ urlpatterns: list[URLPattern] = [
     path("usage/<uuid:request_id>", usage.UsageRequestView.as_view()),
     path("models", models.ModelsView.as_view()),
     path("models/<path:name>", models.ModelView.as_view()),
-    path("fleet", fleet.FleetView.as_view()),
-    path("fleet/slots", fleet_lists.SlotsView.as_view()),
-    path("fleet/placeholders", fleet_lists.PlaceholdersView.as_view()),
-    path("fleet/decisions", fleet_lists.DecisionsView.as_view()),
-    path("fleet/start-times", fleet_lists.StartTimesView.as_view()),
-    path("fleet/deployments/<slug:deployment>/scale", fleet.ScaleView.as_view()),
-    path("fleet/deployments/<slug:deployment>/target", fleet.TargetView.as_view()),
-    path("fleet/replicas/<uuid:replica>/drain", fleet.DrainReplicaView.as_view()),
-    path("fleet/nodes/<str:node>/drain", fleet.DrainNodeView.as_view()),
-    path("fleet/nodes/<str:node>/cordon", fleet.CordonView.as_view()),
-    path("fleet/nodes/<str:node>/uncordon", fleet.UncordonView.as_view()),
-    path("fleet/placeholders/<uuid:placeholder>/evict", fleet.EvictView.as_view()),
-    path("fleet/placeholders/<uuid:placeholder>/promote", fleet.PromoteView.as_view()),
-    path("fleet/slots/<uuid:slot>/restore", fleet.RestoreView.as_view()),
-    path("fleet/pools/<slug:pool>/warm", fleet.WarmView.as_view()),
+    path("fleet", views.FleetView.as_view()),
+    path("fleet/slots", list_views.SlotsView.as_view()),
+    path("fleet/placeholders", list_views.PlaceholdersView.as_view()),
+    path("fleet/decisions", list_views.DecisionsView.as_view()),
+    path("fleet/start-times", list_views.StartTimesView.as_view()),
+    path("fleet/deployments/<slug:deployment>/scale", views.ScaleView.as_view()),
+    path("fleet/deployments/<slug:deployment>/target", views.TargetView.as_view()),
+    path("fleet/replicas/<uuid:replica>/drain", views.DrainReplicaView.as_view()),
+    path("fleet/nodes/<str:node>/drain", views.DrainNodeView.as_view()),
+    path("fleet/nodes/<str:node>/cordon", views.CordonView.as_view()),
+    path("fleet/nodes/<str:node>/uncordon", views.UncordonView.as_view()),
+    path("fleet/placeholders/<uuid:placeholder>/evict", views.EvictView.as_view()),
+    path("fleet/placeholders/<uuid:placeholder>/promote", views.PromoteView.as_view()),
+    path("fleet/slots/<uuid:slot>/restore", views.RestoreView.as_view()),
+    path("fleet/pools/<slug:pool>/warm", views.WarmView.as_view()),
     path("prices", prices.PricesView.as_view()),
     path("audit", audit.AuditView.as_view()),
-    re_path(r"^(?P<rest>.*)$", fallback.NothingHere.as_view()),
+    re_path(r"^(?P<rest>.*)$", not_found.NothingHere.as_view()),
 ]

@@ -11,10 +11,10 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_GET
 
-from portal import queries
-from portal.access import Viewer, tenant_for
+from portal.access.viewer import Viewer, tenant_for
 from portal.errors import BadQuery
-from portal.pages.shell import operator_page, page, show, with_query
+from portal.formats import query_params
+from portal.pages.base import operator_page, page, show, with_query
 from tenants.ids import TenantId
 from tenants.models import AuditEntry, Tenant
 from tenants.rls import as_tenant
@@ -87,7 +87,7 @@ def _text(values: Mapping[str, Any], field: str) -> str | None:
 
 def _page(request: HttpRequest, rows: QuerySet[AuditEntry]) -> list[AuditEntry]:
     for name in ("action", "actor"):
-        if value := queries.text(request.GET, name):
+        if value := query_params.text(request.GET, name):
             rows = rows.filter(**{name: value})
     after = request.GET.get("after")
     if after:

@@ -11,12 +11,13 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect
 from django.views.decorators.http import require_GET, require_POST
 
-from portal import bounds, stored
-from portal.access import Viewer, tenant_for
-from portal.bounds import Named
+from portal.access import limit_permissions
+from portal.access.limit_permissions import Named
+from portal.access.viewer import Viewer, tenant_for
 from portal.errors import BadForm, NotForYou
-from portal.pages.shell import page, show
-from portal.queries import posted
+from portal.formats.query_params import posted
+from portal.pages.base import page, show
+from portal.reporting import cache_usage
 from tenants import cache_settings, purges, registry
 from tenants.cache_settings import LARGEST, Terms
 from tenants.errors import BadName, NotAllowed, NotFound
@@ -43,14 +44,14 @@ def index(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
         found = list(live.order_by("name")[:MOST_SHOWN])
         context = {
             "policy": registry.policy_of(tenant),
-            "settings": list(bounds.cache_settings_of(tenant).order_by("-id")[:MOST_SHOWN]),
+            "settings": list(limit_permissions.cache_settings_of(tenant).order_by("-id")[:MOST_SHOWN]),
             "projects": list(Project.objects.filter(tenant=tenant, archived_at=None).order_by("slug")),
             "keys": found,
             "storing": [key for key in found if "cache:write" in key.scopes],
-            "models": bounds.models_of(tenant),
+            "models": limit_permissions.models_of(tenant),
         }
-    context |= {"may_set": bounds.may_set_any(viewer, tenant), "modes": TenantPolicy.CacheMode.values}
-    context |= {"held": stored.held(tenant)}
+    context |= {"may_set": limit_permissions.may_set_any(viewer, tenant), "modes": TenantPolicy.CacheMode.values}
+    context |= {"held": cache_usage.held(tenant)}
     return show(request, viewer, "portal/cache.html", context, active="cache", tenant=tenant)
 
 
@@ -64,7 +65,7 @@ def set_setting(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse
         terms = Terms(mode=posted(request, "mode"), **{name: _whole(name, posted(request, name)) for name in LARGEST})
         if terms == Terms():
             raise BadForm("nothing was entered in “Keeps”, “Each for, seconds” and “Stored a minute”")
-        subject = bounds.subject(viewer, tenant, _named(posted(request, "for")))
+        subject = limit_permissions.subject(viewer, tenant, _named(posted(request, "for")))
         cache_settings.set_setting(viewer.actor, subject, terms)
         return "Saved. Every gateway follows within a second."
 
@@ -76,12 +77,12 @@ def set_setting(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse
 def remove_setting(request: HttpRequest, viewer: Viewer, slug: str, setting: UUID) -> HttpResponseRedirect:
     """Leave all as it is one level up."""
     tenant = tenant_for(viewer, slug)
-    found = bounds.cache_settings_of(tenant).filter(id=setting).first()
+    found = limit_permissions.cache_settings_of(tenant).filter(id=setting).first()
     if found is None:
         raise NotFound("cache setting", str(setting))
 
     def change() -> str:
-        bounds.require(viewer, found)
+        limit_permissions.require(viewer, found)
         cache_settings.remove(viewer.actor, found)
         return "The setting is removed, everywhere within a second."
 
@@ -95,10 +96,10 @@ def purge(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponseRedire
     tenant = tenant_for(viewer, slug)
 
     def change() -> str:
-        bounds.require_any(viewer, tenant)
+        limit_permissions.require_any(viewer, tenant)
         target = _target(request, tenant)
         purges.purge(viewer.actor, tenant, target)
-        stored.delete(tenant, target)
+        cache_usage.delete(tenant, target)
         return f"Purged: {_words(target, tenant)}. No gateway gives it after a second."
 
     return _told(request, tenant, change)
@@ -136,10 +137,10 @@ def _target(request: HttpRequest, tenant: Tenant) -> Target:
     if what != "everything" and not named:
         raise BadForm(f"“{PURGEABLE[what]}” was chosen, but not which")
     if what == "key":
-        return bounds.purge_target(tenant, Named(key=_uuid("key", named)))
+        return limit_permissions.purge_target(tenant, Named(key=_uuid("key", named)))
     if what == "request":
-        return bounds.purge_target(tenant, Named(), _uuid("request", named))
-    return bounds.purge_target(tenant, Named(model=named))
+        return limit_permissions.purge_target(tenant, Named(), _uuid("request", named))
+    return limit_permissions.purge_target(tenant, Named(model=named))
 
 
 def _words(target: Target, tenant: Tenant) -> str:

@@ -7,13 +7,13 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods
 
-from portal import fleet, questions
-from portal.access import Viewer
+from portal.access.viewer import Viewer
 from portal.errors import BadQuery
-from portal.fragments import fleet_fragments
-from portal.pages.shell import operator_page, show
-from portal.queries import posted
-from portal.questions import Question
+from portal.fleet import actions, snapshot
+from portal.fleet.actions import Question
+from portal.fleet.fragments import fleet_fragments
+from portal.formats.query_params import posted
+from portal.pages.base import operator_page, show
 from tenants import errors as tenants
 from workers.errors import NotFound, Refused, WorkerError
 from workers.fleet import error_text
@@ -23,14 +23,14 @@ from workers.fleet import error_text
 @operator_page
 def index(request: HttpRequest, viewer: Viewer) -> HttpResponse:
     """Show the fleet; the page then keeps itself up to date over ``/ws/fleet``."""
-    return show(request, viewer, "portal/fleet.html", {"fleet": fleet.read()}, active="fleet")
+    return show(request, viewer, "portal/fleet.html", {"fleet": snapshot.read()}, active="fleet")
 
 
 @require_GET
 @operator_page
 def live(request: HttpRequest, viewer: Viewer) -> HttpResponse:
     """Answer all live parts, for a page whose WebSocket is not to be had."""
-    return HttpResponse("\n".join(fleet_fragments(fleet.read()).values()))
+    return HttpResponse("\n".join(fleet_fragments(snapshot.read()).values()))
 
 
 @require_http_methods(["GET", "POST"])
@@ -38,11 +38,11 @@ def live(request: HttpRequest, viewer: Viewer) -> HttpResponse:
 def verb(request: HttpRequest, viewer: Viewer, name: str, target: str) -> HttpResponse:
     """Ask before a verb is done, as a page or as the content of a dialog; done, it leads back to the fleet."""
     try:
-        question = questions.ask(name, target)
+        question = actions.ask(name, target)
         if request.method == "GET":
             return _asked(request, viewer, question)
         values = {field: posted(request, field) for field in request.POST}
-        effect = questions.perform(viewer.actor, name, target, values)
+        effect = actions.perform(viewer.actor, name, target, values)
     except NotFound as error:
         raise tenants.NotFound(error.kind, error.name) from error
     except BadQuery as error:

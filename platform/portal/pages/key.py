@@ -13,10 +13,10 @@ from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods
 
-from portal.access import Viewer
+from portal.access.viewer import Viewer
+from portal.formats.query_params import posted
+from portal.pages.base import page, show
 from portal.pages.keys import CHOICES, LONGEST_NAME, managed, show_keys
-from portal.pages.shell import page, show
-from portal.queries import posted
 from tenants import keys
 from tenants.errors import BadName, NotAllowed, NotFound
 from tenants.models import ApiKey, Tenant

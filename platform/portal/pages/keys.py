@@ -11,9 +11,9 @@ from django.shortcuts import redirect
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
-from portal.access import Viewer, tenant_for
-from portal.pages.shell import page, show
-from portal.queries import posted
+from portal.access.viewer import Viewer, tenant_for
+from portal.formats.query_params import posted
+from portal.pages.base import page, show
 from tenants import keys
 from tenants.errors import NotAllowed, NotFound
 from tenants.ids import TenantId

@@ -19,12 +19,13 @@ from django.views.decorators.http import require_GET, require_POST
 from billing.budgets.status import Standing
 from billing.reports import peak_usage
 from billing.reports.peak_usage import Pace, Quarter
-from portal import bounds, money
-from portal.access import Viewer, tenant_for
-from portal.bounds import Named
+from portal.access import limit_permissions
+from portal.access.limit_permissions import Named
+from portal.access.viewer import Viewer, tenant_for
 from portal.errors import NotForYou
-from portal.pages.shell import page, show
-from portal.queries import posted
+from portal.formats import money
+from portal.formats.query_params import posted
+from portal.pages.base import page, show
 from tenants import budgets, limits
 from tenants.budgets import Terms
 from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound
@@ -99,18 +100,20 @@ class LimitRow:
 def index(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
     """Show both, and forms to whoever may set them."""
     tenant = tenant_for(viewer, slug)
-    may_set = bounds.may_set_any(viewer, tenant)
+    may_set = limit_permissions.may_set_any(viewer, tenant)
     since = timezone.now() - LATELY
     with as_tenant(TenantId(tenant.id)):
-        standings = bounds.read_standings(list(bounds.budgets_of(tenant).order_by("-id")[:MOST_SHOWN]))
-        listed = list(bounds.limits_of(tenant).order_by("-id")[:MOST_SHOWN])
+        standings = limit_permissions.read_standings(
+            list(limit_permissions.budgets_of(tenant).order_by("-id")[:MOST_SHOWN])
+        )
+        listed = list(limit_permissions.limits_of(tenant).order_by("-id")[:MOST_SHOWN])
         quarters = peak_usage.quarters(tenant.id, since) if listed else []
         context = {
             "projects": list(Project.objects.filter(tenant=tenant, archived_at=None).order_by("slug")),
             "keys": list(
                 ApiKey.objects.filter(tenant=tenant, revoked_at=None, rotated_to=None).order_by("name")[:MOST_SHOWN]
             ),
-            "models": bounds.models_of(tenant),
+            "models": limit_permissions.models_of(tenant),
         }
     rows = [_budget_row(each, viewer, may_set) for each in standings]
     found = [_limit_row(each, quarters, viewer, may_set) for each in listed]
@@ -132,7 +135,7 @@ def set_limit(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponseRe
 
     def change() -> str:
         figures = Figures(**{name: _whole(name, posted(request, name)) for name in LARGEST})
-        limits.set_limit(viewer.actor, bounds.subject(viewer, tenant, _named(request)), figures)
+        limits.set_limit(viewer.actor, limit_permissions.subject(viewer, tenant, _named(request)), figures)
         return "Saved. Every gateway follows within a second."
 
     return _told(request, tenant, change)
@@ -143,12 +146,12 @@ def set_limit(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponseRe
 def remove_limit(request: HttpRequest, viewer: Viewer, slug: str, limit: UUID) -> HttpResponseRedirect:
     """Lift a limit."""
     tenant = tenant_for(viewer, slug)
-    found = bounds.limits_of(tenant).filter(id=limit).first()
+    found = limit_permissions.limits_of(tenant).filter(id=limit).first()
     if found is None:
         raise NotFound("limit", str(limit))
 
     def change() -> str:
-        bounds.require(viewer, found)
+        limit_permissions.require(viewer, found)
         limits.remove(viewer.actor, found)
         return "The limit is lifted, everywhere within a second."
 
@@ -168,7 +171,7 @@ def set_budget(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponseR
             action=posted(request, "action") or Budget.Action.BLOCK.value,
             alert_percents=_percents(posted(request, "alert_percents")),
         )
-        _, created = budgets.put(viewer.actor, bounds.subject(viewer, tenant, _named(request)), terms)
+        _, created = budgets.put(viewer.actor, limit_permissions.subject(viewer, tenant, _named(request)), terms)
         return f"The budget is {'set' if created else 'changed'}; what was spent since its period began counts."
 
     return _told(request, tenant, change)
@@ -179,12 +182,12 @@ def set_budget(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponseR
 def archive_budget(request: HttpRequest, viewer: Viewer, slug: str, budget: UUID) -> HttpResponseRedirect:
     """Let a budget bound nothing any more."""
     tenant = tenant_for(viewer, slug)
-    found = bounds.budgets_of(tenant).filter(id=budget).first()
+    found = limit_permissions.budgets_of(tenant).filter(id=budget).first()
     if found is None:
         raise NotFound("budget", str(budget))
 
     def change() -> str:
-        bounds.require(viewer, found)
+        limit_permissions.require(viewer, found)
         budgets.archive(viewer.actor, found)
         return "The budget bounds nothing any more; what was spent of it stays on record."
 

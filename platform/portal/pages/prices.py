@@ -9,8 +9,8 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from billing.models import PriceVersion
-from portal.access import Viewer
-from portal.pages.shell import operator_page, show
+from portal.access.viewer import Viewer
+from portal.pages.base import operator_page, show
 
 #: Versions shown, newest first.
 MOST_SHOWN = 200

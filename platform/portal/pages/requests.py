@@ -15,13 +15,14 @@ from billing.ledger.rollups import is_error
 from billing.models import UsageRecord
 from billing.reports import usage
 from billing.reports.usage import Filters, Request
-from portal import exports, periods, queries
-from portal.access import Viewer, tenant_for, tenants_of
+from portal.access.viewer import Viewer, tenant_for, tenants_of
 from portal.errors import BadQuery
-from portal.journeys import Step, steps
-from portal.pages.shell import operator_page, page, show, with_query
+from portal.formats import csv_export, query_params
+from portal.pages.base import operator_page, page, show, with_query
 from portal.pages.usage import presets
-from portal.requests_csv import CSV_HEADER, csv_rows
+from portal.reporting import periods
+from portal.reporting.request_timeline import Step, steps
+from portal.reporting.requests_csv import CSV_HEADER, csv_rows
 from tenants.errors import NotFound
 from tenants.ids import TenantId
 from tenants.models import ApiKey, Tenant
@@ -51,7 +52,7 @@ class Row:
 def index(request: HttpRequest, viewer: Viewer) -> HttpResponse:
     """List the requests of all tenants, or of the one that is asked for."""
     slugs = dict(tenants_of(viewer).values_list("id", "slug"))
-    named = queries.text(request.GET, "tenant")
+    named = query_params.text(request.GET, "tenant")
     tenant_id = TenantId(tenant_for(viewer, named).id) if named else None
     found = usage.requests(tenant_id, before_id=_after(request), limit=ROWS + 1, filters=_filters(request))
     return _show(request, viewer, found, slugs, tenant=None)
@@ -74,7 +75,7 @@ def of_tenant_csv(request: HttpRequest, viewer: Viewer, slug: str) -> StreamingH
     """Download one tenant's requests of the period."""
     tenant = tenant_for(viewer, slug)
     rows = csv_rows(TenantId(tenant.id), _filters(request))
-    return exports.attachment(request, f"requests-{tenant.slug}", CSV_HEADER, rows)
+    return csv_export.attachment(request, f"requests-{tenant.slug}", CSV_HEADER, rows)
 
 
 @require_GET
@@ -100,7 +101,7 @@ def _filters(request: HttpRequest) -> Filters:
     return Filters(
         start=period.start,
         end=period.end,
-        model_name=queries.text(request.GET, "model"),
+        model_name=query_params.text(request.GET, "model"),
         state=state,
         cache_result=cache,
         errors_only=request.GET.get("errors") == "1",

@@ -13,13 +13,14 @@ from django.views.decorators.http import require_GET
 from billing.reports import savings, usage
 from billing.reports.savings import BY, By, Group, Savings
 from caching import bypass
-from portal import archived, charts, exports, figures, periods
-from portal.access import Viewer, tenant_for
+from portal.access.viewer import Viewer, tenant_for
 from portal.errors import BadQuery
-from portal.pages.shell import operator_page, page, show
+from portal.formats import csv_export
+from portal.pages.base import operator_page, page, show
 from portal.pages.usage import PLATFORM_CURRENCY, presets
-from portal.periods import Period
-from portal.savings_csv import CSV_HEADER, csv_rows
+from portal.reporting import archived_tenants, charts, periods, stat_tiles
+from portal.reporting.periods import Period
+from portal.reporting.savings_csv import CSV_HEADER, csv_rows
 from tenants.ids import TenantId
 from tenants.rls import as_tenant
 
@@ -118,7 +119,7 @@ def _context(
         "period": period,
         "currency": currency,
         "total": Savings.of(total),
-        "figures": figures.of_savings(total, before, currency=currency),
+        "figures": stat_tiles.of_savings(total, before, currency=currency),
         "charts": charts.of_savings(points, total, period, currency) if total.requests else (),
         "tables": [
             Table(by=by, title=TITLES[by], rows=_rows(by, period, tenant_id), csv_url=f"{csv}&by={by}") for by in tables
@@ -131,7 +132,7 @@ def _rows(by: By, period: Period, tenant_id: TenantId | None) -> tuple[Row, ...]
     groups = savings.grouped(period, tenant_id, by)
     if by != "tenant":
         return tuple(_row(group) for group in groups)
-    gone = archived.among({group.id: group.sums for group in groups if group.id is not None})
+    gone = archived_tenants.among({group.id: group.sums for group in groups if group.id is not None})
     rows = tuple(_row(group, _link(group, period)) for group in groups if group.id not in gone.ids)
     return (*rows, _row(Group(id=None, name=gone.name, sums=gone.sums))) if gone.ids else rows
 
@@ -140,7 +141,7 @@ def _row(group: Group, link: str = "") -> Row:
     return Row(
         name=group.name or "earlier, of no known key",
         savings=group.savings,
-        share=figures.prediction_hit_rate(group.sums),
+        share=stat_tiles.prediction_hit_rate(group.sums),
         link=link,
     )
 
@@ -179,4 +180,4 @@ def _csv(
     by = cast(By, asked)
     total = Savings.of(usage.totals(period, tenant_id))
     rows = list(csv_rows(by, total, savings.grouped(period, tenant_id, by)))
-    return exports.attachment(request, f"{name}-by-{by}", CSV_HEADER, rows)
+    return csv_export.attachment(request, f"{name}-by-{by}", CSV_HEADER, rows)

@@ -9,14 +9,14 @@ from django.contrib.auth.views import LoginView
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponseBase
 
-from portal import guesses
-from portal.addresses import client_address
+from portal.access import login_throttle
+from portal.access.addresses import client_address
 from portal.errors import TooManyGuesses
-from portal.pages.shell import protected
+from portal.pages.base import protected
 
 
 class SignInForm(AuthenticationForm):
-    """Name and password, tried at most as often as ``portal.guesses`` allows."""
+    """Name and password, tried at most as often as ``portal.access.login_throttle`` allows."""
 
     def clean(self) -> dict[str, Any]:
         """Check the password. Says the same of an unknown name as of a wrong password."""
@@ -24,16 +24,16 @@ class SignInForm(AuthenticationForm):
         assert self.request is not None
         address = client_address(self.request)
         try:
-            guesses.check(name, address)
+            login_throttle.check(name, address)
         except TooManyGuesses as error:
             minutes = -(-error.retry_after_seconds // 60)
             raise ValidationError(f"Too many wrong passwords. Try again in {minutes} min.", "too_many") from None
         try:
             cleaned = super().clean()
         except ValidationError:
-            guesses.note(name, address)
+            login_throttle.note(name, address)
             raise
-        guesses.forget(name, address)
+        login_throttle.forget(name, address)
         return cleaned
 
 

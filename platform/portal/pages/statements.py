@@ -12,9 +12,10 @@ from django.views.decorators.http import require_GET
 from billing.errors import MixedCurrencies
 from billing.reports import invoices
 from billing.reports.invoices import Line, Statement
-from portal import exports, money, periods
-from portal.access import Viewer, tenant_for
-from portal.pages.shell import page, show
+from portal.access.viewer import Viewer, tenant_for
+from portal.formats import csv_export, money
+from portal.pages.base import page, show
+from portal.reporting import periods
 from tenants.ids import TenantId
 from tenants.models import Tenant
 from tenants.rls import as_tenant
@@ -59,7 +60,7 @@ def as_csv(request: HttpRequest, viewer: Viewer, slug: str) -> StreamingHttpResp
     tenant = tenant_for(viewer, slug)
     month = periods.parse_month(request.GET.get("month"), timezone.now())
     header, *rows = invoices.csv_rows(read(tenant, month))
-    return exports.attachment(request, f"statement-{tenant.slug}-{month:%Y-%m}", header, rows)
+    return csv_export.attachment(request, f"statement-{tenant.slug}-{month:%Y-%m}", header, rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,11 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from billing.reports import usage
 from billing.reports.usage import Sums
-from portal import periods
-from portal.access import Viewer, tenant_for, tenants_of
-from portal.pages.shell import operator_page, page, show
+from portal.access.viewer import Viewer, tenant_for, tenants_of
+from portal.formats.query_params import posted
+from portal.pages.base import operator_page, page, show
 from portal.pages.usage import PLATFORM_CURRENCY, Row, presets
-from portal.queries import posted
+from portal.reporting import periods
 from tenants import registry
 from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound
 from tenants.ids import TenantId

@@ -14,11 +14,13 @@ from django.views.decorators.http import require_GET
 
 from billing.reports import usage
 from billing.reports.usage import Sums
-from portal import archived, charts, exports, figures, fleet, periods
-from portal.access import Viewer, tenant_for, tenants_of
-from portal.addresses import api_base, example_model
-from portal.pages.shell import operator_page, page, show, with_query
-from portal.periods import Period
+from portal.access.addresses import api_base, example_model
+from portal.access.viewer import Viewer, tenant_for, tenants_of
+from portal.fleet import snapshot
+from portal.formats import csv_export
+from portal.pages.base import operator_page, page, show, with_query
+from portal.reporting import archived_tenants, charts, periods, stat_tiles
+from portal.reporting.periods import Period
 from tenants.ids import TenantId
 from tenants.rls import as_tenant
 
@@ -38,17 +40,17 @@ class Row:
     @property
     def tokens_in(self) -> int:
         """Prompt tokens, warm ones included."""
-        return figures.tokens_in(self.sums)
+        return stat_tiles.tokens_in(self.sums)
 
     @property
     def prediction_hit_rate(self) -> float | None:
         """Share of requests."""
-        return figures.prediction_hit_rate(self.sums)
+        return stat_tiles.prediction_hit_rate(self.sums)
 
     @property
     def prefix_hit_rate(self) -> float | None:
         """Share of prompt tokens."""
-        return figures.prefix_hit_rate(self.sums)
+        return stat_tiles.prefix_hit_rate(self.sums)
 
 
 @require_GET
@@ -65,12 +67,12 @@ def overview(request: HttpRequest, viewer: Viewer) -> HttpResponse:
     total: Sums = context["total"]
     context |= {
         "by_tenant": _by_tenant(period, total),
-        "fleet": fleet.read(),
+        "fleet": snapshot.read(),
         "periods": presets(request),
         "api_base": api_base(request),
         "example_model": example_model(),
         "csv_url": f"{reverse('portal:usage-csv')}?{period.query}",
-        "figures": figures.of_period(
+        "figures": stat_tiles.of_period(
             total,
             context["before"],
             currency=PLATFORM_CURRENCY,
@@ -93,7 +95,7 @@ def home(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
         "api_base": api_base(request),
         "example_model": example_model(),
         "csv_url": f"{reverse('portal:tenant-usage-csv', args=[tenant.slug])}?{period.query}",
-        "figures": figures.of_period(
+        "figures": stat_tiles.of_period(
             context["total"],
             context["before"],
             currency=tenant.currency,
@@ -137,7 +139,7 @@ def _usage(period: Period, tenant_id: TenantId | None, currency: str) -> dict[st
 
 def _by_tenant(period: Period, total: Sums) -> list[Row]:
     found = usage.by_tenant(period)
-    gone = archived.among({each.tenant_id: each.sums for each in found})
+    gone = archived_tenants.among({each.tenant_id: each.sums for each in found})
     rows = [
         _row(each.slug, each.sums, total, f"{reverse('portal:tenant', args=[each.slug])}?{period.query}")
         for each in found
@@ -161,4 +163,4 @@ def presets(request: HttpRequest) -> list[tuple[str, str]]:
 
 
 def _csv(request: HttpRequest, name: str, points: tuple[usage.Point, ...]) -> StreamingHttpResponse:
-    return exports.attachment(request, name, charts.CSV_HEADER, charts.csv_rows(points))
+    return csv_export.attachment(request, name, charts.CSV_HEADER, charts.csv_rows(points))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django import template
 
-from portal.capacity import ReplicaStatus
+from portal.fleet.capacity import ReplicaStatus
 from portal.templatetags.portal import seconds
 from workers.fleet import lookup
 from workers.models import Level

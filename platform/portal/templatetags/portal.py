@@ -12,7 +12,7 @@ from django.templatetags.static import static
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from portal import money as amounts
+from portal.formats import money as amounts
 
 register = template.Library()
 
@@ -51,7 +51,7 @@ def state(word: str, shape: str = "") -> SafeString:
 
 @register.filter
 def money(amount_pico: int | Decimal | None, currency: str = "USD") -> str:
-    """Write pico-dollars; see ``portal.money.shown``."""
+    """Write pico-dollars; see ``portal.formats.money.shown``."""
     return amounts.shown(amount_pico, currency)
 
 

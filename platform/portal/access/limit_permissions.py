@@ -1,0 +1,134 @@
+"""Who may set limits, budgets and the prediction cache, and for whom: decided here for pages and API alike.
+
+Operators set them for anybody. A tenant's owners, and its keys that may change things, set them for its projects and
+keys; what bounds the tenant as a whole is the platform's to say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from uuid import UUID
+
+from django.conf import settings
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+
+from billing.budgets import status
+from billing.budgets.redis_counters import Counters
+from billing.budgets.status import Standing
+from catalogue.models import Model
+from portal.access.viewer import Viewer
+from portal.errors import NotForYou
+from tenants import policy_target
+from tenants.errors import NotFound
+from tenants.ids import TenantId
+from tenants.models import ApiKey, Budget, CacheSetting, Limit, Membership, Tenant
+from tenants.policy_target import Subject
+from tenants.purges import Target
+from tenants.rls import as_tenant
+
+WHO = "This is set by operators, owners of the tenant, and keys with the scope 'management:write'."
+#: For a page, which shows what is held where it can.
+TIMEOUT_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """Whom a limit or budget is for, as asked: a project's slug or a key's id, and a model's name or nothing."""
+
+    project: str | None = None
+    key: UUID | None = None
+    model: str = ""
+
+
+def may_set_any(viewer: Viewer, tenant: Tenant) -> bool:
+    """Say whether this viewer may set limits and budgets of the tenant's projects and keys."""
+    if viewer.is_operator:
+        return True
+    if viewer.user is None:
+        return viewer.may_manage(tenant.id)
+    return Membership.objects.filter(user=viewer.user, tenant=tenant, role=Membership.Role.OWNER).exists()
+
+
+def require_any(viewer: Viewer, tenant: Tenant) -> None:
+    """Return if this viewer may set what bounds projects and keys, and purge what they stored. Raises NotForYou."""
+    if not may_set_any(viewer, tenant):
+        raise NotForYou(WHO)
+
+
+def subject(viewer: Viewer, tenant: Tenant, named: Named) -> Subject:
+    """Return whom to set it for. Raises NotForYou, NotFound, NotAllowed."""
+    require_any(viewer, tenant)
+    found = policy_target.subject(tenant, project=named.project, key=named.key, model_name=named.model)
+    _require(viewer, found)
+    if named.model and not _models_of(tenant).filter(name=named.model).exists():
+        raise NotFound("model", named.model)
+    return found
+
+
+def require(viewer: Viewer, bound: Limit | Budget | CacheSetting) -> None:
+    """Return if this viewer may change or remove it. Raises NotForYou."""
+    require_any(viewer, bound.tenant)
+    _require(viewer, policy_target.subject_of(bound))
+
+
+def limits_of(tenant: Tenant) -> QuerySet[Limit]:
+    """Return a tenant's limits, with whom they are for."""
+    return Limit.objects.filter(tenant=tenant).select_related("tenant", "project", "key")
+
+
+def cache_settings_of(tenant: Tenant) -> QuerySet[CacheSetting]:
+    """Return what of the prediction cache is otherwise for a tenant's projects and keys."""
+    return CacheSetting.objects.filter(tenant=tenant).select_related("tenant", "project", "key")
+
+
+def budgets_of(tenant: Tenant) -> QuerySet[Budget]:
+    """Return a tenant's budgets in force, with whom they are for."""
+    return Budget.objects.filter(tenant=tenant, archived_at=None).select_related("tenant", "project", "key")
+
+
+def standings_of(tenant: Tenant, budgets: list[Budget]) -> list[Standing]:
+    """Return how these budgets of the tenant stand, read as the tenant."""
+    with as_tenant(TenantId(tenant.id)):
+        return read_standings(budgets)
+
+
+def read_standings(budgets: list[Budget]) -> list[Standing]:
+    """Return how these budgets stand. What faces a tenant is read as that tenant."""
+    return status.standings(budgets, timezone.now(), _counters())
+
+
+def models_of(tenant: Tenant) -> list[str]:
+    """Return the names of the models that the tenant may call."""
+    return list(_models_of(tenant).order_by("name").values_list("name", flat=True))
+
+
+def purge_target(tenant: Tenant, named: Named, request_id: UUID | None = None) -> Target:
+    """Return what to purge. Raises NotFound for a key or model that is not the tenant's; retired ones are."""
+    key = None
+    if named.key is not None:
+        key = ApiKey.objects.filter(tenant=tenant, id=named.key).first()
+        if key is None:
+            raise NotFound("key", str(named.key))
+    if named.model and not _models_ever(tenant).filter(name=named.model).exists():
+        raise NotFound("model", named.model)
+    return Target(model_name=named.model, key=key, request_id=request_id)
+
+
+def _models_of(tenant: Tenant) -> QuerySet[Model]:
+    return _models_ever(tenant).filter(archived_at=None)
+
+
+def _models_ever(tenant: Tenant) -> QuerySet[Model]:
+    return Model.objects.filter(Q(visibility=Model.Visibility.PUBLIC) | Q(owner=tenant))
+
+
+def _require(viewer: Viewer, found: Subject) -> None:
+    if found.is_tenants_own and not viewer.is_operator:
+        raise NotForYou("What bounds a tenant as a whole is set by operators. Name a project or a key.")
+
+
+@cache
+def _counters() -> Counters:
+    return Counters(settings.REDIS_LIMITS_URL, timeout_seconds=TIMEOUT_SECONDS)

@@ -1,0 +1,134 @@
+"""The lists of ``/api/v1/fleet``: slots, placeholders, decisions and start times, newest first. For operators."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from django.db.models import F, FilteredRelation, Q
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.exceptions import ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from portal.api import pagination
+from portal.api.authentication import OperatorOnly
+from portal.api.fleet.serializers import DecisionSerializer, PlaceholderSerializer, SlotSerializer, StartTimeSerializer
+from portal.api.openapi_parameters import PAGE_PARAMETERS, page_of, refusals
+from portal.fleet import capacity, snapshot
+from portal.formats import query_params
+from workers.models import Level, Placeholder, ScaleDecision, Slot, StartTime
+from workers.serving import start_times
+
+_NODE = OpenApiParameter("node", str, description="Name of a node; only what is there.")
+_DEPLOYMENT = OpenApiParameter("deployment", str, description="Name of a deployment; only its own.")
+
+
+class SlotsView(APIView):
+    """Places for engine ranks."""
+
+    permission_classes = (OperatorOnly,)
+
+    @extend_schema(
+        operation_id="list_slots",
+        parameters=[_NODE, OpenApiParameter("health", str, enum=Slot.Health.values), *PAGE_PARAMETERS],
+        responses={200: page_of(SlotSerializer, "SlotList"), **refusals(400, 403)},
+    )
+    def get(self, request: Request) -> Response:
+        """List the slots, each with the replica or placeholder that has it."""
+        page = pagination.page_request(request)
+        chosen = _filters(request, {"node": "node__name", "health": "health"}, health=Slot.Health.values)
+        rows = (
+            Slot.objects.filter(**chosen)
+            .select_related("node")
+            .annotate(lease=FilteredRelation("leases", condition=Q(leases__released_at=None)))
+            .annotate(replica=F("lease__replica_id"), placeholder=F("lease__placeholder_id"))
+        )
+        return Response(pagination.document(pagination.slice_of(rows, page), SlotSerializer, page.limit))
+
+
+class PlaceholdersView(APIView):
+    """Warm capacity, now and before."""
+
+    permission_classes = (OperatorOnly,)
+
+    @extend_schema(
+        operation_id="list_placeholders",
+        parameters=[
+            _NODE,
+            _DEPLOYMENT,
+            OpenApiParameter("state", str, enum=Placeholder.State.values),
+            *PAGE_PARAMETERS,
+        ],
+        responses={200: page_of(PlaceholderSerializer, "PlaceholderList"), **refusals(400, 403)},
+    )
+    def get(self, request: Request) -> Response:
+        """List placeholders, also those that were promoted, evicted or lost."""
+        page = pagination.page_request(request)
+        names = {"node": "node__name", "deployment": "deployment__name", "state": "state"}
+        chosen = _filters(request, names, state=Placeholder.State.values)
+        rows = pagination.slice_of(Placeholder.objects.filter(**chosen).select_related("node", "deployment"), page)
+        measured = start_times.summaries({row.deployment.revision_id for row in rows if row.deployment})
+        found = [capacity.placeholder_of(row, measured) for row in rows]
+        return Response(pagination.document(found, PlaceholderSerializer, page.limit))
+
+
+class DecisionsView(APIView):
+    """What scaling decided."""
+
+    permission_classes = (OperatorOnly,)
+
+    @extend_schema(
+        operation_id="list_scale_decisions",
+        parameters=[
+            _DEPLOYMENT,
+            OpenApiParameter("action", str, enum=ScaleDecision.Action.values),
+            *PAGE_PARAMETERS,
+        ],
+        responses={200: page_of(DecisionSerializer, "DecisionList"), **refusals(400, 403)},
+    )
+    def get(self, request: Request) -> Response:
+        """List scale decisions with the reason and the inputs of each."""
+        page = pagination.page_request(request)
+        names = {"deployment": "deployment__name", "action": "action"}
+        chosen = _filters(request, names, action=ScaleDecision.Action.values)
+        rows = ScaleDecision.objects.filter(**chosen).select_related("deployment", "pool")
+        found = [snapshot.decision_of(row) for row in pagination.slice_of(rows, page)]
+        return Response(pagination.document(found, DecisionSerializer, page.limit))
+
+
+class StartTimesView(APIView):
+    """How long starts took."""
+
+    permission_classes = (OperatorOnly,)
+
+    @extend_schema(
+        operation_id="list_start_times",
+        parameters=[
+            OpenApiParameter("model", str, description="Name of a model; only its starts."),
+            OpenApiParameter("pool", str, description="Name of a pool; only starts there."),
+            OpenApiParameter("level", str, enum=Level.values),
+            *PAGE_PARAMETERS,
+        ],
+        responses={200: page_of(StartTimeSerializer, "StartTimeList"), **refusals(400, 403)},
+    )
+    def get(self, request: Request) -> Response:
+        """List measured starts. Their medians by level are with each deployment of the fleet."""
+        page = pagination.page_request(request)
+        names = {"model": "revision__model__name", "pool": "pool__name", "level": "level"}
+        chosen = _filters(request, names, level=Level.values)
+        rows = StartTime.objects.filter(**chosen).select_related("revision__model", "pool")
+        return Response(pagination.document(pagination.slice_of(rows, page), StartTimeSerializer, page.limit))
+
+
+def _filters(request: Request, lookups: dict[str, str], **allowed: Collection[str]) -> dict[str, Any]:
+    """Return the lookups of the parameters that are given. Raises ValidationError for one that is not allowed."""
+    chosen = {}
+    for name, lookup in lookups.items():
+        value = query_params.text(request.query_params, name)
+        if value is not None and value not in allowed.get(name, (value,)):
+            raise ValidationError({name: f"Use one of {', '.join(allowed[name])}."})
+        if value is not None:
+            chosen[lookup] = value
+    return chosen

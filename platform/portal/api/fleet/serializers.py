@@ -1,0 +1,271 @@
+"""What ``/api/v1/fleet`` answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+
+from portal.fleet import capacity, snapshot
+from workers.fleet.deployments import MAX_REPLICAS
+from workers.fleet.operations import LEVELS, MAX_PLACEHOLDERS, Effect
+from workers.models import Level, Slot, StartTime
+from workers.serving.gateway_load import Load
+from workers.serving.start_times import StartSummary
+
+#: Largest number that the database's column holds.
+LARGEST = 2**31 - 1
+
+
+class EventSerializer(serializers.Serializer[capacity.EventStatus]):
+    """One transition of a replica."""
+
+    at = serializers.DateTimeField(read_only=True)
+    from_state = serializers.CharField(read_only=True)
+    to_state = serializers.CharField(read_only=True)
+    reason = serializers.CharField(read_only=True)
+
+
+class ReplicaSerializer(serializers.Serializer[capacity.ReplicaStatus]):
+    """One engine, with its last events, newest first."""
+
+    id = serializers.UUIDField(read_only=True)
+    deployment = serializers.CharField(read_only=True)
+    model = serializers.CharField(read_only=True)
+    node = serializers.CharField(read_only=True, allow_null=True)
+    state = serializers.CharField(read_only=True)
+    since = serializers.DateTimeField(read_only=True)
+    leaving = serializers.BooleanField(read_only=True, help_text="It stops once its replacement serves.")
+    running_requests = serializers.IntegerField(read_only=True)
+    waiting_requests = serializers.IntegerField(read_only=True)
+    kv_usage = serializers.FloatField(read_only=True, help_text="0 to 1.")
+    start_level = serializers.CharField(
+        read_only=True, help_text="How warm it was started from: cold, h0, h2, or empty while that is open."
+    )
+    start_note = serializers.CharField(read_only=True, help_text="Why not from warmer.")
+    startup_seconds = serializers.FloatField(
+        read_only=True, allow_null=True, help_text="From spawn or promotion to the first token of the canary."
+    )
+    placeholder = serializers.UUIDField(
+        read_only=True, allow_null=True, help_text="The placeholder it was promoted from."
+    )
+    generation = serializers.IntegerField(read_only=True, help_text="Engine processes so far.")
+    attempts = serializers.IntegerField(read_only=True)
+    next_attempt_at = serializers.DateTimeField(read_only=True, allow_null=True)
+    drain_deadline = serializers.DateTimeField(
+        read_only=True, allow_null=True, help_text="Requests that have not ended by then are cut."
+    )
+    last_error = serializers.CharField(read_only=True)
+    events = EventSerializer(many=True, read_only=True)
+
+
+class StartSummarySerializer(serializers.Serializer[StartSummary]):
+    """The newest starts from one level, in seconds from the decision to the first token of the canary."""
+
+    level = serializers.CharField(read_only=True)
+    median_seconds = serializers.FloatField(read_only=True)
+    p95_seconds = serializers.FloatField(read_only=True)
+    count = serializers.IntegerField(read_only=True)
+
+
+class LoadSerializer(serializers.Serializer[Load]):
+    """What all gateways together have of a deployment now. Held requests wait for a first replica."""
+
+    in_flight_requests = serializers.IntegerField(read_only=True)
+    in_flight_tokens = serializers.IntegerField(read_only=True)
+    held_requests = serializers.IntegerField(read_only=True)
+    held_tokens = serializers.IntegerField(read_only=True)
+
+
+class DeploymentSerializer(serializers.Serializer[snapshot.DeploymentStatus]):
+    """What should run, and what does."""
+
+    name = serializers.CharField(read_only=True)
+    model = serializers.CharField(read_only=True)
+    engine = serializers.CharField(read_only=True)
+    desired_replicas = serializers.IntegerField(source="desired", read_only=True)
+    min_replicas = serializers.IntegerField(source="minimum", read_only=True)
+    max_replicas = serializers.IntegerField(source="maximum", read_only=True)
+    ready_replicas = serializers.IntegerField(source="ready", read_only=True)
+    slots_per_replica = serializers.IntegerField(read_only=True)
+    target_tokens_per_replica = serializers.IntegerField(read_only=True)
+    scale_up_delay_seconds = serializers.FloatField(read_only=True)
+    scale_down_delay_seconds = serializers.FloatField(read_only=True)
+    pools = serializers.ListField(child=serializers.CharField(), read_only=True, help_text="In the order of filling.")
+    load = LoadSerializer(read_only=True)
+    starts = StartSummarySerializer(many=True, read_only=True, help_text="Coldest first.")
+    replicas = ReplicaSerializer(many=True, read_only=True)
+
+
+class PlaceholderSerializer(serializers.Serializer[capacity.PlaceholderStatus]):
+    """Warm capacity that gives way to a replica, or becomes one."""
+
+    id = serializers.UUIDField(read_only=True)
+    node = serializers.CharField(read_only=True)
+    deployment = serializers.CharField(read_only=True, allow_null=True, help_text="Whom it was warmed for.")
+    engine = serializers.CharField(read_only=True)
+    target_level = serializers.CharField(read_only=True)
+    level = serializers.CharField(read_only=True, help_text="How warm it is now: h0 or h2.")
+    state = serializers.CharField(read_only=True)
+    since = serializers.DateTimeField(read_only=True)
+    reason = serializers.CharField(read_only=True)
+    memory_bytes = serializers.IntegerField(read_only=True, allow_null=True)
+    warm_seconds = serializers.FloatField(read_only=True, allow_null=True, help_text="From spawn to warm.")
+    expected_seconds = serializers.FloatField(
+        read_only=True, allow_null=True, help_text="Measured median until a replica started from it answers."
+    )
+
+
+class SlotStatusSerializer(serializers.Serializer[capacity.SlotStatus]):
+    """A place for one engine rank."""
+
+    id = serializers.UUIDField(read_only=True)
+    index = serializers.IntegerField(read_only=True)
+    device_uuid = serializers.CharField(read_only=True)
+    memory_bytes = serializers.IntegerField(read_only=True, allow_null=True)
+    health = serializers.CharField(read_only=True, help_text="ok, quarantined or gone.")
+    fault = serializers.CharField(read_only=True)
+
+
+class PlaceSerializer(serializers.Serializer[capacity.Place]):
+    """Slots of a node and what has them. A replica that has none has no slots here either."""
+
+    kind = serializers.CharField(read_only=True, help_text="replica, placeholder, free, quarantined or gone.")
+    slots = SlotStatusSerializer(many=True, read_only=True)
+    replica = serializers.UUIDField(source="replica.id", read_only=True, default=None, allow_null=True)
+    placeholder = PlaceholderSerializer(read_only=True, allow_null=True)
+
+
+class NodeSerializer(serializers.Serializer[snapshot.NodeStatus]):
+    """A machine with an agent."""
+
+    id = serializers.UUIDField(read_only=True)
+    name = serializers.CharField(read_only=True)
+    address = serializers.CharField(read_only=True)
+    alive = serializers.BooleanField(read_only=True, help_text="The agent renews its lease.")
+    cordoned = serializers.BooleanField(read_only=True)
+    slots = serializers.IntegerField(source="slot_count", read_only=True)
+    free_slots = serializers.IntegerField(source="free_count", read_only=True)
+    places = PlaceSerializer(many=True, read_only=True, help_text="In the order of their slots.")
+
+
+class PoolSerializer(serializers.Serializer[snapshot.PoolStatus]):
+    """Nodes of one kind; the pool with the lowest priority is filled first."""
+
+    name = serializers.CharField(read_only=True)
+    kind = serializers.CharField(read_only=True)
+    region = serializers.CharField(read_only=True)
+    priority = serializers.IntegerField(read_only=True)
+    placeholders_per_node = serializers.IntegerField(read_only=True)
+    placeholder_level = serializers.CharField(read_only=True)
+    placeholders_wanted = serializers.IntegerField(read_only=True)
+    placeholders_warm = serializers.IntegerField(read_only=True)
+    high_water = serializers.FloatField(
+        read_only=True, help_text="Share of a deployment's capacity here above which its next pool is prepared."
+    )
+    low_water = serializers.FloatField(read_only=True, help_text="Share below which that is given up again.")
+    nodes = NodeSerializer(many=True, read_only=True)
+
+
+class DecisionSerializer(serializers.Serializer[snapshot.DecisionStatus]):
+    """One change of what is desired, with what it was decided from."""
+
+    id = serializers.UUIDField(read_only=True)
+    at = serializers.DateTimeField(read_only=True)
+    deployment = serializers.CharField(read_only=True)
+    pool = serializers.CharField(read_only=True, allow_null=True, help_text="The pool that is prepared or released.")
+    action = serializers.CharField(read_only=True, help_text="up, down, wake, prepare or release.")
+    from_replicas = serializers.IntegerField(read_only=True)
+    to_replicas = serializers.IntegerField(read_only=True)
+    reason = serializers.CharField(read_only=True)
+    inputs = serializers.JSONField(read_only=True)
+
+
+class FleetSerializer(serializers.Serializer[snapshot.Fleet]):
+    """Everything, read at one moment."""
+
+    deployments = DeploymentSerializer(many=True, read_only=True)
+    pools = PoolSerializer(many=True, read_only=True)
+    decisions = DecisionSerializer(many=True, read_only=True, help_text="The newest ones, newest first.")
+
+
+class SlotSerializer(serializers.Serializer[Slot]):
+    """A slot, and the replica or the placeholder that has it."""
+
+    id = serializers.UUIDField(read_only=True)
+    node = serializers.CharField(source="node.name", read_only=True)
+    index = serializers.IntegerField(read_only=True)
+    device_uuid = serializers.CharField(read_only=True)
+    memory_bytes = serializers.IntegerField(read_only=True, allow_null=True)
+    health = serializers.CharField(read_only=True, help_text="ok, quarantined or gone.")
+    fault = serializers.CharField(read_only=True)
+    replica = serializers.UUIDField(read_only=True, allow_null=True)
+    placeholder = serializers.UUIDField(read_only=True, allow_null=True)
+
+
+class StartTimeSerializer(serializers.Serializer[StartTime]):
+    """How long one start took, from how warm."""
+
+    id = serializers.UUIDField(read_only=True)
+    at = serializers.DateTimeField(source="created_at", read_only=True)
+    model = serializers.CharField(source="revision.model.name", read_only=True)
+    revision = serializers.UUIDField(source="revision_id", read_only=True)
+    replica = serializers.UUIDField(source="replica_id", read_only=True)
+    pool = serializers.CharField(source="pool.name", read_only=True)
+    level = serializers.ChoiceField(choices=Level.choices, read_only=True)
+    seconds = serializers.FloatField(read_only=True, help_text="From the decision to the first token of the canary.")
+    process_seconds = serializers.FloatField(read_only=True, help_text="Of these, from spawn or promotion.")
+
+
+class EffectSerializer(serializers.Serializer[Effect]):
+    """What a verb did. Doing it again changes nothing more."""
+
+    target = serializers.CharField(read_only=True)
+    changed = serializers.BooleanField(read_only=True, help_text="False when it was so before.")
+    now = serializers.CharField(read_only=True, help_text="How it is, in words.")
+
+
+class ScaleSerializer(serializers.Serializer[Any]):
+    """``replicas`` alone, or ``min_replicas`` and ``max_replicas``, between which scaling moves."""
+
+    replicas = serializers.IntegerField(min_value=0, max_value=MAX_REPLICAS, required=False)
+    min_replicas = serializers.IntegerField(min_value=0, max_value=MAX_REPLICAS, required=False)
+    max_replicas = serializers.IntegerField(min_value=0, max_value=MAX_REPLICAS, required=False)
+
+    def validate(self, attrs: dict[str, int]) -> dict[str, int]:
+        """Return the two bounds. Raises ValidationError unless one form is given, and whole."""
+        if set(attrs) == {"replicas"}:
+            return {"min_replicas": attrs["replicas"], "max_replicas": attrs["replicas"]}
+        if "replicas" in attrs:
+            raise serializers.ValidationError({"replicas": "Use replicas, or min_replicas and max_replicas."})
+        if not attrs:
+            raise serializers.ValidationError({"replicas": "Required, or min_replicas and max_replicas."})
+        for name in ("min_replicas", "max_replicas"):
+            if name not in attrs:
+                raise serializers.ValidationError({name: "Required beside the other bound."})
+        if attrs["max_replicas"] < attrs["min_replicas"]:
+            raise serializers.ValidationError({"max_replicas": f"Use {attrs['min_replicas']} or more."})
+        return attrs
+
+
+class TargetSerializer(serializers.Serializer[Any]):
+    """What one replica is meant to carry, and how long scaling hesitates."""
+
+    target_tokens_per_replica = serializers.IntegerField(min_value=1, max_value=LARGEST)
+    scale_up_delay_seconds = serializers.FloatField(min_value=0, max_value=LARGEST)
+    scale_down_delay_seconds = serializers.FloatField(min_value=0, max_value=LARGEST)
+
+
+class PromoteSerializer(serializers.Serializer[Any]):
+    """Whose replica the placeholder becomes."""
+
+    deployment = serializers.SlugField(max_length=63)
+
+
+class WarmSerializer(serializers.Serializer[Any]):
+    """What each node of the pool keeps."""
+
+    placeholders_per_node = serializers.IntegerField(min_value=0, max_value=MAX_PLACEHOLDERS)
+    level = serializers.ChoiceField(
+        choices=LEVELS, required=False, help_text="As it was if absent: h0 holds the slot, h2 is a warm process."
+    )

@@ -1,0 +1,118 @@
+"""``/api/v1/tokens``: an operator's own bearer tokens, had for a name and a password."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import UUID
+
+from django.contrib.auth import authenticate
+from django.utils import timezone
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers, status
+from rest_framework.exceptions import AuthenticationFailed, PermissionDenied
+from rest_framework.permissions import AllowAny
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from portal.access import login_throttle
+from portal.access.addresses import client_address
+from portal.api.authentication import CHALLENGE, OperatorOnly, viewer_of
+from portal.api.openapi_parameters import refusals, refuse_unknown
+from tenants import tokens
+from tenants.audit import Actor
+from tenants.errors import NotFound
+from tenants.models import OperatorToken, User
+
+DEFAULT_SECONDS = 30 * 24 * 3600
+LONGEST_SECONDS = 366 * 24 * 3600
+
+
+class NewTokenSerializer(serializers.Serializer[OperatorToken]):
+    """Who you are, and what the token is for."""
+
+    username = serializers.CharField(max_length=150, trim_whitespace=False)
+    password = serializers.CharField(max_length=4096, trim_whitespace=False, write_only=True)
+    name = serializers.CharField(max_length=200, default="api")
+    expires_in_seconds = serializers.IntegerField(min_value=60, max_value=LONGEST_SECONDS, default=DEFAULT_SECONDS)
+
+
+class TokenSerializer(serializers.Serializer[OperatorToken]):
+    """A token without its secret."""
+
+    id = serializers.UUIDField(read_only=True)
+    public_id = serializers.CharField(read_only=True)
+    name = serializers.CharField(read_only=True)
+    expires_at = serializers.DateTimeField(read_only=True, allow_null=True)
+    revoked_at = serializers.DateTimeField(read_only=True, allow_null=True)
+    created_at = serializers.DateTimeField(read_only=True)
+
+
+class IssuedTokenSerializer(TokenSerializer):
+    """A new token and, this once, its text."""
+
+    secret = serializers.CharField(read_only=True, help_text="Send it as `Authorization: Bearer`. Shown once.")
+
+
+class TokensView(APIView):
+    """Get a token."""
+
+    authentication_classes = ()
+    permission_classes = (AllowAny,)
+
+    def get_authenticate_header(self, request: Request) -> str:
+        """Return the challenge of a 401, which without one REST framework would turn into a 403."""
+        return CHALLENGE
+
+    @extend_schema(
+        operation_id="create_token",
+        auth=[],
+        request=NewTokenSerializer,
+        responses={201: IssuedTokenSerializer, **refusals(400, 403, 429)},
+    )
+    def post(self, request: Request) -> Response:
+        """Exchange an operator's name and password for a bearer token. Wrong ones are counted."""
+        asked = NewTokenSerializer(data=request.data)
+        asked.is_valid(raise_exception=True)
+        refuse_unknown(asked)
+        wanted = asked.validated_data
+        user = _user(request, wanted["username"], wanted["password"])
+        if not user.is_staff:
+            raise PermissionDenied("Tokens are for operators; a tenant calls with its own key.")
+        issued = tokens.issue(
+            Actor(kind="user", name=user.get_username()),
+            user,
+            name=wanted["name"],
+            expires_at=timezone.now() + timedelta(seconds=wanted["expires_in_seconds"]),
+        )
+        document = {**TokenSerializer(issued.token).data, "secret": issued.secret}
+        return Response(document, status=status.HTTP_201_CREATED)
+
+
+class TokenView(APIView):
+    """One token of yours."""
+
+    permission_classes = (OperatorOnly,)
+
+    @extend_schema(operation_id="revoke_token", responses={200: TokenSerializer, **refusals(403, 404)})
+    def delete(self, request: Request, token: UUID) -> Response:
+        """Refuse the token from now on."""
+        viewer = viewer_of(request)
+        found = OperatorToken.objects.filter(id=token, user=viewer.user).first()
+        if found is None:
+            raise NotFound("token", str(token))
+        tokens.revoke(viewer.actor, found)
+        found.refresh_from_db()
+        return Response(TokenSerializer(found).data)
+
+
+def _user(request: Request, username: str, password: str) -> User:
+    """Return whose password this is. Raises TooManyGuesses before it looks, AuthenticationFailed after."""
+    address = client_address(request._request)
+    login_throttle.check(username, address)
+    user = authenticate(request, username=username, password=password)
+    if not isinstance(user, User):
+        login_throttle.note(username, address)
+        raise AuthenticationFailed("The name or the password is wrong.", "invalid_credentials")
+    login_throttle.forget(username, address)
+    return user

@@ -1,0 +1,73 @@
+"""``/api/v1/audit``: who changed what. Rows are only ever added."""
+
+from __future__ import annotations
+
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from portal.access.viewer import Viewer, tenant_for
+from portal.api import pagination
+from portal.api.authentication import viewer_of
+from portal.api.openapi_parameters import PAGE_PARAMETERS, PERIOD_PARAMETERS, page_of, refusals
+from portal.formats import query_params
+from portal.reporting import periods
+from tenants.ids import first_id_at
+from tenants.models import AuditEntry
+
+
+class AuditSerializer(serializers.Serializer[AuditEntry]):
+    """One change."""
+
+    id = serializers.UUIDField(read_only=True)
+    created_at = serializers.DateTimeField(read_only=True)
+    actor_kind = serializers.ChoiceField(choices=AuditEntry.ActorKind.choices, read_only=True)
+    actor = serializers.CharField(read_only=True)
+    tenant = serializers.CharField(source="tenant.slug", read_only=True, default=None, allow_null=True)
+    action = serializers.CharField(read_only=True)
+    object_kind = serializers.CharField(read_only=True)
+    object_id = serializers.CharField(read_only=True)
+    before = serializers.JSONField(read_only=True, allow_null=True)
+    after = serializers.JSONField(read_only=True, allow_null=True)
+    request_id = serializers.UUIDField(read_only=True, allow_null=True)
+
+
+class AuditView(APIView):
+    """The audit log."""
+
+    @extend_schema(
+        operation_id="list_audit_entries",
+        parameters=[
+            OpenApiParameter("tenant", str, description="Slug or id; only entries about this tenant."),
+            OpenApiParameter("action", str, description="For example `key.issued`."),
+            OpenApiParameter("actor", str, description="User name, or public id of a key."),
+            *PERIOD_PARAMETERS,
+            *PAGE_PARAMETERS,
+        ],
+        responses={200: page_of(AuditSerializer, "AuditList"), **refusals(400, 404)},
+    )
+    def get(self, request: Request) -> Response:
+        """List entries, newest first; without a period, of all time."""
+        page = pagination.page_request(request)
+        query = request.query_params
+        rows = entries(viewer_of(request), query_params.text(query, "tenant"))
+        for name in ("action", "actor"):
+            if value := query_params.text(query, name):
+                rows = rows.filter(**{name: value})
+        if {"period", "from", "to"} & set(query):
+            period = periods.parse(query, timezone.now())
+            rows = rows.filter(id__gte=first_id_at(period.start), id__lt=first_id_at(period.end))
+        found = pagination.slice_of(rows, page)
+        return Response(pagination.document(found, AuditSerializer, page.limit))
+
+
+def entries(viewer: Viewer, tenant: str | None = None) -> QuerySet[AuditEntry]:
+    """Return the entries this viewer sees, of one tenant if one is named. Raises NotFound."""
+    rows = AuditEntry.objects.select_related("tenant")
+    if tenant:
+        return rows.filter(tenant=tenant_for(viewer, tenant))
+    return rows if viewer.tenants is None else rows.filter(Q(tenant_id__in=viewer.tenants))

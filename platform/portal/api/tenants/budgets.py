@@ -1,0 +1,157 @@
+"""``/api/v1/tenants/{tenant}/budgets``: what a tenant, its projects and its keys may spend, and how that stands."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers, status
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from billing.budgets.status import Standing
+from billing.models import BudgetAlert
+from portal.access import limit_permissions
+from portal.access.viewer import tenant_for
+from portal.api import pagination
+from portal.api.authentication import viewer_of
+from portal.api.openapi_parameters import PAGE_PARAMETERS, page_of, refusals, refuse_unknown
+from portal.api.tenants.limits import SubjectSerializer, named
+from tenants import budgets
+from tenants.budgets import LARGEST_LIMIT_PICO, MOST_ALERTS, Terms
+from tenants.errors import NotFound
+from tenants.ids import TenantId
+from tenants.models import Budget, Tenant
+from tenants.rls import as_tenant
+
+
+class AlertSerializer(serializers.Serializer[BudgetAlert]):
+    """So many percent were spent. Raised once for each period."""
+
+    percent = serializers.IntegerField(read_only=True)
+    spent_pico = serializers.IntegerField(read_only=True)
+    limit_pico = serializers.IntegerField(read_only=True)
+    raised_at = serializers.DateTimeField(read_only=True)
+
+
+class TermsSerializer(SubjectSerializer):
+    """What a budget says. Money is in pico-units of the tenant's currency (10⁻¹²): $5 is 5000000000000."""
+
+    period = serializers.ChoiceField(
+        choices=Budget.Period.choices,
+        default=Budget.Period.MONTH.value,
+        help_text="Begins in the tenant's billing time zone, a week on Monday; total has one period.",
+    )
+    limit_pico = serializers.IntegerField(min_value=0, max_value=LARGEST_LIMIT_PICO)
+    action = serializers.ChoiceField(
+        choices=Budget.Action.choices,
+        default=Budget.Action.BLOCK.value,
+        help_text="block refuses every request that could exceed the limit; alert refuses nothing.",
+    )
+    alert_percents = serializers.ListField(
+        child=serializers.IntegerField(min_value=1, max_value=100),
+        default=list,
+        max_length=MOST_ALERTS,
+        help_text="An alert is raised once per period when so many percent are spent.",
+    )
+
+
+class BudgetSerializer(serializers.Serializer[Standing]):
+    """A budget and how it stands in the period that runs."""
+
+    id = serializers.UUIDField(source="budget.id", read_only=True)
+    project = serializers.CharField(source="budget.project.slug", default=None, read_only=True, allow_null=True)
+    key = serializers.UUIDField(source="budget.key_id", read_only=True, allow_null=True)
+    model = serializers.CharField(source="budget.model_name", read_only=True)
+    period = serializers.ChoiceField(source="budget.period", choices=Budget.Period.choices, read_only=True)
+    limit_pico = serializers.IntegerField(source="budget.limit_pico", read_only=True)
+    currency = serializers.CharField(source="budget.currency", read_only=True)
+    action = serializers.ChoiceField(source="budget.action", choices=Budget.Action.choices, read_only=True)
+    alert_percents = serializers.ListField(
+        source="budget.alert_percents", child=serializers.IntegerField(), read_only=True
+    )
+    created_at = serializers.DateTimeField(source="budget.created_at", read_only=True)
+    starts_at = serializers.DateTimeField(read_only=True, allow_null=True, help_text="null: since ever.")
+    ends_at = serializers.DateTimeField(read_only=True, allow_null=True, help_text="null: for ever.")
+    spent_pico = serializers.IntegerField(read_only=True, help_text="What stored usage was charged.")
+    held_pico = serializers.IntegerField(
+        read_only=True,
+        allow_null=True,
+        help_text="What running requests hold, and what is charged and not stored yet; null while nobody can say.",
+    )
+    left_pico = serializers.IntegerField(read_only=True)
+    forecast_pico = serializers.IntegerField(
+        read_only=True, allow_null=True, help_text="At the period's end, if spending goes on as it did since its begin."
+    )
+    alerts = AlertSerializer(many=True, read_only=True)
+
+
+class BudgetsView(APIView):
+    """A tenant's budgets."""
+
+    @extend_schema(
+        operation_id="list_budgets",
+        parameters=PAGE_PARAMETERS,
+        responses={200: page_of(BudgetSerializer, "BudgetList"), **refusals(400, 404)},
+    )
+    def get(self, request: Request, tenant: str) -> Response:
+        """List the budgets in force with what is spent, held and left of them, newest first."""
+        found = tenant_for(viewer_of(request), tenant)
+        page = pagination.page_request(request)
+        with as_tenant(TenantId(found.id)):
+            rows = pagination.slice_of(limit_permissions.budgets_of(found), page)
+        shown = limit_permissions.standings_of(found, rows)
+        return Response(pagination.document(shown, BudgetSerializer, page.limit))
+
+    @extend_schema(
+        operation_id="set_budget",
+        request=TermsSerializer,
+        responses={200: BudgetSerializer, 201: BudgetSerializer, **refusals(400, 403, 404, 409)},
+    )
+    def put(self, request: Request, tenant: str) -> Response:
+        """Create the budget of a tenant, project or key for this period, or change the one it has.
+
+        What was spent since the period began counts. Operators set any; owners and keys with the scope
+        `management:write` set those of projects and keys.
+        """
+        viewer = viewer_of(request)
+        found = tenant_for(viewer, tenant)
+        asked = TermsSerializer(data=request.data)
+        asked.is_valid(raise_exception=True)
+        refuse_unknown(asked)
+        wanted = asked.validated_data
+        subject = limit_permissions.subject(viewer, found, named(wanted))
+        terms = Terms(**{name: wanted[name] for name in ("limit_pico", "period", "action", "alert_percents")})
+        budget, created = budgets.put(viewer.actor, subject, terms)
+        return Response(_read(found, budget), status=status.HTTP_201_CREATED if created else status.HTTP_200_OK)
+
+
+class BudgetView(APIView):
+    """One budget."""
+
+    @extend_schema(operation_id="get_budget", responses={200: BudgetSerializer, **refusals(404)})
+    def get(self, request: Request, tenant: str, budget: UUID) -> Response:
+        """Return the budget with what is spent, held and left of it."""
+        found = tenant_for(viewer_of(request), tenant)
+        return Response(_read(found, _budget(found, budget)))
+
+    @extend_schema(operation_id="archive_budget", responses={204: None, **refusals(403, 404)})
+    def delete(self, request: Request, tenant: str, budget: UUID) -> Response:
+        """Let the budget bound nothing any more, everywhere within a second; what was spent of it stays on record."""
+        viewer = viewer_of(request)
+        found = _budget(tenant_for(viewer, tenant), budget)
+        limit_permissions.require(viewer, found)
+        budgets.archive(viewer.actor, found)
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+
+def _read(tenant: Tenant, budget: Budget) -> object:
+    return BudgetSerializer(limit_permissions.standings_of(tenant, [budget])[0]).data
+
+
+def _budget(tenant: Tenant, budget_id: UUID) -> Budget:
+    found = limit_permissions.budgets_of(tenant).filter(id=budget_id).first()
+    if found is None:
+        raise NotFound("budget", str(budget_id))
+    return found

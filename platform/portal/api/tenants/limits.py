@@ -1,0 +1,134 @@
+"""``/api/v1/tenants/{tenant}/limits``: how fast a tenant, its projects and its keys may ask."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers, status
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from portal.access import limit_permissions
+from portal.access.limit_permissions import Named
+from portal.access.viewer import tenant_for
+from portal.api import pagination
+from portal.api.authentication import viewer_of
+from portal.api.openapi_parameters import PAGE_PARAMETERS, page_of, refusals, refuse_unknown
+from portal.api.serializer_fields import IdField
+from tenants import limits
+from tenants.errors import NotFound
+from tenants.ids import TenantId
+from tenants.limits import LARGEST, Figures
+from tenants.models import Limit
+from tenants.rls import as_tenant
+
+
+class SubjectSerializer(serializers.Serializer[Limit]):
+    """Whom it is for: a project or a key, or without both the tenant as a whole; of one model or of all together."""
+
+    project = serializers.CharField(
+        source="project.slug", max_length=63, default=None, allow_null=True, help_text="Slug; null for none."
+    )
+    key = IdField(source="key_id", default=None, allow_null=True, help_text="Id; null for none.")
+    model = serializers.CharField(
+        source="model_name", max_length=200, default="", allow_blank=True, help_text="Empty for all models together."
+    )
+
+
+class LimitSerializer(SubjectSerializer):
+    """A limit. For each figure null is unlimited and 0 admits nothing. All that a request falls under hold at once."""
+
+    id = serializers.UUIDField(read_only=True)
+    requests_per_minute = serializers.IntegerField(
+        min_value=0, max_value=LARGEST["requests_per_minute"], default=None, allow_null=True
+    )
+    tokens_per_minute = serializers.IntegerField(
+        min_value=0,
+        max_value=LARGEST["tokens_per_minute"],
+        default=None,
+        allow_null=True,
+        help_text="Prompt and answer together: reserved by estimate, settled by what was used.",
+    )
+    concurrent_requests = serializers.IntegerField(
+        min_value=0, max_value=LARGEST["concurrent_requests"], default=None, allow_null=True
+    )
+    created_at = serializers.DateTimeField(read_only=True)
+
+
+class LimitsView(APIView):
+    """A tenant's limits."""
+
+    @extend_schema(
+        operation_id="list_limits",
+        parameters=PAGE_PARAMETERS,
+        responses={200: page_of(LimitSerializer, "LimitList"), **refusals(400, 404)},
+    )
+    def get(self, request: Request, tenant: str) -> Response:
+        """List the limits of the tenant, its projects and its keys, newest first."""
+        found = tenant_for(viewer_of(request), tenant)
+        page = pagination.page_request(request)
+        with as_tenant(TenantId(found.id)):
+            rows = pagination.slice_of(limit_permissions.limits_of(found), page)
+        return Response(pagination.document(rows, LimitSerializer, page.limit))
+
+    @extend_schema(
+        operation_id="set_limit",
+        request=LimitSerializer,
+        responses={200: LimitSerializer, **refusals(400, 403, 404, 409)},
+    )
+    def put(self, request: Request, tenant: str) -> Response:
+        """Set the limit of a tenant, project or key, in place of the one it has; in force within a second.
+
+        Operators set any. Owners and keys with the scope `management:write` set those of projects and keys.
+        """
+        viewer = viewer_of(request)
+        found = tenant_for(viewer, tenant)
+        asked = LimitSerializer(data=request.data)
+        asked.is_valid(raise_exception=True)
+        refuse_unknown(asked)
+        limit = limits.set_limit(
+            viewer.actor,
+            limit_permissions.subject(viewer, found, named(asked.validated_data)),
+            Figures(**{name: asked.validated_data[name] for name in LARGEST}),
+        )
+        return Response(LimitSerializer(limit).data)
+
+
+class LimitView(APIView):
+    """One limit."""
+
+    @extend_schema(operation_id="get_limit", responses={200: LimitSerializer, **refusals(404)})
+    def get(self, request: Request, tenant: str, limit: UUID) -> Response:
+        """Return the limit."""
+        found = tenant_for(viewer_of(request), tenant)
+        with as_tenant(TenantId(found.id)):
+            return Response(
+                LimitSerializer(_limit(limit_permissions.limits_of(found).filter(id=limit).first(), limit)).data
+            )
+
+    @extend_schema(operation_id="remove_limit", responses={204: None, **refusals(403, 404)})
+    def delete(self, request: Request, tenant: str, limit: UUID) -> Response:
+        """Lift the limit everywhere within a second."""
+        viewer = viewer_of(request)
+        found = _limit(limit_permissions.limits_of(tenant_for(viewer, tenant)).filter(id=limit).first(), limit)
+        limit_permissions.require(viewer, found)
+        limits.remove(viewer.actor, found)
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+
+def named(asked: dict[str, object]) -> Named:
+    """Return whom checked input names."""
+    project, key = asked["project"], asked["key_id"]
+    return Named(
+        project=project["slug"] if isinstance(project, dict) else None,
+        key=key if isinstance(key, UUID) else None,
+        model=str(asked["model_name"]),
+    )
+
+
+def _limit(found: Limit | None, limit_id: UUID) -> Limit:
+    if found is None:
+        raise NotFound("limit", str(limit_id))
+    return found

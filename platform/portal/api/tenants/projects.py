@@ -1,0 +1,78 @@
+"""``/api/v1/tenants/{tenant}/projects``: a tenant's divisions, to which its keys and usage belong."""
+
+from __future__ import annotations
+
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers, status
+from rest_framework.exceptions import PermissionDenied
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from portal.access.viewer import Viewer, tenant_for
+from portal.api import pagination
+from portal.api.authentication import viewer_of
+from portal.api.openapi_parameters import PAGE_PARAMETERS, page_of, refusals, refuse_unknown
+from tenants import registry
+from tenants.errors import NotFound
+from tenants.ids import TenantId
+from tenants.models import Project, Tenant
+from tenants.rls import as_tenant
+
+
+class ProjectSerializer(serializers.Serializer[Project]):
+    """A project. ``slug`` is unique within the tenant."""
+
+    id = serializers.UUIDField(read_only=True)
+    slug = serializers.CharField(max_length=63)
+    name = serializers.CharField(max_length=200)
+    archived_at = serializers.DateTimeField(read_only=True, allow_null=True)
+    created_at = serializers.DateTimeField(read_only=True)
+
+
+class ProjectsView(APIView):
+    """A tenant's projects."""
+
+    @extend_schema(
+        operation_id="list_projects",
+        parameters=PAGE_PARAMETERS,
+        responses={200: page_of(ProjectSerializer, "ProjectList"), **refusals(400, 404)},
+    )
+    def get(self, request: Request, tenant: str) -> Response:
+        """List projects, newest first."""
+        found = tenant_for(viewer_of(request), tenant)
+        page = pagination.page_request(request)
+        with as_tenant(TenantId(found.id)):
+            rows = pagination.slice_of(Project.objects.filter(tenant=found), page)
+        return Response(pagination.document(rows, ProjectSerializer, page.limit))
+
+    @extend_schema(
+        operation_id="create_project",
+        request=ProjectSerializer,
+        responses={201: ProjectSerializer, **refusals(400, 403, 404, 409)},
+    )
+    def post(self, request: Request, tenant: str) -> Response:
+        """Create a project. Operators, owners and developers, and keys with the scope `management:write`."""
+        viewer = viewer_of(request)
+        found = managed(viewer, tenant)
+        asked = ProjectSerializer(data=request.data)
+        asked.is_valid(raise_exception=True)
+        refuse_unknown(asked)
+        project = registry.create_project(viewer.actor, found, **asked.validated_data)
+        return Response(ProjectSerializer(project).data, status=status.HTTP_201_CREATED)
+
+
+def project_of(tenant: Tenant, slug: str) -> Project:
+    """Return a project of this tenant. Raises NotFound, also for one of another tenant."""
+    found = Project.objects.filter(tenant=tenant, slug=slug).select_related("tenant").first()
+    if found is None:
+        raise NotFound("project", slug)
+    return found
+
+
+def managed(viewer: Viewer, tenant: str) -> Tenant:
+    """Return a tenant whose projects and keys this viewer may change. Raises NotFound, then PermissionDenied."""
+    found = tenant_for(viewer, tenant)
+    if not viewer.may_manage(found.id):
+        raise PermissionDenied("Your role, or this key's scopes, do not allow changes.")
+    return found

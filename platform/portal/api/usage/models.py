@@ -1,0 +1,111 @@
+"""``/api/v1/models``: what may be called, and which exact revision answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.db.models import Q, QuerySet
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from catalogue.models import Model, ModelAlias, ModelRevision
+from portal.access.viewer import Viewer
+from portal.api import pagination
+from portal.api.authentication import viewer_of
+from portal.api.openapi_parameters import PAGE_PARAMETERS, page_of, refusals
+from tenants.errors import NotFound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A model with all its revisions, the active one first, and its other names."""
+
+    model: Model
+    owner: str
+    aliases: Sequence[str]
+    revisions: Sequence[ModelRevision]
+
+    @property
+    def id(self) -> UUID:
+        """The model's id, by which lists are paged."""
+        return self.model.id
+
+
+class RevisionSerializer(serializers.Serializer[ModelRevision]):
+    """What exactly runs. Never changed, only superseded."""
+
+    id = serializers.UUIDField(read_only=True)
+    digest = serializers.CharField(read_only=True, help_text="SHA-256 of everything that can change an answer.")
+    engine = serializers.CharField(read_only=True)
+    engine_args = serializers.ListField(child=serializers.CharField(), read_only=True)
+    context_length_tokens = serializers.IntegerField(read_only=True)
+    active_from = serializers.DateTimeField(read_only=True)
+    superseded_at = serializers.DateTimeField(read_only=True, allow_null=True)
+
+
+class ModelSerializer(serializers.Serializer[Listed]):
+    """A served model name."""
+
+    id = serializers.UUIDField(read_only=True)
+    name = serializers.CharField(source="model.name", read_only=True)
+    owner = serializers.CharField(read_only=True, help_text="Slug of the tenant that owns it.")
+    visibility = serializers.ChoiceField(source="model.visibility", choices=Model.Visibility.choices, read_only=True)
+    aliases = serializers.ListField(child=serializers.CharField(), read_only=True)
+    archived_at = serializers.DateTimeField(source="model.archived_at", read_only=True, allow_null=True)
+    created_at = serializers.DateTimeField(source="model.created_at", read_only=True)
+    revisions = RevisionSerializer(many=True, read_only=True)
+
+
+class ModelsView(APIView):
+    """The models you see."""
+
+    @extend_schema(
+        operation_id="list_models",
+        parameters=PAGE_PARAMETERS,
+        responses={200: page_of(ModelSerializer, "CatalogueList"), **refusals(400)},
+    )
+    def get(self, request: Request) -> Response:
+        """List models with their revisions, newest first."""
+        page = pagination.page_request(request)
+        rows = with_revisions(pagination.slice_of(visible(viewer_of(request)), page))
+        return Response(pagination.document(rows, ModelSerializer, page.limit))
+
+
+class ModelView(APIView):
+    """One model."""
+
+    @extend_schema(operation_id="get_model", responses={200: ModelSerializer, **refusals(404)})
+    def get(self, request: Request, name: str) -> Response:
+        """Return the model with its revisions."""
+        # PostgreSQL refuses to compare with NUL, which no name holds
+        found = visible(viewer_of(request)).filter(name=name).first() if "\0" not in name else None
+        if found is None:
+            raise NotFound("model", name)
+        return Response(ModelSerializer(with_revisions([found])[0]).data)
+
+
+def visible(viewer: Viewer) -> QuerySet[Model]:
+    """Return the models that this viewer may call or look at: public ones, and those of its own tenants."""
+    every = Model.objects.select_related("owner")
+    if viewer.tenants is None:
+        return every
+    return every.filter(Q(visibility=Model.Visibility.PUBLIC) | Q(owner_id__in=viewer.tenants))
+
+
+def with_revisions(models: Sequence[Model]) -> list[Listed]:
+    """Read revisions and aliases of all these models in two queries."""
+    revisions: dict[UUID, list[ModelRevision]] = {model.id: [] for model in models}
+    for revision in ModelRevision.objects.filter(model__in=models).order_by("-superseded_at", "-active_from"):
+        revisions[revision.model_id].append(revision)
+    aliases: dict[UUID, list[str]] = {model.id: [] for model in models}
+    for alias in ModelAlias.objects.filter(model__in=models).order_by("name"):
+        aliases[alias.model_id].append(alias.name)
+    return [
+        Listed(model=model, owner=model.owner.slug, aliases=aliases[model.id], revisions=revisions[model.id])
+        for model in models
+    ]

@@ -1,0 +1,126 @@
+"""``/api/v1/prices``: what is charged, from when on. Versions are added, never changed."""
+
+from __future__ import annotations
+
+from django.db.models import Q, QuerySet
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import serializers, status
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from billing.models import PriceBook, PriceVersion
+from billing.pricing import prices
+from billing.pricing.rating import Rates
+from portal.access.viewer import Viewer, tenant_for
+from portal.api import pagination
+from portal.api.authentication import OperatorChanges, viewer_of
+from portal.api.openapi_parameters import PAGE_PARAMETERS, page_of, refusals, refuse_unknown
+from portal.api.serializer_fields import SwitchField
+from portal.formats import query_params
+from tenants.models import Tenant
+
+
+class PriceSerializer(serializers.Serializer[PriceVersion]):
+    """Prices in pico-units of the currency (10⁻¹²) per token: $0.15 a million tokens is 150000."""
+
+    id = serializers.UUIDField(read_only=True)
+    book = serializers.CharField(source="book.name", read_only=True)
+    tenant_id = serializers.UUIDField(source="book.tenant_id", read_only=True, allow_null=True)
+    currency = serializers.CharField(source="book.currency", read_only=True)
+    model = serializers.CharField(source="model_name", read_only=True)
+    prompt_pico = serializers.IntegerField(read_only=True)
+    cached_prompt_pico = serializers.IntegerField(read_only=True)
+    completion_pico = serializers.IntegerField(read_only=True)
+    prediction_hit_pico = serializers.IntegerField(read_only=True, help_text="Per request, not per token.")
+    coalesced_pico = serializers.IntegerField(
+        read_only=True, help_text="Per request: given another request's answer as it was written."
+    )
+    effective_from = serializers.DateTimeField(read_only=True)
+    created_at = serializers.DateTimeField(read_only=True)
+
+
+class NewPriceSerializer(serializers.Serializer[PriceVersion]):
+    """A price from a moment on."""
+
+    model = serializers.CharField(max_length=200)
+    tenant = serializers.CharField(
+        default=None, allow_null=True, help_text="Slug or id, for a price of that tenant's own; absent for everybody's."
+    )
+    prompt_pico = serializers.IntegerField(min_value=0)
+    cached_prompt_pico = serializers.IntegerField(min_value=0)
+    completion_pico = serializers.IntegerField(min_value=0)
+    prediction_hit_pico = serializers.IntegerField(min_value=0, default=0)
+    coalesced_pico = serializers.IntegerField(min_value=0, default=0)
+    effective_from = serializers.DateTimeField(
+        default=None, allow_null=True, help_text="Not before now; absent: at once."
+    )
+    confirm = SwitchField(default=False, help_text="Allows a change of more than tenfold.")
+
+
+class PricesView(APIView):
+    """The price books."""
+
+    permission_classes = (OperatorChanges,)
+
+    @extend_schema(
+        operation_id="list_prices",
+        parameters=[OpenApiParameter("model", str), *PAGE_PARAMETERS],
+        responses={200: page_of(PriceSerializer, "PriceList"), **refusals(400)},
+    )
+    def get(self, request: Request) -> Response:
+        """List price versions, newest first: the platform's, and those of tenants you see."""
+        page = pagination.page_request(request)
+        rows = visible(viewer_of(request))
+        if model := query_params.text(request.query_params, "model"):
+            rows = rows.filter(model_name=model)
+        found = pagination.slice_of(rows, page)
+        return Response(pagination.document(found, PriceSerializer, page.limit))
+
+    @extend_schema(
+        operation_id="set_price",
+        request=NewPriceSerializer,
+        responses={201: PriceSerializer, **refusals(400, 403, 404, 409)},
+    )
+    def post(self, request: Request) -> Response:
+        """Add a price version. What was served before is never priced anew. Operators only."""
+        viewer = viewer_of(request)
+        asked = NewPriceSerializer(data=request.data)
+        asked.is_valid(raise_exception=True)
+        refuse_unknown(asked)
+        wanted = asked.validated_data
+        rates = Rates(
+            prompt_pico=wanted["prompt_pico"],
+            cached_prompt_pico=wanted["cached_prompt_pico"],
+            completion_pico=wanted["completion_pico"],
+            prediction_hit_pico=wanted["prediction_hit_pico"],
+            coalesced_pico=wanted["coalesced_pico"],
+        )
+        tenant = tenant_for(viewer, wanted["tenant"]) if wanted["tenant"] else None
+        version = prices.set_price(
+            viewer.actor,
+            book_of(tenant),
+            wanted["model"],
+            rates,
+            effective_from=wanted["effective_from"],
+            confirm=wanted["confirm"],
+        )
+        return Response(PriceSerializer(version).data, status=status.HTTP_201_CREATED)
+
+
+def visible(viewer: Viewer) -> QuerySet[PriceVersion]:
+    """Return the prices this viewer may read."""
+    every = PriceVersion.objects.select_related("book")
+    if viewer.tenants is None:
+        return every
+    return every.filter(Q(book__tenant_id=None) | Q(book__tenant_id__in=viewer.tenants))
+
+
+def book_of(tenant: Tenant | None) -> PriceBook:
+    """Return the platform's book, or a tenant's own, made on first use."""
+    if tenant is None:
+        return prices.ensure_price_book()
+    book, _ = PriceBook.objects.get_or_create(
+        tenant_id=tenant.id, defaults={"name": f"tenant {tenant.slug}", "currency": tenant.currency}
+    )
+    return book

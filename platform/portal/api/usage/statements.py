@@ -1,0 +1,92 @@
+"""``/api/v1/tenants/{tenant}/statements/{month}``: what a tenant owes for a month, line by line."""
+
+from __future__ import annotations
+
+from django.http import HttpResponseBase
+from django.utils import timezone
+from drf_spectacular.utils import extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from billing.reports import invoices
+from portal.access.viewer import tenant_for
+from portal.api.authentication import viewer_of
+from portal.api.openapi_parameters import CSV_PARAMETER, refusals, wants_csv
+from portal.formats import csv_export
+from portal.reporting import periods
+from tenants.ids import TenantId
+from tenants.rls import as_tenant
+
+
+class LineSerializer(serializers.Serializer[invoices.Line]):
+    """Tokens, or answers, of one class of one model at one price."""
+
+    model = serializers.CharField(source="model_name", read_only=True)
+    token_class = serializers.CharField(
+        read_only=True, help_text="prompt, cached_prompt, completion, prediction_hit or coalesced."
+    )
+    unit = serializers.CharField(read_only=True, help_text="token or request.")
+    quantity = serializers.IntegerField(read_only=True)
+    unit_price_pico = serializers.IntegerField(read_only=True)
+    amount_pico = serializers.IntegerField(read_only=True)
+    amount_cents = serializers.IntegerField(read_only=True, help_text="Rounded once, half to even.")
+
+
+class SavingsSerializer(serializers.Serializer[invoices.Savings]):
+    """What each cache saved."""
+
+    prediction_hits = serializers.IntegerField(read_only=True)
+    coalesced_requests = serializers.IntegerField(read_only=True)
+    prediction_tokens = serializers.IntegerField(read_only=True, help_text="Of hits and coalesced answers.")
+    prediction_engine_ms = serializers.IntegerField(read_only=True)
+    prediction_pico = serializers.IntegerField(read_only=True)
+    prefix_tokens = serializers.IntegerField(read_only=True)
+    prefix_pico = serializers.IntegerField(read_only=True)
+
+
+class StatementSerializer(serializers.Serializer[invoices.Statement]):
+    """One month. The total is the sum of the lines in cents; the ledger holds the same to the pico-unit."""
+
+    tenant_id = serializers.UUIDField(read_only=True)
+    year = serializers.IntegerField(read_only=True)
+    month = serializers.IntegerField(read_only=True)
+    timezone = serializers.CharField(read_only=True)
+    start = serializers.DateTimeField(read_only=True)
+    end = serializers.DateTimeField(read_only=True)
+    currency = serializers.CharField(read_only=True)
+    lines = LineSerializer(many=True, read_only=True)
+    savings = SavingsSerializer(read_only=True)
+    requests = serializers.IntegerField(read_only=True)
+    free_requests = serializers.IntegerField(read_only=True)
+    unrated_requests = serializers.IntegerField(read_only=True)
+    amount_pico = serializers.IntegerField(read_only=True)
+    amount_cents = serializers.IntegerField(read_only=True)
+    rounding_pico = serializers.IntegerField(read_only=True)
+    ledger_pico = serializers.IntegerField(read_only=True)
+    equals_ledger = serializers.BooleanField(read_only=True)
+
+
+class StatementView(APIView):
+    """A tenant's month."""
+
+    @extend_schema(
+        operation_id="get_statement",
+        parameters=[CSV_PARAMETER],
+        responses={
+            (200, "application/json"): StatementSerializer,
+            (200, "text/csv"): str,
+            **refusals(400, 404),
+        },
+    )
+    def get(self, request: Request, tenant: str, month: str) -> HttpResponseBase:
+        """Return the statement of a month, given as YYYY-MM in the tenant's billing time zone."""
+        found = tenant_for(viewer_of(request), tenant)
+        first = periods.parse_month(month, timezone.now())
+        with as_tenant(TenantId(found.id)):
+            statement = invoices.statement(TenantId(found.id), first.year, first.month)
+        if wants_csv(request):
+            header, *rows = invoices.csv_rows(statement)
+            return csv_export.attachment(request._request, f"statement-{found.slug}-{first:%Y-%m}", header, rows)
+        return Response(StatementSerializer(statement).data)

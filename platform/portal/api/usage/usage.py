@@ -1,0 +1,318 @@
+"""``/api/v1/usage``: requests one by one, their sums, and their sums over time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+from uuid import UUID
+
+from django.http import HttpResponseBase
+from django.utils import timezone
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from billing.models import UsageRecord
+from billing.reports import usage
+from billing.reports.usage import Filters
+from portal.access.viewer import Viewer, tenant_for, tenants_of
+from portal.api import pagination
+from portal.api.authentication import viewer_of
+from portal.api.openapi_parameters import (
+    CSV_PARAMETER,
+    PAGE_PARAMETERS,
+    PERIOD_PARAMETERS,
+    page_of,
+    refusals,
+    wants_csv,
+)
+from portal.formats import csv_export, query_params
+from portal.reporting import periods
+from portal.reporting.requests_csv import CSV_HEADER, csv_rows
+from tenants.errors import NotFound
+from tenants.ids import TenantId
+from tenants.rls import as_tenant
+
+CACHE_RESULTS = ("hit", "miss", "coalesced", "bypass")
+TENANT_PARAMETER = OpenApiParameter(
+    "tenant", str, description="Slug or id. Operators may leave it out and see all; a key has only its own."
+)
+FILTER_PARAMETERS = [
+    OpenApiParameter("model", str),
+    OpenApiParameter("project", UUID),
+    OpenApiParameter("key", UUID),
+    OpenApiParameter("state", str, enum=list(UsageRecord.State.values)),
+    OpenApiParameter("cache", str, enum=CACHE_RESULTS, description="What the prediction cache said."),
+    OpenApiParameter("errors", bool, description="true: only what failed or was refused."),
+]
+
+Found = TypeVar("Found")
+
+
+class RequestSerializer(serializers.Serializer[usage.Request]):
+    """One request as it was metered and charged. ``prompt_tokens`` leaves out the cached ones."""
+
+    id = serializers.UUIDField(read_only=True)
+    tenant_id = serializers.UUIDField(read_only=True)
+    project_id = serializers.UUIDField(read_only=True)
+    key_id = serializers.UUIDField(read_only=True)
+    endpoint = serializers.CharField(read_only=True)
+    model = serializers.CharField(source="model_name", read_only=True)
+    revision_id = serializers.UUIDField(read_only=True)
+    replica_id = serializers.UUIDField(read_only=True, allow_null=True, help_text="null: answered without an engine.")
+    started_at = serializers.DateTimeField(read_only=True)
+    finished_at = serializers.DateTimeField(read_only=True)
+    state = serializers.CharField(read_only=True)
+    http_status = serializers.IntegerField(read_only=True)
+    stream = serializers.BooleanField(read_only=True)
+    cache_result = serializers.CharField(read_only=True)
+    cache_reason = serializers.CharField(read_only=True)
+    route_reason = serializers.CharField(read_only=True)
+    prompt_tokens = serializers.IntegerField(read_only=True)
+    cached_prompt_tokens = serializers.IntegerField(read_only=True)
+    completion_tokens = serializers.IntegerField(read_only=True)
+    tokens_source = serializers.CharField(read_only=True)
+    avoided_prompt_tokens = serializers.IntegerField(read_only=True)
+    avoided_cached_prompt_tokens = serializers.IntegerField(read_only=True)
+    avoided_completion_tokens = serializers.IntegerField(read_only=True)
+    avoided_engine_ms = serializers.FloatField(read_only=True)
+    source_id = serializers.UUIDField(
+        read_only=True, allow_null=True, help_text="Of a hit and of a coalesced answer: the request whose answer it is."
+    )
+    price_version_id = serializers.UUIDField(read_only=True, allow_null=True)
+    currency = serializers.CharField(read_only=True)
+    amount_pico = serializers.IntegerField(read_only=True, allow_null=True, help_text="null: waits for a price.")
+    saved_prediction_pico = serializers.IntegerField(read_only=True)
+    saved_prefix_pico = serializers.IntegerField(read_only=True)
+    ttft_ms = serializers.FloatField(read_only=True, allow_null=True)
+    duration_ms = serializers.FloatField(read_only=True)
+    client_request_id = serializers.CharField(read_only=True)
+
+
+class SumsSerializer(serializers.Serializer[usage.Sums]):
+    """Totals. Money in pico-units of the currency (10⁻¹²)."""
+
+    requests = serializers.IntegerField(read_only=True)
+    # REST framework takes fields out of the class, so the property of this name stays what it is
+    errors = serializers.IntegerField(read_only=True)  # type: ignore[assignment]
+    prediction_hits = serializers.IntegerField(read_only=True)
+    coalesced_requests = serializers.IntegerField(
+        read_only=True, help_text="Given another request's answer as it was written."
+    )
+    bypassed_requests = serializers.IntegerField(
+        read_only=True, help_text="Never looked up in the prediction cache; each request names its reason."
+    )
+    prefix_hits = serializers.IntegerField(read_only=True, help_text="Requests with any warm prompt token.")
+    prompt_tokens = serializers.IntegerField(read_only=True)
+    cached_prompt_tokens = serializers.IntegerField(read_only=True)
+    completion_tokens = serializers.IntegerField(read_only=True)
+    avoided_tokens = serializers.IntegerField(read_only=True, help_text="By hits and coalesced answers.")
+    avoided_engine_ms = serializers.IntegerField(read_only=True, help_text="By the same: what engines worked on them.")
+    amount_pico = serializers.IntegerField(read_only=True)
+    saved_prediction_pico = serializers.IntegerField(read_only=True)
+    saved_prefix_pico = serializers.IntegerField(read_only=True)
+
+
+class TenantSumsSerializer(serializers.Serializer[usage.TenantSums]):
+    """One tenant's totals."""
+
+    tenant = serializers.CharField(source="slug", read_only=True)
+    sums = SumsSerializer(read_only=True)
+
+
+class ModelSumsSerializer(serializers.Serializer[usage.ModelSums]):
+    """One model's totals."""
+
+    model = serializers.CharField(source="model_name", read_only=True)
+    sums = SumsSerializer(read_only=True)
+
+
+class TotalsSerializer(serializers.Serializer[Any]):
+    """The totals of a period, in all, by model, and for operators who named no tenant by tenant."""
+
+    start = serializers.DateTimeField(read_only=True)
+    end = serializers.DateTimeField(read_only=True)
+    total = SumsSerializer(read_only=True)
+    by_model = ModelSumsSerializer(many=True, read_only=True)
+    by_tenant = TenantSumsSerializer(many=True, read_only=True)
+
+
+class PointSerializer(serializers.Serializer[usage.Point]):
+    """One step."""
+
+    starts_at = serializers.DateTimeField(read_only=True)
+    sums = SumsSerializer(read_only=True)
+
+
+class SeriesSerializer(serializers.Serializer[Any]):
+    """A period in equal steps, empty ones too."""
+
+    start = serializers.DateTimeField(read_only=True)
+    end = serializers.DateTimeField(read_only=True)
+    step_seconds = serializers.IntegerField(read_only=True)
+    points = PointSerializer(many=True, read_only=True)
+
+
+class UsageView(APIView):
+    """Requests."""
+
+    @extend_schema(
+        operation_id="list_usage",
+        parameters=[TENANT_PARAMETER, *FILTER_PARAMETERS, *PERIOD_PARAMETERS, *PAGE_PARAMETERS, CSV_PARAMETER],
+        responses={
+            (200, "application/json"): page_of(RequestSerializer, "UsageList"),
+            (200, "text/csv"): str,
+            **refusals(400, 404),
+        },
+    )
+    def get(self, request: Request) -> HttpResponseBase:
+        """List requests, newest first. As CSV, all of the period; that needs a tenant."""
+        tenant_id = tenant_of(request)
+        filters = _filters(request)
+        if wants_csv(request):
+            if tenant_id is None:
+                raise ValidationError({"tenant": "Name the tenant whose requests to export."})
+            return csv_export.attachment(request._request, "usage", CSV_HEADER, csv_rows(tenant_id, filters))
+        page = pagination.page_request(request)
+        rows: Sequence[usage.Request] = reading(
+            tenant_id,
+            lambda: usage.requests(tenant_id, before_id=page.after, limit=page.limit + 1, filters=filters),
+        )
+        return Response(pagination.document(rows, RequestSerializer, page.limit))
+
+
+class UsageRequestView(APIView):
+    """One request."""
+
+    @extend_schema(
+        operation_id="get_usage",
+        parameters=[TENANT_PARAMETER],
+        responses={200: RequestSerializer, **refusals(400, 404)},
+    )
+    def get(self, request: Request, request_id: UUID) -> Response:
+        """Return one request by its id."""
+        tenant_id = tenant_of(request)
+        found = reading(tenant_id, lambda: usage.request(tenant_id, request_id))
+        if found is None:
+            raise NotFound("request", str(request_id))
+        return Response(RequestSerializer(found).data)
+
+
+class TotalsView(APIView):
+    """Sums of a period."""
+
+    @extend_schema(
+        operation_id="get_usage_totals",
+        parameters=[TENANT_PARAMETER, *PERIOD_PARAMETERS],
+        responses={200: TotalsSerializer, **refusals(400, 404)},
+    )
+    def get(self, request: Request) -> Response:
+        """Return the totals of the period."""
+        tenant_id = tenant_of(request)
+        period = periods.parse(request.query_params, timezone.now())
+
+        def read() -> dict[str, Any]:
+            return {
+                "start": period.start,
+                "end": period.end,
+                "total": usage.totals(period, tenant_id),
+                "by_model": usage.by_model(period, tenant_id),
+                "by_tenant": usage.by_tenant(period) if tenant_id is None else (),
+            }
+
+        return Response(TotalsSerializer(reading(tenant_id, read)).data)
+
+
+class SeriesView(APIView):
+    """Sums over time."""
+
+    @extend_schema(
+        operation_id="get_usage_series",
+        parameters=[
+            TENANT_PARAMETER,
+            *PERIOD_PARAMETERS,
+            OpenApiParameter("step", int, description="Seconds: a multiple of 900. Absent: what suits the period."),
+        ],
+        responses={200: SeriesSerializer, **refusals(400, 404)},
+    )
+    def get(self, request: Request) -> Response:
+        """Return the period in steps."""
+        tenant_id = tenant_of(request)
+        period = periods.parse(request.query_params, timezone.now())
+        step = _step(request, period)
+        points = reading(tenant_id, lambda: usage.series(period, tenant_id, step))
+        document = {"start": period.start, "end": period.end, "step_seconds": step, "points": points}
+        return Response(SeriesSerializer(document).data)
+
+
+def tenant_of(request: Request) -> TenantId | None:
+    """Return the tenant that is asked about; None is all of them, for operators only.
+
+    A viewer of one tenant need not name it; a member of several must. Raises NotFound, ValidationError.
+    """
+    viewer: Viewer = viewer_of(request)
+    named = query_params.text(request.query_params, "tenant")
+    if named:
+        return TenantId(tenant_for(viewer, named).id)
+    if viewer.is_operator:
+        return None
+    own = list(tenants_of(viewer)[:2])
+    if len(own) != 1:
+        raise ValidationError({"tenant": "Name one of your tenants."})
+    return TenantId(own[0].id)
+
+
+def reading(tenant_id: TenantId | None, read: Callable[[], Found]) -> Found:
+    """Read what faces a tenant behind row-level security; what an operator reads of all tenants cannot be."""
+    if tenant_id is None:
+        return read()
+    with as_tenant(tenant_id):
+        return read()
+
+
+def _step(request: Request, period: periods.Period) -> int:
+    """Return the step in seconds. Raises ValidationError for one that roll-ups cannot give, or far too many points."""
+    text = request.query_params.get("step")
+    if text is None:
+        return int(period.step / timedelta(seconds=1))
+    step = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0
+    grain = int(periods.GRAIN / timedelta(seconds=1))
+    if (
+        step < grain
+        or step % grain
+        or (period.end - period.start) / timedelta(seconds=step) > periods.MOST_ASKED_POINTS
+    ):
+        raise ValidationError(
+            {"step": f"Use a multiple of {grain} that makes at most {periods.MOST_ASKED_POINTS} points."}
+        )
+    return step
+
+
+def _filters(request: Request) -> Filters:
+    query = request.query_params
+    period = periods.parse(query, timezone.now())
+    for name, allowed in (("state", UsageRecord.State.values), ("cache", CACHE_RESULTS), ("errors", ("true", "false"))):
+        if query.get(name) and query[name] not in allowed:
+            raise ValidationError({name: f"Use one of {', '.join(allowed)}."})
+    return Filters(
+        start=period.start,
+        end=period.end,
+        project_id=_uuid(request, "project"),
+        key_id=_uuid(request, "key"),
+        model_name=query_params.text(query, "model"),
+        state=query.get("state") or None,
+        cache_result=query.get("cache") or None,
+        errors_only=query.get("errors") == "true",
+    )
+
+
+def _uuid(request: Request, name: str) -> UUID | None:
+    text = request.query_params.get(name)
+    try:
+        return UUID(text) if text else None
+    except ValueError:
+        raise ValidationError({name: "Use an id."}) from None

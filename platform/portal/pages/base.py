@@ -1,0 +1,156 @@
+"""What every page has: somebody signed in, the rail, a policy for the browser, and answers to what goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib.auth.views import redirect_to_login
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import render
+from django.urls import reverse
+
+from portal.access.viewer import Viewer, tenants_of, viewer_of_user
+from portal.errors import BadQuery
+from tenants.errors import NotFound
+from tenants.models import Tenant, User
+
+#: Everything from here, nothing inline. uPlot and htmx set styles through the DOM, which this does not touch.
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self' ws: wss:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+
+#: Called with the request, and what the path names; a ViewerView with the viewer between.
+View = Callable[..., HttpResponseBase]
+ViewerView = Callable[..., HttpResponseBase]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """One entry of the rail or of a tenant's tabs."""
+
+    key: str
+    label: str
+    icon: str
+    url: str
+
+
+def page(view: ViewerView) -> View:
+    """Let only somebody signed in see the page, and answer what they may not see as if it did not exist."""
+
+    @wraps(view)
+    def guarded(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponseBase:
+        if not isinstance(request.user, User) or not request.user.is_active:
+            return redirect_to_login(request.get_full_path())
+        viewer = viewer_of_user(request.user)
+        try:
+            return protected(view(request, viewer, *args, **kwargs))
+        except NotFound:
+            return protected(_refusal(request, viewer, 404, "Nothing here", "There is no such page, or not for you."))
+        except BadQuery as error:
+            problem = f"{error.param} {error.value!r} is not understood: use {error.allowed}."
+            return protected(_refusal(request, viewer, 400, "This address does not work", problem))
+
+    return guarded
+
+
+def operator_page(view: ViewerView) -> View:
+    """Show the page to operators only; for everybody else it does not exist."""
+
+    @wraps(view)
+    def guarded(request: HttpRequest, viewer: Viewer, *args: object, **kwargs: object) -> HttpResponseBase:
+        if not viewer.is_operator:
+            raise NotFound("page", request.path)
+        return view(request, viewer, *args, **kwargs)
+
+    return page(guarded)
+
+
+def protected(response: HttpResponseBase) -> HttpResponseBase:
+    """Add the headers of every page. Pages are never kept: the next person at the browser must not go back to them."""
+    response.headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
+    response.headers.setdefault("Cache-Control", "no-store")
+    response.headers["Referrer-Policy"] = "same-origin"
+    return response
+
+
+def show(
+    request: HttpRequest,
+    viewer: Viewer,
+    template: str,
+    context: dict[str, Any],
+    *,
+    active: str,
+    tenant: Tenant | None = None,
+    status: int = 200,
+) -> HttpResponse:
+    """Render a page within the frame. ``active`` is the key of its entry in the rail, or of a tenant's tab."""
+    frame = {
+        "viewer": viewer,
+        "rail": rail(viewer, tenant),
+        "others": other_tenants(viewer, tenant),
+        "tabs": tenant_links(tenant) if tenant and viewer.is_operator else (),
+        "tenant": tenant,
+        "active": active,
+        "active_rail": "tenants" if tenant and viewer.is_operator else active,
+    }
+    return render(request, template, {**frame, **context}, status=status)
+
+
+def rail(viewer: Viewer, tenant: Tenant | None) -> tuple[Link, ...]:
+    """Return the rail: the platform's pages for operators, one tenant's for its members."""
+    if viewer.is_operator:
+        return (
+            Link(key="overview", label="Overview", icon="overview", url=reverse("portal:overview")),
+            Link(key="fleet", label="Fleet", icon="fleet", url=reverse("portal:fleet")),
+            Link(key="requests", label="Requests", icon="requests", url=reverse("portal:requests")),
+            Link(key="savings", label="Savings", icon="savings", url=reverse("portal:all-savings")),
+            Link(key="tenants", label="Tenants", icon="tenants", url=reverse("portal:tenants")),
+            Link(key="prices", label="Prices", icon="prices", url=reverse("portal:prices")),
+            Link(key="audit", label="Audit", icon="audit", url=reverse("portal:audit")),
+        )
+    return tenant_links(tenant) if tenant else ()
+
+
+def tenant_links(tenant: Tenant) -> tuple[Link, ...]:
+    """Return the pages of one tenant."""
+    names = (
+        ("home", "Home", "home", "portal:tenant"),
+        ("tenant-requests", "Requests", "requests", "portal:tenant-requests"),
+        ("savings", "Savings", "savings", "portal:savings"),
+        ("statement", "Statement", "statement", "portal:statement"),
+        ("keys", "Keys", "keys", "portal:keys"),
+        ("limits", "Limits and budgets", "limits", "portal:limits"),
+        ("cache", "Prediction cache", "cache", "portal:cache"),
+        ("policy", "Policy", "policy", "portal:policy"),
+        ("tenant-audit", "Audit", "audit", "portal:tenant-audit"),
+    )
+    return tuple(
+        Link(key=key, label=label, icon=icon, url=reverse(name, args=[tenant.slug])) for key, label, icon, name in names
+    )
+
+
+def other_tenants(viewer: Viewer, tenant: Tenant | None) -> tuple[Link, ...]:
+    """Return a member's other tenants, to switch to."""
+    if viewer.is_operator or viewer.tenants is None or len(viewer.tenants) < 2:
+        return ()
+    return tuple(
+        Link(key=other.slug, label=other.name, icon="tenants", url=reverse("portal:tenant", args=[other.slug]))
+        for other in tenants_of(viewer)
+        if tenant is None or other.id != tenant.id
+    )
+
+
+def with_query(request: HttpRequest, **changes: str | None) -> str:
+    """Return this page's query with these parameters set, or removed where None."""
+    query = {key: value for key, value in request.GET.items() if key not in changes}
+    return urlencode(query | {key: value for key, value in changes.items() if value is not None})
+
+
+def _refusal(request: HttpRequest, viewer: Viewer, status: int, title: str, problem: str) -> HttpResponse:
+    context = {"title": title, "problem": problem}
+    return show(request, viewer, "portal/refusal.html", context, active="", status=status)

@@ -1,0 +1,126 @@
+"""The journey of one request as its usage row tells it: what happened, when, and what it came to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from billing.ledger.rollups import is_error
+from billing.reports.usage import Request
+from portal.formats import money
+from portal.templatetags.portal import count, milliseconds, tail
+from tenants.ids import created_at
+
+ROUTES = {
+    "prefix": "its beginning was warm there",
+    "session": "the session's earlier requests went there",
+    "load": "it had the least to do",
+    "only": "it was the only one ready",
+}
+#: Of what was answered without an engine of its own.
+TITLES = {"hit": "Prediction cache: hit", "coalesced": "Prediction cache: coalesced"}
+ENDS = {
+    "complete": "The answer ended as it should",
+    "refused": "The request was refused",
+    "client_gone": "The client left before the end",
+    "engine_error": "The engine failed",
+    "interrupted": "The gateway died; tokens are estimated from what it had logged",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One line of the timeline. ``after`` is the time since the request came in."""
+
+    title: str
+    detail: str = ""
+    at: datetime
+    after: str = ""
+    tone: Literal["", "warm", "bad"] = ""
+
+
+def steps(found: Request, *, shows_replica: bool) -> tuple[Step, ...]:
+    """Return the journey in order. ``shows_replica``: name the engine, which is the operator's business."""
+    taken = (_admitted(found), _looked_up(found), _routed(found, shows_replica), _first(found), _ended(found))
+    return tuple(step for step in (*taken, _charged(found)) if step is not None)
+
+
+def _admitted(found: Request) -> Step:
+    return Step(
+        title="Admitted",
+        detail=f"{found.endpoint}{', streamed' if found.stream else ''}",
+        at=created_at(found.id),
+    )
+
+
+def _looked_up(found: Request) -> Step:
+    reason = found.cache_reason.replace("_", " ")
+    if found.cache_result in TITLES:
+        source = f" of request …{tail(found.source_id)}" if found.source_id else ""
+        detail = f"the answer{source}; {_avoided(found)}"
+        return Step(title=TITLES[found.cache_result], detail=detail, at=found.started_at, tone="warm")
+    title = "Prediction cache: bypassed" if found.cache_result == "bypass" else "Prediction cache: miss"
+    return Step(title=title, detail=reason, at=found.started_at)
+
+
+def _avoided(found: Request) -> str:
+    tokens = found.avoided_prompt_tokens + found.avoided_cached_prompt_tokens + found.avoided_completion_tokens
+    worked = f", on which an engine worked {milliseconds(found.avoided_engine_ms)}" if found.avoided_engine_ms else ""
+    return f"{count(tokens)} tokens did not have to be computed{worked}"
+
+
+def _routed(found: Request, shows_replica: bool) -> Step | None:
+    if found.cache_result in TITLES or not found.route_reason:
+        return None
+    where = f" to …{str(found.replica_id)[-8:]}" if shows_replica and found.replica_id else ""
+    total = found.prompt_tokens + found.cached_prompt_tokens
+    warm = f"; {count(found.cached_prompt_tokens)} of {count(total)} prompt tokens were warm" if total else ""
+    return Step(
+        title=f"Routed{where} by {found.route_reason}",
+        detail=f"{ROUTES.get(found.route_reason, '')}{warm}".lstrip("; "),
+        at=found.started_at,
+        tone="warm" if found.cached_prompt_tokens else "",
+    )
+
+
+def _first(found: Request) -> Step | None:
+    if found.ttft_ms is None:
+        return None
+    return Step(
+        title="First token",
+        at=found.started_at + timedelta(milliseconds=found.ttft_ms),
+        after=milliseconds(found.ttft_ms),
+    )
+
+
+def _ended(found: Request) -> Step:
+    seconds = (found.duration_ms - (found.ttft_ms or 0.0)) / 1000
+    speed = f", {found.completion_tokens / seconds:.0f} a second" if seconds > 0.01 and found.completion_tokens else ""
+    written = f"{count(found.completion_tokens)} tokens written{speed}; " if found.completion_tokens else ""
+    return Step(
+        title=ENDS.get(found.state, found.state),
+        detail=f"{written}HTTP {found.http_status}"
+        if found.http_status
+        else f"{written}the client's answer is unknown",
+        at=found.finished_at,
+        after=milliseconds(found.duration_ms),
+        tone="bad" if is_error(found.state, found.http_status) else "",
+    )
+
+
+def _charged(found: Request) -> Step:
+    if found.amount_pico is None:
+        return Step(title="Waits for a price", detail="it is never charged as nothing by default", at=found.finished_at)
+    saved = ""
+    if found.saved_prediction_pico:
+        alone = money.shown(found.amount_pico + found.saved_prediction_pico, found.currency)
+        saved = f"{money.shown(found.saved_prediction_pico, found.currency)} saved by prediction: it would cost {alone}"
+    elif found.saved_prefix_pico:
+        saved = f"{money.shown(found.saved_prefix_pico, found.currency)} saved by prefix"
+    return Step(
+        title=f"Charged {money.shown(found.amount_pico, found.currency)}",
+        detail=saved,
+        at=found.finished_at,
+        tone="warm" if saved else "",
+    )

@@ -1,0 +1,128 @@
+"""The fleet page without a browser: what it shows, what it asks before a change, and whom it is not for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from django.test import Client
+
+from tenants.models import AuditEntry, User
+from tests.portal import fixtures as worlds
+from tests.portal import fleet_fixture as warmths
+from tests.portal.fixtures import World
+from tests.portal.fleet_fixture import Warmth
+from workers.models import Deployment, Node, Placeholder, Pool, Replica, Slot
+
+SignIn = Callable[[User], Client]
+
+
+@pytest.fixture
+def warmth(world: World) -> Warmth:
+    """The fleet with its placeholders."""
+    return warmths.build(world)
+
+
+def questions(warmth: Warmth) -> dict[str, str]:
+    """Return the address of every verb's question, with the command it shows."""
+    placeholder, replica = str(warmth.promotable.id), str(warmth.ready.id)
+    return {
+        f"scale/{worlds.MODEL}/": "scale tiny-chat 2-6",
+        f"target/{worlds.MODEL}/": "target tiny-chat 16384 5 300",
+        "warm/spare/": "warm spare 2 h2",
+        "drain/n2/": "drain n2",
+        f"drain/{replica}/": f"drain tiny-chat/{replica[-6:]}",
+        "cordon/n2/": "cordon n2",
+        "uncordon/n2/": "uncordon n2",
+        f"evict/{placeholder}/": f"evict {placeholder[-6:]}",
+        f"promote/{placeholder}/": f"promote {placeholder[-6:]} tiny-chat",
+        f"restore/{warmth.broken.id}/": "restore n2 cpu-3",
+    }
+
+
+def test_the_page_shows_slots_with_what_has_them(world: World, warmth: Warmth, signed_in: SignIn) -> None:
+    Replica.objects.filter(id=warmth.ready.id).update(leaving=True)
+    page = signed_in(world.operator).get("/portal/fleet/").content.decode()
+    for words in (
+        "promoted in 4.1 s",
+        "once its replacement serves",
+        "cold start in 25 s",
+        "no placeholder was warm",
+        "starts cold",
+        "H2 zygote",
+        "up in 4 s",
+        "H0 held slot",
+        "up in 31 s",
+        "it did not become free in 30 s",
+        "4 requests, <b>12 k</b> tokens",
+        "2 requests, 700 tokens",
+        "2 to 6 allowed",
+        "local is 78 % full, above its mark of 70 %",
+        "high water",
+    ):
+        assert words in page, words
+
+
+def test_what_is_not_there_says_what_to_do(world: World, signed_in: SignIn) -> None:
+    worlds.fleet(world)
+    Pool.objects.create(name="empty", kind="gpu")
+    page = signed_in(world.operator).get("/portal/fleet/").content.decode()
+    assert "A node joins when" in page
+    assert "scaling moves between its bounds" in page
+    assert "keeps no placeholders" in page
+    assert 'Measured starts, median</dt><dd><span class="muted">none yet</span>' in page
+
+
+def test_every_verb_asks_first_and_shows_its_command(world: World, warmth: Warmth, signed_in: SignIn) -> None:
+    browser = signed_in(world.operator)
+    for path, command in questions(warmth).items():
+        answer = browser.get(f"/portal/fleet/{path}")
+        assert answer.status_code == 200, path
+        assert f">celery -A hearth control {command}</pre>" in answer.content.decode(), path
+        part = browser.get(f"/portal/fleet/{path}", headers={"HX-Request": "true"}).content.decode()
+        assert part.lstrip().startswith("<form"), path
+    assert not AuditEntry.objects.filter(actor="ada", action__startswith="node.").exists()
+
+
+def test_a_verb_is_done_and_said(world: World, warmth: Warmth, signed_in: SignIn) -> None:
+    browser = signed_in(world.operator)
+    said = browser.post("/portal/fleet/cordon/n2/", follow=True).content.decode()
+    assert "Node n2 is cordoned" in said
+    assert Node.objects.get(name="n2").cordoned
+    assert "as before" in browser.post("/portal/fleet/cordon/n2/", follow=True).content.decode()
+    assert "takes replicas" in browser.post("/portal/fleet/uncordon/n2/", follow=True).content.decode()
+    browser.post(f"/portal/fleet/target/{worlds.MODEL}/", {"tokens": "9000", "up_after": "2", "down_after": "60"})
+    assert Deployment.objects.get().target_tokens_per_replica == 9000
+    browser.post("/portal/fleet/warm/spare/", {"placeholders": "3", "level": "h2"})
+    assert Pool.objects.get(name="spare").placeholders_per_node == 3
+    browser.post(f"/portal/fleet/promote/{warmth.promotable.id}/", {"deployment": worlds.MODEL})
+    assert Replica.objects.get(placeholder=warmth.promotable).state == "reserved"
+
+
+def test_what_cannot_be_done_is_said_and_changes_nothing(world: World, warmth: Warmth, signed_in: SignIn) -> None:
+    browser = signed_in(world.operator)
+    refused = browser.post(f"/portal/fleet/promote/{warmth.held.id}/", {"deployment": worlds.MODEL})
+    assert refused.status_code == 409
+    assert "only a warm h2 has a process to promote" in refused.content.decode()
+    for body in ({"placeholders": "65", "level": "h2"}, {"placeholders": "x"}, {"placeholders": "1", "level": "cold"}):
+        assert browser.post("/portal/fleet/warm/spare/", body).status_code == 400, body
+    for path in ("fly/n2/", "drain/none/", "cordon/none/", "evict/x/", "scale/none/", f"restore/{warmth.held.id}/"):
+        assert browser.get(f"/portal/fleet/{path}").status_code == 404, path
+        assert browser.post(f"/portal/fleet/{path}").status_code == 404, path
+    assert Pool.objects.get(name="spare").placeholders_per_node == 2
+    assert not Replica.objects.filter(node__name="n2").exists()
+
+
+def test_for_everybody_else_there_is_no_fleet(world: World, warmth: Warmth, signed_in: SignIn) -> None:
+    member = signed_in(world.acme.owner)
+    form = {"minimum": "0", "maximum": "0", "placeholders": "0", "level": "h0", "deployment": worlds.MODEL}
+    for path in questions(warmth):
+        for client, status in ((member, 404), (Client(), 302)):
+            for answer in (client.get(f"/portal/fleet/{path}"), client.post(f"/portal/fleet/{path}", form)):
+                assert answer.status_code == status, path
+                assert "celery" not in answer.content.decode()
+    assert not Node.objects.get(name="n2").cordoned
+    assert set(Placeholder.objects.values_list("state", flat=True)) == {"warm"}
+    assert Pool.objects.get(name="spare").placeholders_per_node == 2
+    assert Slot.objects.get(id=warmth.broken.id).health == "quarantined"
+    assert not Replica.objects.filter(leaving=True).exists()

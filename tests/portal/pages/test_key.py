@@ -1,0 +1,131 @@
+"""The pages of one key: asked as a page or a dialog, changed and rotated by whoever may, and by no stranger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from tenants import keys
+from tenants.models import ApiKey, AuditEntry, Membership, User
+from tests.portal import fixtures as worlds
+from tests.portal.fixtures import World
+
+SignIn = Callable[[User], Client]
+
+PAGES = "/portal/tenants/acme/keys/"
+FORM = {"name": "demo", "scopes": "keep", "models": "", "networks": "", "expires": "keep"}
+
+
+def test_a_key_is_changed_and_the_list_says_so(world: World, signed_in: SignIn) -> None:
+    key, browser = world.acme.key, signed_in(world.acme.owner)
+    form = {
+        "name": "office",
+        "scopes": "inference-only",
+        "models": "tiny-chat\r\nother",
+        "networks": "192.0.2.0/24, 2001:db8::1\r\n",
+        "expires": "30",
+    }
+    answer = browser.post(f"{PAGES}{key.id}/change/", form)
+    assert (answer.status_code, answer.headers["Location"]) == (302, PAGES)
+    key.refresh_from_db()
+    assert (key.name, key.scopes, key.allowed_models) == (
+        "office",
+        ["inference", "cache:read", "cache:write"],
+        ["tiny-chat", "other"],
+    )
+    assert key.allowed_networks == ["192.0.2.0/24", "2001:db8::1/128"]
+    assert key.expires_at is not None
+    assert abs(key.expires_at - timezone.now() - timedelta(days=30)) < timedelta(minutes=1)
+    listed = browser.get(PAGES).content.decode()
+    assert "192.0.2.0/24, 2001:db8::1/128" in listed
+    assert AuditEntry.objects.get(action="key.changed").actor == world.acme.owner.username
+
+
+def test_what_is_kept_stays_and_leaves_no_trace(world: World, signed_in: SignIn) -> None:
+    own = keys.issue(worlds.OPERATOR, world.acme.project, name="demo", scopes=["management:read"]).key
+    assert signed_in(world.acme.owner).post(f"{PAGES}{own.id}/change/", FORM).status_code == 302
+    own.refresh_from_db()
+    assert (own.scopes, own.expires_at) == (["management:read"], None)
+    assert not AuditEntry.objects.filter(action="key.changed").exists()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"networks": "10.0.0.1/8"},
+        {"networks": "\n".join(f"10.0.{number}.0/24" for number in range(65))},
+        {"name": ""},
+        {"models": "x" * 201},
+        {"scopes": "root"},
+        {"expires": "tomorrow"},
+    ],
+)
+def test_a_form_that_is_not_understood_comes_back_filled_in_and_changes_nothing(
+    world: World, signed_in: SignIn, wrong: dict[str, str]
+) -> None:
+    before = ApiKey.objects.filter(id=world.acme.key.id).values().get()
+    form = {**FORM, "models": "tiny-chat", **wrong}
+    answer = signed_in(world.acme.owner).post(f"{PAGES}{world.acme.key.id}/change/", form)
+    assert answer.status_code == 400
+    said = answer.content.decode()
+    assert "Nothing was changed" in said
+    assert form["models"] in said
+    assert ApiKey.objects.filter(id=world.acme.key.id).values().get() == before
+
+
+def test_a_rotation_shows_the_new_secret_once_and_when_the_old_key_expires(world: World, signed_in: SignIn) -> None:
+    browser, path = signed_in(world.acme.owner), f"{PAGES}{world.acme.key.id}/rotate/"
+    answer = browser.post(path, {"overlap": "3600"})
+    assert answer.status_code == 201
+    secret = answer.context["issued"].secret
+    assert secret in answer.content.decode()
+    assert keys.authenticate(secret).rotated_from == keys.authenticate(world.acme.secret)
+    listed = browser.get(PAGES).content.decode()
+    assert secret not in listed
+    assert path not in listed  # it has its successor
+    again = browser.post(path, {"overlap": "3600"})
+    assert (again.status_code, "rotated already" in again.content.decode()) == (400, True)
+    assert browser.post(path, {"overlap": "7"}).status_code == 400
+
+
+def test_a_key_that_expired_is_listed_among_those_that_are_over(world: World, signed_in: SignIn) -> None:
+    keys.rotate(worlds.OPERATOR, world.acme.key, timedelta(0))
+    answer = signed_in(world.acme.owner).get(PAGES)
+    assert [key.id for key in answer.context["over"]] == [world.acme.key.id]
+    assert len(answer.context["live"]) == 1
+
+
+def test_a_question_is_a_page_or_the_content_of_a_dialog(world: World, signed_in: SignIn) -> None:
+    browser = signed_in(world.acme.owner)
+    for verb in ("change", "rotate"):
+        path = f"{PAGES}{world.acme.key.id}/{verb}/"
+        assert "<html" in browser.get(path).content.decode()
+        fragment = browser.get(path, headers={"HX-Request": "true"}).content.decode()
+        assert fragment.lstrip().startswith("<form")
+
+
+def test_a_viewer_is_asked_nothing(world: World, signed_in: SignIn) -> None:
+    guest = User.objects.create(username="guest")
+    Membership.objects.create(user=guest, tenant=world.acme.tenant, role=Membership.Role.VIEWER)
+    browser = signed_in(guest)
+    for verb in ("change", "rotate"):
+        path = f"{PAGES}{world.acme.key.id}/{verb}/"
+        assert browser.get(path).status_code == 403
+        assert browser.post(path, {**FORM, "overlap": "0"}).status_code == 403
+        assert path not in browser.get(PAGES).content.decode()
+
+
+def test_a_stranger_finds_no_question_and_changes_nothing(world: World, signed_in: SignIn) -> None:
+    key, browser = world.acme.key, signed_in(world.globex.owner)
+    before = ApiKey.objects.filter(id=key.id).values().get()
+    for tenant in ("acme", "globex"):
+        for verb in ("change", "rotate"):
+            path = f"/portal/tenants/{tenant}/keys/{key.id}/{verb}/"
+            assert browser.get(path).status_code == 404
+            assert browser.post(path, {**FORM, "name": "mine", "overlap": "0"}).status_code == 404
+    assert ApiKey.objects.filter(id=key.id).values().get() == before
+    assert not ApiKey.objects.filter(rotated_from=key).exists()

@@ -1,0 +1,363 @@
+"""The pages: what each shows to whom, and what a stranger never sees or changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+from msgspec.structs import replace
+from pytest_django import DjangoAssertNumQueries
+
+from tenants import keys, registry
+from tenants.models import ApiKey, AuditEntry, Membership, Tenant, TenantPolicy, User
+from tests.portal import fixtures as worlds
+from tests.portal.fixtures import PASSWORD, World
+from workers.models import Deployment
+
+SignIn = Callable[[User], Client]
+
+OPERATOR_PAGES = (
+    "",
+    "fleet/",
+    "fleet/live/",
+    "requests/",
+    "savings/",
+    "tenants/",
+    "prices/",
+    "audit/",
+    "usage.csv",
+    "savings.csv",
+)
+TENANT_PAGES = (
+    "",
+    "requests/",
+    "savings/",
+    "statement/",
+    "keys/",
+    "limits/",
+    "policy/",
+    "audit/",
+    "usage.csv",
+    "requests.csv",
+    "statement.csv",
+    "savings.csv",
+)
+
+
+@pytest.fixture
+def now() -> datetime:
+    """A moment in the last hour."""
+    return timezone.now() - timedelta(minutes=30)
+
+
+@pytest.fixture
+def used(world: World, now: datetime) -> World:
+    """Two answers and a hit for acme, one answer for globex, and a fleet."""
+    worlds.fleet(world)
+    worlds.store(
+        [
+            worlds.answered(world, world.acme, now, 1),
+            worlds.answered(world, world.acme, now, 2),
+            worlds.predicted(world, world.acme, now, 3),
+            worlds.failed(world, world.acme, now, 4),
+            worlds.answered(world, world.globex, now, 5),
+        ]
+    )
+    return world
+
+
+# -------------------------------------------------------------------------------------------- signing in
+
+
+def test_signing_in_leads_to_the_page_that_was_asked_for(world: World) -> None:
+    browser = Client()
+    asked = browser.get("/portal/fleet/")
+    assert asked.status_code == 302
+    assert asked["Location"] == "/portal/login/?next=/portal/fleet/"
+    answer = browser.post(asked["Location"], {"username": "ada", "password": PASSWORD, "next": "/portal/fleet/"})
+    assert answer["Location"] == "/portal/fleet/"
+
+
+def test_signing_in_leads_nowhere_else(world: World) -> None:
+    answer = Client().post(
+        "/portal/login/", {"username": "ada", "password": PASSWORD, "next": "https://example.com/portal/"}
+    )
+    assert answer["Location"] == "/portal/"
+
+
+def test_guessing_passwords_is_slowed_down_per_name_and_address(world: World) -> None:
+    browser = Client()
+    for _ in range(10):
+        wrong = browser.post("/portal/login/", {"username": "ada", "password": "guess"})
+        assert "correct" in wrong.content.decode()
+    refused = browser.post("/portal/login/", {"username": "ada", "password": PASSWORD})
+    assert "Too many wrong passwords" in refused.content.decode()
+    assert "_auth_user_id" not in browser.session
+    elsewhere = Client(REMOTE_ADDR="192.0.2.7").post("/portal/login/", {"username": "ada", "password": PASSWORD})
+    assert elsewhere.status_code == 302
+
+
+def test_every_page_forbids_foreign_scripts_and_is_kept_nowhere(used: World, signed_in: SignIn) -> None:
+    for answer in (Client().get("/portal/login/"), signed_in(used.operator).get("/portal/")):
+        assert "script-src 'self'" in answer["Content-Security-Policy"]
+        assert "unsafe" not in answer["Content-Security-Policy"]
+        assert "no-store" in answer["Cache-Control"]
+        page = answer.content.decode()
+        assert "<script>" not in page
+        assert " style=" not in page
+        assert " onclick=" not in page
+
+
+def test_signing_out_needs_a_form_and_ends_the_session(world: World, signed_in: SignIn) -> None:
+    browser = signed_in(world.operator)
+    assert browser.get("/portal/logout/").status_code == 405
+    assert browser.post("/portal/logout/").status_code == 302
+    assert browser.get("/portal/").status_code == 302
+
+
+# -------------------------------------------------------------------------------------------- operators
+
+
+def test_an_operator_opens_every_page(used: World, signed_in: SignIn) -> None:
+    browser = signed_in(used.operator)
+    for path in OPERATOR_PAGES:
+        assert browser.get(f"/portal/{path}").status_code == 200, path
+    for path in TENANT_PAGES:
+        assert browser.get(f"/portal/tenants/acme/{path}").status_code == 200, path
+
+
+def test_the_overview_shows_exact_money_under_a_cent(used: World, signed_in: SignIn) -> None:
+    page = signed_in(used.operator).get("/portal/").content.decode()
+    assert "$0.000468" in page  # three answers
+    assert "$0.00021" in page  # saved by prediction
+    assert "$0.000162" in page  # saved by prefix
+
+
+def test_a_request_s_page_tells_its_journey(used: World, signed_in: SignIn, now: datetime) -> None:
+    browser = signed_in(used.acme.owner)
+    answered = browser.get(f"/portal/tenants/acme/requests/{worlds.request_id(now, 1)}/").content.decode()
+    assert "Prediction cache: miss" in answered
+    assert "Routed by prefix" in answered
+    assert "400 of 1,000 prompt tokens were warm" in answered
+    assert "Charged $0.000156" in answered
+    hit = browser.get(f"/portal/tenants/acme/requests/{worlds.request_id(now, 3)}/").content.decode()
+    assert "Prediction cache: hit" in hit
+    assert "1,100 tokens did not have to be computed, on which an engine worked 780 ms" in hit
+    assert "saved by prediction: it would cost $0.00021" in hit
+    assert f"/portal/tenants/acme/requests/{worlds.request_id(now, 1003)}/" in hit
+    assert "Routed" not in hit
+
+
+def test_an_operator_scales_suspends_and_sets_a_policy(used: World, signed_in: SignIn) -> None:
+    browser = signed_in(used.operator)
+    scale = f"/portal/fleet/scale/{worlds.MODEL}/"
+    browser.post(scale, {"minimum": "3", "maximum": "4"})
+    assert Deployment.objects.get().desired_replicas == 3
+    for wrong in ("-1", "x", "1e3", "99999", "5"):
+        answer = browser.post(scale, {"minimum": wrong, "maximum": "4"})
+        assert answer.status_code == 400, wrong
+        assert "Nothing was changed" in answer.content.decode() or "is not possible" in answer.content.decode()
+    assert Deployment.objects.get().desired_replicas == 3
+    browser.post("/portal/tenants/acme/policy/", {"cache_mode": "all", "cache_ttl_seconds": "90"})
+    policy = registry.policy_of(used.acme.tenant)
+    assert (policy.version, policy.cache_mode, policy.cache_ttl_seconds) == (2, "all", 90)
+    browser.post("/portal/tenants/acme/policy/", {"cache_ttl_seconds": ""})
+    assert registry.policy_of(used.acme.tenant).cache_ttl_seconds == 90
+    browser.post("/portal/tenants/acme/state/", {"state": "suspended"})
+    assert Tenant.objects.get(slug="acme").state == "suspended"
+    browser.post("/portal/tenants/acme/state/", {"state": "active"})
+    assert Tenant.objects.get(slug="acme").state == "active"
+    actions = set(AuditEntry.objects.filter(actor="ada").values_list("action", flat=True))
+    assert {"deployment.scaled", "policy.changed", "tenant.suspended", "tenant.active"} <= actions
+
+
+def test_a_tenant_s_name_is_never_markup(world: World, signed_in: SignIn) -> None:
+    registry.create_tenant(worlds.OPERATOR, slug="evil", name="<script>alert(1)</script>")
+    browser = signed_in(world.operator)
+    for path in ("tenants/", "tenants/evil/", "audit/", "tenants/evil/keys/"):
+        assert "<script>alert" not in browser.get(f"/portal/{path}").content.decode()
+
+
+def test_an_address_that_cannot_be_read_is_refused_and_says_what_is_allowed(used: World, signed_in: SignIn) -> None:
+    browser = signed_in(used.operator)
+    for path in (
+        "?period=2y",
+        "?from=x",
+        "requests/?after=x",
+        "requests/?cache=maybe",
+        "audit/?after=x",
+        "tenants/acme/statement/?month=june",
+        "requests/?model=%00",
+        "requests/?tenant=%00",
+        "audit/?actor=%00",
+    ):
+        answer = browser.get(f"/portal/{path}")
+        assert answer.status_code == 400, path
+        assert "is not understood" in answer.content.decode()
+    assert browser.get("/portal/requests/?tenant=none").status_code == 404
+
+
+def test_empty_pages_say_what_to_do_next(world: World, signed_in: SignIn) -> None:
+    browser = signed_in(world.operator)
+    assert "curl http://testserver:" in browser.get("/portal/").content.decode()
+    assert "hearth up" in browser.get("/portal/fleet/").content.decode()
+    assert "No request fits" in browser.get("/portal/requests/").content.decode()
+
+
+# -------------------------------------------------------------------------------------------- members
+
+
+def test_a_member_comes_home_and_sees_one_s_own_pages(used: World, signed_in: SignIn) -> None:
+    browser = signed_in(used.acme.owner)
+    assert browser.get("/portal/")["Location"] == "/portal/tenants/acme/"
+    for path in TENANT_PAGES:
+        answer = browser.get(f"/portal/tenants/acme/{path}")
+        assert answer.status_code == 200, path
+    home = browser.get("/portal/tenants/acme/").content.decode()
+    assert "$0.000312" in home  # two answers
+    assert "Fleet" not in home
+    assert "globex" not in home
+
+
+def test_somebody_without_a_tenant_is_told_so(world: World, signed_in: SignIn) -> None:
+    page = signed_in(User.objects.create(username="new")).get("/portal/").content.decode()
+    assert "member of no tenant" in page
+
+
+def test_a_key_s_secret_is_shown_once_and_kept_nowhere(world: World, signed_in: SignIn) -> None:
+    browser = signed_in(world.acme.owner)
+    made = browser.post(
+        "/portal/tenants/acme/keys/create/", {"name": "ci", "project": "default", "scopes": "inference"}
+    )
+    assert made.status_code == 201
+    secret = made.context["issued"].secret
+    assert secret in made.content.decode()
+    assert keys.authenticate(secret).name == "ci"
+    assert secret not in browser.get("/portal/tenants/acme/keys/").content.decode()
+    assert secret not in browser.get("/portal/tenants/acme/audit/").content.decode()
+    key = ApiKey.objects.get(name="ci")
+    assert key.created_by == world.acme.owner
+    browser.post(f"/portal/tenants/acme/keys/{key.id}/revoke/")
+    key.refresh_from_db()
+    assert key.revoked_at is not None
+
+
+@pytest.mark.parametrize(
+    "form",
+    [{"name": ""}, {"name": "\0"}, {"name": "x" * 201}, {"name": "x", "scopes": "root"}, {"name": "x", "project": "y"}],
+)
+def test_a_key_that_cannot_be_is_not_made(world: World, signed_in: SignIn, form: dict[str, str]) -> None:
+    answer = signed_in(world.acme.owner).post("/portal/tenants/acme/keys/create/", form)
+    assert answer.status_code == 400
+    assert ApiKey.objects.filter(tenant=world.acme.tenant).count() == 1
+
+
+def test_a_viewer_looks_and_changes_nothing(world: World, signed_in: SignIn) -> None:
+    guest = User.objects.create(username="guest")
+    Membership.objects.create(user=guest, tenant=world.acme.tenant, role=Membership.Role.VIEWER)
+    browser = signed_in(guest)
+    assert "Create key" not in browser.get("/portal/tenants/acme/keys/").content.decode()
+    assert browser.post("/portal/tenants/acme/keys/create/", {"name": "x"}).status_code == 403
+    assert browser.post(f"/portal/tenants/acme/keys/{world.acme.key.id}/revoke/").status_code == 403
+    assert ApiKey.objects.filter(tenant=world.acme.tenant, revoked_at=None).count() == 1
+
+
+def test_a_member_sets_no_policy(world: World, signed_in: SignIn) -> None:
+    browser = signed_in(world.acme.owner)
+    assert browser.post("/portal/tenants/acme/policy/", {"cache_mode": "off"}).status_code == 404
+    assert browser.post("/portal/tenants/acme/state/", {"state": "suspended"}).status_code == 404
+    assert TenantPolicy.objects.filter(tenant=world.acme.tenant).count() == 1
+
+
+def test_savings_are_told_by_cache_and_bypasses_with_what_would_change_them(
+    used: World, signed_in: SignIn, now: datetime
+) -> None:
+    rows = [worlds.answered(used, used.acme, now, number) for number in (11, 12, 13)]
+    worlds.store(
+        [
+            replace(rows[0], cache_result="bypass", cache_reason="sampled"),
+            replace(rows[1], cache_result="bypass", cache_reason="endpoint"),
+            replace(worlds.predicted(used, used.acme, now, 14), cache_result="coalesced"),
+        ]
+    )
+    page = signed_in(used.acme.owner).get("/portal/tenants/acme/savings/").content.decode()
+    for text in ("$0.00042", "$0.000216", "2,200", "1560 ms"):  # by prediction, by prefix, tokens, engine time
+        assert text in page, text
+    assert "header x-prediction-cache=on" in page
+    assert "nothing: such answers are not kept" in page
+    for by in ("project", "key", "model"):
+        assert f'data-testid="by-{by}"' in page
+    assert "globex" not in page
+    everybody = signed_in(used.operator).get("/portal/savings/").content.decode()
+    assert 'data-testid="by-tenant-globex"' in everybody
+    refused = signed_in(used.acme.owner).get("/portal/tenants/acme/savings.csv?by=tenant")
+    assert refused.status_code == 400
+
+
+def test_archived_tenants_are_one_line_and_stay_in_every_sum(used: World, signed_in: SignIn) -> None:
+    registry.archive(worlds.OPERATOR, used.globex.tenant)
+    for path in ("", "savings/"):
+        page = signed_in(used.operator).get(f"/portal/{path}").content.decode()
+        assert 'data-testid="by-tenant-acme"' in page
+        assert 'data-testid="by-tenant-globex"' not in page
+        archived = page.split('data-testid="by-tenant-archived tenants (1)"')[1].split("</tr>")[0]
+        assert "$0.000054" in archived  # what its answer saved by the prefix cache
+        assert "$0.000162" in page  # with acme's two
+        assert "archived ones too" in page
+    assert ",globex," in b"".join(signed_in(used.operator).get("/portal/savings.csv?by=tenant")).decode()
+
+
+# -------------------------------------------------------------------------------------------- strangers
+
+
+def test_a_stranger_s_session_finds_no_page_of_another_tenant(used: World, signed_in: SignIn, now: datetime) -> None:
+    browser = signed_in(used.globex.owner)
+    guessed = worlds.request_id(now, 1)
+    for path in (*TENANT_PAGES, f"requests/{guessed}/"):
+        assert browser.get(f"/portal/tenants/acme/{path}").status_code == 404, path
+    assert browser.get(f"/portal/tenants/globex/requests/{guessed}/").status_code == 404
+    for path in OPERATOR_PAGES[1:]:
+        assert browser.get(f"/portal/{path}").status_code == 404, path
+
+
+def test_a_stranger_s_session_changes_nothing(used: World, signed_in: SignIn) -> None:
+    browser = signed_in(used.globex.owner)
+    before = AuditEntry.objects.count()
+    for path, form in (
+        ("tenants/acme/keys/create/", {"name": "mine"}),
+        (f"tenants/acme/keys/{used.acme.key.id}/revoke/", {}),
+        (f"tenants/globex/keys/{used.acme.key.id}/revoke/", {}),
+        ("tenants/acme/policy/", {"cache_mode": "off"}),
+        ("tenants/acme/state/", {"state": "suspended"}),
+        ("create-tenant/", {"slug": "mine"}),
+        (f"fleet/scale/{worlds.MODEL}/", {"minimum": "0", "maximum": "0"}),
+    ):
+        assert browser.post(f"/portal/{path}", form).status_code == 404, path
+    used.acme.key.refresh_from_db()
+    assert used.acme.key.revoked_at is None
+    assert AuditEntry.objects.count() == before
+
+
+def test_nobody_sees_a_page_without_signing_in(used: World) -> None:
+    for path in (*OPERATOR_PAGES, *(f"tenants/acme/{page}" for page in TENANT_PAGES)):
+        assert Client().get(f"/portal/{path}").status_code == 302, path
+
+
+# -------------------------------------------------------------------------------------------- cost
+
+
+def test_pages_cost_the_same_queries_however_much_they_show(
+    used: World, signed_in: SignIn, now: datetime, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    worlds.store(worlds.answered(used, used.acme, now, number) for number in range(100, 160))
+    for number in range(15):
+        registry.create_tenant(worlds.OPERATOR, slug=f"t{number}", name=f"T {number}")
+        keys.issue(worlds.OPERATOR, used.acme.project, name=f"k{number}")
+    browser = signed_in(used.operator)
+    paths = [f"/portal/{path}" for path in OPERATOR_PAGES] + [f"/portal/tenants/acme/{path}" for path in TENANT_PAGES]
+    for path in paths:
+        with django_assert_max_num_queries(24):
+            browser.get(path)

@@ -1,0 +1,131 @@
+"""The portal as a process: live updates over its WebSocket, and long downloads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest
+from django.conf import settings
+from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
+from django.contrib.sessions.backends.db import SessionStore
+from django.db import connection
+from django.utils import timezone
+
+from tenants.models import PolicyEpoch, User
+from tests.portal import fixtures as worlds
+from tests.portal.fixtures import World
+from tests.portal.portal_process import other_connection, portal_process
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A running portal, the people in its database, and their session cookies."""
+
+    base: str
+    world: World
+    operator_cookie: str
+    member_cookie: str
+
+    def signed_in(self, cookie: str) -> dict[str, str]:
+        """Return the cookies of a browser that holds this session; its name carries the gateway's port."""
+        port = urlsplit(self.base).port
+        assert port is not None
+        return {f"hearth-session-{port - 1}": cookie} if cookie else {}
+
+
+@pytest.fixture
+def served(transactional_db: None, app_database_url: str, tmp_path: Path) -> Iterator[Served]:
+    """The world with a fleet, 1,200 requests of acme, and a portal that serves it."""
+    PolicyEpoch.objects.get_or_create(id=1)
+    world = worlds.build()
+    worlds.fleet(world)
+    start = timezone.now() - timedelta(hours=1)
+    worlds.store(worlds.answered(world, world.acme, start, number) for number in range(1200))
+    try:
+        with portal_process(app_database_url, tmp_path / "portal.log") as base:
+            yield Served(
+                base=base,
+                world=world,
+                operator_cookie=cookie_of(world.operator),
+                member_cookie=cookie_of(world.acme.owner),
+            )
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("TRUNCATE billing_usagerecord")
+
+
+def cookie_of(user: User) -> str:
+    """Open a session as signing in does, and return its key."""
+    session = SessionStore()
+    session[SESSION_KEY] = str(user.pk)
+    session[BACKEND_SESSION_KEY] = settings.AUTHENTICATION_BACKENDS[0]
+    session[HASH_SESSION_KEY] = user.get_session_auth_hash()
+    session.save()
+    assert session.session_key is not None
+    return session.session_key
+
+
+def make_ready() -> None:
+    """Let the replica that starts be ready, as its agent would."""
+    with other_connection() as other:
+        other.execute("UPDATE workers_replica SET state = 'ready', startup_seconds = 31 WHERE state = 'starting'")
+
+
+async def refused(served: Served, *, cookie: str = "", origin: str = "") -> int:
+    """Return the status with which the handshake is refused; 0 if it is not."""
+    headers = {"Origin": origin or served.base}
+    async with aiohttp.ClientSession(cookies=served.signed_in(cookie)) as client:
+        try:
+            async with client.ws_connect(f"{served.base}/ws/fleet", headers=headers):
+                return 0
+        except aiohttp.WSServerHandshakeError as error:
+            return error.status
+
+
+async def test_only_operators_watch_and_only_from_the_portal_s_own_pages(served: Served) -> None:
+    assert await refused(served) == 403
+    assert await refused(served, cookie=served.member_cookie) == 403
+    assert await refused(served, cookie=served.operator_cookie, origin="https://example.com") == 403
+    assert await refused(served, cookie=served.operator_cookie) == 0
+
+
+async def test_a_page_gets_what_changed_and_nothing_else(served: Served) -> None:
+    async with (
+        aiohttp.ClientSession(cookies=served.signed_in(served.operator_cookie)) as client,
+        client.ws_connect(f"{served.base}/ws/fleet", headers={"Origin": served.base}) as socket,
+    ):
+        first = await socket.receive_str(timeout=10)
+        assert 'data-testid="node-n1"' in first
+        assert first.count('data-testid="replica"') == 3
+        with suppress(asyncio.TimeoutError):
+            pytest.fail(f"nothing changed, yet this came: {await socket.receive_str(timeout=2.5)}")
+    async with (
+        aiohttp.ClientSession(cookies=served.signed_in(served.operator_cookie)) as client,
+        client.ws_connect(f"{served.base}/ws/fleet", headers={"Origin": served.base}) as socket,
+    ):
+        await socket.receive_str(timeout=10)
+        await asyncio.to_thread(make_ready)
+        changed = await socket.receive_str(timeout=10)
+        assert "up in 31 s" in changed
+        assert 'id="deployment-tiny-chat"' in changed  # three of two are ready now
+        assert 'hx-swap-oob="true"' in changed
+
+
+async def test_a_long_download_is_whole(served: Served) -> None:
+    async with (
+        aiohttp.ClientSession(headers={"Authorization": f"Bearer {served.world.acme.secret}"}) as client,
+        client.get(f"{served.base}/api/v1/usage?format=csv") as answer,
+    ):
+        assert answer.status == 200
+        lines = (await answer.text()).splitlines()
+    assert len(lines) == 1201
+    assert len({line.split(",")[0] for line in lines[1:]}) == 1200
