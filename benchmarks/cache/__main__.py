@@ -19,7 +19,7 @@ from benchmarks.gateway.contenders import HEARTH, Contender
 from benchmarks.gateway.lineup import Lineup, running
 from benchmarks.gateway.site import Site
 from benchmarks.machine import Machine
-from hearth import open_files
+from hearth.instance import file_limits
 
 OPEN_FILES = 4_096
 
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
 def _run(plan: Plan, asked: str) -> Run:
     cores = machine.split_cores()
     machine.require_tools()
-    open_files.allow(OPEN_FILES)
+    file_limits.allow(OPEN_FILES)
     with ExitStack() as cleanup, machine.kept_on(cores.others):
         folder = cleanup.enter_context(workplace.open_folder())
         found_machine = machine.describe(cores)

@@ -19,9 +19,10 @@ from benchmarks.drain.report import Drained, Run
 from benchmarks.errors import NotRun
 from benchmarks.gateway import hearth_under_test, workplace
 from benchmarks.machine import Cores
-from hearth import fleet, secrets
+from hearth import secrets
 from hearth.embedded.errors import EmbeddedServerError
-from hearth.instance import Instance
+from hearth.instance.instance import Instance
+from hearth.provisioning import database
 
 #: Tenants of each round.
 TENANTS = (1, 40, 400)
@@ -71,9 +72,9 @@ def _database(folder: Path) -> Iterator[Instance]:
     assert postgres is not None, "it has no address of its own"
     try:
         postgres.start()
-        fleet.migrate(instance)
+        database.migrate(instance)
         yield instance
-    except (EmbeddedServerError, fleet.MigrationFailed) as error:
+    except (EmbeddedServerError, database.MigrationFailed) as error:
         raise NotRun("its database could not be prepared", str(error)) from None
     finally:
         hearth_under_test.stop_servers(folder)

@@ -33,7 +33,7 @@ from benchmarks.gateway.plan import FULL, QUICK, Plan
 from benchmarks.gateway.site import Site
 from benchmarks.gateway.upstream import MODEL
 from benchmarks.machine import Cores
-from hearth import open_files
+from hearth.instance import file_limits
 
 #: Left out of a glance: the first for the half minute that it takes, the second because it is much like its sister.
 UNHURRIED = ("litellm", "vllm-router")
@@ -87,7 +87,7 @@ def _parse(arguments: Sequence[str]) -> Options:
 def _run(options: Options) -> Run:
     cores = machine.split_cores()
     machine.require_tools()
-    open_files.allow(max(open_loop.MAX_CONNECTIONS, options.plan.idle_streams))  # what is started inherits it
+    file_limits.allow(max(open_loop.MAX_CONNECTIONS, options.plan.idle_streams))  # what is started inherits it
     began = time.monotonic()
     with ExitStack() as cleanup, machine.kept_on(cores.others):
         folder = cleanup.enter_context(workplace.open_folder())

@@ -21,12 +21,13 @@ from benchmarks.errors import NotRun
 from benchmarks.gateway.load import Address
 from benchmarks.gateway.site import Running, Site, free_port
 from benchmarks.gateway.upstream import MODEL
-from hearth import fleet, secrets
+from hearth import secrets
 from hearth.embedded.errors import EmbeddedServerError
 from hearth.embedded.postgres import PostgresServer
 from hearth.embedded.redis import RedisServer
-from hearth.instance import Instance
-from hearth.roles import BY_NAME
+from hearth.instance.instance import Instance
+from hearth.instance.roles import BY_NAME
+from hearth.provisioning import database
 
 DRAIN_TIMEOUT_SECONDS = 90.0
 #: A drain that has work brings some more within this time.
@@ -104,8 +105,8 @@ def start(site: Site, processes: int = 1) -> HearthUnderTest:
     instance = place(site.folder)
     try:
         _start_servers(site, instance)
-        fleet.migrate(instance)
-    except (EmbeddedServerError, fleet.MigrationFailed) as error:
+        database.migrate(instance)
+    except (EmbeddedServerError, database.MigrationFailed) as error:
         raise NotRun("its database could not be prepared", str(error)) from None
     keys = _seed(site, instance)
     drain = site.start("hearth-drain", BY_NAME["drain"].command(instance), instance.environment("drain"))

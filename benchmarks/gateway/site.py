@@ -15,7 +15,7 @@ import psutil
 
 from benchmarks.errors import NotRun
 from benchmarks.machine import Cores
-from hearth.processes import end_session, write_record
+from hearth.process_records import end_session, write_record
 from workers.processes import ProcessIdentity, collect, is_running, launch, session_members, signal_session
 
 TASKSET = "/usr/bin/taskset"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.gateway import hearth_under_test
 from benchmarks.gateway.site import RECORD_SUFFIX
-from hearth.processes import end_session, read_record, write_record
+from hearth.process_records import end_session, read_record, write_record
 from workers.processes import identify, is_running
 
 PREFIX = "hearth-bench-"

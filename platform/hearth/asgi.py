@@ -23,8 +23,8 @@ import hearth.celery  # noqa: F401 - whoever sends a task needs the app configur
 from gateway.asgi import GatewayApp
 from gateway.errors import NotFound
 from gateway.pipeline import runtime
-from hearth import open_files
-from hearth.vitals import web
+from hearth.health import web_roles
+from hearth.instance import file_limits
 
 #: The garbage collector's first threshold in a gateway: containers made and not yet freed. Python's own is 700.
 YOUNG_OBJECTS = 50_000
@@ -41,7 +41,7 @@ class GatewayRole:
             body_timeout_seconds=settings.BODY_TIMEOUT_SECONDS,
             send_timeout_seconds=settings.SEND_TIMEOUT_SECONDS,
         )
-        self._vitals = web.Gateway(self._gateway, lambda: self._runtime, self._running)
+        self._vitals = web_roles.Gateway(self._gateway, lambda: self._runtime, self._running)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one connection."""
@@ -61,7 +61,7 @@ class GatewayRole:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
-                open_files.allow(settings.CONNECTIONS)
+                file_limits.allow(settings.CONNECTIONS)
                 beat = self._vitals.start()
                 self._running()
                 _collect_less()
@@ -106,7 +106,7 @@ class PortalRole:
             message = await receive()
             if message["type"] == "lifespan.startup":
                 # A process that plays every role has no port of its own for them.
-                beat = None if self._serves_inference else web.start_portal()
+                beat = None if self._serves_inference else web_roles.start_portal()
             elif beat is not None:
                 beat.cancel()
             await send({"type": f"{message['type']}.complete"})

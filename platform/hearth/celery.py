@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from celery import Celery
 
 from hearth import env
-from hearth.vitals import celery_roles
+from hearth.health import celery_roles
 from workers.agent import bootstep
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ app.autodiscover_tasks()
 
 def _open_canary_log() -> CanarySink:
     """Load Django's models only in the worker that supervises engines, once Celery has set Django up."""
-    from hearth.canaries import open_log
+    from hearth.canary_log import open_log
 
     return open_log()
 

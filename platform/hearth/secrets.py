@@ -4,7 +4,7 @@
     ├── SecretsExposed    somebody besides the owner may read the file
     ├── SecretsCorrupt    not what :func:`load_or_create` writes
     ├── SecretsMissing    there is no file, and making one would help nobody
-    └── SecretsDiffer     the file here is of another cluster (``hearth.secrets_transfer``)
+    └── SecretsDiffer     the file here is of another cluster (``hearth.provisioning.secrets_transfer``)
 
 Keys that sign or salt stored values are versioned: a new version is added and made current, and the old ones
 stay until nothing refers to them. Losing ``key_pepper`` makes every API key useless, so the file belongs in a

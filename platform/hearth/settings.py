@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from hearth import addresses, env
+from hearth import env, service_urls
 from hearth.secrets import load_or_ephemeral
 
 ROOT = env.ROOT
@@ -66,15 +66,15 @@ TEMPLATES: list[dict[str, Any]] = [
 ]
 
 DATABASES: dict[str, dict[str, Any]] = {
-    "default": addresses.django_database(addresses.database_url(SECRETS.database_passwords))
+    "default": service_urls.django_database(service_urls.database_url(SECRETS.database_passwords))
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 AUTH_USER_MODEL = "tenants.User"
 LOGIN_URL = "/portal/login/"
 LOGIN_REDIRECT_URL = "/portal/"
 
-REDIS_LIMITS_URL = addresses.redis_url("REDIS_LIMITS_URL")
-REDIS_CACHE_URL = addresses.redis_url("REDIS_CACHE_URL")
+REDIS_LIMITS_URL = service_urls.redis_url("REDIS_LIMITS_URL")
+REDIS_CACHE_URL = service_urls.redis_url("REDIS_CACHE_URL")
 REDIS_TIMEOUT_SECONDS = env.integer("HEARTH_REDIS_TIMEOUT_MS", minimum=1) / 1000
 
 LANGUAGE_CODE = "en"
@@ -132,7 +132,7 @@ SPECTACULAR_SETTINGS = {
 }
 
 # Celery reads these through ``namespace="CELERY"``.
-CELERY_BROKER_URL = addresses.celery_url("REDIS_BROKER_URL")
+CELERY_BROKER_URL = service_urls.celery_url("REDIS_BROKER_URL")
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_TRANSPORT_OPTIONS = {
     "visibility_timeout": 3600,  # longer than the longest deferred request, or it would run twice

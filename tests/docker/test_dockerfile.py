@@ -13,7 +13,7 @@ import pytest
 
 from hearth import variables
 from hearth.env import ROOT
-from hearth.roles import BY_NAME
+from hearth.instance.roles import BY_NAME
 from tests.docker.files import DOCKERFILE, Stage, stages
 
 STAGES = stages()
@@ -88,7 +88,7 @@ def test_what_the_images_copy_is_all_that_hearth_needs(tmp_path: Path) -> None:
     script = (
         "import django; django.setup()\n"
         "from django.core.management import call_command; call_command('check')\n"
-        "import hearth.asgi, hearth.celery, hearth.cli, workers.engines.environment as engine\n"
+        "import hearth.asgi, hearth.celery, hearth.cli.main, workers.engines.environment as engine\n"
         "print(hearth.asgi.__file__, *(lock for kind in engine.EngineKind for lock in kind.locks if lock.exists()))\n"
     )
     done = subprocess.run(

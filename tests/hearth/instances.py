@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import hearth.instance
-from hearth import lock, processes
+from hearth import process_records
 from hearth.env import agent_sockets_dir, gateway_sockets_dir, sockets_dir
+from hearth.instance import instance as instances
+from hearth.supervisor import lock
 from tests.ports import INSTANCE_PORTS, free_ports
 from workers.processes import ProcessIdentity, find_by_environment
 
@@ -67,12 +68,12 @@ class Instance:
         return found
 
     def supervisor(self) -> ProcessIdentity:
-        found = processes.read_record(self.folder / "supervisor.json")
+        found = process_records.read_record(self.folder / "supervisor.json")
         assert found is not None
         return found
 
     def engines(self) -> list[ProcessIdentity]:
-        found = [processes.read_record(path) for path in sorted((self.folder / "engines").glob("*.json"))]
+        found = [process_records.read_record(path) for path in sorted((self.folder / "engines").glob("*.json"))]
         return [process for process in found if process is not None]
 
     def traces(self) -> list[str]:
@@ -93,9 +94,9 @@ class Instance:
         return left
 
 
-def unstarted(data_dir: Path, port: int) -> hearth.instance.Instance:
+def unstarted(data_dir: Path, port: int) -> instances.Instance:
     """Return an instance with two simulated engines and servers of its own, of which nothing is started or made."""
-    return hearth.instance.Instance(
+    return instances.Instance(
         data_dir=data_dir,
         host="127.0.0.1",
         port=port,

@@ -12,7 +12,7 @@ from typing import Any
 import uvloop
 
 from gateway.server.server import Front
-from hearth.http_server import listen, serve
+from hearth.gateway_server import listen, serve
 
 
 class Application:

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
-from hearth import open_files
+from hearth.instance import file_limits
 from tests.journey.customers import customer
 from tests.journey.instance import MODEL, Instance, request, wait_for
 from tests.journey.raw_http import Heard, connect, listen, say
@@ -173,7 +173,7 @@ def test_clients_that_dribble_hold_nobody_up_and_are_cut_off(simulated: Instance
 
 
 def test_clients_that_only_keep_their_connections_keep_nobody_out(simulated: Instance) -> None:
-    open_files.allow(KEPT_CONNECTIONS)
+    file_limits.allow(KEPT_CONNECTIONS)
     kept = []
     try:
         for _ in range(KEPT_CONNECTIONS):

@@ -24,7 +24,7 @@ import psycopg
 from hearth.embedded import roles
 from hearth.embedded.account import ServiceAccount, prepare_sockets_dir, service_account
 from hearth.embedded.errors import BinaryMissing, ServerFailed, from_output
-from hearth.processes import end_session, wait_until_gone
+from hearth.process_records import end_session, wait_until_gone
 from hearth.secrets import DatabasePasswords
 from workers.processes import POLL_SECONDS, ProcessIdentity, collect, identify, is_running, launch
 

@@ -17,7 +17,7 @@ import redis
 
 from hearth.embedded.account import ServiceAccount, prepare_sockets_dir, service_account
 from hearth.embedded.errors import BinaryMissing, from_output
-from hearth.processes import end_session, read_record, write_record
+from hearth.process_records import end_session, read_record, write_record
 from workers.processes import ProcessIdentity, is_running, launch
 
 START_TIMEOUT_SECONDS = 30.0

@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner, Result
 from django.db.models.functions import Now
 
-from hearth.fleet_commands import LIST_HELP
-from hearth.fleet_commands import fleet as fleet_commands
-from hearth.fleet_lists import LISTS
-from hearth.tables import span, table
+from hearth.cli.fleet import LIST_HELP
+from hearth.cli.fleet import fleet as fleet_commands
+from hearth.cli.fleet_tables import LISTS
+from hearth.cli.text_table import span, table
 from tenants.audit import SYSTEM
 from tenants.models import AuditEntry
 from tests.workers.agent_processes import database_refusing_connections, database_url

@@ -1,0 +1,247 @@
+"""What stands between this instance and strangers: found from its settings, its folders and its engines' ports.
+
+Looks and changes nothing; needs neither Django nor a running instance.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import SplitResult, unquote, urlsplit
+
+import psutil
+
+from gateway.coalescing.peer_listener import PORTS
+from hearth import env, secrets
+from hearth.checks import engine_ports
+from hearth.instance.instance import Instance
+from hearth.secrets import Secrets, SecretsError
+
+#: A password that somebody typed is shorter.
+SHORTEST_PASSWORD = 16
+SHORTEST_KEY = 50
+#: The role that owns the schema, unless DATABASE_OWNER_URL says another.
+OWNER = "hearth_owner"
+LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]", "::1"})
+#: What a restart of the host, or of the container, leaves nothing of.
+FORGETFUL = frozenset({"tmpfs", "ramfs", "overlay", "aufs"})
+REDIS_SETTINGS = ("REDIS_LIMITS_URL", "REDIS_CACHE_URL", "REDIS_BROKER_URL")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that must not be so where strangers can reach it, and what to do, each a sentence."""
+
+    problem: str
+    remedy: str
+
+
+def findings(instance: Instance) -> list[Finding]:
+    """Return everything that is wrong; empty: nothing found. Raises env.BadSetting."""
+    return [
+        *_databases(instance),
+        *_passwords(),
+        *_secrets(instance),
+        *_web(instance),
+        *_engines(instance),
+        *_links(),
+        *_folders(instance),
+        *_usage_log(instance),
+    ]
+
+
+def _databases(instance: Instance) -> Iterator[Finding]:
+    if not instance.database_url:
+        yield Finding(
+            "The embedded PostgreSQL would be used: it has no backups and cannot be reached from a second machine.",
+            "Set DATABASE_URL and DATABASE_OWNER_URL to a server of your own.",
+        )
+    elif _user(instance.database_url) == (_user(instance.database_owner_url) or OWNER):
+        yield Finding(
+            "Every process may change the schema and see every tenant's rows: DATABASE_URL is of the owner's role.",
+            "Give DATABASE_URL a role of its own, hearth_app, which owns nothing (docs/configuration.md).",
+        )
+    if not instance.redis_url and not all(env.text(name) for name in REDIS_SETTINGS):
+        yield Finding(
+            "The embedded Redis would be used: its version is old, and it ends with this machine.",
+            "Set REDIS_URL to a server of your own.",
+        )
+
+
+def _passwords() -> Iterator[Finding]:
+    for name in ("DATABASE_URL", "DATABASE_OWNER_URL", "REDIS_URL", *REDIS_SETTINGS):
+        url = urlsplit(env.text(name))
+        if url.hostname is None:  # not set, or a unix socket, which has permissions
+            continue
+        length = len(unquote(url.password or ""))
+        if length < SHORTEST_PASSWORD:
+            found = f"of {length} characters" if length else "missing"
+            yield Finding(
+                f"The password in {name} is {found}.",
+                f"Let the server ask for a random one of at least {SHORTEST_PASSWORD} characters, and put it there.",
+            )
+
+
+def _secrets(instance: Instance) -> Iterator[Finding]:
+    try:
+        found = secrets.load(instance.data_dir)
+    except FileNotFoundError:
+        yield Finding(
+            f"There are no secrets in {instance.data_dir}.",
+            "`hearth bootstrap` makes them, `hearth secrets import` takes those of another machine.",
+        )
+        return
+    except SecretsError as error:
+        yield Finding(f"{error.path}: {error.problem}.", error.remedy)
+        return
+    weak = list(_weak(found))
+    if weak:
+        yield Finding(
+            f"These secrets in {secrets.path_in(instance.data_dir)} are short or plain: {', '.join(weak)}.",
+            "Replace them by long random ones; a new pepper makes API keys void, so add it as a new version.",
+        )
+
+
+def _weak(found: Secrets) -> Iterator[str]:
+    """Name the secrets that nobody's random generator made."""
+    texts = {
+        "django_secret_key": (found.django_secret_key, SHORTEST_KEY),
+        "admin_password": (found.admin_password, SHORTEST_PASSWORD),
+        "engine_key": (found.engine_key, SHORTEST_KEY),
+    }
+    for name, (text, shortest) in texts.items():
+        if len(text) < shortest or len(set(text)) < 8:
+            yield name
+    for name in ("key_pepper", "cache_salt", "cache_mac"):
+        if any(len(set(key)) < 8 for key in getattr(found, name).versions.values()):
+            yield name
+
+
+def _web(instance: Instance) -> Iterator[Finding]:
+    if env.flag("HEARTH_DEBUG"):
+        yield Finding("HEARTH_DEBUG=1 shows secrets to whoever causes an error.", "Unset it.")
+    if not env.flag("HEARTH_TLS_PROXY"):
+        yield Finding(
+            "Keys and passwords travel in clear: nothing says that a proxy with TLS is in front of gateway and portal.",
+            "Put one there that sets X-Forwarded-Proto, and HEARTH_TLS_PROXY=1.",
+        )
+    elif not env.networks("HEARTH_TRUSTED_PROXIES"):
+        yield Finding(
+            "Every request seems to come from the proxy: no network of it is in HEARTH_TRUSTED_PROXIES.",
+            "Set HEARTH_TRUSTED_PROXIES to the addresses from which the proxy connects, such as 10.0.0.5/32.",
+        )
+    hosts = set(env.hosts("HEARTH_ALLOWED_HOSTS"))
+    if any(host == "*" or host.lstrip(".") in {"", "com", "net", "org"} for host in hosts):
+        yield Finding(
+            "HEARTH_ALLOWED_HOSTS lets anybody's host name address the portal.",
+            "Name the hosts that people type, such as hearth.example.com.",
+        )
+    elif hosts <= LOOPBACK_NAMES:
+        yield Finding(
+            "The portal answers to loopback names only, so nobody reaches it through the proxy.",
+            "Set HEARTH_ALLOWED_HOSTS to the host that people type, such as hearth.example.com.",
+        )
+    if _is_open(instance.metrics_host):
+        yield Finding(
+            f"Metrics, which ask for no key, would listen on {instance.metrics_host}.",
+            "Set HEARTH_METRICS_HOST to loopback or to a private address that only Prometheus reaches.",
+        )
+
+
+def _engines(instance: Instance) -> Iterator[Finding]:
+    if instance.engine == "simulated":
+        yield Finding("HEARTH_ENGINE=simulated makes answers up.", "Set it to vllm.")
+    address = env.text("HEARTH_NODE_ADDRESS")
+    if _is_open(address):
+        yield Finding(
+            f"Engines and links of gateways, which speak no TLS, would listen on {address}, "
+            "which other networks may reach.",
+            "Set HEARTH_NODE_ADDRESS to loopback or to this machine's address in the gateways' private network.",
+        )
+    for found in engine_ports.unprotected(instance.engines_dir):
+        yield Finding(
+            f"The engine of replica {found.replica_id} answers without a key at {found.address}:{found.port}.",
+            f"Stop process {found.pid}, and look at who started it: Hearth gives each engine a key.",
+        )
+
+
+def _links() -> Iterator[Finding]:
+    """A port that is set says that gateways of other hosts are meant to follow answers of this one's."""
+    port, address = env.integer("HEARTH_LINK_PORT"), env.text("HEARTH_NODE_ADDRESS")
+    if port and not _is_own(address):
+        yield Finding(
+            "HEARTH_LINK_PORT is set, and gateways of other hosts could not follow answers of this one's: "
+            f"HEARTH_NODE_ADDRESS, {address}, is no address of this machine that they reach.",
+            "Set HEARTH_NODE_ADDRESS to this machine's address in the gateways' private network, "
+            "or leave HEARTH_LINK_PORT out.",
+        )
+    if port + PORTS > 1 << 16:
+        yield Finding(
+            f"HEARTH_LINK_PORT={port} leaves fewer than {PORTS} ports, so that gateways may find none.",
+            f"Set it to at most {(1 << 16) - PORTS}.",
+        )
+
+
+def _folders(instance: Instance) -> Iterator[Finding]:
+    """The data directory itself may be passed through, since embedded servers run as another user; not read."""
+    private = (instance.logs_dir, instance.records_dir, instance.engines_dir, instance.data_dir / "wal")
+    for folder, forbidden in ((instance.data_dir, 0o066), *((each, 0o077) for each in private)):
+        if folder.is_dir() and stat.S_IMODE(folder.stat().st_mode) & forbidden:
+            mode = stat.S_IMODE(folder.stat().st_mode)
+            yield Finding(f"Other users may read {folder} (mode {mode:04o}).", f"Run: chmod go-rw {folder}")
+
+
+def _usage_log(instance: Instance) -> Iterator[Finding]:
+    kind = _file_system(instance.data_dir / "wal")
+    if kind in FORGETFUL:
+        where = "the container's own layer" if kind in {"overlay", "aufs"} else "memory"
+        yield Finding(
+            f"The usage log in {instance.data_dir / 'wal'} lies in {where} ({kind}), "
+            "where a restart loses what is not billed yet.",
+            "Set HEARTH_DATA_DIR to a folder on a disk, in a container to a volume.",
+        )
+
+
+def _file_system(path: Path) -> str:
+    """Return the type of the file system that the path, or what exists of it, lies on; empty when it is not known."""
+    real = path.resolve()
+    mounts = {each.mountpoint: each.fstype for each in psutil.disk_partitions(all=True)}
+    for parent in (real, *real.parents):
+        if os.fspath(parent) in mounts:
+            return mounts[os.fspath(parent)]
+    return ""
+
+
+def _is_open(host: str) -> bool:
+    """Return whether an address means every interface or one that the Internet routes; a name means neither."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return address.is_unspecified or address.is_global
+
+
+def _is_own(host: str) -> bool:
+    """Say whether an address, or a name of one, is of this machine, and of its network rather than of itself alone."""
+    try:
+        address = ipaddress.ip_address(socket.gethostbyname(host))
+    except OSError:
+        return False
+    if address.is_loopback or address.is_unspecified:
+        return False
+    with socket.socket() as probe:
+        try:
+            probe.bind((str(address), 0))
+        except OSError:
+            return False
+    return True
+
+
+def _user(url: str) -> str:
+    parts: SplitResult = urlsplit(url)
+    return unquote(parts.username or "")

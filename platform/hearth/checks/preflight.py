@@ -1,0 +1,228 @@
+"""Look before anything starts: what is wrong with this machine or these settings, and what to do about it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import shutil
+import socket
+import sys
+import uuid
+from dataclasses import dataclass
+
+import psutil
+
+from hearth import env
+from hearth.instance import health_ports
+from hearth.instance.instance import Instance
+
+OLDEST_PYTHON = (3, 11)
+NEWEST_PYTHON = (3, 12)
+#: An empty PostgreSQL takes 40 MiB and its write-ahead log grows to 1 GiB under load; below this it soon stops.
+NEEDED_FREE_MIB = 512
+LAST_PORT = 65535
+
+
+class PreflightError(Exception):
+    """Nothing was started. Carries ``problem`` and ``remedy``, each a sentence."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(f"{problem} {remedy}")
+        self.problem = problem
+        self.remedy = remedy
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """The settings that choose ports, and how many in a row they choose."""
+
+    host_setting: str
+    port_setting: str
+    count: int
+
+
+_FOR_VITALS = _Chosen("HEARTH_METRICS_HOST", "HEARTH_METRICS_PORT", len(health_ports.ORDER))
+#: The vitals follow the portal's port unless they have a setting of their own.
+_FOR_CLIENTS = _Chosen("HEARTH_HOST", "HEARTH_PORT", 2 + len(health_ports.ORDER))
+
+
+@dataclass(frozen=True, slots=True)
+class _Port:
+    """A port that something of the instance listens on."""
+
+    host: str
+    port: int
+    user: str
+    chosen: _Chosen
+
+
+@dataclass(frozen=True, slots=True)
+class PortHolder:
+    """The process that has a port, where it can be seen."""
+
+    pid: int
+    command: str
+
+
+def check(instance: Instance) -> None:
+    """Raise PreflightError for the first thing that would stop the instance; create its folders."""
+    check_python(sys.version_info[:2])
+    check_folders(instance)
+    check_disk(instance, free_mib=shutil.disk_usage(instance.data_dir).free // 2**20)
+
+
+def check_python(version: tuple[int, ...]) -> None:
+    """Raise PreflightError unless ``version`` is one that every dependency has a build for."""
+    if OLDEST_PYTHON <= version[:2] <= NEWEST_PYTHON:
+        return
+    found = ".".join(map(str, version))
+    fault = "old" if version[:2] < OLDEST_PYTHON else "new"
+    raise PreflightError(
+        f"Python {found} is too {fault}: Hearth runs on 3.11 and 3.12.",
+        "Install python3.12 or python3.11 with its venv module, remove .venv, and run make up again; "
+        "PYTHON=/path/to/python3.12 chooses one.",
+    )
+
+
+def check_folders(instance: Instance) -> None:
+    """Create the data directory's folders and try to write there. Raises PreflightError."""
+    probe = instance.data_dir / f".probe-{uuid.uuid4()}"
+    try:
+        instance.make_folders()
+        probe.write_bytes(b"\0" * 4096)
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise _disk_full(instance, 0) from error
+        raise PreflightError(
+            f"The data directory {instance.data_dir} cannot be written: {error.strerror}.",
+            "Give yourself the right to, or set HEARTH_DATA_DIR to another folder.",
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink()
+
+
+def check_disk(instance: Instance, *, free_mib: int) -> None:
+    """Raise PreflightError when too little space is left for the databases to run."""
+    if free_mib < NEEDED_FREE_MIB:
+        raise _disk_full(instance, free_mib)
+
+
+def check_ports(instance: Instance) -> None:
+    """Raise PreflightError unless the gateway, the portal and the vitals of each role can listen on their ports.
+
+    Binds them for a moment without SO_REUSEPORT: the server that follows sets it, and would share a port with
+    another instance without a word.
+    """
+    if instance.portal_port > LAST_PORT:
+        raise PreflightError(
+            f"HEARTH_PORT={instance.port} leaves no port for the portal, which takes the next one.",
+            f"Set HEARTH_PORT to at most {LAST_PORT - 1}.",
+        )
+    _check_vitals_fit(instance)
+    wanted = [
+        _Port(instance.host, instance.port, "gateway", _FOR_CLIENTS),
+        _Port(instance.host, instance.portal_port, "portal", _FOR_CLIENTS),
+    ]
+    for name in health_ports.names(instance):
+        port = health_ports.port_of(instance, name)
+        wanted.append(_Port(instance.metrics_host, port, f"metrics listener of role {name}", _FOR_VITALS))
+    for each in wanted:
+        try:
+            _try_to_listen(each.host, each.port)
+        except OSError as error:
+            raise _port_error(each, error) from error
+
+
+def _check_vitals_fit(instance: Instance) -> None:
+    count = len(health_ports.names(instance))
+    first, last = instance.metrics_port, instance.metrics_port + count - 1
+    fault = ""
+    if last > LAST_PORT:
+        fault = f"leaves too few ports: the roles take {first} to {last}"
+    elif first <= instance.portal_port and instance.port <= last:
+        fault = f"overlaps HEARTH_PORT={instance.port}: the roles take {first} to {last}"
+    if fault:
+        raise PreflightError(
+            f"HEARTH_METRICS_PORT={first} {fault}.",
+            f"Set it to a port up to {LAST_PORT - count + 1} that leaves theirs to gateway and portal.",
+        )
+
+
+def check_address() -> None:
+    """Raise PreflightError unless engines can listen on HEARTH_NODE_ADDRESS."""
+    address = env.text("HEARTH_NODE_ADDRESS")
+    try:
+        with socket.socket() as probe:
+            probe.bind((address, 0))
+    except OSError as error:
+        raise PreflightError(
+            f"HEARTH_NODE_ADDRESS={address} is no IPv4 address of this machine: {error.strerror}.",
+            "Set it to the one that the gateways reach this machine under; `ip address` lists them.",
+        ) from error
+
+
+def port_holder(port: int) -> PortHolder | None:
+    """Return who has a TCP port, to listen or for a connection of its own; None when nobody, or only root could see."""
+    holders = [
+        (each.status != psutil.CONN_LISTEN, each.pid)
+        for each in psutil.net_connections(kind="tcp")
+        if each.pid and each.laddr and each.laddr.port == port
+    ]
+    if not holders:
+        return None
+    _, pid = min(holders)
+    try:
+        command = " ".join(psutil.Process(pid).cmdline())
+    except psutil.Error:
+        command = "?"
+    return PortHolder(pid, command[:120])
+
+
+def _try_to_listen(host: str, port: int) -> None:
+    """SO_REUSEADDR lets connections that a former server closed pass, but no living listener."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
+        probe.listen(1)
+
+
+def _port_error(wanted: _Port, error: OSError) -> PreflightError:
+    chosen = wanted.chosen
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        return PreflightError(
+            f"{chosen.host_setting}={wanted.host} is no address of this machine.",
+            "Use 127.0.0.1, or 0.0.0.0 for every interface.",
+        )
+    if error.errno == errno.EACCES:
+        return PreflightError(
+            f"Port {wanted.port} is reserved for root.",
+            f"Set {chosen.port_setting} to a number from 1024 up, such as 8080.",
+        )
+    holder = port_holder(wanted.port)
+    held = f"by process {holder.pid} ({holder.command})" if holder else "by a process that only root can see"
+    free = _suggestion(wanted.host, wanted.port, chosen.count)
+    return PreflightError(
+        f"Port {wanted.port}, which the {wanted.user} needs, is taken {held}.",
+        f"Stop it, or choose another: {chosen.port_setting}={free} make up.",
+    )
+
+
+def _suggestion(host: str, port: int, count: int) -> int:
+    """Return a port near by that is free, and so are those that follow it, ``count`` in all."""
+    for candidate in range(port + 10, LAST_PORT - count, 10):
+        try:
+            for each in range(candidate, candidate + count):
+                _try_to_listen(host, each)
+        except OSError:
+            continue
+        return candidate
+    return 8080
+
+
+def _disk_full(instance: Instance, free_mib: int) -> PreflightError:
+    return PreflightError(
+        f"Only {free_mib} MiB are free on the disk of {instance.data_dir}; {NEEDED_FREE_MIB} are needed.",
+        "Free some, or set HEARTH_DATA_DIR to a folder on another disk.",
+    )

@@ -1,0 +1,97 @@
+"""Start a supervisor that outlives this command, follow it until it is ready, and stop one from outside."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from hearth import process_records, secrets
+from hearth.instance.instance import Instance
+from hearth.supervisor import cleanup, lock, up_file
+from hearth.supervisor.process_group import SUPERVISOR_RECORD, keeper_process
+from hearth.supervisor.up_file import Summary
+from workers.processes import ProcessIdentity, is_running, launch
+
+POLL_SECONDS = 0.1
+#: Longer than every grace of an orderly stop together (``hearth.instance.roles``, ``hearth.supervisor.up``).
+STOP_SECONDS = 150.0
+HURRIED_STOP_SECONDS = 30.0
+
+
+def start(instance: Instance) -> Summary | None:
+    """Start the supervisor in a session of its own, repeat what it says, return once the instance is ready.
+
+    None when it gave up; what it said is on standard output. Ctrl-C here stops it. The folders must exist.
+    """
+    log_path = instance.log_path("supervisor")
+    log_path.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "hearth.cli", "up", "--detached"]
+    supervisor = launch(command, log_path=log_path, environment=instance_environment(instance))
+    with log_path.open() as log:
+        try:
+            _repeat(log, until=lambda: _is_ready(instance, supervisor) or not is_running(supervisor))
+        except KeyboardInterrupt:
+            process_records.request_end(supervisor)
+            _repeat(log, until=lambda: not is_running(supervisor))
+    return up_file.read(instance.up_path) if _is_ready(instance, supervisor) else None
+
+
+def stop(instance: Instance) -> bool:
+    """Stop the instance however it was started; return False when none ran. Idempotent.
+
+    First in order; a supervisor that does not manage in time is hurried, then killed. What a killed one left is
+    ended too, embedded servers included.
+    """
+    supervisor = keeper_process(instance)
+    if supervisor is not None:
+        for number, patience in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGTERM, HURRIED_STOP_SECONDS)):
+            os.kill(supervisor.pid, number)
+            if process_records.wait_until_gone(supervisor, timeout_seconds=patience):
+                break
+        process_records.end_session(supervisor, grace_seconds=0)
+    left = _end_leftovers(instance)
+    return supervisor is not None or left
+
+
+def instance_environment(instance: Instance) -> dict[str, str]:
+    """Return this command's environment with the instance's own folder made absolute."""
+    return dict(os.environ) | {"HEARTH_DATA_DIR": str(instance.data_dir)}
+
+
+def _end_leftovers(instance: Instance) -> bool:
+    """End what no supervisor looks after; return True when there was something."""
+    if not instance.data_dir.is_dir():
+        return False
+    with lock.hold(instance.lock_path):
+        found = bool(cleanup.clear(instance))
+        try:
+            postgres = instance.postgres(secrets.load(instance.data_dir))
+        except FileNotFoundError:
+            return found
+        for server in (instance.redis(), postgres):
+            if server is not None and server.process() is not None:
+                found = True
+                server.stop()
+        cleanup.remove_sockets(instance)
+        (instance.data_dir / SUPERVISOR_RECORD).unlink(missing_ok=True)
+    return found
+
+
+def _repeat(log: TextIO, *, until: Callable[[], bool]) -> None:
+    """Print the log's new lines as they come, and the rest once ``until`` holds."""
+    done = False
+    while not done:
+        done = until()
+        for line in log:
+            print(line, end="", flush=True)
+        if not done:
+            time.sleep(POLL_SECONDS)
+
+
+def _is_ready(instance: Instance, supervisor: ProcessIdentity) -> bool:
+    found = up_file.read(instance.up_path)
+    return found is not None and found.pid == supervisor.pid

@@ -1,0 +1,216 @@
+"""What `hearth status` says: the processes of an instance or a node, its replicas, its backlog, and no secret."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from billing.wal.disk_usage import Occupancy, bytes_in
+from hearth import env, secrets
+from hearth.embedded.postgres import PostgresServer
+from hearth.embedded.redis import RedisServer
+from hearth.instance import health_ports
+from hearth.instance.instance import Instance
+from hearth.instance.roles import ROLES, processes
+from hearth.provisioning import database
+from hearth.provisioning.database import PlaceholderStatus, ReplicaStatus
+from hearth.supervisor import child_process, node, up_file
+from hearth.supervisor.process_group import keeper_process
+from hearth.supervisor.up import phase
+from workers.processes import is_running
+
+if TYPE_CHECKING:
+    from billing.drain.lag import WalBacklog  # its models need the settings
+
+#: States of a server that, as far as is known here, answers.
+ANSWERING = ("running", "external")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleStatus:
+    """One role. ``state`` is running, restarting (its supervisor will) or stopped; its vitals are at ``vitals_url``."""
+
+    name: str
+    state: str
+    pid: int | None
+    restarts: int
+    uptime_seconds: float | None
+    vitals_url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerStatus:
+    """PostgreSQL or Redis. ``state`` is running, silent (it runs and does not answer), stopped or external."""
+
+    name: str
+    state: str
+    pid: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """The instance now. ``state``: up, degraded (up, but a role, server or replica is not), starting or down.
+
+    ``pool`` is that of a node that `hearth node` runs; ``replicas`` and ``placeholders`` are then that node's.
+    ``wal_backlog_bytes`` is usage written but not yet in the database, ``wal_lag_seconds`` the age of the oldest of it.
+    The four are None while the database cannot be asked. ``wal_disk_bytes`` is what the log takes on this host's disk,
+    stored or not, and ``wal_max_bytes`` what it may.
+    """
+
+    state: str
+    pid: int | None
+    data_dir: str
+    pool: str | None
+    engine: str | None
+    api_base: str
+    portal_url: str
+    admin_username: str | None
+    tenants: tuple[str, ...]
+    roles: tuple[RoleStatus, ...]
+    servers: tuple[ServerStatus, ...]
+    replicas: tuple[ReplicaStatus, ...] | None
+    placeholders: tuple[PlaceholderStatus, ...] | None
+    wal_backlog_bytes: int | None
+    wal_lag_seconds: float | None
+    wal_disk_bytes: int
+    wal_max_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What the database says; all None while it cannot be asked."""
+
+    replicas: tuple[ReplicaStatus, ...] | None = None
+    placeholders: tuple[PlaceholderStatus, ...] | None = None
+    wal: WalBacklog | None = None
+
+
+def read(instance: Instance) -> Status:
+    """Look at everything; changes nothing. Takes a second, most of it to load Django."""
+    supervisor = keeper_process(instance)
+    now = phase(instance)
+    ready = up_file.read(instance.up_path) if now == "up" else None
+    member = node.read(instance.node_path) if now == "up" else None
+    names = member.roles if member else [name for role in ROLES for name, _ in processes(role, instance)]
+    roles = tuple(_role(instance, name, supervised=supervisor is not None) for name in names)
+    servers = _servers(instance)
+    may_ask = now != "down" and servers[0].state in ANSWERING
+    asked = _ask_database(instance, only_here=member is not None) if may_ask else _Asked()
+    return Status(
+        state=_worst(now, roles, servers, asked, needed=0 if member else instance.replicas),
+        pid=supervisor.pid if supervisor else None,
+        data_dir=str(instance.data_dir),
+        pool=member.pool if member else None,
+        engine=ready.engine if ready else None,
+        api_base=instance.api_base,
+        portal_url=instance.portal_url,
+        admin_username=ready.admin.username if ready else None,
+        tenants=tuple(tenant.slug for tenant in ready.tenants) if ready else (),
+        roles=roles,
+        servers=servers,
+        replicas=asked.replicas,
+        placeholders=asked.placeholders,
+        wal_backlog_bytes=asked.wal.bytes if asked.wal else None,
+        wal_lag_seconds=round(asked.wal.records_lag_seconds, 1) if asked.wal else None,
+        wal_disk_bytes=bytes_in(instance.data_dir / "wal"),
+        wal_max_bytes=env.integer("HEARTH_WAL_MAX_BYTES"),
+    )
+
+
+def as_json(found: Status) -> dict[str, Any]:
+    """Return the status as JSON values."""
+    return asdict(found)
+
+
+def text(found: Status) -> str:
+    """Return the status as a table for a person."""
+    place = f"node of pool {found.pool}" if found.pool else f"API {found.api_base}   portal {found.portal_url}"
+    lines = [f"{found.state:<10} {found.data_dir}", place, ""]
+    for role in found.roles:
+        uptime = "" if role.uptime_seconds is None else f"{role.uptime_seconds:8.0f} s"
+        lines.append(
+            f"  {role.name:<12} {role.state:<11} pid {role.pid or '-':<8} restarts {role.restarts} {uptime:<10} "
+            f"{role.vitals_url}"
+        )
+    lines += [f"  {server.name:<12} {server.state:<11} pid {server.pid or '-'}" for server in found.servers]
+    for replica in found.replicas or ():
+        lines.append(
+            f"  replica {replica.deployment}/{replica.id[-6:]} {replica.state} on {replica.node}:{replica.port}"
+        )
+    lines += [f"  placeholder {placeholder}" for placeholder in found.placeholders or ()]
+    return "\n".join([*lines, *_usage_log(found)])
+
+
+def _usage_log(found: Status) -> list[str]:
+    taken = Occupancy(bytes=found.wal_disk_bytes, max_bytes=found.wal_max_bytes)
+    behind = "unknown, the database does not answer"
+    if found.wal_backlog_bytes is not None:
+        behind = f"{found.wal_backlog_bytes} bytes, {found.wal_lag_seconds:.0f} s behind"
+    lines = [f"  usage not yet in the database: {behind}", f"  the usage log takes {taken.told()}"]
+    if taken.is_full:
+        lines.append("  NOTHING IS SERVED until the drain has brought the usage log into the database")
+    elif taken.is_alarming:
+        lines.append("  over a quarter of the usage log is taken: look at the drain and the database")
+    return lines
+
+
+def _role(instance: Instance, name: str, *, supervised: bool) -> RoleStatus:
+    record = child_process.read_record(instance.records_dir / f"{name}.json")
+    runs = record is not None and is_running(record.process)
+    return RoleStatus(
+        name=name,
+        state="running" if runs else "restarting" if record is not None and supervised else "stopped",
+        pid=record.pid if record is not None and runs else None,
+        restarts=record.restarts if record else 0,
+        uptime_seconds=round(time.time() - record.started_at, 1) if record is not None and runs else None,
+        vitals_url=health_ports.url_of(instance, name),
+    )
+
+
+def _servers(instance: Instance) -> tuple[ServerStatus, ServerStatus]:
+    try:
+        postgres = _server("postgres", instance.postgres(secrets.load(instance.data_dir)))
+    except FileNotFoundError:
+        postgres = ServerStatus(name="postgres", state="stopped", pid=None)
+    return postgres, _server("redis", instance.redis())
+
+
+def _server(name: str, server: PostgresServer | RedisServer | None) -> ServerStatus:
+    process = server.process() if server is not None else None
+    if server is None:
+        state = "external"
+    elif process is None:
+        state = "stopped"
+    else:
+        state = "running" if server.answers() else "silent"
+    return ServerStatus(name=name, state=state, pid=process.pid if process else None)
+
+
+def _ask_database(instance: Instance, *, only_here: bool) -> _Asked:
+    """Return what the database says, of this node alone or of all; nothing while it is away or not migrated yet."""
+    from django.db import Error
+
+    database.connect(instance)
+
+    def concerns(each: ReplicaStatus | PlaceholderStatus) -> bool:
+        return not only_here or each.node == instance.node
+
+    try:
+        return _Asked(
+            replicas=tuple(filter(concerns, database.replicas())),
+            placeholders=tuple(filter(concerns, database.placeholders() or ())),
+            wal=database.wal_backlog(),
+        )
+    except Error:
+        return _Asked()
+
+
+def _worst(
+    now: str, roles: tuple[RoleStatus, ...], servers: tuple[ServerStatus, ...], asked: _Asked, *, needed: int
+) -> str:
+    if now != "up":
+        return now
+    ready = sum(replica.serves for replica in asked.replicas or ())
+    well = all(role.state == "running" for role in roles) and all(server.state in ANSWERING for server in servers)
+    return "up" if well and ready >= needed else "degraded"

@@ -1,0 +1,166 @@
+"""The vitals of the Celery roles: agent, control, inference and beat.
+
+A worker's main loop beats from a timer of its own while it is connected to the broker; while it waits for the broker to
+come back it rests, alive and not ready. Beat beats whenever its scheduler looks what is due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from celery import Celery, bootsteps, signals
+from celery.beat import PersistentScheduler
+
+import billing.metrics
+import gateway.metrics
+from hearth import env
+from hearth.health import http_listener
+from hearth.health.checks import Check, Health, Loop, Pulse, State, recent, registry
+from hearth.instance.health_ports import port_of
+from hearth.instance.instance import from_environment
+from workers import metrics
+
+BEAT_SECONDS = 1.0
+#: A broker that hangs holds a worker's loop for several socket timeouts of 10 s before the worker notices.
+WORKER_LIMIT_SECONDS = 120.0
+#: An agent whose database never answers one statement: only a new process asks again. Engines outlive it.
+AGENT_LIMIT_SECONDS = 60.0
+BEAT_LIMIT_SECONDS = 60.0
+#: Reconcile is due every two seconds, an agent's round every second.
+READY_SECONDS = 15.0
+DATABASE_PATIENCE_SECONDS = 2.0
+
+_worker = Pulse()
+_scheduler = Pulse()
+_sent = Pulse()
+
+
+def install(app: Celery) -> None:
+    """Give the app's workers and its beat their vitals; without a role (HEARTH_ROLE) nothing listens."""
+    app.steps["consumer"].add(Beating)
+    app.conf.beat_scheduler = f"{__name__}:Scheduler"
+    signals.worker_init.connect(_start_worker, weak=False)
+    signals.beat_init.connect(_start_beat, weak=False)
+
+
+class Beating(bootsteps.StartStopStep):
+    """Beats from the worker's main loop while it consumes; Celery stops it whenever the broker is lost."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def start(self, parent: Any) -> None:
+        """Begin to beat."""
+        _worker.beat()
+        self._timer = parent.timer.call_repeatedly(BEAT_SECONDS, _worker.beat)
+
+    def stop(self, parent: Any) -> None:
+        """Rest until the broker is back."""
+        self._timer.cancel()
+        _worker.rest()
+
+
+class Scheduler(PersistentScheduler):
+    """Celery's own, telling when it looks."""
+
+    def tick(self, *arguments: Any, **options: Any) -> float:
+        """Send what is due; return the seconds until something is."""
+        _scheduler.beat()
+        due_in: float = super().tick(*arguments, **options)
+        return due_in
+
+
+def _start_worker(**_: Any) -> None:
+    starts: dict[str, Callable[[], Health]] = {"agent": _agent, "control": _control, "inference": _inference}
+    _listen(starts)
+
+
+def _start_beat(**_: Any) -> None:
+    signals.after_task_publish.connect(_note_sent, weak=False)
+    _listen({"beat": _beat})
+
+
+def _listen(roles: dict[str, Callable[[], Health]]) -> None:
+    role = env.text("HEARTH_ROLE")
+    if role in roles:
+        instance = from_environment()
+        http_listener.start(roles[role](), instance.metrics_host, port_of(instance, role))
+
+
+def _note_sent(**_: Any) -> None:
+    _sent.beat()
+
+
+def _agent() -> Health:
+    from workers.agent.agent import standings
+
+    def loop_age() -> float | None:
+        return max((each.loop_age_seconds for each in standings() if each.loop_age_seconds is not None), default=None)
+
+    def round_age() -> float | None:
+        return max((each.round_age_seconds for each in standings() if each.round_age_seconds is not None), default=None)
+
+    age = metrics.Age("hearth_agent_loop_age_seconds", "Since the agent last did a round of its node.", round_age)
+    return Health(
+        role="agent",
+        loops=(_worker_loop(), Loop("agent", AGENT_LIMIT_SECONDS, loop_age)),
+        checks=lambda: (recent("node", round_age(), limit_seconds=READY_SECONDS, what="round"), _broker("degraded")),
+        registry=registry(
+            *metrics.AGENT,
+            *billing.metrics.WRITER,
+            metrics.Done(lambda: [each.counts for each in standings()]),
+            age,
+        ),
+    )
+
+
+def _control() -> Health:
+    from hearth.health.bounded_call import Inquiry
+    from workers import fleet_counts
+
+    fleet = Inquiry(fleet_counts.take)
+    tick_age = metrics.TICKS.age_seconds
+    return Health(
+        role="control",
+        loops=(_worker_loop(),),
+        checks=lambda: (
+            recent("reconcile", tick_age(), limit_seconds=READY_SECONDS, what="tick"),
+            _broker("missing"),
+        ),
+        registry=registry(
+            *metrics.CONTROL,
+            metrics.Age("hearth_reconcile_tick_age_seconds", "Since reconcile last did a tick here.", tick_age),
+            metrics.Fleet(lambda: fleet.ask(DATABASE_PATIENCE_SECONDS)),
+        ),
+    )
+
+
+def _inference() -> Health:
+    return Health(
+        role="inference",
+        loops=(_worker_loop(),),
+        checks=lambda: (_broker("missing"),),
+        registry=registry(*gateway.metrics.METRICS, *billing.metrics.WRITER),
+    )
+
+
+def _beat() -> Health:
+    return Health(
+        role="beat",
+        loops=(Loop("scheduler", BEAT_LIMIT_SECONDS, _scheduler.age_seconds),),
+        checks=lambda: (recent("broker", _sent.age_seconds(), limit_seconds=READY_SECONDS, what="tick sent"),),
+        registry=registry(),
+    )
+
+
+def _worker_loop() -> Loop:
+    return Loop("worker", WORKER_LIMIT_SECONDS, _worker.age_seconds)
+
+
+def _broker(otherwise: State) -> Check:
+    age = _worker.age_seconds()
+    if age is None:
+        return Check("broker", otherwise, "not connected")
+    if age > READY_SECONDS:
+        return Check("broker", otherwise, f"nothing was read from it for {age:.0f} s")
+    return Check("broker", "ok")

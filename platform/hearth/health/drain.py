@@ -1,0 +1,57 @@
+"""The ``drain`` role with its vitals: ``python -m hearth.health.drain``."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from billing import metrics
+from billing.drain import main as role
+from billing.wal.disk_usage import Room
+from hearth.health import http_listener
+from hearth.health.bounded_call import Inquiry, database_answers
+from hearth.health.checks import Check, Health, Loop, recent, registry, usage_log
+from hearth.instance.health_ports import port_of
+from hearth.instance.instance import from_environment
+
+if TYPE_CHECKING:
+    from billing.drain.drain import Drain
+
+#: A batch takes a quarter of a second, ten times as long on a core that others keep busy; a database that is away a
+#: pause of five.
+READY_SECONDS = 15.0
+#: A statement that the database never answers: only a new process asks again.
+LOOP_LIMIT_SECONDS = 60.0
+DATABASE_PATIENCE_SECONDS = 2.0
+
+
+def watch(drain: Drain) -> None:
+    """Listen for a drain that owns its folder and is about to begin."""
+    from django.conf import settings  # set up by now, as the drain's models need it
+
+    database = Inquiry(database_answers)
+    room = Room(settings.WAL_DIR, settings.WAL_MAX_BYTES)
+
+    def age_seconds() -> float | None:
+        return None if drain.passed_at is None else time.monotonic() - drain.passed_at
+
+    def checks() -> tuple[Check, ...]:
+        owned, answers = drain.owns_directory(), database.ask(DATABASE_PATIENCE_SECONDS)
+        return (
+            usage_log(room.occupancy()) if owned else Check("usage log", "missing", "its folder is not this drain's"),
+            recent("loop", age_seconds(), limit_seconds=READY_SECONDS, what="round"),
+            Check("database", "ok") if answers else Check("database", "degraded", "usage waits in the log"),
+        )
+
+    instance = from_environment()
+    health = Health(
+        role="drain",
+        loops=(Loop("drain", LOOP_LIMIT_SECONDS, age_seconds),),
+        checks=checks,
+        registry=registry(*metrics.DRAIN, metrics.Backlog(drain.behind, room.occupancy)),
+    )
+    http_listener.start(health, instance.metrics_host, port_of(instance, "drain"))
+
+
+if __name__ == "__main__":
+    role.main(watch)

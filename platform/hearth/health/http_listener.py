@@ -1,0 +1,105 @@
+"""A role's own small server: ``/livez``, ``/readyz`` and ``/metrics``, in threads beside its work.
+
+It answers while the role's loop is busy or stuck. A port that is taken is reported and tried again; the role goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from prometheus_client import disable_created_metrics
+from prometheus_client.exposition import choose_encoder
+
+from hearth.health.checks import Health
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 5.0
+#: Longest wait for a request to arrive, so that a silent client holds no thread.
+READ_SECONDS = 5.0
+
+# When each counter began would double the page; Prometheus sees a restart by itself.
+disable_created_metrics()  # type: ignore[no-untyped-call]  # it takes and returns nothing
+
+
+def start(health: Health, host: str, port: int) -> None:
+    """Serve from a thread of its own; returns at once. The thread ends with the process."""
+    threading.Thread(target=_serve, args=(health, host, port), name="vitals", daemon=True).start()
+
+
+def _serve(health: Health, host: str, port: int) -> None:
+    said = False
+    while True:
+        try:
+            server = Server((host, port), health)
+        except OSError as error:
+            if not said:
+                log.error(
+                    "role %s: port %s on %s cannot be listened on (%s): no /metrics, /livez and /readyz until it is "
+                    "free; the role itself goes on. HEARTH_METRICS_PORT chooses other ports.",
+                    *(health.role, port, host, error.strerror or error),
+                )
+                said = True
+            time.sleep(RETRY_SECONDS)
+            continue
+        with server:
+            server.serve_forever()
+        return
+
+
+class Server(ThreadingHTTPServer):
+    """One thread per request, none of which keeps the process alive."""
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], health: Health) -> None:
+        """Bind. Raises OSError."""
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self.health = health
+        super().__init__(address, Handler)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say in one line what went wrong with one request; mostly its client left."""
+        log.info("a request for the vitals of role %s failed", self.health.role, exc_info=True)
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers GET."""
+
+    server: Server
+    timeout = READ_SECONDS
+
+    def do_GET(self) -> None:
+        """Answer one request."""
+        path = self.path.partition("?")[0]
+        if path == "/livez":
+            self._tell(*self.server.health.liveness())
+        elif path == "/readyz":
+            self._tell(*self.server.health.readiness())
+        elif path == "/metrics":
+            encode, content_type = choose_encoder(self.headers.get("accept", ""))
+            self._send(200, content_type, encode(self.server.health.registry))
+        else:
+            self._tell_unknown(path)
+
+    def _tell(self, well: bool, document: dict[str, object]) -> None:
+        self._send(200 if well else 503, "application/json", json.dumps(document).encode())
+
+    def _tell_unknown(self, path: str) -> None:
+        document = {"error": f"Nothing is served at {path[:200]}. Served are /livez, /readyz and /metrics."}
+        self._send(404, "application/json", json.dumps(document).encode())
+
+    def _send(self, status: int, content_type: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("content-type", content_type)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing of requests: probes come every few seconds."""

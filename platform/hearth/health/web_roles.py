@@ -1,0 +1,126 @@
+"""The vitals of the web roles, gateway and portal: their event loop, and what they need to answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+
+from prometheus_client.registry import Collector
+
+import billing.metrics
+from billing.errors import WalError, WalOverCap
+from billing.wal.writer import WalWriter
+from gateway import metrics
+from gateway.asgi import GatewayApp
+from gateway.pipeline.runtime import Runtime
+from hearth.health import http_listener
+from hearth.health.bounded_call import Inquiry, database_answers
+from hearth.health.checks import Check, Health, Loop, Pulse, registry, usage_log
+from hearth.instance.health_ports import port_of
+from hearth.instance.instance import from_environment
+
+BEAT_SECONDS = 1.0
+#: A loop that is busy comes round within milliseconds; the longest step ever seen is a garbage collection's.
+LOOP_LIMIT_SECONDS = 10.0
+#: The feed looks twice a second; four missed looks are an outage, not a hiccup.
+FEED_LIMIT_SECONDS = 2.0
+DATABASE_PATIENCE_SECONDS = 1.0
+
+
+class Gateway:
+    """What can be told of a gateway.
+
+    ``running`` returns its runtime, None while there is none; ``open_runtime`` makes one, or raises WalError, OSError.
+    """
+
+    def __init__(
+        self, app: GatewayApp, running: Callable[[], Runtime | None], open_runtime: Callable[[], object]
+    ) -> None:
+        self._app = app
+        self._running = running
+        self._open = open_runtime
+
+    def start(self) -> asyncio.Task[None]:
+        """Begin to beat and to listen, on the running loop; cancel the task to end the beat."""
+        now = metrics.Now(
+            in_flight=lambda: self._app.in_flight, feed_age=self._feed_age, redis_left_alone=self._redis_left_alone
+        )
+        shown = (*metrics.METRICS, *billing.metrics.WRITER, now)
+        return _start("gateway", self.checks, shown, self._try_to_open)
+
+    def checks(self) -> tuple[Check, ...]:
+        """Without a usage log or a first view nothing can be served; without the rest, on what is known."""
+        runtime = self._running()
+        if runtime is None:
+            return (Check("usage log", "missing", "it cannot be opened"),)
+        redis = Check("redis", "degraded", "limits are counted here, lookups find what this process stored")
+        return (
+            _usage_log(runtime.wal),
+            self._database(),
+            redis if self._redis_left_alone() else Check("redis", "ok"),
+        )
+
+    def _database(self) -> Check:
+        age = self._feed_age()
+        if age is None:
+            return Check("database", "missing", "callers, models and replicas have not been read yet")
+        if age > FEED_LIMIT_SECONDS:
+            return Check("database", "degraded", f"silent for {age:.0f} s; what was read before stays in force")
+        return Check("database", "ok")
+
+    def _try_to_open(self) -> None:
+        """Open what failed at start: nobody sends a request, which would do it, to a gateway that is not ready."""
+        if self._running() is None:
+            with contextlib.suppress(WalError, OSError):
+                self._open()
+
+    def _feed_age(self) -> float | None:
+        runtime = self._running()
+        return runtime.feed.age_seconds if runtime else None
+
+    def _redis_left_alone(self) -> bool:
+        runtime = self._running()
+        return runtime is not None and any(turns.left_alone for turns in runtime.redis)
+
+
+def _usage_log(wal: WalWriter) -> Check:
+    """A full disk may have room again for the next request, which a gateway that is not ready would never get."""
+    if wal.failure is not None:
+        return Check("usage log", "missing", wal.failure.problem)
+    if wal.refusal is not None and not isinstance(wal.refusal, WalOverCap):
+        return Check("usage log", "degraded", wal.refusal.problem)
+    return usage_log(wal.room.occupancy()) if wal.room is not None else Check("usage log", "ok")
+
+
+def start_portal() -> asyncio.Task[None]:
+    """Begin to beat and to listen, on the running loop; cancel the task to end the beat."""
+    database = Inquiry(database_answers)
+
+    def checks() -> tuple[Check, ...]:
+        if database.ask(DATABASE_PATIENCE_SECONDS):
+            return (Check("database", "ok"),)
+        return (Check("database", "missing", f"no answer within {DATABASE_PATIENCE_SECONDS:g} s"),)
+
+    return _start("portal", checks, ())
+
+
+def _start(
+    role: str,
+    checks: Callable[[], tuple[Check, ...]],
+    shown: tuple[Collector, ...],
+    each_beat: Callable[[], None] = lambda: None,
+) -> asyncio.Task[None]:
+    instance = from_environment()
+    pulse = Pulse()
+    loop = Loop("event loop", LOOP_LIMIT_SECONDS, pulse.age_seconds)
+    health = Health(role=role, loops=(loop,), checks=checks, registry=registry(*shown))
+    http_listener.start(health, instance.metrics_host, port_of(instance, role))
+    return asyncio.ensure_future(_beat(pulse, each_beat))
+
+
+async def _beat(pulse: Pulse, each_beat: Callable[[], None]) -> None:
+    while True:
+        pulse.beat()
+        await asyncio.sleep(BEAT_SECONDS)
+        each_beat()

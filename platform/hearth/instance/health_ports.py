@@ -1,0 +1,27 @@
+"""Which port each process's listener has: HEARTH_METRICS_PORT and those that follow, always in this order."""
+
+from __future__ import annotations
+
+from hearth.instance.instance import Instance, client_host
+
+ORDER = ("gateway", "portal", "drain", "agent", "control", "inference", "beat")
+
+
+def further_gateways(instance: Instance) -> tuple[str, ...]:
+    """Return the names of the gateways beyond the first."""
+    return tuple(f"gateway-{number}" for number in range(2, instance.gateway_processes + 1))
+
+
+def names(instance: Instance) -> tuple[str, ...]:
+    """Return the name of every process that has a listener, in the order of their ports."""
+    return (*ORDER, *further_gateways(instance))
+
+
+def port_of(instance: Instance, name: str) -> int:
+    """Return the port of a process's listener. Raises ValueError for one that has none."""
+    return instance.metrics_port + names(instance).index(name)
+
+
+def url_of(instance: Instance, name: str) -> str:
+    """Return where a process's listener answers, without a path, for a client on this machine."""
+    return f"http://{client_host(instance.metrics_host)}:{port_of(instance, name)}"

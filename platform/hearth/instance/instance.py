@@ -1,0 +1,197 @@
+"""One instance of Hearth: its addresses, its folders, its servers, and the environment its roles run in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from hearth import env, secrets
+from hearth.embedded.postgres import PostgresServer, PostgresUrls
+from hearth.embedded.redis import RedisServer
+from hearth.secrets import Secrets
+
+EngineChoice = Literal["auto", "vllm", "simulated"]
+ENGINE_CHOICES: dict[str, EngineChoice] = {"auto": "auto", "vllm": "vllm", "simulated": "simulated"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """What the environment says about one instance. Reading it starts and creates nothing."""
+
+    data_dir: Path
+    host: str
+    port: int
+    #: Where each role's vitals listen; the port is the first of one per role (``hearth.instance.health_ports``).
+    metrics_host: str
+    metrics_port: int
+    node: str
+    engine: EngineChoice
+    model: str
+    replicas: int
+    #: Empty: the embedded server.
+    database_url: str
+    database_owner_url: str
+    redis_url: str
+    gateway_processes: int = 1
+    #: That each web process takes at once.
+    connections: int = 8192
+
+    @property
+    def portal_port(self) -> int:
+        return self.port + 1
+
+    @property
+    def api_base(self) -> str:
+        """Address of the inference API as a client on this machine uses it."""
+        return f"http://{client_host(self.host)}:{self.port}/v1"
+
+    @property
+    def portal_url(self) -> str:
+        return f"http://{client_host(self.host)}:{self.portal_port}/portal/"
+
+    @property
+    def logs_dir(self) -> Path:
+        return self.data_dir / "logs"
+
+    @property
+    def records_dir(self) -> Path:
+        """Folder of one file per process that the supervisor started (``hearth.process_records``)."""
+        return self.data_dir / "run"
+
+    @property
+    def engines_dir(self) -> Path:
+        """Folder of one file per engine process, kept by the agent."""
+        return self.data_dir / "engines"
+
+    @property
+    def sockets_dir(self) -> Path:
+        return env.sockets_dir(self.data_dir)
+
+    @property
+    def up_path(self) -> Path:
+        return self.data_dir / "up.json"
+
+    @property
+    def node_path(self) -> Path:
+        """What `hearth node` is part of; there only while it runs."""
+        return self.data_dir / "node.json"
+
+    @property
+    def lock_path(self) -> Path:
+        return self.data_dir / "lock"
+
+    def log_path(self, name: str) -> Path:
+        """Return the log of a role, server or step."""
+        return self.logs_dir / f"{name}.log"
+
+    def make_folders(self) -> None:
+        """Create the data directory and its folders, closed to others. Idempotent. Raises OSError.
+
+        As root, embedded servers run as another user, who must pass through the data directory itself.
+        """
+        self.data_dir.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
+        for folder in (self.logs_dir, self.records_dir, self.engines_dir, self.data_dir / "wal"):
+            folder.mkdir(mode=0o700, exist_ok=True)
+
+    def postgres(self, found: Secrets) -> PostgresServer | None:
+        """Return the embedded PostgreSQL; None when DATABASE_URL names another."""
+        if self.database_url:
+            return None
+        return PostgresServer(
+            data_dir=self.data_dir / "postgres",
+            sockets_dir=self.sockets_dir,
+            log_path=self.log_path("postgres"),
+            passwords=found.database_passwords,
+        )
+
+    def redis(self) -> RedisServer | None:
+        """Return the embedded Redis; None when REDIS_URL names another."""
+        if self.redis_url:
+            return None
+        return RedisServer(
+            data_dir=self.data_dir / "redis", sockets_dir=self.sockets_dir, log_path=self.log_path("redis")
+        )
+
+    def owner_url(self) -> str:
+        """Return the database's address as the role that may migrate; as :meth:`app_url` when that is missing."""
+        if self.database_url:
+            return self.database_owner_url or self.database_url
+        urls = self._embedded_urls()
+        return urls.owner if urls else ""
+
+    def app_url(self) -> str:
+        """Return the database's address as role hearth_app; empty while there is no database.
+
+        Raises what ``secrets.load`` raises for a file that exists.
+        """
+        urls = self._embedded_urls()
+        return urls.app if urls else self.database_url
+
+    def environment(self, role: str = "all") -> dict[str, str]:
+        """Return the whole environment of a process of this instance, as role hearth_app of the database.
+
+        The owner's address is left out: only what changes the schema gets it. The checkout leads the import path, so
+        that no stray distribution with a room's name can come first.
+        """
+        base = {name: value for name, value in os.environ.items() if name != "DATABASE_OWNER_URL"}
+        redis = self.redis()
+        return base | {
+            "HEARTH_CONNECTIONS": str(self.connections),
+            "HEARTH_DATA_DIR": str(self.data_dir),
+            "HEARTH_ENGINE": self.engine,
+            "HEARTH_HOST": self.host,
+            "HEARTH_METRICS_HOST": self.metrics_host,
+            "HEARTH_METRICS_PORT": str(self.metrics_port),
+            "HEARTH_MODEL": self.model,
+            "HEARTH_NODE": self.node,
+            "HEARTH_PORT": str(self.port),
+            "HEARTH_REPLICAS": str(self.replicas),
+            "HEARTH_ROLE": role,
+            "DATABASE_URL": self.app_url(),
+            "REDIS_URL": self.redis_url if redis is None else redis.url,
+            "DJANGO_SETTINGS_MODULE": "hearth.settings",
+            "PYTHONPATH": _import_path(os.environ),
+        }
+
+    def _embedded_urls(self) -> PostgresUrls | None:
+        if self.database_url or not secrets.path_in(self.data_dir).exists():
+            return None
+        postgres = self.postgres(secrets.load(self.data_dir))
+        return postgres.urls if postgres else None
+
+
+def from_environment() -> Instance:
+    """Read the instance that the environment describes. Raises env.BadSetting."""
+    port = env.integer("HEARTH_PORT", minimum=1)
+    own_metrics_port = env.text("HEARTH_METRICS_PORT") != ""
+    return Instance(
+        data_dir=env.data_dir(),
+        host=env.text("HEARTH_HOST"),
+        port=port,
+        metrics_host=env.text("HEARTH_METRICS_HOST"),
+        metrics_port=env.integer("HEARTH_METRICS_PORT", minimum=1) if own_metrics_port else port + 2,
+        node=env.text("HEARTH_NODE"),
+        engine=ENGINE_CHOICES[env.text("HEARTH_ENGINE")],
+        model=env.text("HEARTH_MODEL"),
+        replicas=env.integer("HEARTH_REPLICAS", minimum=1),
+        database_url=env.text("DATABASE_URL"),
+        database_owner_url=env.text("DATABASE_OWNER_URL"),
+        redis_url=env.text("REDIS_URL"),
+        gateway_processes=env.integer("HEARTH_GATEWAY_PROCESSES", minimum=1),
+        connections=env.integer("HEARTH_CONNECTIONS", minimum=1),
+    )
+
+
+def client_host(host: str) -> str:
+    """Return the host to connect to, as a URL spells it: an address that means every interface is no destination."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{host}]" if ":" in host else host
+
+
+def _import_path(environment: Mapping[str, str]) -> str:
+    ours = [str(env.ROOT), str(env.ROOT / "platform")]
+    given = [part for part in environment.get("PYTHONPATH", "").split(os.pathsep) if part and part not in ours]
+    return os.pathsep.join([*ours, *given])

@@ -1,0 +1,101 @@
+"""The roles of an instance, and the program each one runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from hearth.instance import health_ports
+from hearth.instance.instance import Instance
+
+#: Seconds that a role may take to finish what it has begun; then it is killed.
+STREAMS_GRACE_SECONDS = 30.0
+TASKS_GRACE_SECONDS = 15.0
+#: More for a gateway, whose server stops what outlives the grace, to write down what that has used.
+CLOSING_SECONDS = 5.0
+#: For the head of a request to the portal.
+HEAD_TIMEOUT_MS = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """One kind of process. ``stop_stage`` orders the stop: lower numbers end first."""
+
+    name: str
+    stop_stage: int
+    grace_seconds: float
+    command: Callable[[Instance], list[str]]
+
+
+def processes(role: Role, instance: Instance) -> Iterator[tuple[str, Instance]]:
+    """Yield the name of each process of a role and the instance as that process sees it.
+
+    Further gateways listen on the port of the first, which their server shares (SO_REUSEPORT), and have a port of
+    their own for their vitals.
+    """
+    yield role.name, instance
+    if role.name == "gateway":
+        for name in health_ports.further_gateways(instance):
+            yield name, replace(instance, metrics_port=health_ports.port_of(instance, name))
+
+
+def _celery_worker(name: str, instance: Instance, *, queue: str, pool: str, concurrency: int) -> list[str]:
+    options = ["-n", f"{name}@{instance.node}", "-Q", queue, "-P", pool, "-c", str(concurrency)]
+    options += ["--prefetch-multiplier", "1", "--without-gossip", "--without-mingle", "-l", "INFO"]
+    return [sys.executable, "-m", "celery", "-A", "hearth", "worker", *options]
+
+
+def _gateway(instance: Instance) -> list[str]:
+    options = ["--host", instance.host, "--port", str(instance.port), "--connections", str(instance.connections)]
+    options += ["--grace-seconds", f"{STREAMS_GRACE_SECONDS:g}"]
+    return [sys.executable, "-m", "hearth.gateway_server", *options]
+
+
+def _portal(instance: Instance) -> list[str]:
+    """Without ``--respawn-failed-workers`` a killed worker ends the whole server."""
+    options = ["--interface", "asgi", "--host", instance.host, "--port", str(instance.portal_port)]
+    # HTTP/2 would be another parser for strangers to try, and balancers speak HTTP/1.1 to what is behind them.
+    options += ["--workers", "1", "--http", "1", "--http1-header-read-timeout", str(HEAD_TIMEOUT_MS)]
+    options += ["--loop", "uvloop", "--respawn-failed-workers", "--log-level", "warning"]
+    options += ["--workers-kill-timeout", str(int(STREAMS_GRACE_SECONDS))]
+    # By default 1,024, which as many clients that only keep their connections would use up.
+    options += ["--backpressure", str(instance.connections)]
+    return [sys.executable, "-m", "granian", *options, "hearth.asgi:application"]
+
+
+def _drain(instance: Instance) -> list[str]:
+    return [sys.executable, "-m", "hearth.health.drain"]
+
+
+def _agent(instance: Instance) -> list[str]:
+    worker = _celery_worker("agent", instance, queue=f"node.{instance.node}", pool="threads", concurrency=4)
+    return [*worker, "--hearth-node", instance.node]
+
+
+def _control(instance: Instance) -> list[str]:
+    return _celery_worker("control", instance, queue="control", pool="threads", concurrency=2)
+
+
+def _inference(instance: Instance) -> list[str]:
+    return _celery_worker("inference", instance, queue="inference", pool="threads", concurrency=8)
+
+
+def _beat(instance: Instance) -> list[str]:
+    schedule = instance.data_dir / "beat-schedule"
+    return [sys.executable, "-m", "celery", "-A", "hearth", "beat", "-l", "INFO", "--pidfile=", "-s", str(schedule)]
+
+
+#: In the order they start. What takes requests ends first, what starts engines next; the agent outlives the
+#: engines that it stops, and the drain outlives whatever writes usage.
+ROLES: tuple[Role, ...] = (
+    Role(name="drain", stop_stage=4, grace_seconds=STREAMS_GRACE_SECONDS, command=_drain),
+    Role(name="agent", stop_stage=3, grace_seconds=TASKS_GRACE_SECONDS, command=_agent),
+    Role(name="control", stop_stage=2, grace_seconds=TASKS_GRACE_SECONDS, command=_control),
+    Role(name="gateway", stop_stage=1, grace_seconds=STREAMS_GRACE_SECONDS + CLOSING_SECONDS, command=_gateway),
+    Role(name="portal", stop_stage=1, grace_seconds=5.0, command=_portal),
+    Role(name="inference", stop_stage=1, grace_seconds=STREAMS_GRACE_SECONDS, command=_inference),
+    Role(name="beat", stop_stage=1, grace_seconds=5.0, command=_beat),
+)
+BY_NAME = {role.name: role for role in ROLES}
+ENGINES_STOP_STAGE = 3

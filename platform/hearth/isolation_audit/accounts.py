@@ -1,0 +1,161 @@
+"""Whose keys the audit uses: given ones, or those of tenants made for it and archived afterwards."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from hearth import env
+from hearth.instance.instance import Instance
+from hearth.isolation_audit.errors import AuditFailed
+from hearth.isolation_audit.exact_checks import ScopeKeys
+from hearth.provisioning import database
+
+if TYPE_CHECKING:
+    from tenants.models import Project, Tenant
+
+#: Keys of an audit that was killed open nothing for longer than this.
+KEY_LIFE = timedelta(hours=6)
+#: What it stored is gone soon, too.
+TTL_SECONDS = 900
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accounts:
+    """Keys of two tenants, and of pairs within tenants. ``made``: slugs of the tenants made for this audit."""
+
+    victim: str
+    attacker: str
+    scopes: tuple[ScopeKeys, ...] = ()
+    made: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyFiles:
+    """Files that hold one key each; None: the environment."""
+
+    victim: Path | None
+    attacker: Path | None
+
+
+def given(files: KeyFiles) -> Accounts | None:
+    """Return the keys that files or HEARTH_AUDIT_*_KEY name; None when they name none.
+
+    Raises AuditFailed for one of two, and for a file that cannot be read.
+    """
+    victim = _key("HEARTH_AUDIT_VICTIM_KEY", files.victim)
+    attacker = _key("HEARTH_AUDIT_ATTACKER_KEY", files.attacker)
+    if not victim and not attacker:
+        return None
+    if not victim or not attacker:
+        raise AuditFailed("One key is given and two are needed, of two tenants.", "Give both, or none as the operator.")
+    return Accounts(victim=victim, attacker=attacker)
+
+
+@contextmanager
+def made(instance: Instance) -> Iterator[Accounts]:
+    """Make tenants for an audit on this instance; revoke their keys and archive them in the end, however it ends.
+
+    Nothing of anybody else is touched. Raises AuditFailed when the database cannot be reached.
+    """
+    database.connect(instance)
+    from django.db import Error as DatabaseError
+
+    tenants: list[Tenant] = []
+    try:
+        try:
+            with _undisturbed():
+                accounts = _make(tenants)
+            yield accounts
+        finally:
+            with _undisturbed():
+                _close(tenants)
+    except DatabaseError as error:
+        raise AuditFailed("The database cannot be reached.", "`hearth up` starts the instance.") from error
+    finally:
+        database.disconnect()
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM wait, so that no tenant is half made, or left open."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _make(tenants: list[Tenant]) -> Accounts:
+    mark = uuid4().hex[:8]
+    victim = _tenant(tenants, f"isolation-audit-{mark}-victim", "tenant")
+    attacker = _tenant(tenants, f"isolation-audit-{mark}-attacker", "tenant")
+    by_project = _tenant(tenants, f"isolation-audit-{mark}-projects", "project")
+    by_key = _tenant(tenants, f"isolation-audit-{mark}-keys", "key")
+    from tenants import registry
+    from tenants.audit import SYSTEM
+
+    further = registry.create_project(SYSTEM, by_project, slug="further", name="Further")
+    return Accounts(
+        victim=_issue(_project(victim)),
+        attacker=_issue(_project(attacker)),
+        scopes=(
+            ScopeKeys(scope="tenant", first=_issue(_project(victim)), second=_issue(_project(victim))),
+            ScopeKeys(scope="project", first=_issue(_project(by_project)), second=_issue(further)),
+            ScopeKeys(scope="key", first=_issue(_project(by_key)), second=_issue(_project(by_key))),
+        ),
+        made=tuple(tenant.slug for tenant in tenants),
+    )
+
+
+def _tenant(tenants: list[Tenant], slug: str, scope: str) -> Tenant:
+    from tenants import registry
+    from tenants.audit import SYSTEM
+
+    policy = registry.Policy(cache_mode="all", cache_scope=scope, cache_ttl_seconds=TTL_SECONDS)
+    tenant = registry.create_tenant(SYSTEM, slug=slug, name=f"Isolation audit: {slug}", policy=policy)
+    tenants.append(tenant)
+    return tenant
+
+
+def _project(tenant: Tenant) -> Project:
+    from tenants.models import Project
+
+    return Project.objects.get(tenant=tenant, slug="default")
+
+
+def _issue(project: Project) -> str:
+    from django.utils import timezone
+
+    from tenants import keys
+    from tenants.audit import SYSTEM
+
+    scopes = ("inference", "cache:read", "cache:write")
+    issued = keys.issue(SYSTEM, project, name="isolation audit", scopes=scopes, expires_at=timezone.now() + KEY_LIFE)
+    return issued.secret
+
+
+def _close(tenants: list[Tenant]) -> None:
+    from tenants import keys, registry
+    from tenants.audit import SYSTEM
+    from tenants.models import ApiKey
+
+    for tenant in tenants:
+        for key in ApiKey.objects.filter(tenant=tenant, revoked_at=None).order_by("id"):
+            keys.revoke(SYSTEM, key)
+        registry.archive(SYSTEM, tenant)
+
+
+def _key(variable: str, file: Path | None) -> str:
+    if file is None:
+        return env.text(variable)
+    try:
+        return file.read_text().strip()
+    except OSError as error:
+        raise AuditFailed(f"{file} cannot be read: {error.strerror}.") from error

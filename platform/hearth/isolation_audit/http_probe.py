@@ -1,0 +1,120 @@
+"""One connection of one key, kept alive, and the time until an answer's first byte."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from hearth.isolation_audit.errors import AuditFailed, LineBroken
+
+TIMEOUT_SECONDS = 60.0
+PATH = "/chat/completions"
+#: A server that ends closes connections; more often than this is a fault.
+ATTEMPTS = 3
+#: What a trick may be answered: wrong, used already, not understood, not in the cache. Others say nothing of a cache.
+REFUSALS = frozenset({400, 409, 422, 504})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came back. ``first_byte_us``: microseconds from the first byte sent to the first one received."""
+
+    status: int
+    first_byte_us: float
+    #: Of the prediction cache, lower case; empty when the server does not say.
+    x_cache: str
+    #: The id in the body: a stored answer keeps that of the request it was made for.
+    answer_id: str
+    prompt_tokens: int
+    #: Of the prompt, taken from the engine's prefix cache.
+    cached_tokens: int
+
+    @property
+    def from_another(self) -> bool:
+        """Say whether the server calls it the answer of an earlier or a concurrent request."""
+        return self.x_cache in {"hit", "coalesced"}
+
+
+class Line:
+    """A connection; opened when it is first needed, and again after it broke. Used by one thread at a time."""
+
+    def __init__(self, api_base: str, key: str) -> None:
+        parts = urlsplit(api_base)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise AuditFailed(f"{api_base} is no address of an API.", "Give one such as http://127.0.0.1:8080/v1.")
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._connection = kind(parts.hostname, parts.port, timeout=TIMEOUT_SECONDS)
+        self._base = parts.path.rstrip("/")
+        self._headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+
+    def ask(self, body: bytes, headers: Mapping[str, str], *, refused: bool = False) -> Answer:
+        """Ask one question and return its answer; ``refused``: one of REFUSALS is an answer too.
+
+        Raises LineBroken, and AuditFailed for another error.
+        """
+        status, said, text, first_byte_us = self._exchange("POST", PATH, body, headers)
+        if status != 200 and not (refused and status in REFUSALS):
+            raise AuditFailed(f"A request of the audit was answered {status}: {text[:300].decode(errors='replace')}")
+        document = _document(text)
+        usage = document.get("usage") or {}
+        return Answer(
+            status=status,
+            first_byte_us=first_byte_us,
+            x_cache=said.get("x-cache", "").lower(),
+            answer_id=str(document.get("id") or ""),
+            prompt_tokens=int(usage.get("prompt_tokens") or 0),
+            cached_tokens=int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0),
+        )
+
+    def insist(self, body: bytes, headers: Mapping[str, str], *, refused: bool = False) -> Answer:
+        """Ask as ``ask`` does, over a new connection where the old one was closed meanwhile. Raises AuditFailed."""
+        for _ in range(ATTEMPTS):
+            try:
+                return self.ask(body, headers, refused=refused)
+            except LineBroken as error:
+                failure = error
+        raise AuditFailed(f"The API cannot be reached: {failure}.", "`hearth status` says what runs.")
+
+    def models(self) -> list[str]:
+        """Return the names of the models that the key may call. Raises AuditFailed."""
+        try:
+            status, _, text, _ = self._exchange("GET", "/models", b"", {})
+        except LineBroken as error:
+            raise AuditFailed(f"The API cannot be reached: {error}.", "`hearth status` says what runs.") from error
+        if status != 200:
+            raise AuditFailed(f"The key was answered {status}: {text[:300].decode(errors='replace')}")
+        return [str(model["id"]) for model in json.loads(text)["data"]]
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _exchange(
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str]
+    ) -> tuple[int, http.client.HTTPMessage, bytes, float]:
+        sent = self._headers | dict(headers)
+        began = time.perf_counter_ns()
+        try:
+            self._connection.request(method, self._base + path, body=body or None, headers=sent)
+            reply = self._connection.getresponse()
+            first_byte_us = (time.perf_counter_ns() - began) / 1000
+            return reply.status, reply.headers, reply.read(), first_byte_us
+        except (http.client.HTTPException, OSError) as error:
+            self._connection.close()
+            raise LineBroken(repr(error)) from error
+
+
+def _document(text: bytes) -> dict[str, Any]:
+    """Return the body, or of a stream the event that says most: the last one, which carries the usage."""
+    if text.startswith(b"data:"):
+        events = [line.removeprefix(b"data:").strip() for line in text.splitlines() if line.startswith(b"data:")]
+        text = next((event for event in reversed(events) if event.startswith(b"{")), b"{}")
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,174 @@
+"""The supervisor's window on the database: migrate it, fill it, read the replicas, ask them to stop.
+
+The `hearth` command itself needs no Django; only these functions load it, once the database answers.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import unquote, urlsplit
+
+from hearth.instance.instance import Instance
+
+if TYPE_CHECKING:
+    from billing.drain.lag import WalBacklog
+    from hearth.provisioning.first_run import Bootstrapped
+
+Engine = Literal["vllm", "simulated"]
+
+
+class MigrationFailed(Exception):
+    """The database could not be brought to this version. Carries the last line of what Django said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaStatus:
+    """One replica as reconcile and its agent see it."""
+
+    id: str
+    deployment: str
+    state: str
+    desired_state: str
+    node: str | None
+    port: int | None
+    pid: int | None
+    last_error: str
+
+    @property
+    def serves(self) -> bool:
+        return self.state == "ready" and self.desired_state == "running"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceholderStatus:
+    """One placeholder that has a slot. ``level`` is how warm it is now, ``warm_seconds`` what that took."""
+
+    id: str
+    node: str
+    state: str
+    level: str
+    warm_seconds: float | None
+    reason: str
+
+    def __str__(self) -> str:
+        took = "" if self.warm_seconds is None else f" after {self.warm_seconds:.1f} s"
+        return f"{self.id[-6:]} {self.state} at {self.level}{took} on {self.node}"
+
+
+def migrate(instance: Instance) -> None:
+    """Bring the database to this version as its owner, in a process of its own. Raises MigrationFailed.
+
+    Then make the months of usage that are missing, and give the role that runs Hearth its rights, which only the owner
+    may.
+    """
+    _manage(instance, "migrate", "--noinput")
+    _manage(instance, "ensure_partitions")
+    role = urlsplit(instance.app_url()).username
+    if role and role != urlsplit(instance.owner_url()).username:
+        _manage(instance, "grant_role", unquote(role))
+
+
+def _manage(instance: Instance, *arguments: str) -> None:
+    environment = instance.environment() | {"DATABASE_URL": instance.owner_url()}
+    log_path = instance.log_path("migrate")
+    with log_path.open("a") as log:
+        command = [sys.executable, "-m", "django", *arguments, "--verbosity", "1"]
+        status = subprocess.run(command, env=environment, stdout=log, stderr=log, check=False, cwd="/").returncode
+    if status != 0:
+        lines = log_path.read_text().strip().splitlines()
+        raise MigrationFailed(f"{lines[-1] if lines else 'no output'} (log: {log_path})")
+
+
+def connect(instance: Instance) -> None:
+    """Set Django up in this process as role hearth_app, and Celery for the hints that verbs send. Idempotent."""
+    os.environ.update(instance.environment())
+    import django
+
+    django.setup()
+    from hearth.celery import app
+
+    app.set_current()
+
+
+def bootstrap(instance: Instance, engine: Engine) -> Bootstrapped:
+    """Create what a new instance has; see ``hearth.provisioning.first_run``. Needs :func:`connect`."""
+    from hearth.provisioning import first_run as first_minute
+
+    return first_minute.run(engine=engine, model=instance.model, replicas=instance.replicas, node=instance.node)
+
+
+def replicas() -> list[ReplicaStatus]:
+    """Return the replicas that are wanted or still run, oldest first. Needs :func:`connect`."""
+    from workers.models import Replica
+
+    rows = Replica.objects.exclude(state__in=("stopped", "lost", "failed"), desired_state="stopped")
+    return [
+        ReplicaStatus(
+            id=str(row.id),
+            deployment=row.deployment.name,
+            state=row.state,
+            desired_state=row.desired_state,
+            node=row.node.name if row.node else None,
+            port=row.port,
+            pid=row.pid,
+            last_error=row.last_error,
+        )
+        for row in rows.select_related("deployment", "node").order_by("created_at", "id")
+    ]
+
+
+def placeholders() -> list[PlaceholderStatus] | None:
+    """Return the placeholders, oldest first; None while the database cannot be asked. Needs :func:`connect`."""
+    from django.db import Error
+
+    from workers.models import Placeholder
+    from workers.scheduler import placeholder_pools
+
+    try:
+        rows = list(Placeholder.objects.filter(state__in=placeholder_pools.HELD).select_related("node").order_by("id"))
+    except Error:
+        return None
+    return [
+        PlaceholderStatus(
+            id=str(row.id),
+            node=row.node.name,
+            state=row.state,
+            level=row.level,
+            warm_seconds=row.warm_seconds,
+            reason=row.reason,
+        )
+        for row in rows
+    ]
+
+
+def wal_backlog() -> WalBacklog:
+    """Return how much usage is written but not yet in the database. Needs :func:`connect`."""
+    from billing.drain.lag import backlog
+
+    return backlog()
+
+
+def request_stop() -> int:
+    """Ask every replica to stop and return how many were asked. Needs :func:`connect` and no control worker."""
+    from tenants.audit import SYSTEM
+    from workers.fleet import deployments
+
+    return deployments.stop_all(SYSTEM)
+
+
+def withdraw(node: str) -> int:
+    """Ask the replicas of one node to stop and return how many were asked. Needs :func:`connect`."""
+    from hearth.provisioning import cluster
+
+    return cluster.withdraw(node)
+
+
+def disconnect() -> None:
+    """Close the database connection, so that an idle supervisor holds none."""
+    from django.db import connections
+
+    connections.close_all()

@@ -1,0 +1,94 @@
+"""Describe a model that this machine can read, and serve a further one. Django must be set up."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from django.conf import settings
+from django.db import transaction
+
+from billing.pricing import prices
+from catalogue import registry as catalogue
+from catalogue.registry import Description
+from hearth import env
+from hearth.provisioning import cluster
+from tenants import registry
+from tenants.audit import SYSTEM
+from tenants.ids import PLATFORM_SLUG
+from workers.engines.driver import EMBEDDING_ARGS, TINY_MODEL, TINY_MODEL_ARGS
+from workers.fleet import deployments
+from workers.models import Deployment
+
+TINY_NAME = "hearth-tiny"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What to serve. ``source`` is a Hugging Face id, a folder, or empty for the tiny model."""
+
+    source: str
+    engine: Literal["vllm", "simulated"]
+    #: Empty: the folder's name, or the id.
+    name: str = ""
+    task: Literal["text", "embeddings"] = "text"
+    #: The engine's own, after those that model and task need.
+    engine_args: tuple[str, ...] = ()
+
+    def described(self) -> Description:
+        """Return the model to register, public. Reads every file of a folder; raises OSError."""
+        folder = Path(self.source or TINY_MODEL)
+        own_name = TINY_NAME if not self.source else folder.name if folder.is_dir() else self.source
+        needed = EMBEDDING_ARGS if self.task == "embeddings" else TINY_MODEL_ARGS if not self.source else ()
+        return Description(
+            name=self.name or own_name,
+            source=str(folder.absolute()) if folder.is_dir() else self.source,
+            engine=self.engine,
+            engine_args=(*needed, *self.engine_args),
+            context_length_tokens=_context_length(folder),
+            weights_digest=_folder_digest(folder) if folder.is_dir() else "",
+            public=True,
+        )
+
+
+def deployment_name(model_name: str) -> str:
+    """Return the name of a model's deployment: what may stand in an address, at most 63 characters."""
+    return "".join(c if c.isalnum() else "-" for c in model_name.lower()).strip("-")[:63]
+
+
+@transaction.atomic
+def deploy(wish: Wish, replicas: int) -> Deployment:
+    """Serve a model of the platform's on this node's pool, or change what its name serves. Absolute, so repeatable.
+
+    Raises NotAllowed when a tenant has the name, JoinRefused, OSError, and what ``deployments`` raises.
+    """
+    described = wish.described()
+    revision = catalogue.register(SYSTEM, registry.find_tenant(PLATFORM_SLUG), described)
+    prices.ensure_demo_prices(SYSTEM, described.name)
+    pool, name = cluster.local_pool(settings.NODE_NAME), deployment_name(described.name)
+    if not Deployment.objects.filter(name=name).exists():
+        return deployments.create(SYSTEM, name=name, revision=revision, pools=[pool], replicas=replicas)
+    deployments.redeploy(SYSTEM, name, revision=revision, pools=[pool])
+    return deployments.scale(SYSTEM, name, replicas)
+
+
+def _context_length(folder: Path) -> int:
+    """Return HEARTH_CONTEXT_TOKENS, or the model's own limit where its folder tells a smaller one."""
+    wanted = env.integer("HEARTH_CONTEXT_TOKENS", minimum=1)
+    config = folder / "config.json"
+    if not config.is_file():
+        return wanted
+    return min(wanted, int(json.loads(config.read_text()).get("max_position_embeddings") or wanted))
+
+
+def _folder_digest(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for file in sorted(folder.iterdir()):
+        if file.is_file():
+            digest.update(f"{file.name}\0{file.stat().st_size}\0".encode())
+            with file.open("rb") as content:
+                digest.update(hashlib.file_digest(content, "sha256").digest())
+    return digest.hexdigest()

@@ -1,0 +1,126 @@
+"""The role processes under the supervisor: start them, start them again when they die, end them."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from hearth import process_records
+from workers.processes import POLL_SECONDS, ProcessIdentity, collect, is_running, launch
+
+FIRST_DELAY_SECONDS = 0.5
+LONGEST_DELAY_SECONDS = 30.0
+#: A role that lived this long was well: its next death counts as the first again.
+WELL_AFTER_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildRecord:
+    """What ``hearth status`` and the next start know of a child. ``restarts`` counts since ``hearth up``."""
+
+    name: str
+    pid: int
+    start_ticks: int
+    restarts: int
+    #: Seconds since the epoch.
+    started_at: float
+
+    @property
+    def process(self) -> ProcessIdentity:
+        return ProcessIdentity(pid=self.pid, start_ticks=self.start_ticks)
+
+
+def read_record(path: Path) -> ChildRecord | None:
+    """Return a child's record; None when there is no readable one."""
+    try:
+        return ChildRecord(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+@dataclass(slots=True, kw_only=True)
+class Child:
+    """One role, kept alive. ``poll`` does the work; nothing happens between two calls of it."""
+
+    name: str
+    command: list[str]
+    environment: dict[str, str]
+    log_path: Path
+    record_path: Path
+    grace_seconds: float
+    stop_stage: int
+    process: ProcessIdentity | None = None
+    _restarts: int = 0
+    _deaths_in_a_row: int = 0
+    _started: float = field(default=0.0)
+    _start_at: float = field(default=0.0)
+
+    def start(self) -> None:
+        """Start the process and record it. Raises OSError."""
+        self.process = launch(self.command, log_path=self.log_path, environment=self.environment)
+        self._started = time.monotonic()
+        record = ChildRecord(
+            name=self.name,
+            pid=self.process.pid,
+            start_ticks=self.process.start_ticks,
+            restarts=self._restarts,
+            started_at=time.time(),
+        )
+        temporary = self.record_path.with_name(f".{self.record_path.name}.{os.getpid()}")
+        temporary.write_text(json.dumps(asdict(record)))
+        temporary.replace(self.record_path)
+
+    def poll(self) -> str | None:
+        """Notice a death, start again when the delay is over; return a line to say, if any."""
+        if self.process is None:
+            if time.monotonic() >= self._start_at:
+                self._restarts += 1
+                self.start()
+            return None
+        status = collect(self.process)
+        if status is None:
+            return None
+        process_records.end_session(self.process, grace_seconds=0)
+        self.process = None
+        delay = self._next_delay()
+        self._start_at = time.monotonic() + delay
+        how = f"signal {-status}" if status < 0 else f"status {status}"
+        return f"{self.name} ended with {how}; starting it again in {delay:g} s (log: {self.log_path})"
+
+    def _next_delay(self) -> float:
+        """Return the seconds to wait: doubled for each death in a row, so that a broken role does not spin."""
+        lived = time.monotonic() - self._started
+        self._deaths_in_a_row = 1 if lived > WELL_AFTER_SECONDS else self._deaths_in_a_row + 1
+        return float(min(FIRST_DELAY_SECONDS * 2 ** (self._deaths_in_a_row - 1), LONGEST_DELAY_SECONDS))
+
+
+def end_all(children: Iterable[Child], *, hurried: Callable[[], bool]) -> list[str]:
+    """End children together: SIGTERM, then SIGKILL for whoever outlives its grace, or at once when ``hurried``.
+
+    Returns the names of those that were killed. Idempotent.
+    """
+    waiting = {child.name: child for child in children if child.process is not None}
+    began = time.monotonic()
+    for child in waiting.values():
+        if child.process is not None:
+            process_records.request_end(child.process)
+    killed = []
+    while waiting:
+        for child in list(waiting.values()):
+            leader = child.process
+            assert leader is not None
+            late = hurried() or time.monotonic() - began > child.grace_seconds
+            if is_running(leader) and not late:
+                continue
+            if is_running(leader):
+                killed.append(child.name)
+            process_records.end_session(leader, grace_seconds=0)
+            child.process = None
+            child.record_path.unlink(missing_ok=True)
+            del waiting[child.name]
+        time.sleep(POLL_SECONDS)
+    return killed

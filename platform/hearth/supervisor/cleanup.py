@@ -1,0 +1,55 @@
+"""End what an instance left behind that was killed: its roles and engines, by recorded pid and start time.
+
+Embedded servers are not ended here: a start adopts the ones that still run.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from hearth import env, process_records
+from hearth.instance.instance import Instance
+from workers.processes import session_members
+
+#: A gateway without its supervisor still answers: let it finish what is short.
+GRACE_SECONDS = 3.0
+
+
+def clear(instance: Instance) -> list[str]:
+    """End every recorded process that still lives, and its whole session; return their names. Idempotent.
+
+    Call it with the instance's lock held. A record whose pid now belongs to another process ends nothing.
+    """
+    ended = clear_roles(instance) + _end_recorded(instance.engines_dir, grace_seconds=GRACE_SECONDS)
+    instance.up_path.unlink(missing_ok=True)
+    instance.node_path.unlink(missing_ok=True)
+    return ended
+
+
+def clear_roles(instance: Instance) -> list[str]:
+    """The same for roles alone; the next agent adopts the engines."""
+    return _end_recorded(instance.records_dir, grace_seconds=GRACE_SECONDS)
+
+
+def end_engines(instance: Instance, *, grace_seconds: float) -> list[str]:
+    """End every engine in the agent's registry with its process group; return their names. Idempotent."""
+    return _end_recorded(instance.engines_dir, grace_seconds=grace_seconds)
+
+
+def remove_sockets(instance: Instance) -> None:
+    """Remove the folders of the sockets and what killed engines left in them. Only once nothing listens there."""
+    data_dir = instance.data_dir
+    for folder in instance.sockets_dir, env.agent_sockets_dir(data_dir), env.gateway_sockets_dir(data_dir):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_recorded(folder: Path, *, grace_seconds: float) -> list[str]:
+    ended = []
+    for path in sorted(folder.glob("*.json")):
+        leader = process_records.read_record(path)
+        if leader is not None and session_members(leader):
+            process_records.end_session(leader, grace_seconds=grace_seconds)
+            ended.append(path.stem)
+        path.unlink(missing_ok=True)
+    return ended

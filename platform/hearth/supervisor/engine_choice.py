@@ -1,0 +1,82 @@
+"""Decide which engine an instance runs, and install it when it is missing."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from hearth import process_records
+from hearth.instance.instance import Instance
+from hearth.instance.progress import Progress
+from hearth.provisioning.database import Engine
+from workers.engines import environment
+from workers.engines.errors import EngineUnavailable
+from workers.processes import ProcessIdentity, collect, launch
+
+
+def choose(instance: Instance, progress: Progress, *, stopping: Callable[[], bool]) -> Engine:
+    """Return the engine to run; ``auto`` takes the simulated one where vLLM cannot be had, and says so loudly.
+
+    Raises EngineUnavailable when HEARTH_ENGINE=vllm cannot be met, or when ``stopping`` while it installs.
+    """
+    if instance.engine == "simulated":
+        return "simulated"
+    try:
+        installed = environment.status()
+        if installed is None:
+            progress.say("Installing the engine, vLLM; this is done once")
+            _install(instance, progress, stopping)
+            installed = environment.status()
+    except EngineUnavailable as error:
+        if instance.engine == "vllm" or stopping():
+            raise
+        _warn_simulated(progress, error)
+        return "simulated"
+    if installed is not None:
+        progress.say(f"Engine: {installed.kind} {installed.vllm_version}")
+    return "vllm"
+
+
+def _warn_simulated(progress: Progress, error: EngineUnavailable) -> None:
+    progress.warn(
+        "SIMULATED ENGINE: answers are made up, no model runs.",
+        f"vLLM cannot run here: {error.reason}"[:110],
+        f"What helps: {error.remedy}"[:110],
+        "HEARTH_ENGINE=vllm makes this an error; HEARTH_ENGINE=simulated silences this notice.",
+    )
+
+
+def _install(instance: Instance, progress: Progress, stopping: Callable[[], bool]) -> None:
+    """Install in a session of its own, recorded like a role, so that a stop or the next start can end it."""
+    log_path = instance.log_path("engine-install")
+    record = instance.records_dir / "engine-install.json"
+    log_path.unlink(missing_ok=True)
+    installer = launch(
+        [sys.executable, "-m", "workers.engines.environment"], log_path=log_path, environment=instance.environment()
+    )
+    process_records.write_record(record, installer)
+    try:
+        status = _follow(installer, log_path, progress, stopping)
+    finally:
+        process_records.end_session(installer, grace_seconds=2)
+        record.unlink(missing_ok=True)
+    if status != 0:
+        reason, _, remedy = log_path.read_text().strip().rpartition("\n")
+        reason = reason.rpartition("\n")[2] or "the installer ended without a word"
+        raise EngineUnavailable("the start was interrupted" if stopping() else reason, remedy)
+
+
+def _follow(installer: ProcessIdentity, log_path: Path, progress: Progress, stopping: Callable[[], bool]) -> int:
+    """Repeat what the installer prints; return its exit status, -1 when stopping."""
+    with log_path.open() as log:
+        while True:
+            status = collect(installer)
+            for line in log:
+                progress.say(f"  {line.rstrip()}")
+            if status is not None:
+                return status
+            if stopping():
+                return -1
+            time.sleep(0.2)

@@ -1,0 +1,155 @@
+"""`hearth node`: what a further machine runs, an agent with its engines and the drain of what they were used for.
+
+The database, Redis and everything that clients see are the first machine's. Killed, a node leaves its engines running,
+and the next start adopts them; stopped in order, it lets them finish, and other nodes take their replicas over.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from hearth import secrets
+from hearth.checks import preflight
+from hearth.checks.preflight import PreflightError
+from hearth.instance.instance import Instance
+from hearth.instance.progress import Progress
+from hearth.instance.roles import BY_NAME, Role
+from hearth.provisioning import database
+from hearth.provisioning.secrets_transfer import OF_A_NODE, OF_THE_CLUSTER
+from hearth.supervisor import cleanup, lock
+from hearth.supervisor.engine_choice import choose
+from hearth.supervisor.process_group import Keeper
+
+#: There while the node is cordoned only because it was stopped: an operator's own cordon outlives a restart.
+LEFT_MARK = "left"
+#: Roles that know callers and seal what they store.
+FRONT_ROLES = frozenset({"gateway", "portal", "inference"})
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """The content of ``node.json``: the pool that the node is in, and the roles that it runs."""
+
+    pool: str
+    roles: list[str]
+
+
+class NodeHost:
+    """Runs one node from start to stop in this process. ``with_drain`` False: another process drains its WAL."""
+
+    def __init__(self, instance: Instance, progress: Progress, *, with_drain: bool) -> None:
+        self._instance = instance
+        self._progress = progress
+        self._keeper = Keeper(instance, progress)
+        self._roles: tuple[Role, ...] = (*([BY_NAME["drain"]] if with_drain else []), BY_NAME["agent"])
+        self._joined = False
+
+    def run(self) -> None:
+        """Join, serve until asked to stop, and leave.
+
+        Raises PreflightError, SecretsError and lock.AlreadyRunning before anything starts; the errors of engines and
+        keeper.Interrupted after everything has been stopped again.
+        """
+        self._keeper.listen()
+        check(self._instance)
+        with lock.hold(self._instance.lock_path):
+            try:
+                self._start()
+                while not self._keeper.stop.asked():
+                    self._keeper.look()
+            finally:
+                self._end()
+
+    def _start(self) -> None:
+        self._instance.node_path.unlink(missing_ok=True)
+        ended = cleanup.clear_roles(self._instance)
+        if ended:
+            self._progress.say(f"Ended what a killed node left: {', '.join(ended)}; its engines go on")
+        self._keeper.record()
+        database.connect(self._instance)
+        check_membership(OF_A_NODE)
+        engine = self._choose_engine()
+        pool = self._join()
+        self._joined = True
+        database.disconnect()
+        self._keeper.start(self._roles, engine)
+        member = Member(pool, [role.name for role in self._roles])
+        self._instance.node_path.write_text(json.dumps(asdict(member)))
+        self._progress.say(f"Ready: node {self._instance.node} of pool {pool}")
+
+    def _choose_engine(self) -> database.Engine:
+        """Install vLLM where it is missing; a node without it would fail every replica placed on it."""
+        wanted = self._instance if self._instance.engine == "simulated" else replace(self._instance, engine="vllm")
+        return choose(wanted, self._progress, stopping=self._keeper.stop.asked)
+
+    def _join(self) -> str:
+        from hearth.provisioning import cluster
+
+        mark = self._instance.data_dir / LEFT_MARK
+        pool = cluster.join(self._instance.node)
+        if mark.exists():
+            cluster.rejoin(self._instance.node)
+            mark.unlink()
+        return pool.name
+
+    def _leave(self) -> int:
+        from hearth.provisioning import cluster
+
+        if not cluster.is_cordoned(self._instance.node):
+            (self._instance.data_dir / LEFT_MARK).touch()
+        return cluster.leave(self._instance.node)
+
+    def _end(self) -> None:
+        self._instance.node_path.unlink(missing_ok=True)
+        if self._joined:
+            self._progress.say("Leaving")
+        self._keeper.end(self._leave)
+        if self._joined:
+            database.disconnect()
+            self._progress.say("Stopped")
+        self._keeper.forget()
+
+
+def read(path: Path) -> Member | None:
+    """Return what a running node wrote; None while there is none."""
+    try:
+        return Member(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def check(instance: Instance) -> None:
+    """Raise PreflightError or SecretsError when this machine is not set up to join; create its folders."""
+    missing = [name for name in ("DATABASE_URL", "REDIS_URL") if not getattr(instance, name.lower())]
+    if missing:
+        raise PreflightError(
+            f"{' and '.join(missing)} must name the servers of the first machine: a node has none of its own.",
+            "docs/deployment.md says how to let them be reached.",
+        )
+    preflight.check(instance)
+    secrets.require(instance.data_dir)
+    preflight.check_address()
+
+
+def check_role(instance: Instance, role: str) -> None:
+    """Raise PreflightError or SecretsError unless the role finds its servers and secrets; create its folders."""
+    if not instance.app_url():
+        raise PreflightError(
+            f"There is no database for the {role}.",
+            "Set DATABASE_URL and REDIS_URL, or start `hearth up` on this HEARTH_DATA_DIR, which brings its own.",
+        )
+    preflight.check(instance)
+    secrets.require(instance.data_dir)
+    database.connect(instance)
+    check_membership(OF_THE_CLUSTER if role in FRONT_ROLES else OF_A_NODE)
+    database.disconnect()
+
+
+def check_membership(names: tuple[str, ...]) -> None:
+    """Raise PreflightError unless the servers answer and the secrets of these names fit. Needs ``fleet.connect``."""
+    from hearth.provisioning import cluster
+
+    cluster.check_servers()
+    cluster.check_secrets(names)

@@ -1,0 +1,205 @@
+"""`hearth up`: start an instance in order, keep it alive, end it in order.
+
+Start: look, lock, clear what a killed instance left, servers, migrations, first data, roles, engines. Stop: what
+takes requests first, then what starts engines, the engines, their agent, the drain, the servers.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import urllib.error
+import urllib.request
+
+from hearth import secrets
+from hearth.checks import preflight
+from hearth.embedded.errors import EmbeddedServerError
+from hearth.embedded.postgres import PostgresServer
+from hearth.embedded.redis import RedisServer
+from hearth.instance.instance import Instance
+from hearth.instance.progress import Progress
+from hearth.instance.roles import ROLES
+from hearth.provisioning import database
+from hearth.supervisor import cleanup, lock, up_file
+from hearth.supervisor.engine_choice import choose
+from hearth.supervisor.process_group import Keeper, StartFailed
+from hearth.supervisor.up_file import Summary
+
+SERVERS_CHECK_SECONDS = 1.0
+STILL_WAITING_SECONDS = 10.0
+#: How often, and for how long, a started instance looks whether its placeholders are warm, to say so.
+PLACEHOLDERS_CHECK_SECONDS = 2.0
+PLACEHOLDERS_PATIENCE_SECONDS = 300.0
+
+
+class Supervisor:
+    """Runs one instance from start to stop in this process."""
+
+    def __init__(self, instance: Instance, progress: Progress) -> None:
+        self._instance = instance
+        self._progress = progress
+        self._keeper = Keeper(instance, progress)
+        self._postgres: PostgresServer | None = None
+        self._redis: RedisServer | None = None
+        self._servers_checked = 0.0
+        self._placeholders_checked = 0.0
+        self._placeholders_until = 0.0
+        self._database_ready = False
+
+    def run(self, *, show_summary: bool) -> None:
+        """Start, serve until asked to stop, and stop whatever was started, also when the start fails.
+
+        Raises PreflightError and lock.AlreadyRunning before anything starts; StartFailed, Interrupted and the
+        errors of secrets, servers, migrations and engines after everything has been stopped again.
+        """
+        self._keeper.listen()
+        preflight.check(self._instance)
+        with lock.hold(self._instance.lock_path):
+            try:
+                self._start(show_summary=show_summary)
+                self._placeholders_until = time.monotonic() + PLACEHOLDERS_PATIENCE_SECONDS
+                while not self._keeper.stop.asked():
+                    self._tick()
+                    self._tell_of_placeholders()
+            finally:
+                self._end()
+
+    def _start(self, *, show_summary: bool) -> None:
+        ended = cleanup.clear(self._instance)
+        if ended:
+            self._progress.say(f"Ended what a killed instance left: {', '.join(ended)}")
+        self._keeper.record()
+        preflight.check_ports(self._instance)
+        self._start_servers()
+        self._keeper.go_on()
+        engine = choose(self._instance, self._progress, stopping=self._keeper.stop.asked)
+        database.migrate(self._instance)
+        self._progress.say("Database migrated")
+        self._keeper.go_on()
+        database.connect(self._instance)
+        database.withdraw(self._instance.node)  # nothing of before runs here: rows that say ready would be believed
+        first = database.bootstrap(self._instance, engine)
+        self._database_ready = True
+        self._keeper.start(ROLES, engine)
+        self._wait_for_web()
+        self._wait_for_engines(first.replicas)
+        database.disconnect()
+        ready = Summary(
+            api_base=self._instance.api_base,
+            portal_url=self._instance.portal_url,
+            admin=up_file.Admin(username=first.admin_username, password=first.admin_password),
+            tenants=tuple(up_file.DemoTenant(slug=each.slug, api_key=each.api_key) for each in first.tenants),
+            model=first.model_name,
+            engine=engine,
+            pid=os.getpid(),
+        )
+        up_file.write(self._instance, ready)
+        self._progress.say("Ready")
+        if show_summary:
+            print(up_file.text(ready) + "\nCtrl-C stops everything.\n", flush=True)
+
+    def _start_servers(self) -> None:
+        found = secrets.load_or_create(self._instance.data_dir)
+        self._postgres = self._instance.postgres(found)
+        self._redis = self._instance.redis()
+        if self._postgres is not None:
+            self._postgres.start()
+            self._progress.say("PostgreSQL accepts connections")
+        if self._redis is not None:
+            self._redis.start()
+            self._progress.say("Redis answers")
+
+    def _wait_for_web(self) -> None:
+        """Wait until gateway and portal answer; any HTTP status will do."""
+        for name, url in (("Gateway", self._instance.api_base + "/models"), ("Portal", self._instance.portal_url)):
+            while not _answers(url):
+                self._tick()
+                self._keeper.go_on()
+            self._progress.say(f"{name} answers at {url}")
+
+    def _wait_for_engines(self, replicas: int) -> None:
+        """Wait until so many replicas are ready. Raises StartFailed when one gave up."""
+        said = time.monotonic()
+        while True:
+            found = database.replicas()
+            states = ", ".join(f"{each.deployment}/{each.id[-6:]} {each.state}" for each in found) or "none yet"
+            if time.monotonic() - said > STILL_WAITING_SECONDS:
+                said = time.monotonic()
+                self._progress.say(f"  still waiting; replicas: {states}")
+            else:
+                self._progress.say_if_new("replicas", f"Replicas: {states}")
+            if sum(each.serves for each in found) >= replicas:
+                return
+            failed = next((each for each in found if each.state == "failed"), None)
+            if failed is not None:
+                raise StartFailed(
+                    f"Replica {failed.id} of {failed.deployment} gave up: {failed.last_error or 'no reason recorded'}. "
+                    f"The logs are in {self._instance.logs_dir}."
+                )
+            for _ in range(5):
+                self._tick()
+                self._keeper.go_on()
+
+    def _tick(self) -> None:
+        """Look after roles and servers once, then rest a moment."""
+        if time.monotonic() - self._servers_checked > SERVERS_CHECK_SECONDS:
+            self._servers_checked = time.monotonic()
+            self._revive_servers()
+        self._keeper.look()
+
+    def _revive_servers(self) -> None:
+        for name, server in (("PostgreSQL", self._postgres), ("Redis", self._redis)):
+            if server is None or server.process() is not None:
+                continue
+            self._progress.say(f"{name} died; starting it again")
+            try:
+                server.start()
+            except EmbeddedServerError as error:  # tried again in a second; what serves without it goes on
+                self._progress.say_if_new(name, str(error))
+
+    def _tell_of_placeholders(self) -> None:
+        """Say it once this node's placeholders are warm. Nothing waits for them: they are for the next replica."""
+        now = time.monotonic()
+        if now > self._placeholders_until or now - self._placeholders_checked < PLACEHOLDERS_CHECK_SECONDS:
+            return
+        self._placeholders_checked = now
+        found = [each for each in database.placeholders() or () if each.node == self._instance.node]
+        if found and all(each.state == "warm" for each in found):
+            self._progress.say(f"Warm placeholders: {', '.join(map(str, found))}")
+            self._placeholders_until = 0.0
+        database.disconnect()
+
+    def _end(self) -> None:
+        """Stop everything that was started, in order; a second signal kills what is left of each stage."""
+        started = bool(self._keeper.has_children or self._postgres or self._redis)
+        if started:
+            self._progress.say("Stopping")
+        self._instance.up_path.unlink(missing_ok=True)
+        self._keeper.end(database.request_stop)
+        if self._database_ready:
+            database.disconnect()
+        for server in (self._redis, self._postgres):
+            if server is not None:
+                server.stop()
+        cleanup.remove_sockets(self._instance)
+        self._keeper.forget()
+        if started:
+            self._progress.say("Stopped")
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2):
+            return True
+    except urllib.error.HTTPError as error:
+        error.close()
+        return True
+    except OSError:
+        return False
+
+
+def phase(instance: Instance) -> str:
+    """Return ``up``, ``starting`` (or stopping: neither up.json nor node.json, a supervisor lives) or ``down``."""
+    if not lock.is_held(instance.lock_path):
+        return "down"
+    return "up" if instance.up_path.exists() or instance.node_path.exists() else "starting"

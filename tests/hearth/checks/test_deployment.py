@@ -1,0 +1,210 @@
+"""What `hearth check --deploy` finds: in settings, folders and secrets as they are made, and at a port that answers."""
+
+from __future__ import annotations
+
+import http.server
+import ipaddress
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import UUID
+
+import psutil
+import pytest
+
+from hearth import secrets, variables
+from hearth.checks import deployment
+from hearth.instance import instance
+from tenants.ids import ReplicaId, new_id
+from workers.agent.processes.process_records import EngineRecord, Registry
+from workers.processes import identify
+
+SAFE = {
+    "DATABASE_URL": "postgresql://hearth_app:0123456789abcdef0123@db.example/hearth",
+    "DATABASE_OWNER_URL": "postgresql://hearth_owner:0123456789abcdef0123@db.example/hearth",
+    "REDIS_URL": "rediss://:0123456789abcdef0123@redis.example:6379/0",
+    "HEARTH_TLS_PROXY": "1",
+    "HEARTH_TRUSTED_PROXIES": "10.0.0.5/32",
+    "HEARTH_ALLOWED_HOSTS": "hearth.example.com",
+    "HEARTH_ENGINE": "vllm",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data directory with its folders and secrets, and settings with which nothing is found."""
+    for setting in variables.SETTINGS:
+        monkeypatch.delenv(setting.name, raising=False)
+    for name, value in SAFE.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HEARTH_DATA_DIR", str(tmp_path / "data"))
+    found = instance.from_environment()
+    found.make_folders()
+    secrets.load_or_create(found.data_dir)
+    return found.data_dir
+
+
+def problems() -> list[str]:
+    """Return what is found but for the disk, which is whatever the tests' machine has for temporary files."""
+    found = deployment.findings(instance.from_environment())
+    assert all(each.remedy for each in found)
+    return [each.problem for each in found if "usage log" not in each.problem]
+
+
+def test_a_safe_deployment_has_no_findings(folder: Path) -> None:
+    assert problems() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("DATABASE_URL", "", "embedded PostgreSQL"),
+        ("DATABASE_URL", SAFE["DATABASE_OWNER_URL"], "DATABASE_URL is of the owner's role"),
+        ("DATABASE_URL", "postgresql://hearth_app:hearth@db.example/hearth", "DATABASE_URL is of 6 characters"),
+        ("REDIS_URL", "", "embedded Redis"),
+        ("REDIS_URL", "redis://redis.example:6379/0", "REDIS_URL is missing"),
+        ("REDIS_LIMITS_URL", "redis://:short@limits.example/0", "REDIS_LIMITS_URL is of 5 characters"),
+        ("HEARTH_DEBUG", "1", "HEARTH_DEBUG=1"),
+        ("HEARTH_TLS_PROXY", "0", "travel in clear"),
+        ("HEARTH_TRUSTED_PROXIES", "", "seems to come from the proxy"),
+        ("HEARTH_ALLOWED_HOSTS", "hearth.example.com,*", "anybody's host name"),
+        ("HEARTH_ALLOWED_HOSTS", "localhost,127.0.0.1", "loopback names only"),
+        ("HEARTH_METRICS_HOST", "0.0.0.0", "Metrics"),
+        ("HEARTH_ENGINE", "simulated", "makes answers up"),
+        ("HEARTH_LINK_PORT", "9700", "is no address of this machine"),
+        ("HEARTH_NODE_ADDRESS", "0.0.0.0", "Engines and links of gateways, which speak no TLS"),
+        ("HEARTH_NODE_ADDRESS", "8.8.8.8", "Engines and links of gateways, which speak no TLS"),
+    ],
+)
+def test_a_setting_that_lets_strangers_in_is_found(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, said: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    found = problems()
+    assert len(found) == 1
+    assert said in found[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("REDIS_URL", "unix:///run/redis.sock"), ("HEARTH_NODE_ADDRESS", "10.0.0.2")]
+)
+def test_a_private_address_is_not_found(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    assert problems() == []
+
+
+def test_ports_for_links_that_gateways_of_other_hosts_cannot_use_are_found(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEARTH_LINK_PORT", "9700")
+    monkeypatch.setenv("HEARTH_NODE_ADDRESS", "192.0.2.1")
+    (elsewhere,) = problems()
+    assert "192.0.2.1, is no address of this machine" in elsewhere
+    own = [each.address for all in psutil.net_if_addrs().values() for each in all if each.family == socket.AF_INET]
+    private = [each for each in own if not ipaddress.ip_address(each).is_loopback]
+    if private:
+        monkeypatch.setenv("HEARTH_NODE_ADDRESS", private[0])
+        assert not [each for each in problems() if "HEARTH_LINK_PORT" in each]
+    monkeypatch.setenv("HEARTH_LINK_PORT", "65530")
+    assert [each for each in problems() if "HEARTH_LINK_PORT=65530 leaves fewer than 32 ports" in each]
+
+
+def test_secrets_that_are_missing_exposed_or_plain_are_found(folder: Path) -> None:
+    path = secrets.path_in(folder)
+    document = json.loads(path.read_text())
+    path.chmod(0o644)
+    assert [each for each in problems() if "0644" in each] == problems() != []
+    path.chmod(0o600)
+    path.write_text(json.dumps(document | {"admin_password": "hearth", "django_secret_key": "django-insecure"}))
+    (plain,) = problems()
+    assert plain.endswith("django_secret_key, admin_password.")
+    path.unlink()
+    (missing,) = problems()
+    assert missing == f"There are no secrets in {folder}."
+
+
+def test_folders_that_others_may_read_are_found(folder: Path) -> None:
+    (folder / "wal").chmod(0o750)
+    folder.chmod(0o755)
+    assert problems() == [
+        f"Other users may read {folder} (mode 0755).",
+        f"Other users may read {folder / 'wal'} (mode 0750).",
+    ]
+
+
+def test_a_usage_log_in_memory_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEARTH_DATA_DIR", "/dev/shm/hearth-that-is-not-there")
+    found = [each.problem for each in deployment.findings(instance.from_environment())]
+    assert any("lies in memory (tmpfs)" in each for each in found)
+
+
+@pytest.mark.parametrize(("status", "is_found"), [(200, True), (401, False)])
+def test_an_engine_that_answers_without_a_key_is_found(folder: Path, status: int, is_found: bool) -> None:
+    me = identify(os.getpid())
+    assert me is not None
+    with answering(status) as port:
+        record = EngineRecord(
+            replica_id=ReplicaId(UUID(str(new_id()))),
+            node="test",
+            fence=1,
+            generation=1,
+            pid=me.pid,
+            start_ticks=me.start_ticks,
+            boot_id="",
+            port=port,
+            devices=(),
+            begun_at=0.0,
+        )
+        Registry(folder / "engines", "test").write(record)
+        said = f"The engine of replica {record.replica_id} answers without a key at 127.0.0.1:{port}."
+        assert problems() == ([said] if is_found else [])
+
+
+def test_the_command_prints_findings_with_remedies_and_fails(folder: Path) -> None:
+    command = [sys.executable, "-m", "hearth.cli", "check", "--deploy"]
+    environment = os.environ | {"HEARTH_DEBUG": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "HEARTH_DEBUG=1 shows secrets to whoever causes an error.\n   Unset it." in done.stdout
+    assert "0123456789abcdef0123" not in done.stdout + done.stderr
+
+
+def test_behind_a_proxy_with_tls_cookies_travel_over_tls_only(folder: Path) -> None:
+    asked = "[settings.SESSION_COOKIE_SECURE, settings.CSRF_COOKIE_SECURE, settings.SECURE_HSTS_SECONDS > 0]"
+    code = f"from django.conf import settings; print({asked}, settings.SECURE_PROXY_SSL_HEADER)"
+    environment = os.environ | {"DJANGO_SETTINGS_MODULE": "hearth.settings"}
+    for value, said in (
+        ("1", "[True, True, True] ('HTTP_X_FORWARDED_PROTO', 'https')"),
+        ("0", "[False, False, False] None"),
+    ):
+        with_it = environment | {"HEARTH_TLS_PROXY": value}
+        done = subprocess.run([sys.executable, "-c", code], env=with_it, capture_output=True, text=True, check=False)
+        assert done.stdout.strip() == said, done.stderr
+
+
+@contextmanager
+def answering(status: int) -> Iterator[int]:
+    """Serve every request with a status, and yield the port."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,84 @@
+"""A further model beside the first."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pytest_django.fixtures import Settings
+
+from catalogue import registry as catalogue
+from catalogue.models import ModelRevision
+from hearth.provisioning import first_run
+from hearth.provisioning.model_source import Wish, deploy, deployment_name
+from tenants import registry
+from tenants.audit import SYSTEM
+from tenants.errors import NotAllowed
+from tests.ports import INSTANCE_PORTS, free_ports
+from workers.engines.driver import EMBEDDING_ARGS, TINY_MODEL_ARGS
+from workers.errors import BadCount
+from workers.models import Deployment
+
+
+@pytest.fixture(name="filled")
+def _filled(db: None, settings: Settings, tmp_path: Path) -> None:
+    """Have what a new instance has."""
+    settings.DATA_DIR = tmp_path
+    settings.NODE_NAME = "here"
+    first_run.run(engine="simulated", model="", replicas=1, node="here")
+
+
+@pytest.mark.parametrize(
+    ("wish", "name", "engine_args"),
+    [
+        (Wish(source="", engine="vllm"), "hearth-tiny", TINY_MODEL_ARGS),
+        (Wish(source="", engine="vllm", task="embeddings", name="e"), "e", EMBEDDING_ARGS),
+        (Wish(source="org/Model", engine="vllm", engine_args=("--a", "b")), "org/Model", ("--a", "b")),
+    ],
+    ids=["tiny", "embeddings", "id"],
+)
+def test_a_wish_says_what_its_engine_needs(wish: Wish, name: str, engine_args: tuple[str, ...]) -> None:
+    described = wish.described()
+    assert (described.name, described.engine_args) == (name, engine_args)
+
+
+def test_a_deployment_is_named_for_addresses() -> None:
+    assert deployment_name("Org/Model-7B.v2") == "org-model-7b-v2"
+
+
+@pytest.mark.usefixtures("filled")
+def test_the_same_wish_again_changes_nothing_and_another_changes_the_model() -> None:
+    wish = Wish(source="", engine="simulated", name="second", task="embeddings")
+    first = deploy(wish, 1)
+    assert deploy(wish, 1) == first
+    assert ModelRevision.objects.filter(model__name="second").count() == 1
+    changed = deploy(Wish(source="", engine="simulated", name="second", engine_args=("--vision",)), 2)
+    assert changed.revision_id != first.revision_id
+    replicas = dict(Deployment.objects.values_list("name", "desired_replicas"))
+    assert replicas == {"hearth-tiny": 1, "second": 2}
+
+
+@pytest.mark.usefixtures("filled")
+def test_what_cannot_be_deployed_leaves_nothing_behind() -> None:
+    acme = registry.find_tenant("acme")
+    wish = Wish(source="org/model", engine="simulated", name="theirs")
+    catalogue.register(SYSTEM, acme, wish.described())
+    with pytest.raises(NotAllowed):
+        deploy(wish, 1)
+    with pytest.raises(BadCount):
+        deploy(Wish(source="org/model", engine="simulated", name="mine"), -1)
+    assert [each.name for each in Deployment.objects.all()] == ["hearth-tiny"]
+    assert not ModelRevision.objects.filter(model__name="mine").exists()
+
+
+def test_without_an_instance_the_command_says_so(tmp_path: Path) -> None:
+    names = ("DATABASE_URL", "DATABASE_OWNER_URL", "REDIS_URL", "HEARTH_ROLE", "DJANGO_SETTINGS_MODULE")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    environment |= {"HEARTH_DATA_DIR": str(tmp_path), "HEARTH_PORT": str(free_ports(INSTANCE_PORTS))}
+    command = [str(Path(sys.executable).with_name("hearth")), "deploy", "mine"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "hearth: The database cannot be reached. `hearth up` starts the instance.\n"
