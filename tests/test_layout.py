@@ -21,7 +21,7 @@ ROOMS = {
     "": ("tenants", "caching", "routing", "workers"),
 }
 FOLDERS = ("platform", "tenants", "caching", "routing", "workers", "tests", "benchmarks")
-MAX_LINES = 400
+MAX_LINES = 600
 CONFIGURATION = ROOT / "docs" / "configuration.md"
 
 
