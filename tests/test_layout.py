@@ -55,7 +55,9 @@ def test_a_room_comes_from_this_checkout(folder: str, room: str) -> None:
 
 
 def test_every_package_file_is_empty() -> None:
-    assert [path for path in sources() if path.name == "__init__.py" and path.read_text().strip()] == []
+    """Django finds models only in ``<app>.models``: a package of that name re-exports them."""
+    filled = [path for path in sources() if path.name == "__init__.py" and path.read_text().strip()]
+    assert [path for path in filled if path.parent.name != "models"] == []
 
 
 @pytest.mark.parametrize("setting", variables.SETTINGS, ids=lambda setting: setting.name)

@@ -69,8 +69,8 @@ def build(world: World) -> Warmth:
         deployment=deployment,
         in_flight_requests=1,
         in_flight_tokens=3_000,
-        held_requests=2,
-        held_tokens=700,
+        queued_requests=2,
+        queued_tokens=700,
         reported_at=_later(),
     )
     _decide(deployment, pool)
@@ -121,7 +121,7 @@ def _decide(deployment: Deployment, pool: Pool) -> None:
         from_replicas=2,
         to_replicas=3,
         reason="40,000 tokens in flight want 3 replicas of 16,384 for 5 s",
-        inputs={"in_flight_tokens": 40_000, "held_tokens": 0, "target_tokens_per_replica": 16_384, "ready": 2},
+        inputs={"in_flight_tokens": 40_000, "queued_tokens": 0, "target_tokens_per_replica": 16_384, "ready": 2},
     )
     ScaleDecision.objects.create(
         deployment=deployment,

@@ -45,7 +45,7 @@ from tenants.models import (
 )
 from tenants.rls import TENANT_ROLE, as_tenant
 from tests.tenants.customers import Customer
-from workers.deferred_models import DeferredRequest
+from workers.models import DeferredRequest
 
 #: Who owns a row, where it is not the tenant in tenant_id.
 OWNERS = {

@@ -19,7 +19,7 @@ from tenants.ids import KeyId, ProjectId, TenantId, new_id
 from tenants.models import Project
 from workers.deferred import store
 from workers.deferred.store import Submission
-from workers.deferred_models import DeferredRequest
+from workers.models import DeferredRequest
 
 pytestmark = pytest.mark.django_db(transaction=True)
 BODY = b'{"model":"tiny-chat"}'

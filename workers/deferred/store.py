@@ -19,7 +19,7 @@ from django.db.models.functions import Now
 
 from tenants.ids import KeyId, ProjectId, TenantId
 from tenants.rls import as_tenant
-from workers.deferred_models import DeferredRequest
+from workers.models import DeferredRequest
 
 #: How long the body and the answer are kept.
 KEEP = dt.timedelta(hours=24)

@@ -151,8 +151,8 @@ def facts_of(inputs: object) -> Facts:
 
 def wanted_replicas(facts: Facts, load: Load) -> int:
     """Return how many replicas the load asks for: one per target of tokens, one while there is any request."""
-    tokens = load.in_flight_tokens + load.held_tokens
-    anything = tokens + load.in_flight_requests + load.held_requests > 0
+    tokens = load.in_flight_tokens + load.queued_tokens
+    anything = tokens + load.in_flight_requests + load.queued_requests > 0
     wanted = max(math.ceil(tokens / facts.target_tokens), int(anything))
     return max(facts.min_replicas, min(facts.max_replicas, wanted))
 
@@ -186,7 +186,7 @@ class _Outlook:
 
 
 def _outlooks(facts: Facts, load: Load) -> Iterator[_Outlook]:
-    tokens = load.in_flight_tokens + load.held_tokens
+    tokens = load.in_flight_tokens + load.queued_tokens
     growth = _growth(facts, tokens)
     fits_before = 0
     for pool, following in pairwise(facts.pools):
@@ -302,7 +302,7 @@ def _resampled(facts: Facts, load: Load) -> Memory:
     """Return a memory of the load alone: the earlier one while it is young enough, else this one."""
     sampled_at, tokens = facts.memory.sampled_at, facts.memory.sampled_tokens
     if sampled_at is None or (facts.now - sampled_at).total_seconds() >= SAMPLE_MOST:
-        sampled_at, tokens = facts.now, load.in_flight_tokens + load.held_tokens
+        sampled_at, tokens = facts.now, load.in_flight_tokens + load.queued_tokens
     return Memory(sampled_at=sampled_at, sampled_tokens=tokens)
 
 
@@ -353,7 +353,7 @@ def _why_up(facts: Facts, load: Load, target: int) -> str:
 
 
 def _why_wake(facts: Facts, load: Load, target: int) -> str:
-    waiting = "1 request waits" if load.held_requests == 1 else f"{load.held_requests} requests wait"
+    waiting = "1 request waits" if load.queued_requests == 1 else f"{load.queued_requests} requests wait"
     return f"{waiting} and there is no replica: {_tokens(load)} wake {_replicas(target)} of {facts.target_tokens:,}"
 
 
@@ -364,8 +364,8 @@ def _why_down(facts: Facts, load: Load, target: int) -> str:
 
 def _tokens(load: Load) -> str:
     """Return the load in words: "2,431 tokens in flight, 300 of them waiting"."""
-    waiting = f", {load.held_tokens:,} of them waiting" if load.held_tokens else ""
-    return f"{load.in_flight_tokens + load.held_tokens:,} tokens in flight{waiting}"
+    waiting = f", {load.queued_tokens:,} of them waiting" if load.queued_tokens else ""
+    return f"{load.in_flight_tokens + load.queued_tokens:,} tokens in flight{waiting}"
 
 
 def _replicas(count: int) -> str:

@@ -21,7 +21,7 @@ KEEP_ALIVE_SECONDS = 3.0
 LASTS = dt.timedelta(seconds=10)
 #: A row of a process that has been silent for this long is removed: the process is gone.
 FORGOTTEN_AFTER = dt.timedelta(minutes=10)
-_WRITTEN = ("in_flight_requests", "in_flight_tokens", "held_requests", "held_tokens", "reported_at")
+_WRITTEN = ("in_flight_requests", "in_flight_tokens", "queued_requests", "queued_tokens", "reported_at")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +30,8 @@ class Load:
 
     in_flight_requests: int = 0
     in_flight_tokens: int = 0
-    held_requests: int = 0
-    held_tokens: int = 0
+    queued_requests: int = 0
+    queued_tokens: int = 0
 
 
 def report(process: str, loads: Mapping[UUID, Load], busy: Collection[UUID] = ()) -> None:
@@ -50,8 +50,8 @@ def report(process: str, loads: Mapping[UUID, Load], busy: Collection[UUID] = ()
                     deployment_id=deployment_id,
                     in_flight_requests=loads[deployment_id].in_flight_requests,
                     in_flight_tokens=loads[deployment_id].in_flight_tokens,
-                    held_requests=loads[deployment_id].held_requests,
-                    held_tokens=loads[deployment_id].held_tokens,
+                    queued_requests=loads[deployment_id].queued_requests,
+                    queued_tokens=loads[deployment_id].queued_tokens,
                     reported_at=Now(),
                     busy_at=Now() if "busy_at" in written else None,
                 )
@@ -69,15 +69,15 @@ def demand() -> dict[UUID, Load]:
     sums = fresh.values("deployment").annotate(
         requests=Sum("in_flight_requests"),
         tokens=Sum("in_flight_tokens"),
-        waiting=Sum("held_requests"),
-        waiting_tokens=Sum("held_tokens"),
+        waiting=Sum("queued_requests"),
+        waiting_tokens=Sum("queued_tokens"),
     )
     return {
         row["deployment"]: Load(
             in_flight_requests=row["requests"],
             in_flight_tokens=row["tokens"],
-            held_requests=row["waiting"],
-            held_tokens=row["waiting_tokens"],
+            queued_requests=row["waiting"],
+            queued_tokens=row["waiting_tokens"],
         )
         for row in sums
     }

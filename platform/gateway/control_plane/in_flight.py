@@ -47,7 +47,7 @@ class Flights:
             counts = {deployment: tuple(each) for deployment, each in self._counts.items()}
         return {
             deployment: Load(
-                in_flight_requests=each[0], in_flight_tokens=each[1], held_requests=each[2], held_tokens=each[3]
+                in_flight_requests=each[0], in_flight_tokens=each[1], queued_requests=each[2], queued_tokens=each[3]
             )
             for deployment, each in counts.items()
         }

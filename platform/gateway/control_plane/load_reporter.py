@@ -48,7 +48,7 @@ class Reporter:
         self._busy |= {each.id for each in view.deployments if each.name in moved}
         counted = self._flights.loads()
         current = {each.id: counted.get(each.name, Load()) for each in view.deployments}
-        waits = any(load.held_requests and not self._held(deployment) for deployment, load in current.items())
+        waits = any(load.queued_requests and not self._held(deployment) for deployment, load in current.items())
         age = time.monotonic() - self._told_at
         no_news = current == self._told and not self._busy
         if not waits and (age < REPORT_SECONDS or (no_news and age < KEEP_ALIVE_SECONDS)):
@@ -64,4 +64,4 @@ class Reporter:
             self._poke()
 
     def _held(self, deployment: UUID) -> bool:
-        return self._told.get(deployment, Load()).held_requests > 0
+        return self._told.get(deployment, Load()).queued_requests > 0

@@ -165,7 +165,7 @@ class DeploymentStatus:
         """Tokens in flight and held, as a share of what the ready replicas are meant to have; None without any."""
         if not self.ready:
             return None
-        return (self.load.in_flight_tokens + self.load.held_tokens) / (self.ready * self.target_tokens_per_replica)
+        return (self.load.in_flight_tokens + self.load.queued_tokens) / (self.ready * self.target_tokens_per_replica)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

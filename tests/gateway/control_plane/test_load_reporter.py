@@ -63,7 +63,7 @@ async def test_what_is_in_flight_is_reported_until_it_has_landed(gateway: Gatewa
     async with asyncio.timeout(30):
         load = await demanded(gateway, lambda load: load.in_flight_requests == 3)
         assert load.in_flight_tokens == sum(gateway.loads())
-        assert load.held_requests == 0
+        assert load.queued_requests == 0
         for exchange in exchanges:
             exchange.disconnect.set()
         await asyncio.gather(*sent)
@@ -75,9 +75,9 @@ async def test_the_first_held_request_is_reported_and_wakes_control(gateway: Gat
     await until(lambda: not gateway.runtime.feed.view.endpoints)
     sent = [asyncio.ensure_future(gateway.ask({**HELLO, "temperature": 1})) for _ in range(3)]
     async with asyncio.timeout(30):
-        load = await demanded(gateway, lambda load: load.held_requests == 3)
+        load = await demanded(gateway, lambda load: load.queued_requests == 3)
         popped = await queue.brpop([QUEUE])
-    assert load.held_tokens > 0
+    assert load.queued_tokens > 0
     assert (load.in_flight_requests, load.in_flight_tokens) == (0, 0)
     assert popped is not None
     headers = orjson.loads(popped[1])["headers"]
@@ -126,7 +126,7 @@ def test_a_report_is_written_when_it_has_news_and_a_wake_is_asked_for_once(two_t
             reporter.look(view)
         assert (len(pokes), gateway_load.demand()) == (
             1,
-            {two_tenants.deployment.id: Load(held_requests=1, held_tokens=40)},
+            {two_tenants.deployment.id: Load(queued_requests=1, queued_tokens=40)},
         )
 
 

@@ -23,7 +23,7 @@ from tests.gateway.fixtures.asgi_client import Exchange
 from tests.gateway.fixtures.scripted_app import answer, saying
 from tests.gateway.fixtures.tenants import HELLO, Gateway, in_database, until
 from tests.tenants.customers import OPERATOR
-from workers.deferred_models import DeferredRequest
+from workers.models import DeferredRequest
 
 LATER = {"prefer": "respond-async"}
 QUEUE = "hearth.celery.inference"

@@ -18,7 +18,9 @@ DEPLOYMENT = UUID(int=100)
 
 def tokens(count: int, held: int = 0) -> Load:
     """Return a load of requests of 100 tokens each."""
-    return Load(in_flight_requests=count // 100, in_flight_tokens=count, held_requests=held // 100, held_tokens=held)
+    return Load(
+        in_flight_requests=count // 100, in_flight_tokens=count, queued_requests=held // 100, queued_tokens=held
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

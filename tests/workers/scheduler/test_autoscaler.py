@@ -44,7 +44,9 @@ def deploy(fleet: Fleet, minimum: int, maximum: int, *pools: Pool, name: str = "
 
 
 def in_flight(row: Deployment, tokens: int, *, held: int = 0, process: str = "gateway-1") -> None:
-    load = Load(in_flight_requests=tokens // 100, in_flight_tokens=tokens, held_requests=held // 100, held_tokens=held)
+    load = Load(
+        in_flight_requests=tokens // 100, in_flight_tokens=tokens, queued_requests=held // 100, queued_tokens=held
+    )
     gateway_load.report(process, {row.id: load})
 
 
@@ -278,7 +280,7 @@ def test_a_larger_fleet_takes_no_more_statements(fleet: Fleet) -> None:
 
     def load_all() -> None:
         gateway_load.report(
-            "gateway-1", {row.id: Load(held_requests=1, held_tokens=100) for row in Deployment.objects.all()}
+            "gateway-1", {row.id: Load(queued_requests=1, queued_tokens=100) for row in Deployment.objects.all()}
         )
 
     overflow = next_pool(fleet)

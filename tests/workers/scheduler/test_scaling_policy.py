@@ -90,7 +90,7 @@ def test_one_request_wakes_a_deployment_at_once_and_only_once() -> None:
 def test_a_wake_asks_for_what_waits_within_the_maximum() -> None:
     assert scaling_policy.decide(facts(tokens(0, held=2500), 0)).desired == 3
     assert scaling_policy.decide(facts(tokens(0, held=99_000), 0)).desired == 8
-    assert scaling_policy.decide(facts(Load(held_requests=1), 0)).desired == 1
+    assert scaling_policy.decide(facts(Load(queued_requests=1), 0)).desired == 1
 
 
 def test_fewer_are_desired_after_the_down_delay_and_as_many_as_were_wanted_meanwhile() -> None:
@@ -205,7 +205,7 @@ def any_facts(draw: st.DrawFn) -> Facts:
     moments = st.none() | st.integers(0, 1000).map(ago)
     amounts = st.integers(0, 20_000)
     loads = st.builds(
-        Load, in_flight_requests=count, in_flight_tokens=amounts, held_requests=count, held_tokens=amounts
+        Load, in_flight_requests=count, in_flight_tokens=amounts, queued_requests=count, queued_tokens=amounts
     )
     pools = []
     for number in range(1, draw(st.integers(1, 3)) + 1):
@@ -272,7 +272,7 @@ def test_no_decision_overshoots_the_load_or_adds_while_replicas_start(ask: Facts
     if decision.desired <= ask.desired:
         return
     assert ask.load is not None
-    load = ask.load.in_flight_tokens + ask.load.held_tokens
+    load = ask.load.in_flight_tokens + ask.load.queued_tokens
     prepared = sum(decision.prepared.values())
     assert decision.desired <= max(ask.desired, ask.min_replicas, math.ceil(load / 1000), 1) + prepared
     if any(step.action == "up" for step in decision.steps):

@@ -15,7 +15,7 @@ from workers.serving.gateway_load import Load
 
 pytestmark = pytest.mark.django_db
 
-BUSY = Load(in_flight_requests=2, in_flight_tokens=300, held_requests=1, held_tokens=40)
+BUSY = Load(in_flight_requests=2, in_flight_tokens=300, queued_requests=1, queued_tokens=40)
 
 
 def make_older(age: dt.timedelta) -> None:
@@ -28,7 +28,7 @@ def test_the_loads_of_all_processes_add_up_by_deployment(fleet: Fleet) -> None:
     gateway_load.report("a", {one.id: BUSY, other.id: Load(in_flight_tokens=7, in_flight_requests=1)})
     gateway_load.report("b", {one.id: BUSY})
     assert gateway_load.demand() == {
-        one.id: Load(in_flight_requests=4, in_flight_tokens=600, held_requests=2, held_tokens=80),
+        one.id: Load(in_flight_requests=4, in_flight_tokens=600, queued_requests=2, queued_tokens=80),
         other.id: Load(in_flight_requests=1, in_flight_tokens=7),
     }
 

@@ -73,8 +73,8 @@ class LoadSerializer(serializers.Serializer[Load]):
 
     in_flight_requests = serializers.IntegerField(read_only=True)
     in_flight_tokens = serializers.IntegerField(read_only=True)
-    held_requests = serializers.IntegerField(read_only=True)
-    held_tokens = serializers.IntegerField(read_only=True)
+    held_requests = serializers.IntegerField(source="queued_requests", read_only=True)
+    held_tokens = serializers.IntegerField(source="queued_tokens", read_only=True)
 
 
 class DeploymentSerializer(serializers.Serializer[snapshot.DeploymentStatus]):

@@ -1,4 +1,4 @@
-"""Requests that are answered later."""
+"""Requests that run asynchronously."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tenants.models import ApiKey, Project, Tenant
 
 
 class DeferredRequest(models.Model):
-    """A request whose sender preferred an asynchronous answer (RFC 7240, ``respond-async``).
+    """A request whose client preferred an asynchronous response (RFC 7240, ``respond-async``).
 
-    The body waits here, not on the broker, so that no prompt ever passes through it.
+    The body is stored here and never passes through the broker, so no prompt does.
     """
 
     class State(models.TextChoices):
@@ -34,11 +34,11 @@ class DeferredRequest(models.Model):
     response_headers = models.JSONField(default=dict)
     response = models.BinaryField(null=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
-    #: Tasks that have taken it: a second one takes over when the first died.
+    #: Tasks that have claimed it. A second one takes over if the first died.
     attempts = models.PositiveSmallIntegerField(default=0, db_default=0)
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
-    #: After this the body and the answer are erased.
+    #: Then the body and the response are erased.
     expires_at = models.DateTimeField()
 
     class Meta:

@@ -1,0 +1,27 @@
+"""The room's models. Django finds models only here."""
+
+from __future__ import annotations
+
+from workers.models.deferred import DeferredRequest
+from workers.models.deployments import Deployment, DeploymentPool
+from workers.models.nodes import Level, Node, Pool, Slot
+from workers.models.placeholders import Placeholder, SlotLease
+from workers.models.replicas import Replica, ReplicaEvent, StartTime
+from workers.models.scaling import GatewayLoad, ScaleDecision
+
+__all__ = [
+    "DeferredRequest",
+    "Deployment",
+    "DeploymentPool",
+    "GatewayLoad",
+    "Level",
+    "Node",
+    "Placeholder",
+    "Pool",
+    "Replica",
+    "ReplicaEvent",
+    "ScaleDecision",
+    "Slot",
+    "SlotLease",
+    "StartTime",
+]

@@ -1,0 +1,93 @@
+"""Machines and what they offer: pools of nodes, and the slots of each node."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import F, Q
+
+from tenants.ids import new_id
+
+
+class Level(models.TextChoices):
+    """How warm capacity is, coldest first."""
+
+    COLD = "cold"
+    #: A lease on a slot: the slot is known to be free, nothing runs on it.
+    H0 = "h0"
+    #: A zygote: a process with the engine imported that becomes the replica.
+    H2 = "h2"
+
+
+PLACEHOLDER_LEVELS = ((Level.H0, Level.H0.label), (Level.H2, Level.H2.label))
+
+
+class Pool(models.Model):
+    """Nodes of one kind in one region. ``priority`` orders pools: the lowest number is filled first."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    name = models.SlugField(max_length=63, unique=True)
+    kind = models.CharField(max_length=16, choices=(("gpu", "gpu"), ("cpu", "cpu"), ("simulated", "simulated")))
+    region = models.CharField(max_length=63, default="local")
+    priority = models.PositiveSmallIntegerField(default=100)
+    #: Warm placeholders that each node keeps while it has slots for them.
+    placeholders_per_node = models.PositiveSmallIntegerField(default=0)
+    placeholder_level = models.CharField(max_length=8, choices=PLACEHOLDER_LEVELS, default=Level.H2)
+    #: Shares of the capacity that a deployment has in the pool. Above ``high_water`` its next pool is prepared, below
+    #: ``low_water`` the prepared replicas are released.
+    high_water = models.FloatField(default=0.7)
+    low_water = models.FloatField(default=0.45)
+
+    class Meta:
+        constraints = (
+            models.CheckConstraint(
+                name="pool_water_marks",
+                condition=Q(low_water__gt=0) & Q(low_water__lt=F("high_water")) & Q(high_water__lte=1),
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Node(models.Model):
+    """A machine with an agent. The agent with the highest epoch owns it; older ones may not write."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    name = models.CharField(max_length=200, unique=True)
+    pool = models.ForeignKey(Pool, on_delete=models.PROTECT, related_name="nodes")
+    #: Address on which its engines listen.
+    address = models.CharField(max_length=200, default="127.0.0.1")
+    boot_id = models.CharField(max_length=64, blank=True, default="")
+    epoch = models.BigIntegerField(default=0)
+    agent_pid = models.PositiveIntegerField(null=True, blank=True)
+    #: Renewed by the agent. Compare it with the database's now(), never with an agent's clock.
+    lease_expires_at = models.DateTimeField(null=True, blank=True)
+    cordoned = models.BooleanField(default=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Slot(models.Model):
+    """A place for one engine rank: a GPU by its UUID, or a share of a CPU. The node's agent finds and checks it."""
+
+    class Health(models.TextChoices):
+        OK = "ok"
+        #: It failed or did not become free in time; see ``fault``. It stays unused until an operator restores it.
+        QUARANTINED = "quarantined"
+        #: The node no longer has it.
+        GONE = "gone"
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="slots")
+    device_uuid = models.CharField(max_length=64)
+    index = models.PositiveSmallIntegerField()
+    memory_bytes = models.BigIntegerField(null=True, blank=True)
+    health = models.CharField(max_length=16, choices=Health.choices, default=Health.OK)
+    fault = models.CharField(max_length=500, blank=True, default="")
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("node", "device_uuid"), name="slot_once_per_node"),)
+
+    def __str__(self) -> str:
+        return f"{self.node_id}[{self.index}]"

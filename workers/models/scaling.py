@@ -1,0 +1,62 @@
+"""The autoscaler's input and output: the load of each gateway process, and scale decisions."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import F
+from django.db.models.functions import Now
+
+from tenants.ids import new_id
+from workers.models.deployments import Deployment
+from workers.models.nodes import Pool
+
+
+class GatewayLoad(models.Model):
+    """What one gateway process last reported for one deployment; see ``workers.serving.gateway_load``."""
+
+    process = models.CharField(max_length=200)
+    deployment = models.ForeignKey(Deployment, on_delete=models.CASCADE, related_name="loads")
+    in_flight_requests = models.PositiveIntegerField(default=0)
+    in_flight_tokens = models.PositiveBigIntegerField(default=0)
+    #: Requests that wait in a queue for a replica, and their tokens.
+    queued_requests = models.PositiveIntegerField(default=0, db_column="held_requests")
+    queued_tokens = models.PositiveBigIntegerField(default=0, db_column="held_tokens")
+    reported_at = models.DateTimeField(db_default=Now())
+    #: When it last had a request. Short requests can begin and end between two reports.
+    busy_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("process", "deployment"), name="load_once_per_process"),)
+
+    def __str__(self) -> str:
+        return f"{self.process}: {self.in_flight_tokens} tokens"
+
+
+class ScaleDecision(models.Model):
+    """One change of the desired replicas, with the facts it was decided from. Never changed."""
+
+    class Action(models.TextChoices):
+        UP = "up"
+        DOWN = "down"
+        #: From zero replicas, because a request waits.
+        WAKE = "wake"
+        #: Start a replica in the next pool before the previous one is full; and stop it again.
+        PREPARE = "prepare"
+        RELEASE = "release"
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    deployment = models.ForeignKey(Deployment, on_delete=models.PROTECT, related_name="decisions")
+    #: The pool that is prepared or released; None for other actions.
+    pool = models.ForeignKey(Pool, null=True, on_delete=models.PROTECT, related_name="decisions")
+    action = models.CharField(max_length=16, choices=Action.choices)
+    from_replicas = models.PositiveSmallIntegerField()
+    to_replicas = models.PositiveSmallIntegerField()
+    reason = models.CharField(max_length=500)
+    inputs = models.JSONField(default=dict)
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        indexes = (models.Index(F("deployment"), F("id").desc(), name="scale_decisions"),)
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.from_replicas} → {self.to_replicas}"
