@@ -87,16 +87,6 @@ def request_mac(name: bytes, *parts: bytes) -> bytes:
     return _mac(secret.value, b"request", name, *parts)
 
 
-def link_key() -> bytes:
-    """Return the 32-byte key by which the gateways of this installation know each other."""
-    return _mac(settings.SECRETS.cache_mac.value, b"link")
-
-
-def link_mac(key: bytes, *parts: bytes) -> bytes:
-    """Return 32 bytes that only who has the key can make: a proof, a key of one link, or the seal of a frame."""
-    return _mac(key, *parts)
-
-
 def prefix_root(caller: Caller, model_name: str) -> bytes:
     """Return the 32-byte root of this caller's prefix chains: equal prompts of two scopes share no link."""
     return caller.derived(_root, model_name)

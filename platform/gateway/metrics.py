@@ -88,10 +88,11 @@ REDIS_BREAKER_OPENS = Counter(
     "hearth_gateway_redis_breaker_opens", "Times that Redis was left alone for a while.", registry=None
 )
 
-#: Flights of other gateway processes that requests of this one follow.
-FLIGHT_LINKS = Gauge("hearth_gateway_flight_links", "Links to other gateway processes, either way.", registry=None)
-MIRRORED_FLIGHTS = Counter(
-    "hearth_gateway_mirrored_flights", "Flights of other gateway processes that were followed.", registry=None
+PEER_CONNECTIONS = Gauge(
+    "hearth_gateway_peer_connections", "Connections with other gateway processes of this host.", registry=None
+)
+REMOTE_FLIGHTS = Counter(
+    "hearth_gateway_remote_flights", "Flights of other gateway processes that this one followed.", registry=None
 )
 FLIGHT_TAKEOVERS = Counter(
     "hearth_gateway_flight_takeovers",
@@ -129,8 +130,8 @@ METRICS = (
     _ENGINE_RETRIES,
     REDIS_TURN_FAILURES,
     REDIS_BREAKER_OPENS,
-    FLIGHT_LINKS,
-    MIRRORED_FLIGHTS,
+    PEER_CONNECTIONS,
+    REMOTE_FLIGHTS,
     FLIGHT_TAKEOVERS,
     HELD_REQUESTS,
     HOLD_SECONDS,

@@ -81,13 +81,6 @@ SETTINGS: tuple[Setting, ...] = (
         "listen. Loopback, because an engine has no TLS; a second node names its address in the private network.",
     ),
     Setting(
-        name="HEARTH_LINK_PORT",
-        default="0",
-        doc="First TCP port on which a gateway process lets those of other hosts follow its answers, on "
-        "HEARTH_NODE_ADDRESS; each process takes the first free one of 32. 0: any port, for networks without a "
-        "firewall inside. On loopback none is opened.",
-    ),
-    Setting(
         name="HEARTH_POOL",
         default="",
         doc="Pool that this node joins when it is new. Empty: `local-cpu` or `local-gpu`, by its kind.",
@@ -176,13 +169,6 @@ SETTINGS: tuple[Setting, ...] = (
         name="HEARTH_REDIS_TIMEOUT_MS",
         default="50",
         doc="Longest wait of a request for Redis in all, milliseconds. A slow Redis is worse than a dead one.",
-    ),
-    Setting(
-        name="HEARTH_PORTIONED_TENANTS",
-        default="",
-        doc="Slugs, separated by commas, of tenants whose requests and tokens a minute each gateway process takes from "
-        "Redis in portions of 0.1 s, for one that asks more than a Redis answers; then a process may refuse up to one "
-        "portion too early. Empty: every request is counted by itself.",
     ),
     Setting(
         name="HEARTH_MAX_BODY_BYTES",

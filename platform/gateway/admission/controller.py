@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -32,7 +32,6 @@ from gateway.admission.lua_scripts import (
     SLICE,
     TOO_LARGE,
 )
-from gateway.admission.quota_batches import Portions
 from gateway.errors import GatewayError
 from gateway.redis_client.client import Answer, Turns
 from gateway.redis_client.connection import Argument, RedisAway, RedisFailed, RedisNotAsked
@@ -70,8 +69,6 @@ class _Claim(msgspec.Struct, kw_only=True, eq=False):
     leases: tuple[str, ...] = ()
     #: Counted in this process, because Redis was away.
     local: bool = False
-    #: Of what this process took from Redis for many.
-    portioned: bool = False
     owed: list[int] = msgspec.field(default_factory=list)
 
 
@@ -127,9 +124,8 @@ class Admission:
         *,
         rank: Callable[[], Rank] = Rank,
         lease_seconds: float = LEASE_SECONDS,
-        portioned: Sequence[str] = (),
     ) -> None:
-        """``rank``: which of the live gateways this is. ``portioned``: see ``gateway.admission.quota_batches``."""
+        """``rank``: which of the live gateways this is."""
         turns.teach(ADMIT, EXTEND, SETTLE, CHARGE, RENEW, SLICE, END_HOLD)
         self._turns = turns
         self._cache = cache
@@ -137,7 +133,6 @@ class Admission:
         self._rank = rank
         self._local = LocalLimits()
         self._renewal = Renewal(turns, lease_seconds)
-        self._portions = Portions(turns, portioned)
         self._slices = Slices(turns, self._renewal, lambda: rank().gateways, round_seconds=lease_seconds / RENEWALS)
 
     async def admit(self, demand: Demand) -> Ticket:
@@ -155,13 +150,9 @@ class Admission:
             if asked is not None:
                 ticket.stored = await _found(self._cache.send("GET", asked))
             return ticket
-        portioned = demand.limited and self._portions.serve(plan, demand.caller.tenant_slug)
-        apart = portioned or self._cache is not self._turns
-        # Sent before anything is awaited, so that it shares the turn.
-        lookup = self._cache.send("GET", asked) if asked is not None and apart else None
-        if not (portioned and await self._take_portion(ticket)):
-            requests = int(demand.limited)
-            await self._take(ticket, asked if lookup is None else None, requests=requests, again=portioned)
+        # Sent before anything is awaited, so that both answers come at the same time.
+        lookup = self._cache.send("GET", asked) if asked is not None and self._cache is not self._turns else None
+        await self._take(ticket, asked if lookup is None else None, requests=int(demand.limited))
         if lookup is not None:
             try:
                 ticket.stored = await _found(lookup)
@@ -187,9 +178,6 @@ class Admission:
             self._renewal.closed(claim.leases, demand.request_id)
         if claim.local:
             self._local.settle(plan.lines, self._rank(), demand.request_id, tokens=more)
-            more = 0
-        if claim.portioned:
-            self._portions.settle(plan, more)
             more = 0
         if claim.sliced_pico:
             self._charge(ticket, amount_pico)
@@ -244,17 +232,6 @@ class Admission:
     def close(self) -> None:
         """Give back what this process has set aside of budgets. The conversation must still be open."""
         self._slices.close()
-
-    async def _take_portion(self, ticket: Ticket) -> bool:
-        """Take a ticket's claim from a portion, if there is one."""
-        demand, plan = ticket.demand, ticket.plan
-        runs = ticket.stored is None and demand.tokens > 0
-        owed = await self._portions.take(plan, demand.tokens if runs else 0)
-        if owed is None:
-            return False
-        ticket.claim.owed, ticket.claim.portioned = owed, True
-        self._claimed(ticket, runs=runs)
-        return True
 
     async def _take(self, ticket: Ticket, answer_key: str | None, *, requests: int, again: bool = False) -> None:
         """Take a ticket's claim. What is found under the key, or was before, takes requests and its price alone.

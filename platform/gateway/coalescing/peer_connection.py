@@ -1,14 +1,18 @@
-"""A connection between two gateway processes, which tells flights; see ``gateway.coalescing.peer_handshake`` for who
-may ask.
+"""A connection between two gateway processes of one host, over which the followers of a flight receive its chunks.
 
-Many flights share one connection. Either side that is silent for SILENT_BEATS of the other's clock, or takes nothing
-for STALL_SECONDS, is given up: a slow process slows nobody else.
+A frame is a message in msgpack behind its length, 4 bytes big-endian. Many flights share one connection. Each side
+drops the connection after SILENT_HEARTBEATS of its own clock without data from the other, and when the other reads
+nothing for STALL_SECONDS: a slow process delays no other.
+
+The socket lies in a folder that only this user can open (``gateway.coalescing.peer_listener``), so frames are neither
+signed nor encrypted.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator
 from typing import cast
 from uuid import UUID
 
@@ -17,18 +21,23 @@ import msgspec
 from caching.entry import Entry
 from caching.single_flight import Piece
 from gateway import metrics
-from gateway.coalescing.peer_handshake import MAX_FRAME_BYTES, NotProved, Proof, Side
 
-#: Together less than a lease lasts, and more than a process waits for its turn on a machine that is busy.
-BEAT_SECONDS = 0.5
-SILENT_BEATS = 8
+#: Together less than the lifetime of a lease, and more than a process waits for a processor on a busy machine.
+HEARTBEAT_SECONDS = 0.5
+SILENT_HEARTBEATS = 8
 STALL_SECONDS = 2.0
-#: Of one link, beyond which its flights wait for the other side to read.
+#: Unsent bytes of one connection above which its flights wait for the other side to read.
 UNSENT_BYTES = 1 << 20
+MAX_FRAME_BYTES = 16 << 20
+_HEAD = struct.Struct(">I")
 
 
-class Wish(msgspec.Struct, frozen=True, array_like=True, tag="wish"):
-    """Asks to follow the flight of this name, which ``lease`` says is there. ``number`` is the asker's own."""
+class FrameTooLarge(Exception):
+    """The other side announced a frame above MAX_FRAME_BYTES."""
+
+
+class Subscribe(msgspec.Struct, frozen=True, array_like=True, tag="subscribe"):
+    """Ask for the flight with this name and ``lease``. The subscriber chooses ``number``; replies carry it."""
 
     number: int
     tenant_id: bytes
@@ -36,14 +45,14 @@ class Wish(msgspec.Struct, frozen=True, array_like=True, tag="wish"):
     lease: bytes
 
 
-class Leave(msgspec.Struct, frozen=True, array_like=True, tag="leave"):
-    """Nobody follows it here any more."""
+class Unsubscribe(msgspec.Struct, frozen=True, array_like=True, tag="unsubscribe"):
+    """The last follower in the subscribing process has left."""
 
     number: int
 
 
-class Following(msgspec.Struct, frozen=True, array_like=True, tag="following"):
-    """There is such a flight; its pieces come."""
+class Subscribed(msgspec.Struct, frozen=True, array_like=True, tag="subscribed"):
+    """The flight exists; its chunks follow."""
 
     number: int
     source_id: UUID
@@ -51,143 +60,143 @@ class Following(msgspec.Struct, frozen=True, array_like=True, tag="following"):
     streamed: bool
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True, tag="told"):
-    """One more piece of it."""
+class Chunk(msgspec.Struct, frozen=True, array_like=True, tag="chunk"):
+    """The next piece of a flight."""
 
     number: int
     piece: Piece
 
 
-class Landed(msgspec.Struct, frozen=True, array_like=True, tag="landed"):
-    """It has ended well."""
+class Completed(msgspec.Struct, frozen=True, array_like=True, tag="completed"):
+    """The flight has ended with a whole response."""
 
     number: int
     entry: Entry | None
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
-    """It has ended without an answer, or there is none."""
+    """The flight does not exist, or has ended without a response."""
 
     number: int
 
 
-class Beat(msgspec.Struct, frozen=True, array_like=True, tag="beat"):
-    """Nothing; only that the process goes on."""
+class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat"):
+    """The sending process is running."""
 
 
-Message = Wish | Leave | Following | Told | Landed | Failed | Beat
+Message = Subscribe | Unsubscribe | Subscribed | Chunk | Completed | Failed | Heartbeat
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Message)
 
 
-class Link(asyncio.Protocol):
-    """One side of a connection. ``on_message`` hears whom it has proved; ``on_lost`` is called once."""
+class PeerConnection(asyncio.Protocol):
+    """One side of a connection. ``on_message`` is called with each message, ``on_lost`` once."""
 
     def __init__(
-        self,
-        side: Side,
-        address: str,
-        on_message: Callable[[Link, Message], None],
-        on_lost: Callable[[Link], None],
+        self, on_message: Callable[[PeerConnection, Message], None], on_lost: Callable[[PeerConnection], None]
     ) -> None:
-        self._proof = Proof(side, address)
         self._on_message = on_message
         self._on_lost = on_lost
-        self._silent_beats = 0
+        self._received = bytearray()
+        self._silent_heartbeats = 0
         self._transport: asyncio.Transport | None = None
-        self._beating: asyncio.TimerHandle | None = None
-        self._stalled: asyncio.TimerHandle | None = None
-        self._room = asyncio.Event()
-        self._room.set()
-        #: True once the other side has proved itself; False of a link on which it never did.
-        self.proved: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._heartbeat_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
         self.lost = False
-        #: It said nothing for too long: its process may have stopped in the middle.
-        self.went_silent = False
+        #: The other side sent nothing for too long: its process may be frozen.
+        self.timed_out = False
 
     def send(self, message: Message) -> bool:
-        """Send a message; False where it is too large, or the link is lost."""
+        """Send a message; return False if it is too large or the connection is lost."""
         if self.lost or self._transport is None:
             return False
         content = _encoder.encode(message)
         if len(content) > MAX_FRAME_BYTES:
             return False
-        self._transport.write(self._proof.seal(content))
+        self._transport.write(_HEAD.pack(len(content)) + content)
         return True
 
-    async def room(self) -> None:
-        """Wait until the other side has read most of what was sent, or the link is lost."""
-        await self._room.wait()
+    async def drain(self) -> None:
+        """Wait until the other side has read most of what was sent, or the connection is lost."""
+        await self._writable.wait()
 
     def drop(self) -> None:
-        """Close it at once."""
+        """Close the connection at once."""
         if self.lost:
             return
         self.lost = True
-        for timer in (self._beating, self._stalled):
+        for timer in (self._heartbeat_timer, self._stall_timer):
             if timer is not None:
                 timer.cancel()
-        self._room.set()
-        if self._proof.done:
-            metrics.FLIGHT_LINKS.dec()
-        if not self.proved.done():
-            self.proved.set_result(False)
+        self._writable.set()
         if self._transport is not None:
+            metrics.PEER_CONNECTIONS.dec()
             self._transport.abort()
         self._on_lost(self)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin; the listener alone speaks unasked, and says nothing but a nonce."""
-        opened = self._transport = cast(asyncio.Transport, transport)  # uvloop's are no instances of it
+        """Start to send heartbeats."""
+        opened = cast(asyncio.Transport, transport)  # uvloop's are no instances of it
         if self.lost:
             opened.abort()
             return
+        self._transport = opened
+        metrics.PEER_CONNECTIONS.inc()
         opened.set_write_buffer_limits(high=UNSENT_BYTES)
-        opened.write(self._proof.opening())
-        self._beat_later()
+        self._schedule_heartbeat()
 
     def data_received(self, data: bytes) -> None:
-        """Take what came: proofs first, then frames."""
-        if self.lost or self._transport is None:
+        """Pass on each complete message."""
+        if self.lost:
             return
-        self._silent_beats = 0 if self._proof.done else self._silent_beats
+        self._silent_heartbeats = 0
+        self._received += data
         try:
-            self._transport.write(self._proof.feed(data))
-            if self._proof.done and not self.proved.done():
-                self.proved.set_result(True)
-                metrics.FLIGHT_LINKS.inc()
-            for content in self._proof.frames():
+            for content in self._frames():
                 self._on_message(self, _decoder.decode(content))
                 if self.lost:
                     return
-        except (NotProved, msgspec.DecodeError):  # a stranger, or a gateway of another version
+        except (FrameTooLarge, msgspec.DecodeError):  # the other side runs another version
             self.drop()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End with the connection."""
+        """End the flights of this connection."""
         self.drop()
 
     def pause_writing(self) -> None:
-        """Let flights wait; who reads nothing at all is dropped."""
-        self._room.clear()
-        self._stalled = asyncio.get_running_loop().call_later(STALL_SECONDS, self.drop)
+        """Make flights wait; drop the connection if the other side reads nothing for STALL_SECONDS."""
+        self._writable.clear()
+        self._stall_timer = asyncio.get_running_loop().call_later(STALL_SECONDS, self.drop)
 
     def resume_writing(self) -> None:
-        """Go on."""
-        if self._stalled is not None:
-            self._stalled.cancel()
-        self._room.set()
+        """Let flights continue."""
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+        self._writable.set()
 
-    def _beat_later(self) -> None:
-        self._beating = asyncio.get_running_loop().call_later(BEAT_SECONDS, self._beat)
+    def _frames(self) -> Iterator[bytes]:
+        while len(self._received) >= _HEAD.size:
+            (size,) = _HEAD.unpack_from(self._received)
+            if size > MAX_FRAME_BYTES:
+                raise FrameTooLarge
+            end = _HEAD.size + size
+            if len(self._received) < end:
+                return
+            content = bytes(self._received[_HEAD.size : end])
+            del self._received[:end]
+            yield content
 
-    def _beat(self) -> None:
-        """Be heard. Silence is counted in beats, of which a loop that was busy for long has made only one."""
-        self._silent_beats += 1
-        if self._silent_beats > SILENT_BEATS:
-            self.went_silent = True
+    def _schedule_heartbeat(self) -> None:
+        self._heartbeat_timer = asyncio.get_running_loop().call_later(HEARTBEAT_SECONDS, self._heartbeat)
+
+    def _heartbeat(self) -> None:
+        """Send a heartbeat. Silence is counted in heartbeats: a loop that was busy for long has made only one."""
+        self._silent_heartbeats += 1
+        if self._silent_heartbeats > SILENT_HEARTBEATS:
+            self.timed_out = True
             self.drop()
             return
-        if self._proof.done:
-            self.send(Beat())
-        self._beat_later()
+        self.send(Heartbeat())
+        self._schedule_heartbeat()

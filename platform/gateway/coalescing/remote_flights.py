@@ -1,4 +1,4 @@
-"""Follow flights of other gateway processes: each is mirrored into a flight of this one, over one link per process."""
+"""Follow flights of other gateway processes: each is copied into a flight here, over one connection per process."""
 
 from __future__ import annotations
 
@@ -7,179 +7,183 @@ import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 from caching.single_flight import Flight
 from gateway import metrics
 from gateway.coalescing.flight_leases import LEASE_SECONDS, Owner
-from gateway.coalescing.peer_connection import Failed, Following, Landed, Leave, Link, Message, Told, Wish
-from gateway.coalescing.peer_listener import Elsewhere, Listener
+from gateway.coalescing.peer_connection import (
+    Chunk,
+    Completed,
+    Failed,
+    Message,
+    PeerConnection,
+    Subscribe,
+    Subscribed,
+    Unsubscribe,
+)
+from gateway.coalescing.peer_listener import PeerListener
 from tenants.snapshot import Caller
 
-#: For a connection, its proofs, and the word whether there is such a flight: less than a lease lasts.
-ANSWER_SECONDS = 4.0
-#: A mirror that nobody has joined by then is left again. Waited for in two halves: a loop that was busy for all of the
-#: first lets those join in the second who were about to.
+#: To connect, subscribe, and receive the reply: less than the lifetime of a lease.
+REPLY_SECONDS = 4.0
+#: How long a copy waits for its first follower. In two halves: a loop that was busy for all of the first half lets
+#: requests that were about to join do so in the second.
 JOIN_SECONDS = 1.0
+#: How long a connection without subscriptions stays open.
 IDLE_SECONDS = 30.0
-#: For so long nobody asks a process again to which no connection came about, as behind a firewall.
-UNREACHED_SECONDS = 60.0
-
-#: ``gone``: the process is dead, silent, or has no such flight. ``unreachable``: it cannot be asked from here.
-Missed = Literal["gone", "unreachable"]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class _Wished:
-    """A flight of another process that is asked for, or mirrored."""
+class _Subscription:
+    """A flight of another process. ``local`` is its copy, None until the other process has confirmed."""
 
     name: bytes
-    answer: asyncio.Future[Flight | None]
-    mirror: Flight | None = None
+    reply: asyncio.Future[Flight | None]
+    local: Flight | None = None
 
 
-class Mirrors:
-    """The mirrors of one process. Lives on one event loop."""
+class RemoteFlights:
+    """The copies in one process of flights of others. Lives on one event loop."""
 
-    def __init__(self, listener: Listener, show: Callable[[Flight], None], hide: Callable[[Flight], None]) -> None:
-        """``show`` lets requests of this process follow a mirror, ``hide`` no more."""
+    def __init__(
+        self, listener: PeerListener, publish: Callable[[Flight], None], withdraw: Callable[[Flight], None]
+    ) -> None:
+        """``publish`` lets requests of this process follow a copy, ``withdraw`` ends that."""
         self._listener = listener
-        self._show = show
-        self._hide = hide
-        self._links: dict[str, asyncio.Task[Link]] = {}
-        self._wishes: dict[Link, dict[int, _Wished]] = {}
+        self._publish = publish
+        self._withdraw = withdraw
+        self._connections: dict[str, asyncio.Task[PeerConnection]] = {}
+        self._subscriptions: dict[PeerConnection, dict[int, _Subscription]] = {}
         self._numbers = itertools.count()
-        #: Processes that went silent → until when they are not asked again, by the monotonic clock.
-        self._silent: dict[str, float] = {}
+        #: Address of a process that timed out → until when it is not retried, by the monotonic clock.
+        self._timed_out: dict[str, float] = {}
 
-    async def follow(self, caller: Caller, name: bytes, owner: Owner) -> Flight | Missed:
-        """Return a mirror of the flight of a lease, which may have landed. Who follows it joins it in JOIN_SECONDS."""
-        if self._silent.get(owner.address, 0.0) > time.monotonic():
-            return "gone"
+    async def follow(self, caller: Caller, name: bytes, owner: Owner) -> Flight | None:
+        """Return a copy of the flight of a lease, which may have completed already.
+
+        None: its process is dead or does not reply, or has no such flight. A follower joins within JOIN_SECONDS.
+        """
+        if self._timed_out.get(owner.address, 0.0) > time.monotonic():
+            return None
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(REPLY_SECONDS):
                 return await self._follow(caller, name, owner)
-        except Elsewhere:
-            return "unreachable"
-        except OSError:  # of it TimeoutError
-            return "gone"
+        except OSError:  # TimeoutError is one
+            return None
 
     def close(self) -> None:
-        """Drop every link; who follows a mirror is told that it failed."""
-        for task in self._links.values():
+        """Drop every connection; copies fail."""
+        for task in self._connections.values():
             task.cancel()
-        for link in list(self._wishes):
-            link.drop()
+        for connection in list(self._subscriptions):
+            connection.drop()
 
-    async def _follow(self, caller: Caller, name: bytes, owner: Owner) -> Flight | Missed:
-        link = await self._link(owner.address)
-        wished = _Wished(name=name, answer=asyncio.get_running_loop().create_future())
+    async def _follow(self, caller: Caller, name: bytes, owner: Owner) -> Flight | None:
+        connection = await self._connection(owner.address)
+        subscription = _Subscription(name=name, reply=asyncio.get_running_loop().create_future())
         number = next(self._numbers)
-        self._wishes[link][number] = wished
-        link.send(Wish(number, caller.tenant_id.bytes, name, owner.value))
+        self._subscriptions[connection][number] = subscription
+        connection.send(Subscribe(number, caller.tenant_id.bytes, name, owner.value))
         try:
-            return await wished.answer or "gone"
+            return await subscription.reply
         finally:
-            if wished.mirror is None:
-                self._end(link, number)
+            if subscription.local is None:
+                self._end(connection, number)
 
-    async def _link(self, address: str) -> Link:
-        """Return a link to a process that has proved itself. Raises OSError."""
-        task = self._links.get(address)
+    async def _connection(self, address: str) -> PeerConnection:
+        """Return the connection to a process, opened if there is none. Raises OSError."""
+        task = self._connections.get(address)
         if task is None:
-            task = self._links[address] = asyncio.ensure_future(self._connect(address))
-            # taken note of: all who wait for it may have left
+            task = self._connections[address] = asyncio.ensure_future(self._connect(address))
+            # Read the exception: every request that waits for it may have been cancelled.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
-            link = await asyncio.shield(task)
+            connection = await asyncio.shield(task)
         except OSError:
-            if self._links.get(address) is task:
-                del self._links[address]
+            if self._connections.get(address) is task:
+                del self._connections[address]
             raise
-        if link.lost:
+        if connection.lost:
             raise ConnectionResetError
-        return link
+        return connection
 
-    async def _connect(self, address: str) -> Link:
-        link = Link("caller", address, self._hear, lambda lost: self._lost(address, lost))
-        self._wishes[link] = {}
+    async def _connect(self, address: str) -> PeerConnection:
+        connection = PeerConnection(self._receive, lambda lost: self._lost(address, lost))
+        self._subscriptions[connection] = {}
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
-                await self._listener.connect(address, lambda: link)
-                if not await link.proved:
-                    raise ConnectionResetError
-        except TimeoutError:  # which is an OSError
-            self._went_silent(address, UNREACHED_SECONDS)
+            async with asyncio.timeout(REPLY_SECONDS):
+                await self._listener.connect(address, lambda: connection)
+        except BaseException:
+            connection.drop()
             raise
-        finally:
-            if not link.proved.done():
-                link.drop()
-        return link
+        return connection
 
-    def _hear(self, link: Link, message: Message) -> None:
-        """Mirror what is told. What came for a wish that has ended is dropped."""
-        wishes = self._wishes[link]
+    def _receive(self, connection: PeerConnection, message: Message) -> None:
+        """Copy a message to its flight. Messages of subscriptions that have ended are dropped."""
+        known = self._subscriptions[connection]
         match message:
-            case Following() if (wished := wishes.get(message.number)) is not None and wished.mirror is None:
-                self._begin(link, message, wished)
-            case Told() if (wished := wishes.get(message.number)) is not None and wished.mirror is not None:
-                wished.mirror.add(message.piece)
-            case Landed() if (wished := wishes.get(message.number)) is not None and wished.mirror is not None:
-                self._end(link, message.number)
-                wished.mirror.land(message.entry)
+            case Subscribed() if (found := known.get(message.number)) is not None and found.local is None:
+                self._begin(connection, message, found)
+            case Chunk() if (found := known.get(message.number)) is not None and found.local is not None:
+                found.local.add(message.piece)
+            case Completed() if (found := known.get(message.number)) is not None and found.local is not None:
+                self._end(connection, message.number)
+                found.local.land(message.entry)
             case Failed():
-                self._fail(link, message.number)
+                self._fail(connection, message.number)
 
-    def _begin(self, link: Link, following: Following, wished: _Wished) -> None:
-        mirror = wished.mirror = Flight(wished.name, following.source_id, following.key_id, streamed=following.streamed)
+    def _begin(self, connection: PeerConnection, confirmed: Subscribed, subscription: _Subscription) -> None:
+        local = subscription.local = Flight(
+            subscription.name, confirmed.source_id, confirmed.key_id, streamed=confirmed.streamed
+        )
 
-        def left() -> None:
-            if not mirror.followers and not mirror.ended:
-                self._end(link, following.number)
-                link.send(Leave(following.number))
-                mirror.fail()
+        def unsubscribe_if_unused() -> None:
+            if not local.followers and not local.ended:
+                self._end(connection, confirmed.number)
+                connection.send(Unsubscribe(confirmed.number))
+                local.fail()
 
-        mirror.on_alone = left
-        self._show(mirror)
+        local.on_alone = unsubscribe_if_unused
+        self._publish(local)
         loop = asyncio.get_running_loop()
-        loop.call_later(JOIN_SECONDS / 2, loop.call_later, JOIN_SECONDS / 2, left)
-        metrics.MIRRORED_FLIGHTS.inc()
-        if not wished.answer.done():
-            wished.answer.set_result(mirror)
+        loop.call_later(JOIN_SECONDS / 2, loop.call_later, JOIN_SECONDS / 2, unsubscribe_if_unused)
+        metrics.REMOTE_FLIGHTS.inc()
+        if not subscription.reply.done():
+            subscription.reply.set_result(local)
 
-    def _fail(self, link: Link, number: int) -> None:
-        wished = self._wishes.get(link, {}).get(number)
-        if wished is None:
+    def _fail(self, connection: PeerConnection, number: int) -> None:
+        subscription = self._subscriptions.get(connection, {}).get(number)
+        if subscription is None:
             return
-        self._end(link, number)
-        if wished.mirror is not None:
-            wished.mirror.fail()
-        if not wished.answer.done():
-            wished.answer.set_result(None)
+        self._end(connection, number)
+        if subscription.local is not None:
+            subscription.local.fail()
+        if not subscription.reply.done():
+            subscription.reply.set_result(None)
 
-    def _end(self, link: Link, number: int) -> None:
-        """Forget a wish: its mirror is followed by nobody more."""
-        wishes = self._wishes.get(link, {})
-        wished = wishes.pop(number, None)
-        if wished is not None and wished.mirror is not None:
-            self._hide(wished.mirror)
-        if wished is not None and not wishes:
-            asyncio.get_running_loop().call_later(IDLE_SECONDS, self._drop_idle, link)
+    def _end(self, connection: PeerConnection, number: int) -> None:
+        """Forget a subscription: its copy gets no further followers."""
+        known = self._subscriptions.get(connection, {})
+        subscription = known.pop(number, None)
+        if subscription is not None and subscription.local is not None:
+            self._withdraw(subscription.local)
+        if subscription is not None and not known:
+            asyncio.get_running_loop().call_later(IDLE_SECONDS, self._drop_if_idle, connection)
 
-    def _drop_idle(self, link: Link) -> None:
-        if not self._wishes.get(link, {}):
-            link.drop()
+    def _drop_if_idle(self, connection: PeerConnection) -> None:
+        if not self._subscriptions.get(connection, {}):
+            connection.drop()
 
-    def _lost(self, address: str, link: Link) -> None:
-        if link.went_silent:
-            self._went_silent(address, LEASE_SECONDS)
-        self._links.pop(address, None)
-        for number in list(self._wishes.get(link, {})):
-            self._fail(link, number)
-        self._wishes.pop(link, None)
+    def _lost(self, address: str, connection: PeerConnection) -> None:
+        if connection.timed_out:
+            self._do_not_retry(address)
+        self._connections.pop(address, None)
+        for number in list(self._subscriptions.get(connection, {})):
+            self._fail(connection, number)
+        self._subscriptions.pop(connection, None)
 
-    def _went_silent(self, address: str, seconds: float) -> None:
-        """Ask a process no more for so long: at least until its leases have ended, which it does not renew."""
+    def _do_not_retry(self, address: str) -> None:
+        """Skip a process until its leases have ended: it does not renew them."""
         now = time.monotonic()
-        self._silent = {each: until for each, until in self._silent.items() if until > now}
-        self._silent[address] = now + seconds
+        self._timed_out = {each: until for each, until in self._timed_out.items() if until > now}
+        self._timed_out[address] = now + LEASE_SECONDS

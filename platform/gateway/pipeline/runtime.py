@@ -13,7 +13,6 @@ from gateway.admission.controller import Admission
 from gateway.admission.local_limiter import Rank
 from gateway.cache.parsed_requests import Repeats
 from gateway.cache.two_level_store import Shelf
-from gateway.coalescing.peer_listener import Place
 from gateway.coalescing.shared_flights import SharedFlights
 from gateway.control_plane.in_flight import Flights
 from gateway.control_plane.load_reporter import Reporter, process_name
@@ -82,14 +81,16 @@ def start(role: str) -> Runtime:
     limits = _turns(settings.REDIS_LIMITS_URL)
     same = settings.REDIS_CACHE_URL == settings.REDIS_LIMITS_URL
     cache = limits if same else _turns(settings.REDIS_CACHE_URL)
-    single_flight = SharedFlights(cache, _place(), lambda: any(each != name for each in feed.view.gateways))
+    single_flight = SharedFlights(
+        cache, settings.GATEWAY_SOCKETS_DIR, lambda: any(each != name for each in feed.view.gateways)
+    )
     single_flight.start()
     shelf = Shelf(cache, settings.CACHE_FIRST_LEVEL_BYTES)
     metrics.CACHE_FIRST_LEVEL_BYTES.set_function(shelf.bytes_at_hand)
     parts = Parts(
         feed=feed,
         hold=hold,
-        admission=Admission(limits, cache, rank=rank, portioned=settings.PORTIONED_TENANTS),
+        admission=Admission(limits, cache, rank=rank),
         shelf=shelf,
         repeats=Repeats(),
         dispatcher=Dispatcher(upstream, router, flights),
@@ -112,10 +113,6 @@ def _hold_limits() -> Limits:
         requests_per_tenant=settings.HOLD_REQUESTS_PER_TENANT,
         bytes_per_tenant=settings.HOLD_BYTES_PER_TENANT,
     )
-
-
-def _place() -> Place:
-    return Place.of(settings.GATEWAY_SOCKETS_DIR, settings.NODE_ADDRESS, settings.LINK_PORT)
 
 
 def _turns(url: str) -> Turns:

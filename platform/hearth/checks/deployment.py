@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import socket
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 import psutil
 
-from gateway.coalescing.peer_listener import PORTS
 from hearth import env, secrets
 from hearth.checks import engine_ports
 from hearth.instance.instance import Instance
@@ -49,7 +47,6 @@ def findings(instance: Instance) -> list[Finding]:
         *_secrets(instance),
         *_web(instance),
         *_engines(instance),
-        *_links(),
         *_folders(instance),
         *_usage_log(instance),
     ]
@@ -159,31 +156,13 @@ def _engines(instance: Instance) -> Iterator[Finding]:
     address = env.text("HEARTH_NODE_ADDRESS")
     if _is_open(address):
         yield Finding(
-            f"Engines and links of gateways, which speak no TLS, would listen on {address}, "
-            "which other networks may reach.",
+            f"Engines, which speak no TLS, would listen on {address}, which other networks may reach.",
             "Set HEARTH_NODE_ADDRESS to loopback or to this machine's address in the gateways' private network.",
         )
     for found in engine_ports.unprotected(instance.engines_dir):
         yield Finding(
             f"The engine of replica {found.replica_id} answers without a key at {found.address}:{found.port}.",
             f"Stop process {found.pid}, and look at who started it: Hearth gives each engine a key.",
-        )
-
-
-def _links() -> Iterator[Finding]:
-    """A port that is set says that gateways of other hosts are meant to follow answers of this one's."""
-    port, address = env.integer("HEARTH_LINK_PORT"), env.text("HEARTH_NODE_ADDRESS")
-    if port and not _is_own(address):
-        yield Finding(
-            "HEARTH_LINK_PORT is set, and gateways of other hosts could not follow answers of this one's: "
-            f"HEARTH_NODE_ADDRESS, {address}, is no address of this machine that they reach.",
-            "Set HEARTH_NODE_ADDRESS to this machine's address in the gateways' private network, "
-            "or leave HEARTH_LINK_PORT out.",
-        )
-    if port + PORTS > 1 << 16:
-        yield Finding(
-            f"HEARTH_LINK_PORT={port} leaves fewer than {PORTS} ports, so that gateways may find none.",
-            f"Set it to at most {(1 << 16) - PORTS}.",
         )
 
 
@@ -224,22 +203,6 @@ def _is_open(host: str) -> bool:
     except ValueError:
         return False
     return address.is_unspecified or address.is_global
-
-
-def _is_own(host: str) -> bool:
-    """Say whether an address, or a name of one, is of this machine, and of its network rather than of itself alone."""
-    try:
-        address = ipaddress.ip_address(socket.gethostbyname(host))
-    except OSError:
-        return False
-    if address.is_loopback or address.is_unspecified:
-        return False
-    with socket.socket() as probe:
-        try:
-            probe.bind((str(address), 0))
-        except OSError:
-            return False
-    return True
 
 
 def _user(url: str) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
 
 from gateway.admission.lease_renewer import BATCH
 from gateway.coalescing.flight_leases import FlightLeases, Lease
+from gateway.coalescing.peer_listener import PeerListener
 from gateway.redis_client.client import Turns
 from tests.gateway.fixtures.callers import caller, until
 
@@ -19,9 +21,9 @@ LEASE_SECONDS = 2.4
 
 
 @pytest.fixture
-async def leases(redis: Redis) -> AsyncIterator[FlightLeases]:
+async def leases(redis: Redis, tmp_path: Path) -> AsyncIterator[FlightLeases]:
     turns = Turns(os.environ["REDIS_URL"], timeout_seconds=30.0)
-    kept = FlightLeases(turns, lambda: "here", lease_seconds=LEASE_SECONDS)
+    kept = FlightLeases(turns, PeerListener(tmp_path), lease_seconds=LEASE_SECONDS)
     yield kept
     kept.close()
     await turns.close()

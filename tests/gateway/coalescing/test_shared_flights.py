@@ -19,10 +19,9 @@ import pytest
 from redis.asyncio import Redis
 
 from caching.single_flight import Piece
-from gateway.coalescing.peer_connection import Failed, Link, Wish
-from gateway.coalescing.peer_handshake import NotProved, Proof
-from gateway.coalescing.peer_listener import Elsewhere, Listener, Place
-from gateway.coalescing.shared_flights import MAX_STRANGERS, SharedFlights
+from gateway.coalescing.peer_connection import MAX_FRAME_BYTES, Failed, Heartbeat, PeerConnection, Subscribe
+from gateway.coalescing.peer_listener import PeerListener
+from gateway.coalescing.shared_flights import SharedFlights
 from gateway.redis_client.client import Turns
 from tenants import keyspace
 from tests.gateway.fixtures.callers import caller, until
@@ -51,13 +50,13 @@ class Other:
 
 
 @asynccontextmanager
-async def another(sockets: Path, *, host: str = "") -> AsyncIterator[Other]:
+async def another(sockets: Path) -> AsyncIterator[Other]:
     """Run a process that listens there."""
     pipes: Any = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", COMMAND, **pipes)
     other = Other(process)
-    place = {"url": os.environ["REDIS_URL"], "sockets": str(sockets), "host": host}
-    other.told(json.dumps({**place, "tenant": str(WHO.tenant_id), "name": NAME.hex()}))
+    where = {"url": os.environ["REDIS_URL"], "sockets": str(sockets)}
+    other.told(json.dumps({**where, "tenant": str(WHO.tenant_id), "name": NAME.hex()}))
     try:
         assert await other.says() == "listens"
         yield other
@@ -68,12 +67,10 @@ async def another(sockets: Path, *, host: str = "") -> AsyncIterator[Other]:
 
 
 @asynccontextmanager
-async def this(
-    sockets: Path, *, host: str = "", url: str | None = None, alone: bool = False
-) -> AsyncIterator[Requests]:
+async def this(sockets: Path, *, url: str | None = None, alone: bool = False) -> AsyncIterator[Requests]:
     """Have the flights of a gateway process in this one; ``alone``: no other one lives."""
     turns = Turns(url or os.environ["REDIS_URL"], timeout_seconds=5.0)
-    requests = Requests(SharedFlights(turns, Place(sockets=sockets, host=host), lambda: not alone), WHO, NAME)
+    requests = Requests(SharedFlights(turns, sockets, lambda: not alone), WHO, NAME)
     await requests.ready()
     try:
         yield requests
@@ -88,6 +85,11 @@ def sockets() -> Iterator[Path]:
     """A folder with a short path."""
     with tempfile.TemporaryDirectory(prefix="hearth-g-") as folder:
         yield Path(folder)
+
+
+def _key(requests: Requests) -> str:
+    """Return the key of the lease."""
+    return f"hearth:{{{WHO.tenant_id}}}:flight:{requests.flights._listener.folder}:{NAME.hex()}"
 
 
 async def _led(requests: Requests, times: int) -> bool:
@@ -176,37 +178,32 @@ async def test_a_flight_that_fails_is_led_again_by_one(redis: Redis, sockets: Pa
         assert await asyncio.gather(*running) == ["two"] * 5
 
 
-async def test_processes_of_two_hosts_follow_each_other_over_tcp(redis: Redis, sockets: Path) -> None:
+async def test_processes_of_two_hosts_run_their_own(redis: Redis, sockets: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="hearth-g-") as folder:
-        await _follows_over_tcp(Path(folder), sockets)
+        async with this(sockets) as leader, this(Path(folder)) as elsewhere:
+            led = await _leading(leader)
+            own = await _leading(elsewhere)
+            for each, text in ((leader, b"one"), (elsewhere, b"two")):
+                each.leading.add(Piece("content", text))
+                each.leading.land(None)
+            assert [await led, await own] == ["one", "two"]
 
 
-async def _follows_over_tcp(elsewhere: Path, sockets: Path) -> None:
-    async with another(elsewhere, host="127.0.0.1") as other, this(sockets, host="127.0.0.1") as here:
-        other.told("ask 1")
-        assert await other.says() == "leads"
-        running = asyncio.ensure_future(here.one())
-        other.told("add one")
-        await until(lambda: _followed(here))
-        other.told("land")
-        assert await running == "one"
-        assert here.led == 0
+async def test_a_process_that_ended_refuses_connections_at_once(sockets: Path) -> None:
+    ended, other = PeerListener(sockets), PeerListener(sockets)
+    for each in (ended, other):
+        await each.open(asyncio.Protocol)
+    address = ended.address
+    ended.close()
+    with pytest.raises(ConnectionRefusedError):
+        await other.connect(address, asyncio.Protocol)
+    other.close()
 
 
-async def test_a_process_that_ended_here_is_not_taken_for_one_of_another_host(sockets: Path) -> None:
-    ended, other = Listener(Place(sockets=sockets)), Listener(Place(sockets=sockets))
-    with tempfile.TemporaryDirectory(prefix="hearth-g-") as folder:
-        elsewhere = Listener(Place(sockets=Path(folder)))
-        for each in (ended, other, elsewhere):
-            await each.open(lambda *_: asyncio.Protocol())
-        address = ended.address
-        ended.close()
-        with pytest.raises(ConnectionRefusedError):
-            await other.connect(address, asyncio.Protocol)
-        with pytest.raises(Elsewhere):
-            await other.connect(elsewhere.address, asyncio.Protocol)
-        for each in (other, elsewhere):
-            each.close()
+async def test_a_folder_that_other_users_may_open_is_not_used(sockets: Path) -> None:
+    await asyncio.to_thread(sockets.chmod, 0o755)
+    with pytest.raises(PermissionError, match="0700"):
+        await PeerListener(sockets).open(asyncio.Protocol)
 
 
 async def test_a_leader_whose_followers_all_left_is_told(redis: Redis, sockets: Path) -> None:
@@ -235,20 +232,6 @@ async def test_who_asks_elsewhere_just_after_an_answer_was_stored_is_told_it(red
         await until(lambda: _empty(redis))
 
 
-async def test_strangers_from_elsewhere_keep_no_process_of_this_host_out(redis: Redis, sockets: Path) -> None:
-    async with this(sockets, host="127.0.0.1") as leader, this(sockets) as here:
-        led = await _leading(leader)
-        leader.leading.add(Piece("content", b"one"))
-        host, _, port = leader.flights._listener.address.rpartition(" ")[2].partition(":")
-        strangers = [await asyncio.open_connection(host, int(port)) for _ in range(MAX_STRANGERS)]
-        running = asyncio.ensure_future(here.one())
-        await until(lambda: _followed(here))
-        for _, writer in strangers:
-            writer.close()
-        leader.leading.land(None)
-        assert [await led, await running] == ["one", "one"]
-
-
 async def test_without_redis_each_process_runs_its_own(sockets: Path) -> None:
     async with this(sockets, url="redis://127.0.0.1:1") as here:
         running = await _leading(here)
@@ -274,11 +257,10 @@ async def test_a_lease_of_a_process_that_says_nothing_keeps_nobody_waiting_for_e
             await reader.read()
         writer.close()
 
-    silent = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
-    address = f"0123456789abcdef elsewhere 127.0.0.1:{silent.sockets[0].getsockname()[1]}"
-    packed = b"8 bytes." + address.encode()
-    await redis.set(f"hearth:{{{WHO.tenant_id}}}:flight:{NAME.hex()}", keyspace.value_mac(NAME, packed) + packed)
+    silent = await asyncio.start_unix_server(say_nothing, sockets / "0123456789abcdef.s")
+    packed = b"8 bytes." + b"0123456789abcdef"
     async with silent, this(sockets) as here:
+        await redis.set(_key(here), keyspace.value_mac(NAME, packed) + packed)
         running = [asyncio.ensure_future(here.one()) for _ in range(3)]
         await until(lambda: _led(here, 1))
         here.leading.add(Piece("content", b"own"))
@@ -289,91 +271,51 @@ async def test_a_lease_of_a_process_that_says_nothing_keeps_nobody_waiting_for_e
 
 async def test_a_lease_that_no_gateway_made_leads_nobody_astray(redis: Redis, sockets: Path) -> None:
     async with this(sockets) as here:
-        lease = f"hearth:{{{WHO.tenant_id}}}:flight:{NAME.hex()}"
-        await redis.set(lease, b"\0" * 40 + b"0123456789abcdef 203.0.113.1:1")
+        await redis.set(_key(here), b"\0" * 40 + b"0123456789abcdef")
         running = await _leading(here)
         here.leading.land(None)
         assert await running == ""
 
 
-async def test_a_stranger_on_the_socket_learns_nothing_but_a_nonce(redis: Redis, sockets: Path) -> None:
+async def test_what_is_no_frame_ends_the_connection(redis: Redis, sockets: Path) -> None:
     async with this(sockets) as leader:
         running = await _leading(leader)
         leader.leading.add(Piece("content", b"secret"))
-        path = sockets / f"{leader.flights._listener.address.split()[0]}.s"
-        reader, writer = await asyncio.open_unix_connection(path)
-        first = await reader.readexactly(32)
-        writer.write(b"\0" * 64)
-        async with asyncio.timeout(60):
-            assert await reader.read() == b""
-        writer.close()
-        reader, writer = await asyncio.open_unix_connection(path)
-        assert await reader.readexactly(32) != first
-        writer.close()
+        path = sockets / f"{leader.flights._listener.address}.s"
+        for sent in ((MAX_FRAME_BYTES + 1).to_bytes(4, "big"), b"\0\0\0\4what"):
+            reader, writer = await asyncio.open_unix_connection(path)
+            writer.write(sent)
+            async with asyncio.timeout(60):
+                assert b"secret" not in await reader.read()
+            writer.close()
         leader.leading.land(None)
         assert await running == "secret"
 
 
-async def test_who_knows_the_key_hears_of_no_flight_without_its_lease(redis: Redis, sockets: Path) -> None:
+async def test_a_process_without_the_lease_receives_no_flight(redis: Redis, sockets: Path) -> None:
     async with this(sockets) as leader:
         running = await _leading(leader)
         lease = leader.flights._leases.find(NAME)
         assert lease is not None
         heard: asyncio.Queue[Any] = asyncio.Queue()
-        link = Link("caller", leader.flights._listener.address, lambda _, said: heard.put_nowait(said), lambda _: None)
-        await leader.flights._listener.connect(leader.flights._listener.address, lambda: link)
-        assert await link.proved
+
+        def receive(_: PeerConnection, message: Any) -> None:
+            if message != Heartbeat():
+                heard.put_nowait(message)
+
+        peer = PeerConnection(receive, lambda _: None)
+        await leader.flights._listener.connect(leader.flights._listener.address, lambda: peer)
         tenant = WHO.tenant_id.bytes
-        for number, wish in enumerate(
+        for number, request in enumerate(
             [
-                Wish(0, uuid4().bytes, NAME, lease.value),
-                Wish(1, tenant, NAME, lease.value[:-1] + b"0"),
-                Wish(2, tenant, NAME[::-1], lease.value),
+                Subscribe(0, uuid4().bytes, NAME, lease.value),
+                Subscribe(1, tenant, NAME, lease.value[:-1] + b"0"),
+                Subscribe(2, tenant, NAME[::-1], lease.value),
             ]
         ):
-            link.send(wish)
+            peer.send(request)
             async with asyncio.timeout(60):
                 assert await heard.get() == Failed(number)
-        link.drop()
+        peer.drop()
         leader.leading.land(None)
         await running
-
-
-def proofs() -> tuple[Proof, Proof, bytes]:
-    """Return both sides once they know each other, and what the caller said."""
-    caller_side, listener = Proof("caller", "there"), Proof("listener", "there")
-    said = caller_side.feed(listener.opening())
-    caller_side.feed(listener.feed(said))
-    assert caller_side.done
-    assert listener.done
-    return caller_side, listener, said
-
-
-def test_a_proof_that_is_repeated_or_meant_for_another_listener_proves_nothing() -> None:
-    _, _, said = proofs()
-    with pytest.raises(NotProved):
-        Proof("listener", "there").feed(said)
-    asked, listener = Proof("caller", "here"), Proof("listener", "there")
-    with pytest.raises(NotProved):
-        listener.feed(asked.feed(listener.opening()))
-    asked = Proof("caller", "there")
-    asked.feed(Proof("listener", "there").opening())
-    with pytest.raises(NotProved):
-        asked.feed(b"\0" * 32)
-
-
-def test_a_frame_that_is_altered_repeated_or_sent_back_is_refused() -> None:
-    def hears(side: Proof, frame: bytes) -> list[bytes]:
-        side.feed(frame)
-        return list(side.frames())
-
-    asked, listener, _ = proofs()
-    frame = asked.seal(b"wish")
-    assert hears(listener, frame) == [b"wish"]
-    with pytest.raises(NotProved):
-        hears(listener, frame)
-    asked, listener, _ = proofs()
-    with pytest.raises(NotProved):
-        hears(asked, asked.seal(b"wish"))
-    with pytest.raises(NotProved):
-        hears(listener, asked.seal(b"wish")[:-1] + b"?")

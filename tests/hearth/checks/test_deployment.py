@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import http.server
-import ipaddress
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -15,7 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
 
-import psutil
 import pytest
 
 from hearth import secrets, variables
@@ -77,9 +74,8 @@ def test_a_safe_deployment_has_no_findings(folder: Path) -> None:
         ("HEARTH_ALLOWED_HOSTS", "localhost,127.0.0.1", "loopback names only"),
         ("HEARTH_METRICS_HOST", "0.0.0.0", "Metrics"),
         ("HEARTH_ENGINE", "simulated", "makes answers up"),
-        ("HEARTH_LINK_PORT", "9700", "is no address of this machine"),
-        ("HEARTH_NODE_ADDRESS", "0.0.0.0", "Engines and links of gateways, which speak no TLS"),
-        ("HEARTH_NODE_ADDRESS", "8.8.8.8", "Engines and links of gateways, which speak no TLS"),
+        ("HEARTH_NODE_ADDRESS", "0.0.0.0", "Engines, which speak no TLS"),
+        ("HEARTH_NODE_ADDRESS", "8.8.8.8", "Engines, which speak no TLS"),
     ],
 )
 def test_a_setting_that_lets_strangers_in_is_found(
@@ -97,22 +93,6 @@ def test_a_setting_that_lets_strangers_in_is_found(
 def test_a_private_address_is_not_found(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     assert problems() == []
-
-
-def test_ports_for_links_that_gateways_of_other_hosts_cannot_use_are_found(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HEARTH_LINK_PORT", "9700")
-    monkeypatch.setenv("HEARTH_NODE_ADDRESS", "192.0.2.1")
-    (elsewhere,) = problems()
-    assert "192.0.2.1, is no address of this machine" in elsewhere
-    own = [each.address for all in psutil.net_if_addrs().values() for each in all if each.family == socket.AF_INET]
-    private = [each for each in own if not ipaddress.ip_address(each).is_loopback]
-    if private:
-        monkeypatch.setenv("HEARTH_NODE_ADDRESS", private[0])
-        assert not [each for each in problems() if "HEARTH_LINK_PORT" in each]
-    monkeypatch.setenv("HEARTH_LINK_PORT", "65530")
-    assert [each for each in problems() if "HEARTH_LINK_PORT=65530 leaves fewer than 32 ports" in each]
 
 
 def test_secrets_that_are_missing_exposed_or_plain_are_found(folder: Path) -> None:

@@ -1,0 +1,5 @@
+-- KEYS: the lease. ARGV: the value that it must have.
+if redis.call('GET', KEYS[1]) == ARGV[1] then
+    return redis.call('DEL', KEYS[1])
+end
+return 0
