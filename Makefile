@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 QUIETLY := sed -un 's,^ *\(Downloading\|Processing\) \(.*/\)\?\([^/ ]*\.whl\).*,  \3,p'
 
-.PHONY: help install install-dev engine up down status test check bench bench-gateway bench-cache bench-drain bench-coldstart fmt lock clean
+.PHONY: help install install-dev engine up down status test test-long install-tests check bench bench-gateway bench-cache bench-drain bench-coldstart fmt lock clean
 
 help: ## Say what each target does
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -31,10 +31,17 @@ down: install ## Stop what runs
 status: install ## Say what runs
 	@$(BIN)/hearth status
 
-test: install-dev ## Run every test; PYTEST_ARGS="-k name" chooses
+# Tests mostly wait, so one process more than a small machine has cores; tests/conftest.py says what runs together.
+SIDE_BY_SIDE := --numprocesses 3 --dist loadgroup --no-loadscope-reorder
+test: install-tests ## Run the tests side by side; PYTEST_ARGS="-k name" runs some, in one process
+	$(BIN)/python -m pytest -m "not long" $(or $(PYTEST_ARGS),$(SIDE_BY_SIDE)) $(if $(JUNIT),--junitxml=$(JUNIT))
+
+test-long: install-tests ## Run the tests that take too long for `make test`: all clients, faults, the browser, rollouts
+	$(BIN)/python -m pytest -m long $(PYTEST_ARGS)
+
+install-tests: install-dev
 	@bash scripts/system-packages libnuma1 chromium
 	$(BIN)/hearth engine install
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 check: install-dev ## Lint, types, import rules, migrations, the guard of platform/
 	@test ! -e platform/__init__.py || { echo "platform/__init__.py would replace Python's own module platform: remove it"; exit 1; }

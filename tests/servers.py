@@ -32,7 +32,8 @@ _stops: list[Callable[[], None]] = []
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Start the servers and point the environment at them, before pytest-django reads the settings."""
-    if early_config.known_args_namespace.help or early_config.known_args_namespace.version:
+    options = early_config.known_args_namespace
+    if options.help or options.version:
         return
     _sweep()
     data_dir = Path(tempfile.mkdtemp(prefix=PREFIX))
@@ -42,6 +43,8 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     assert me is not None
     write_record(data_dir / OWNER_RECORD, me)
     os.environ["HEARTH_DATA_DIR"] = str(data_dir)
+    if options.numprocesses and "PYTEST_XDIST_WORKER" not in os.environ:
+        return  # this process only hands out tests; each process that runs them has servers of its own
     postgres, redis = _servers(data_dir)
     _stops.append(lambda: shutil.rmtree(postgres.sockets_dir, ignore_errors=True))
     if not os.environ.get("DATABASE_URL"):

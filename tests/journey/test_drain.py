@@ -48,6 +48,7 @@ def streamed(sdk: openai.OpenAI, begun: list[str]) -> tuple[str, int, str | None
         return request_id, len(finished), finished[-1]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(700)
 def test_scaling_down_cuts_no_stream_and_sends_no_new_one(instance: Instance, two: set[str]) -> None:
     with ThreadPoolExecutor(STREAMS) as clients:

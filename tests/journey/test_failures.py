@@ -29,6 +29,7 @@ def _kill(pids: list[int]) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_a_killed_replica_moves_the_session_and_comes_back(instance: Instance) -> None:
     session = {"x-session-id": str(uuid4()), **BYPASS}
     first = instance.chat("acme", "Turn one.", headers=session)

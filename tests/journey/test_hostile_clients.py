@@ -236,7 +236,7 @@ def fuzz(instance: Instance, raw: bytes) -> list[int]:
     return heard.statuses
 
 
-@pytest.mark.parametrize("part", ["/v1/", "/api/v1/"])
+@pytest.mark.parametrize("part", ["/v1/", pytest.param("/api/v1/", marks=pytest.mark.long)])
 def test_schemathesis_finds_no_failure_in_what_the_document_describes(simulated: Instance, part: str) -> None:
     """Last: operators may drain and suspend what earlier tests need. Its own token stays valid."""
     ours = part == "/api/v1/"
@@ -313,6 +313,7 @@ def test_an_audit_sees_no_answer_or_token_of_another_tenant_and_leaves_nothing_o
     assert set(made.values()) == {"archived"}
 
 
+@pytest.mark.long
 def test_an_audit_against_two_keys_that_share_a_cache_finds_the_leak(simulated: Instance, tmp_path: Path) -> None:
     key = customer(simulated, "shared").secret  # what schemathesis sets for the demo tenants is not known
     shared = {"HEARTH_AUDIT_VICTIM_KEY": key, "HEARTH_AUDIT_ATTACKER_KEY": key}
@@ -326,6 +327,7 @@ def test_an_audit_against_two_keys_that_share_a_cache_finds_the_leak(simulated: 
     assert "leak" in report.splitlines()[2]
 
 
+@pytest.mark.long
 def test_an_audit_that_is_stopped_leaves_nothing_open(simulated: Instance) -> None:
     """It would send for an hour; it is stopped while its tenants are there."""
     before = audit_tenants(simulated)

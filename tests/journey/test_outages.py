@@ -100,7 +100,13 @@ def stored(instance: Instance) -> set[str]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("away", [("redis", "beat"), ("postgres",)], ids=["broker and beat", "database"])
+@pytest.mark.parametrize(
+    "away",
+    [
+        pytest.param(("redis", "beat"), id="broker and beat", marks=pytest.mark.long),
+        pytest.param(("postgres",), id="database"),
+    ],
+)
 def test_half_a_minute_without_a_server_fails_no_request_and_loses_no_replica(
     simulated: Instance, away: tuple[str, ...]
 ) -> None:

@@ -152,6 +152,7 @@ def test_openai_parses_structured_answers(client: openai.OpenAI) -> None:
     assert isinstance(response.output_parsed, Weather)
 
 
+@pytest.mark.long
 def test_openai_completes_and_echoes_nothing_else(client: openai.OpenAI) -> None:
     answer = client.completions.create(model=MODEL, prompt="The Python", max_tokens=4, logprobs=1, temperature=0)
     assert answer.choices[0].logprobs is not None
@@ -171,6 +172,7 @@ def test_openai_responds_streamed_and_not(client: openai.OpenAI) -> None:
     assert said == final.output_text == whole.output_text
 
 
+@pytest.mark.long
 def test_a_streamed_call_with_log_probabilities_is_read_alike_from_the_cache(client: openai.OpenAI) -> None:
     asked: Any = {"model": MODEL, "messages": [{"role": "user", "content": f"{uuid4()} Hello"}], "temperature": 0}
     asked |= {"tools": [FUNCTION], "tool_choice": "required", "max_tokens": CALL_TOKENS}
@@ -244,6 +246,7 @@ def test_a_wrong_key_is_an_authentication_error_to_both(instance: Instance) -> N
         other.messages.create(model=MODEL, max_tokens=2, messages=HELLO)
 
 
+@pytest.mark.long
 def test_openai_embeds(client: openai.OpenAI, embedder: Engine) -> None:
     text = f"{uuid4()} Hello"
     both = client.embeddings.create(model=EMBEDDER, input=[text, "there"])
@@ -256,6 +259,7 @@ def test_openai_embeds(client: openai.OpenAI, embedder: Engine) -> None:
     assert refused.value.code == "endpoint_not_supported"
 
 
+@pytest.mark.long
 def test_images_arrive_as_they_were_sent(client: openai.OpenAI, claude: anthropic.Anthropic, seer: Engine) -> None:
     url = f"data:image/png;base64,{PIXEL}"
     parts: Any = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": url}}]
@@ -267,6 +271,7 @@ def test_images_arrive_as_they_were_sent(client: openai.OpenAI, claude: anthropi
     assert shown == [[hashlib.sha256(url.encode()).hexdigest()]] * 2
 
 
+@pytest.mark.long
 def test_an_image_that_an_engine_would_fetch_is_refused(client: openai.OpenAI, seer: Engine) -> None:
     parts: Any = [{"type": "image_url", "image_url": {"url": "http://169.254.169.254/latest/meta-data"}}]
     with pytest.raises(openai.BadRequestError) as refused:
@@ -306,6 +311,7 @@ def test_anthropic_calls_a_tool(claude: anthropic.Anthropic) -> None:
     assert (call.name, Weather.model_validate(call.input).city in {"Paris", "Rome"}) == ("weather", True)
 
 
+@pytest.mark.long
 def test_a_streamed_message_is_read_alike_from_the_cache(claude: anthropic.Anthropic) -> None:
     asked: Any = {"model": MODEL, "max_tokens": 8, "messages": [{"role": "user", "content": f"{uuid4()} Hello"}]}
     told = []
@@ -344,6 +350,7 @@ def test_anthropic_raises_its_own_errors(
     assert told.value.request_id
 
 
+@pytest.mark.long
 def test_langchain_invokes_and_streams_with_usage(instance: Instance) -> None:
     whole = chain(instance).invoke("Hello there")
     assert whole.usage_metadata is not None
@@ -356,6 +363,7 @@ def test_langchain_invokes_and_streams_with_usage(instance: Instance) -> None:
     assert (streamed.content, streamed.usage_metadata) == (whole.content, whole.usage_metadata)
 
 
+@pytest.mark.long
 def test_langchain_binds_tools_and_schemas(instance: Instance) -> None:
     bound = chain(instance, max_tokens=CALL_TOKENS).bind_tools([FUNCTION], tool_choice="required")
     (call,) = bound.invoke("Hello there").tool_calls
@@ -364,6 +372,7 @@ def test_langchain_binds_tools_and_schemas(instance: Instance) -> None:
     assert isinstance(structured.invoke("Hello there"), Weather)
 
 
+@pytest.mark.long
 def test_langchain_embeds(instance: Instance, embedder: Engine) -> None:
     # Its own count of tokens would fetch OpenAI's vocabulary from the network.
     embeddings = OpenAIEmbeddings(

@@ -72,6 +72,7 @@ def test_a_burst_from_zero_wakes_one_replica_and_is_answered_whole(asleep: Insta
     assert (billed["state"], billed["replica_id"]) == ("complete", replica["id"])
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_beyond_the_cap_a_burst_is_told_when_to_come_back_and_the_rest_is_answered(asleep: Instance) -> None:
     (node,) = nodes(asleep)
@@ -83,6 +84,7 @@ def test_beyond_the_cap_a_burst_is_told_when_to_come_back_and_the_rest_is_answer
     assert (len(refused), len(answered)) == (MORE, CAP)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_when_the_only_replica_dies_under_load_nobody_fails_who_had_no_byte_yet(asleep: Instance) -> None:
     scale(asleep, {"replicas": 1})

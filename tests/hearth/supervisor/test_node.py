@@ -174,6 +174,7 @@ def test_a_second_node_serves_and_is_replaced_when_its_machine_is_lost(first: In
     assert first.chat("acme", "after the loss").status == 200
 
 
+@pytest.mark.long
 def test_a_killed_node_keeps_its_engines_and_a_stopped_one_hands_over(first: Instance, second: Machine) -> None:
     _import_secrets(first, second)
     _scale(first, 1)

@@ -134,6 +134,7 @@ def test_down_leaves_nothing_and_keeps_the_data(instance: Instance) -> None:
     assert instance.up()["tenants"] == first["tenants"]
 
 
+@pytest.mark.long
 def test_down_clears_what_a_killed_supervisor_left(instance: Instance) -> None:
     instance.up()
     engines = instance.engines()
@@ -144,6 +145,7 @@ def test_down_clears_what_a_killed_supervisor_left(instance: Instance) -> None:
     assert instance.run("down").stdout.startswith("Nothing runs on")
 
 
+@pytest.mark.long
 def test_ctrl_c_in_the_foreground_stops_everything(instance: Instance) -> None:
     instance.run("down")
     output = instance.folder / "foreground.txt"

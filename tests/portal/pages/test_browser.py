@@ -126,6 +126,7 @@ def test_the_fleet_page_follows_what_happens(page: Page, complaints: list[str]) 
     assert complaints == []
 
 
+@pytest.mark.long
 def test_an_operator_changes_the_fleet_after_a_question(page: Page, complaints: list[str]) -> None:
     page.set_viewport_size({"width": 1440, "height": 1200})
     sign_in(page, "ada")
@@ -235,6 +236,7 @@ def test_pages_fit_a_phone_and_their_tables_a_small_screen(page: Page, complaint
     assert complaints == []
 
 
+@pytest.mark.long
 def test_a_purge_asks_what_and_names_exactly_what_goes(page: Page, complaints: list[str]) -> None:
     sign_in(page, "ada")
     page.goto("/portal/tenants/acme/cache/")
@@ -271,6 +273,7 @@ def test_a_purge_asks_what_and_names_exactly_what_goes(page: Page, complaints: l
     assert complaints == []
 
 
+@pytest.mark.long
 def test_charts_show_one_quarter_of_an_hour_what_was_lost_and_milliseconds(page: Page, complaints: list[str]) -> None:
     with other_connection() as other:
         other.execute("UPDATE billing_usagerollup SET saved_prediction_pico = -210000000, avoided_engine_ms = 90")

@@ -98,6 +98,7 @@ def kill(agent: subprocess.Popen[bytes]) -> None:
     agent.wait()
 
 
+@pytest.mark.long
 def test_an_agent_killed_with_engines_in_every_state_is_followed_by_one_that_adopts_them(
     fleet: Fleet, data_dir: Path
 ) -> None:
@@ -157,6 +158,7 @@ def test_an_agent_killed_in_the_middle_of_a_promotion_is_followed_by_one_that_fi
     assert not list(Registry(data_dir / "engines", NODE).zygotes())
 
 
+@pytest.mark.long
 def test_an_agent_killed_right_after_a_promotion_leaves_an_engine_and_no_zygote(fleet: Fleet, data_dir: Path) -> None:
     Pool.objects.update(placeholders_per_node=1)
     deployment = want(fleet, "chat", 1)
