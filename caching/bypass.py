@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 Bypass = Literal["off", "sampled", "no-store", "no-cache", "header", "scope", "stateful", "tools", "media", "endpoint"]
-BYPASSES: tuple[str, ...] = get_args(Bypass)
 
 #: What would change it, as ``kind:name``: a setting of the tenant, project or key, a header of the request, a scope of
 #: the key, a field of the body. Nothing changes what is not named here.

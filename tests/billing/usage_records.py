@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
@@ -13,6 +14,14 @@ from billing.pricing.rating import Rates
 from billing.wal.records import CacheResult, Purpose, State
 from tenants.ids import RequestId, TenantId, first_id_at, new_id
 from tests.billing.wal_records import end, start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A plain period, from ``start`` to before ``end``."""
+
+    start: datetime
+    end: datetime
 
 
 def id_at(moment: datetime) -> RequestId:

@@ -1,7 +1,7 @@
 """Decide how many replicas a deployment shall have, from facts alone: no database, no clock.
 
-The same facts give the same decision, and each decision is stored with its facts: ``decide(facts_of(inputs))`` gives
-it again. The formulas, with an example, are in ``docs/operations.md``.
+The same facts give the same decision, and each decision is stored with its facts. The formulas, with an example, are
+in ``docs/operations.md``.
 """
 
 from __future__ import annotations
@@ -142,11 +142,6 @@ def inputs_of(facts: Facts) -> dict[str, Any]:
     """Return the facts as JSON values, to be stored with a decision."""
     inputs: dict[str, Any] = msgspec.to_builtins(facts)
     return inputs
-
-
-def facts_of(inputs: object) -> Facts:
-    """Return the facts that :func:`inputs_of` stored. Raises msgspec.ValidationError for anything else."""
-    return msgspec.convert(inputs, Facts)
 
 
 def wanted_replicas(facts: Facts, load: Load) -> int:

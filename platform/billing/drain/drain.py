@@ -36,7 +36,7 @@ from billing.wal.segments import Segment, segments
 logger = logging.getLogger(__name__)
 
 #: Most rows of one transaction: enough that its fixed cost hardly counts and that many share a roll-up, few enough to
-#: hold locks for a quarter of a second; of some seconds on a core that others keep busy (``billing.deference``).
+#: hold locks for a quarter of a second.
 BATCH_ROWS = 5000
 POLL_SECONDS = 0.1
 FIRST_RETRY_SECONDS = 0.1

@@ -29,7 +29,6 @@ def main(watch: Callable[[Drain], None] = lambda drain: None) -> None:
 
     from billing.budgets.reconciler import TIMEOUT_SECONDS, Keeper
     from billing.budgets.redis_counters import Counters
-    from billing.deference import Deference
     from billing.drain.drain import Drain  # its models need the settings
 
     drain = Drain(settings.WAL_DIR, settings.NODE_NAME)
@@ -38,13 +37,7 @@ def main(watch: Callable[[Drain], None] = lambda drain: None) -> None:
     logging.getLogger(__name__).info("draining %s", settings.WAL_DIR)
     watch(drain)
     counters = Counters(settings.REDIS_LIMITS_URL, timeout_seconds=TIMEOUT_SECONDS)
-    keeper, deference = Keeper(counters, drain.open_starts), Deference()
-
-    def between(*, caught_up: bool) -> None:
-        deference.stand_back(caught_up)
-        keeper.pass_by(caught_up=caught_up)
-
-    drain.run(between)
+    drain.run(Keeper(counters, drain.open_starts).pass_by)
 
 
 if __name__ == "__main__":

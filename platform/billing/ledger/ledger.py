@@ -35,15 +35,6 @@ class Posting:
         return f"{USAGE}:{min(self.usage_ids, key=NUMBER)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Balance:
-    """Sum of one account's entries, debit positive."""
-
-    kind: str
-    currency: str
-    amount_pico: int
-
-
 def post(postings: Iterable[Posting]) -> None:
     """Debit each tenant's receivable and credit its revenue. Call it in the transaction that stores the usage.
 
@@ -76,18 +67,6 @@ def post(postings: Iterable[Posting]) -> None:
     ]
     _insert(LedgerTransaction._meta.db_table, transactions)
     _insert(LedgerEntry._meta.db_table, entries)
-
-
-def balances(tenant_id: TenantId) -> tuple[Balance, ...]:
-    """Return the balance of each of the tenant's accounts, by kind and currency."""
-    sums = (
-        LedgerAccount.objects.filter(tenant_id=tenant_id)
-        .annotate(total=Sum("entries__amount_pico"))
-        .order_by("kind", "currency")
-    )
-    return tuple(
-        Balance(kind=account.kind, currency=account.currency, amount_pico=int(account.total or 0)) for account in sums
-    )
 
 
 def posted(tenant_id: TenantId, first: UUID, behind: UUID) -> dict[str, int]:

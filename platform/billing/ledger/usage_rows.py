@@ -109,12 +109,6 @@ def moment_of(request_id: UUID) -> datetime:
     return created_at(request_id)
 
 
-def bucket_of(request_id: UUID) -> datetime:
-    """Return the begin of the quarter of an hour that the request belongs to."""
-    milliseconds = request_id.int >> 80
-    return _begin_of(milliseconds // (1000 * BUCKET_SECONDS))
-
-
 @lru_cache(maxsize=1024)
 def _begin_of(bucket: int) -> datetime:
     return datetime.fromtimestamp(bucket * BUCKET_SECONDS, tz=UTC)

@@ -32,14 +32,6 @@ class Period(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """A plain period."""
-
-    start: datetime
-    end: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Sums:
     """Totals. ``prompt_tokens`` leaves out the cached ones; ``prefix_hits`` are requests with any of those."""
 

@@ -26,7 +26,6 @@ log = logging.getLogger(__name__)
 #: A replica that just failed is passed over for this long, unless nothing else is left, seconds.
 AVOID_SECONDS = 2.0
 MAX_ATTEMPTS = 3
-FAILURES = (UpstreamError,)
 #: Refusals that are about what the tenant sent; any other (401, 404, 500) is between us and the engine.
 ABOUT_THE_REQUEST = (400, 413, 422)
 
@@ -143,7 +142,7 @@ class Dispatcher:
     async def _try(self, endpoint: Endpoint, choice: Choice, errand: _Errand) -> Reply:
         """Return the reply once its first byte is here.
 
-        Raises one of FAILURES, Unavailable or EngineRefused, with the request counted out.
+        Raises UpstreamError, Unavailable or EngineRefused, with the request counted out.
         """
         exchange: Exchange | None = None
         self._flights.take_off(endpoint.deployment, choice.tokens)

@@ -13,7 +13,6 @@ from django.db import connection, transaction
 from redis import Redis
 
 from billing.budgets.holds import counter_name, counter_prefix
-from billing.ledger import ledger
 from billing.models import BudgetWindow, UsageRecord, UsageRollup, WalOffset
 from tenants.ids import TenantId, new_id
 from tests.billing.budget_fixture import budget
@@ -81,7 +80,6 @@ def test_killing_writers_and_drains_loses_nothing_and_charges_nothing_twice(proc
         + rows.filter(state="interrupted", completion_tokens=3).count() * (INTERRUPTED_PICO - 2 * 600_000)
     )
     assert sums() == Sums(usage_pico=owed, rollup_pico=owed, ledger_pico=owed)
-    assert sum(ledger.balances(tenant_id)[0].amount_pico for tenant_id in tenant_ids) == owed
     assert sum(UsageRollup.objects.values_list("requests", flat=True)) == len(stored)
     assert not WalOffset.objects.exists()
 

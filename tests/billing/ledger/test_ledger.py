@@ -8,9 +8,10 @@ from decimal import Decimal
 
 import pytest
 from django.db import Error, IntegrityError, connection, transaction
+from django.db.models import Sum
 
 from billing.ledger import ledger
-from billing.ledger.ledger import Balance, Posting
+from billing.ledger.ledger import Posting
 from billing.models import LedgerAccount, LedgerEntry, LedgerTransaction
 from tenants import rls
 from tenants.ids import TenantId, new_id
@@ -20,6 +21,14 @@ pytestmark = pytest.mark.django_db
 
 def posting(tenant_id: TenantId, amount_pico: int, currency: str = "USD") -> Posting:
     return Posting(tenant_id=tenant_id, currency=currency, amount_pico=amount_pico, usage_ids=(new_id(), new_id()))
+
+
+def balances(tenant_id: TenantId) -> list[tuple[str, str, int]]:
+    accounts = LedgerAccount.objects.filter(tenant_id=tenant_id).order_by("kind", "currency")
+    return [
+        (kind, currency, int(total))
+        for kind, currency, total in accounts.values_list("kind", "currency", Sum("entries__amount_pico"))
+    ]
 
 
 @contextmanager
@@ -36,13 +45,13 @@ def test_each_posting_debits_what_is_owed_and_credits_revenue() -> None:
     with constraints_checked():
         ledger.post([posting(acme, 700), posting(globex, 5), posting(acme, 20, "EUR")])
         ledger.post([posting(acme, 1)])
-    assert ledger.balances(acme) == (
-        Balance(kind="receivable", currency="EUR", amount_pico=20),
-        Balance(kind="receivable", currency="USD", amount_pico=701),
-        Balance(kind="revenue", currency="EUR", amount_pico=-20),
-        Balance(kind="revenue", currency="USD", amount_pico=-701),
-    )
-    assert [balance.amount_pico for balance in ledger.balances(globex)] == [5, -5]
+    assert balances(acme) == [
+        ("receivable", "EUR", 20),
+        ("receivable", "USD", 701),
+        ("revenue", "EUR", -20),
+        ("revenue", "USD", -701),
+    ]
+    assert balances(globex) == [("receivable", "USD", 5), ("revenue", "USD", -5)]
     assert sum(LedgerEntry.objects.values_list("amount_pico", flat=True)) == 0
 
 
@@ -73,10 +82,10 @@ def test_entries_are_never_changed_or_removed() -> None:
 def test_a_tenant_reads_its_own_balance_and_a_stranger_none() -> None:
     mine, stranger = TenantId(new_id()), TenantId(new_id())
     ledger.post([posting(mine, 700), posting(stranger, 5)])
-    expected = ledger.balances(mine)
+    expected = balances(mine)
     with rls.as_tenant(mine):
-        assert ledger.balances(mine) == expected
-        assert ledger.balances(stranger) == ()
+        assert balances(mine) == expected
+        assert balances(stranger) == []
         assert LedgerEntry.objects.count() == 2
         assert LedgerTransaction.objects.count() == 1
     with rls.as_tenant(TenantId(new_id())):

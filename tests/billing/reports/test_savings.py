@@ -11,11 +11,10 @@ from billing.models import NO_KEY, UsageRollup
 from billing.pricing.prices import DEMO_RATES
 from billing.reports import savings, usage
 from billing.reports.savings import By, Bypassed, Savings
-from billing.reports.usage import Span
 from tenants import keys, rls
 from tenants.ids import TenantId
 from tests.billing.budget_fixture import DAY, NOON, row
-from tests.billing.usage_records import price_from, store
+from tests.billing.usage_records import Span, price_from, store
 from tests.tenants import customers
 from tests.tenants.customers import OPERATOR, Customer
 

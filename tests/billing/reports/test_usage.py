@@ -8,11 +8,11 @@ import pytest
 
 from billing.pricing.prices import DEMO_RATES
 from billing.reports import usage
-from billing.reports.usage import Filters, Span, Sums
+from billing.reports.usage import Filters, Sums
 from tenants import rls
 from tenants.ids import TenantId, new_id
 from tenants.models import Tenant
-from tests.billing.usage_records import price_from, row_at, store
+from tests.billing.usage_records import Span, price_from, row_at, store
 
 pytestmark = pytest.mark.django_db
 

@@ -9,14 +9,14 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from billing.ledger.usage_rows import bucket_of
 from billing.pricing.prices import DEMO_RATES
 from billing.reports import invoices, savings, usage
 from billing.reports.savings import By, Prediction, Savings
-from billing.reports.usage import Span
+from billing.reports.usage import floor
 from tenants import rls
 from tenants.ids import TenantId, created_at
 from tests.billing import conftest as billed
+from tests.billing.usage_records import Span
 from tests.gateway.coalescing.test_coalescer import Paced, done, following, lead, start
 from tests.gateway.fixtures.asgi_client import Exchange
 from tests.gateway.fixtures.budget import CHARGED_PICO, MOST_NEW_TOKENS, budgeted, held_pico
@@ -82,7 +82,7 @@ def agree(gateway: Gateway, spent_pico: int, saved_pico: int) -> None:
     tenant = gateway.world.acme.tenant
     tenant_id = TenantId(tenant.id)
     ids = [begun.request_id for begun in gateway.starts()]
-    around = Span(start=bucket_of(min(ids)), end=bucket_of(max(ids)) + timedelta(minutes=15))
+    around = Span(start=floor(created_at(min(ids))), end=floor(created_at(max(ids))) + timedelta(minutes=15))
     month = created_at(min(ids)).astimezone(ZoneInfo(tenant.billing_timezone))
     with rls.as_tenant(tenant_id):
         stated = invoices.statement(tenant_id, month.year, month.month)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from uuid import UUID
 
+import msgspec
+
 from workers.scheduler import placement, scaling_policy
 from workers.scheduler.placement import DeploymentView, NodeView, ReplicaView
 from workers.scheduler.scaling_policy import Facts, Memory, PoolFacts, Step
@@ -14,6 +16,11 @@ from workers.serving.gateway_load import Load
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 DEPLOYMENT = UUID(int=100)
+
+
+def facts_from(inputs: object) -> Facts:
+    """Return the facts that a decision was stored with. Raises msgspec.ValidationError for anything else."""
+    return msgspec.convert(inputs, Facts)
 
 
 def tokens(count: int, held: int = 0) -> Load:

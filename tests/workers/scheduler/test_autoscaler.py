@@ -13,6 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from tenants.audit import SYSTEM
 from tests.workers.conftest import Fleet, add_node, expire_lease
+from tests.workers.scheduler.scaling_simulation import facts_from
 from workers.fleet import deployments
 from workers.models import (
     Deployment,
@@ -98,7 +99,7 @@ def test_load_becomes_replicas_and_a_decision_that_can_be_made_again(fleet: Flee
     (decision,) = ScaleDecision.objects.all()
     assert (decision.action, decision.from_replicas, decision.to_replicas) == ("up", 1, 3)
     assert decision.reason == "2,431 tokens in flight want 3 replicas of 1,000, for 0 s; 1 exists, 0 start"
-    again = scaling_policy.decide(scaling_policy.facts_of(decision.inputs))
+    again = scaling_policy.decide(facts_from(decision.inputs))
     assert [step.reason for step in again.steps] == [decision.reason]
     reconciler.tick()
     assert (desired(row), ScaleDecision.objects.count()) == (3, 1)
@@ -247,7 +248,7 @@ def test_room_is_what_live_nodes_can_give_to_whole_gangs(fleet: Fleet) -> None:
     in_flight(row, 0, held=100)
     autoscaler.decide_all()
     (decision,) = ScaleDecision.objects.filter(deployment=row)
-    (facts,) = scaling_policy.facts_of(decision.inputs).pools
+    (facts,) = facts_from(decision.inputs).pools
     assert (facts.replicas, facts.room) == (0, 2)
 
 
@@ -267,7 +268,7 @@ def test_a_start_takes_what_was_measured_from_the_warmth_the_pool_has(fleet: Fle
     in_flight(row, 0, held=100)
     autoscaler.decide_all()
     (decision,) = ScaleDecision.objects.all()
-    assert scaling_policy.facts_of(decision.inputs).pools[0].start_seconds == seconds
+    assert facts_from(decision.inputs).pools[0].start_seconds == seconds
 
 
 def test_a_larger_fleet_takes_no_more_statements(fleet: Fleet) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.workers.scheduler.scaling_simulation import tokens
+from tests.workers.scheduler.scaling_simulation import facts_from, tokens
 from workers.scheduler import scaling_policy
 from workers.scheduler.scaling_policy import Facts, Memory, PoolFacts
 from workers.serving.gateway_load import Load
@@ -283,8 +283,8 @@ def test_no_decision_overshoots_the_load_or_adds_while_replicas_start(ask: Facts
 @given(any_facts())
 def test_a_decision_can_be_made_again_from_its_inputs(ask: Facts) -> None:
     stored = json.loads(json.dumps(scaling_policy.inputs_of(ask)))
-    assert scaling_policy.facts_of(stored) == ask
-    assert scaling_policy.decide(scaling_policy.facts_of(stored)) == scaling_policy.decide(ask)
+    assert facts_from(stored) == ask
+    assert scaling_policy.decide(facts_from(stored)) == scaling_policy.decide(ask)
 
 
 @unhurried
