@@ -14,7 +14,7 @@ MAX_SECONDS = 60
 OVERHEAD_BYTES = 1024
 
 
-class _Shelf:
+class _TenantEntries:
     """The entries of one tenant, the least recently used first: name → (when it is too old, entry)."""
 
     __slots__ = ("bytes", "entries")
@@ -24,7 +24,7 @@ class _Shelf:
         self.entries: OrderedDict[bytes, tuple[float, Entry]] = OrderedDict()
 
 
-class Recent:
+class MemoryCache:
     """Entries that passed their check, by tenant and name: at most ``max_bytes``, with what keeping them takes.
 
     Room is made by the tenant that holds the most, with its least recently used: whoever holds less than its share,
@@ -36,7 +36,7 @@ class Recent:
         self.bytes = 0
         #: Entries that made room for others.
         self.evicted = 0
-        self._shelves: dict[UUID, _Shelf] = {}
+        self._shelves: dict[UUID, _TenantEntries] = {}
 
     def put(self, tenant_id: UUID, name: bytes, entry: Entry, seconds: float) -> None:
         """Keep an entry for so long, at most MAX_SECONDS. One larger than everything is not kept."""
@@ -46,7 +46,7 @@ class Recent:
             return
         shelf = self._shelves.get(tenant_id)
         if shelf is None:
-            shelf = self._shelves[tenant_id] = _Shelf()
+            shelf = self._shelves[tenant_id] = _TenantEntries()
         shelf.entries[name] = (time.monotonic() + min(seconds, MAX_SECONDS), entry)
         shelf.bytes += size
         self.bytes += size

@@ -18,7 +18,7 @@ from caching.errors import FlightFailed
 #: What a flight keeps of its pieces for those who follow. Once it has let go of any nobody joins any more.
 MAX_FLIGHT_BYTES = 8 << 20
 #: The same while nobody follows: larger answers are not stored either.
-MAX_UNHEARD_BYTES = 1 << 20
+MAX_UNFOLLOWED_BYTES = 1 << 20
 #: How long a landed flight whose answer is kept may still be joined, at least: who looked the answer up just before it
 #: was stored comes to ask a moment later. More than a lookup takes.
 STAY_SECONDS = 0.5
@@ -51,7 +51,7 @@ class Flight:
         "key_id",
         "landed",
         "name",
-        "on_alone",
+        "on_abandoned",
         "on_end",
         "pieces",
         "source_id",
@@ -78,7 +78,7 @@ class Flight:
         self.stays = False
         self.followers = 0
         #: Called when the last follower has left a flight that has not ended.
-        self.on_alone: Callable[[], None] = _nothing
+        self.on_abandoned: Callable[[], None] = _nothing
         #: Called once, when it has ended.
         self.on_end: Callable[[Flight], None] = _nothing_of
         #: How many of its first pieces are gone.
@@ -104,11 +104,11 @@ class Flight:
         """Tell a piece to everybody who follows. Where they would be too many bytes the oldest are let go of."""
         self.pieces.append(piece)
         self.bytes += len(piece.events)
-        most = MAX_FLIGHT_BYTES if self.followers else MAX_UNHEARD_BYTES
+        most = MAX_FLIGHT_BYTES if self.followers else MAX_UNFOLLOWED_BYTES
         while self.bytes > most:
             self.bytes -= len(self.pieces.pop(0).events)
             self._lost += 1
-        self.rouse()
+        self.notify()
 
     def land(self, entry: Entry | None, *, stays: bool = False) -> None:
         """End it well. Without an entry that has a body who wants the other shape must ask for itself.
@@ -141,20 +141,20 @@ class Flight:
                 return
             if self.failed:
                 raise FlightFailed(told)
-            await self.news()
+            await self.changed()
 
-    async def whole(self) -> Entry | None:
+    async def result(self) -> Entry | None:
         """Return its entry once it has landed, None of one without a body. Raises FlightFailed."""
         while not self.ended:
-            await self.news()
+            await self.changed()
         if self.failed:
             raise FlightFailed(0)
         return self.entry if self.entry is not None and self.entry.body else None
 
-    async def begun(self) -> None:
+    async def started(self) -> None:
         """Return once there is something to tell. Raises FlightFailed if there never is."""
         while not self.told and not self.ended:
-            await self.news()
+            await self.changed()
         if self.failed:
             raise FlightFailed(0)
 
@@ -166,15 +166,15 @@ class Flight:
         """Count it out."""
         self.followers -= 1
         if not self.followers and not self.ended:
-            self.on_alone()
+            self.on_abandoned()
 
-    async def news(self) -> None:
-        """Return when something has come, it has ended, or somebody rouses its followers."""
+    async def changed(self) -> None:
+        """Return when something has come, it has ended, or :meth:`notify` is called."""
         woken = asyncio.get_running_loop().create_future()
         self._woken.append(woken)
         await woken
 
-    def rouse(self) -> None:
+    def notify(self) -> None:
         """Let every follower look again."""
         if self._woken:
             woken, self._woken = self._woken, []
@@ -185,8 +185,8 @@ class Flight:
     def _end(self) -> None:
         self.on_end(self)
         # Whoever leads refers to its flight: only the garbage collector would find the cycle, and the answer in it.
-        self.on_alone, self.on_end = _nothing, _nothing_of
-        self.rouse()
+        self.on_abandoned, self.on_end = _nothing, _nothing_of
+        self.notify()
 
 
 class SingleFlight:

@@ -139,7 +139,7 @@ return dropped
 )
 
 
-class Deposit(msgspec.Struct, frozen=True, kw_only=True):
+class CacheWrite(msgspec.Struct, frozen=True, kw_only=True):
     """An entry to be kept, and what bounds it. ``writes_per_minute`` None: unlimited."""
 
     tenant_id: TenantId
@@ -172,7 +172,7 @@ class Deposit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class CacheUsage:
     """What Redis keeps of a tenant, by its index."""
 
     entries: int
@@ -189,11 +189,11 @@ def used_key(tenant_id: TenantId) -> str:
     return _index(tenant_id)[1]
 
 
-def held(redis: Redis, tenant_id: TenantId) -> Held:
+def usage_of(redis: Redis, tenant_id: TenantId) -> CacheUsage:
     """Count what Redis keeps of a tenant; what expired since the last store counts too."""
     known = _index(tenant_id)[0]
     total = cast(bytes | None, redis.hget(known, ""))
-    return Held(entries=max(redis.hlen(known) - 1, 0), bytes=int(total or 0))
+    return CacheUsage(entries=max(redis.hlen(known) - 1, 0), bytes=int(total or 0))
 
 
 def delete(

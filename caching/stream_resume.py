@@ -14,7 +14,7 @@ SEPARATOR = b"\n\n"
 _NAMES = frozenset({"id", "item_id", "call_id", "created", "created_at", "system_fingerprint", "usage"})
 
 
-class Repetition:
+class ReplayMatcher:
     """Leaves out of a stream of events what was told before. Events count as equal that differ in names of runs only.
 
     Calls of tools are named too: a client that has heard of one knows it by its first name and its place.
@@ -25,7 +25,7 @@ class Repetition:
         self._told = list(_events(told))
         self._at = 0
 
-    def rest(self, events: bytes) -> bytes:
+    def new_events(self, events: bytes) -> bytes:
         """Return what of these whole events is new. Raises NotReplayable where they are not what was told."""
         new = []
         for event in _events([events]):

@@ -11,7 +11,7 @@ R = TypeVar("R", bound=Hashable)
 LOAD_BOUND = 1.25
 
 
-class LoadBoard(Generic[R]):
+class LoadTracker(Generic[R]):
     """Tokens in flight per replica, and whose turn it is among equals. Not thread-safe."""
 
     def __init__(self) -> None:

@@ -19,17 +19,17 @@ CHUNK_BYTES = 256
 #: hardly more is overlooked, while 100 KB take 70 links and not 400.
 GROWTH = 16
 #: Links kept of one prompt; what lies beyond is as warm as what lies before it.
-MAX_CHUNKS = 2048
+MAX_HASHES = 2048
 #: Texts of which the links are kept for the next prompt that begins alike, bytes; and how many links are kept, of all.
 LONG_BYTES = 512
-KEPT_LINKS = 65_536
+KEPT_HASHES = 65_536
 #: What lies beyond in a text is one chunk; no body is as large.
 LARGEST_BYTES = 1 << 30
 #: Bytes of text a token stands for, on average; used only for estimates.
 BYTES_PER_TOKEN = 4
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+class PromptMessage(msgspec.Struct, frozen=True, kw_only=True):
     """One message: ``head`` is what precedes its text (the role), ``text`` its content as bytes."""
 
     head: bytes
@@ -37,25 +37,25 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     system: bool = False
 
 
-class Chain(msgspec.Struct, frozen=True, kw_only=True):
+class PrefixHashes(msgspec.Struct, frozen=True, kw_only=True):
     """A prompt's links in order; a match at i implies a match at every j < i."""
 
-    links: tuple[bytes, ...]
+    hashes: tuple[bytes, ...]
     #: How many bytes end with each link.
     ends: tuple[int, ...]
     #: How many leading links belong to system messages.
-    system_links: int
+    system_hashes: int
     #: Estimate for the whole prompt.
     tokens: int
 
     def tokens_of(self, depth: int) -> int:
         """Return the estimated tokens under the first ``depth`` links."""
-        if depth == len(self.links):
+        if depth == len(self.hashes):
             return self.tokens if depth else 0
         return self.ends[depth - 1] // BYTES_PER_TOKEN if depth else 0
 
 
-def chain(root: bytes, messages: Sequence[Message]) -> Chain:
+def prefix_hashes(root: bytes, messages: Sequence[PromptMessage]) -> PrefixHashes:
     """Return the chain of a prompt under a tenant's ``root``; two roots share no link.
 
     Links are 16 bytes of BLAKE2b over (previous link, chunk). Empty messages still make a link, for their role.
@@ -69,24 +69,24 @@ def chain(root: bytes, messages: Sequence[Message]) -> Chain:
         head, text = message.head, message.text
         before = total + len(head)
         total = before + len(text)
-        if len(links) < MAX_CHUNKS:
+        if len(links) < MAX_HASHES:
             previous = links[-1] if links else root
             own_ends = _ends(len(text))
-            links_of = _long.links if len(text) >= LONG_BYTES else _hashed
+            links_of = _long.hashes if len(text) >= LONG_BYTES else _hashed
             links += links_of(previous, head, text, own_ends)
             ends += [before + end for end in own_ends]
         leading_system = leading_system and message.system
         if leading_system:
-            system_links = min(len(links), MAX_CHUNKS)
-    return Chain(
-        links=tuple(links[:MAX_CHUNKS]),
-        ends=tuple(ends[:MAX_CHUNKS]),
-        system_links=system_links,
+            system_links = min(len(links), MAX_HASHES)
+    return PrefixHashes(
+        hashes=tuple(links[:MAX_HASHES]),
+        ends=tuple(ends[:MAX_HASHES]),
+        system_hashes=system_links,
         tokens=max(1, total // BYTES_PER_TOKEN),
     )
 
 
-class _Long:
+class _LongTexts:
     """The links of long texts that came lately, of a shared system prompt or a conversation until now: to find them
     takes an eighth of the time of hashing them. Lives on one event loop.
 
@@ -99,7 +99,7 @@ class _Long:
         #: Of all of them together.
         self.count = 0
 
-    def links(self, previous: bytes, head: bytes, text: bytes, ends: tuple[int, ...]) -> tuple[bytes, ...]:
+    def hashes(self, previous: bytes, head: bytes, text: bytes, ends: tuple[int, ...]) -> tuple[bytes, ...]:
         """Return the links of a message behind another; ``ends``: where its text's chunks end, bytes."""
         name = (previous, len(head), hash(head), len(text), hash(text))
         found = self._known.pop(name, None)
@@ -107,12 +107,12 @@ class _Long:
             found = _hashed(previous, head, text, ends)
             self.count += len(found)
         self._known[name] = found  # as the last to be dropped
-        while self.count > KEPT_LINKS:
+        while self.count > KEPT_HASHES:
             self.count -= len(self._known.pop(next(iter(self._known))))
         return found
 
 
-_long = _Long()
+_long = _LongTexts()
 
 
 def _hashed(previous: bytes, head: bytes, text: bytes, ends: tuple[int, ...]) -> tuple[bytes, ...]:

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-from routing.prefix_hash import Chain
+from routing.prefix_hash import PrefixHashes
 
 R = TypeVar("R", bound=Hashable)
 
@@ -31,11 +31,11 @@ class PrefixIndex(Generic[R]):
     def __len__(self) -> int:
         return len(self._links)
 
-    def depths(self, chain: Chain) -> dict[R, int]:
+    def depths(self, chain: PrefixHashes) -> dict[R, int]:
         """Return how many leading links each replica has seen, for replicas that have seen at least one."""
         found: dict[R, int] = {}
         alive: frozenset[R] | None = None
-        for depth, link in enumerate(chain.links, start=1):
+        for depth, link in enumerate(chain.hashes, start=1):
             seen = self._links.get(link)
             if not seen:
                 break
@@ -46,14 +46,14 @@ class PrefixIndex(Generic[R]):
                 found[replica] = depth
         return found
 
-    def insert(self, chain: Chain, replica: R) -> None:
+    def insert(self, chain: PrefixHashes, replica: R) -> None:
         """Remember that the replica is about to compute this prompt. Call it on dispatch, so siblings follow."""
         links = self._links
         alone = self._alone.get(replica)
         if alone is None:
             alone = self._alone[replica] = self._group(frozenset((replica,)))
         # Deepest first, so that when room is short the tail of a chain is forgotten before its head.
-        for link in reversed(chain.links):
+        for link in reversed(chain.hashes):
             seen = links.get(link)
             if seen is None:
                 links[link] = alone

@@ -9,8 +9,8 @@ from uuid import UUID
 import msgspec
 
 from routing.errors import NoReplica
-from routing.load_tracker import LoadBoard
-from routing.prefix_hash import Chain
+from routing.load_tracker import LoadTracker
+from routing.prefix_hash import PrefixHashes
 from routing.prefix_index import PrefixIndex
 from routing.sessions import SessionMap, rendezvous
 
@@ -28,10 +28,10 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class RoutingRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a request is, as far as routing cares. ``session`` is a tenant-scoped name, or None."""
 
-    chain: Chain
+    prefix: PrefixHashes
     session: bytes | None
     max_new_tokens: int
 
@@ -42,23 +42,23 @@ class Router:
     def __init__(self, *, index_capacity: int = 262_144, session_capacity: int = 100_000) -> None:
         self.prefixes: PrefixIndex[UUID] = PrefixIndex(index_capacity)
         self.sessions: SessionMap[UUID] = SessionMap(session_capacity)
-        self.loads: LoadBoard[UUID] = LoadBoard()
+        self.loads: LoadTracker[UUID] = LoadTracker()
 
-    def choose(self, ask: Ask, candidates: Sequence[UUID]) -> Choice:
+    def choose(self, ask: RoutingRequest, candidates: Sequence[UUID]) -> Choice:
         """Choose among ``candidates`` and count the request in. Raises NoReplica when there is none.
 
         Every choice must be ended by :meth:`finish`, whatever became of the request.
         """
         if not candidates:
             raise NoReplica
-        depths = self.prefixes.depths(ask.chain)
+        depths = self.prefixes.depths(ask.prefix)
         replica, reason = self._pick(ask, candidates, depths)
-        tokens = ask.chain.tokens + ask.max_new_tokens
+        tokens = ask.prefix.tokens + ask.max_new_tokens
         self.loads.take(replica, tokens)
-        self.prefixes.insert(ask.chain, replica)
+        self.prefixes.insert(ask.prefix, replica)
         if ask.session is not None:
             self._settle(ask.session, replica, candidates)
-        warm = ask.chain.tokens_of(depths.get(replica, 0))
+        warm = ask.prefix.tokens_of(depths.get(replica, 0))
         return Choice(replica_id=replica, reason=reason, warm_tokens=warm, tokens=tokens)
 
     def finish(self, choice: Choice) -> None:
@@ -73,17 +73,17 @@ class Router:
         self.prefixes.forget(replica)
         self.loads.forget(replica)
 
-    def _pick(self, ask: Ask, candidates: Sequence[UUID], depths: dict[UUID, int]) -> tuple[UUID, Reason]:
+    def _pick(self, ask: RoutingRequest, candidates: Sequence[UUID], depths: dict[UUID, int]) -> tuple[UUID, Reason]:
         if len(candidates) == 1:
             return candidates[0], "only"
-        open_to = self.loads.below_bound(candidates, ask.chain.tokens + ask.max_new_tokens)
+        open_to = self.loads.below_bound(candidates, ask.prefix.tokens + ask.max_new_tokens)
         if ask.session is not None:
             placed = self._by_session(ask.session, candidates, open_to)
             if placed is not None:
                 return placed, "session"
         warm = {replica: depth for replica, depth in depths.items() if replica in open_to}
         best = max(warm.values(), default=0)
-        if best > ask.chain.system_links:
+        if best > ask.prefix.system_hashes:
             return min((r for r, depth in warm.items() if depth == best), key=self.loads.order), "prefix"
         # Nobody is warm beyond a shared system prompt; following that alone would pile everybody up on one replica.
         return min(candidates, key=self.loads.order), "load"

@@ -17,7 +17,7 @@ from tenants import audit, policy_epoch
 from tenants.audit import Actor
 from tenants.errors import AlreadyExists, BadName, NotAllowed
 from tenants.models import Budget
-from tenants.policy_target import Subject, subject_of
+from tenants.policy_target import PolicyTarget, target_of
 
 #: $9.2 million, what a counter of 64 bits holds.
 LARGEST_LIMIT_PICO = 2**63 - 1
@@ -26,7 +26,7 @@ FIELDS = ("limit_pico", "action", "alert_percents")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class BudgetTerms:
     """What a new budget says. The period never changes: another period is another budget."""
 
     limit_pico: int
@@ -44,7 +44,7 @@ class Changes(TypedDict, total=False):
 
 
 @transaction.atomic
-def create(actor: Actor, subject: Subject, terms: Terms) -> Budget:
+def create(actor: Actor, subject: PolicyTarget, terms: BudgetTerms) -> Budget:
     """Create a budget in the tenant's currency; what was spent in the running period counts.
 
     Raises BadName for a value that is not allowed, AlreadyExists where the subject has one of that period.
@@ -70,7 +70,7 @@ def create(actor: Actor, subject: Subject, terms: Terms) -> Budget:
 
 
 @transaction.atomic
-def put(actor: Actor, subject: Subject, terms: Terms) -> tuple[Budget, bool]:
+def put(actor: Actor, subject: PolicyTarget, terms: BudgetTerms) -> tuple[Budget, bool]:
     """Create the subject's budget of this period, or change the one it has; say whether it was created.
 
     Raises as :func:`create` and :func:`change` do.
@@ -131,7 +131,7 @@ def _locked(budget: Budget) -> Budget:
 def _record(
     actor: Actor, action: str, budget: Budget, *, before: dict[str, Any] | None, after: dict[str, Any] | None
 ) -> None:
-    who = {**subject_of(budget).describe(), "period": budget.period}
+    who = {**target_of(budget).describe(), "period": budget.period}
     audit.record(
         actor,
         action,

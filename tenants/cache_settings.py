@@ -11,13 +11,13 @@ from tenants.audit import Actor
 from tenants.caller_limits import LONGEST_TTL_SECONDS
 from tenants.errors import BadName
 from tenants.models import CacheSetting, Tenant, TenantPolicy
-from tenants.policy_target import Subject, subject_of
+from tenants.policy_target import PolicyTarget, target_of
 
 LARGEST = {"ttl_seconds": LONGEST_TTL_SECONDS, "writes_per_minute": 2**31 - 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class CacheOverrides:
     """What a setting says. An empty mode and None leave a field as it is one level up; 0 stores nothing."""
 
     mode: str = ""
@@ -26,7 +26,7 @@ class Terms:
 
 
 @transaction.atomic
-def set_setting(actor: Actor, subject: Subject, terms: Terms) -> CacheSetting:
+def set_setting(actor: Actor, subject: PolicyTarget, terms: CacheOverrides) -> CacheSetting:
     """Make this the setting of a project or key, whatever it was before; the same again changes nothing.
 
     Raises BadName for a value out of range, where there is none at all, and for a tenant as a whole.
@@ -36,7 +36,7 @@ def set_setting(actor: Actor, subject: Subject, terms: Terms) -> CacheSetting:
     Tenant.objects.select_for_update().get(id=subject.tenant.id)
     who = {"tenant": subject.tenant, "project": subject.project, "key": subject.key}
     setting = CacheSetting.objects.filter(**who).first()
-    before = None if setting is None else terms_of(setting)
+    before = None if setting is None else overrides_of(setting)
     if setting is None:
         setting = CacheSetting.objects.create(**who, **asdict(terms))
     elif before == terms:
@@ -56,17 +56,21 @@ def remove(actor: Actor, setting: CacheSetting) -> None:
     found = locked.filter(id=setting.id).first()
     if found is None:
         return
-    _record(actor, "cache_setting.removed", found, before=terms_of(found), after=None)
+    _record(actor, "cache_setting.removed", found, before=overrides_of(found), after=None)
     found.delete()
 
 
-def terms_of(setting: CacheSetting) -> Terms:
+def overrides_of(setting: CacheSetting) -> CacheOverrides:
     """Return what the setting says."""
-    return Terms(mode=setting.mode, ttl_seconds=setting.ttl_seconds, writes_per_minute=setting.writes_per_minute)
+    return CacheOverrides(
+        mode=setting.mode, ttl_seconds=setting.ttl_seconds, writes_per_minute=setting.writes_per_minute
+    )
 
 
-def _record(actor: Actor, action: str, setting: CacheSetting, *, before: Terms | None, after: Terms | None) -> None:
-    who = subject_of(setting).describe()
+def _record(
+    actor: Actor, action: str, setting: CacheSetting, *, before: CacheOverrides | None, after: CacheOverrides | None
+) -> None:
+    who = target_of(setting).describe()
     audit.record(
         actor,
         action,
@@ -78,10 +82,10 @@ def _record(actor: Actor, action: str, setting: CacheSetting, *, before: Terms |
     policy_epoch.bump()
 
 
-def _check(subject: Subject, terms: Terms) -> None:
+def _check(subject: PolicyTarget, terms: CacheOverrides) -> None:
     if subject.is_tenants_own or subject.model_name:
         raise BadName("cache setting of", subject.tenant.slug, "one of its projects or keys; its own is its policy")
-    if terms == Terms():
+    if terms == CacheOverrides():
         raise BadName("cache setting", "nothing", f"at least one of {', '.join(asdict(terms))}")
     if terms.mode and terms.mode not in TenantPolicy.CacheMode.values:
         raise BadName("mode", terms.mode, " | ".join(TenantPolicy.CacheMode.values))

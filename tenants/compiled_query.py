@@ -9,7 +9,7 @@ from django.db import connection
 from django.db.models import QuerySet
 
 
-class Compiled:
+class CompiledQuery:
     """A query whose SQL is made once, when it is first asked, with its parameters. Thread-safe."""
 
     def __init__(self, query: Callable[[], QuerySet[Any, Any]]) -> None:

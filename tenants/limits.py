@@ -10,7 +10,7 @@ from tenants import audit, policy_epoch
 from tenants.audit import Actor
 from tenants.errors import BadName
 from tenants.models import Limit, Tenant
-from tenants.policy_target import Subject, subject_of
+from tenants.policy_target import PolicyTarget, target_of
 
 LARGEST = {
     "requests_per_minute": 2**31 - 1,
@@ -20,7 +20,7 @@ LARGEST = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class LimitValues:
     """What a limit allows. For each: None is unlimited and 0 admits nothing."""
 
     requests_per_minute: int | None = None
@@ -29,7 +29,7 @@ class Figures:
 
 
 @transaction.atomic
-def set_limit(actor: Actor, subject: Subject, figures: Figures) -> Limit:
+def set_limit(actor: Actor, subject: PolicyTarget, figures: LimitValues) -> Limit:
     """Make this the subject's limit, whatever it was before; the same again changes nothing.
 
     Raises BadName for a figure out of range, and where there is none at all.
@@ -39,7 +39,7 @@ def set_limit(actor: Actor, subject: Subject, figures: Figures) -> Limit:
     Tenant.objects.select_for_update().get(id=subject.tenant.id)
     who = {"tenant": subject.tenant, "project": subject.project, "key": subject.key, "model_name": subject.model_name}
     limit = Limit.objects.filter(**who).first()
-    before = None if limit is None else asdict(figures_of(limit))
+    before = None if limit is None else asdict(values_of(limit))
     after = asdict(figures)
     if limit is None:
         limit = Limit.objects.create(**who, **after)
@@ -60,13 +60,13 @@ def remove(actor: Actor, limit: Limit) -> None:
     found = locked.filter(id=limit.id).first()
     if found is None:
         return
-    _record(actor, "limit.removed", found, before=asdict(figures_of(found)), after=None)
+    _record(actor, "limit.removed", found, before=asdict(values_of(found)), after=None)
     found.delete()
 
 
-def figures_of(limit: Limit) -> Figures:
+def values_of(limit: Limit) -> LimitValues:
     """Return what the limit allows."""
-    return Figures(
+    return LimitValues(
         requests_per_minute=limit.requests_per_minute,
         tokens_per_minute=limit.tokens_per_minute,
         concurrent_requests=limit.concurrent_requests,
@@ -81,7 +81,7 @@ def _record(
     before: dict[str, int | None] | None,
     after: dict[str, int | None] | None,
 ) -> None:
-    who = subject_of(limit).describe()
+    who = target_of(limit).describe()
     audit.record(
         actor,
         action,
@@ -93,7 +93,7 @@ def _record(
     policy_epoch.bump()
 
 
-def _check(figures: Figures) -> None:
+def _check(figures: LimitValues) -> None:
     values = asdict(figures)
     if all(value is None for value in values.values()):
         raise BadName("limit", "nothing", f"at least one of {', '.join(values)}")

@@ -9,11 +9,11 @@ from __future__ import annotations
 from django.db import connection
 from django.db.models import F
 
-from tenants.compiled_query import Compiled
+from tenants.compiled_query import CompiledQuery
 from tenants.models import PolicyEpoch
 
 CHANNEL = "hearth_policy"
-_CURRENT = Compiled(lambda: PolicyEpoch.objects.filter(id=1).values_list("value"))
+_CURRENT = CompiledQuery(lambda: PolicyEpoch.objects.filter(id=1).values_list("value"))
 
 
 def bump() -> None:

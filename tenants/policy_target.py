@@ -10,7 +10,7 @@ from tenants.models import ApiKey, Budget, CacheSetting, Limit, Project, Tenant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class PolicyTarget:
     """A tenant, or one of its projects or keys; of one served model, or with an empty name of all together."""
 
     tenant: Tenant
@@ -32,7 +32,9 @@ class Subject:
         }
 
 
-def subject(tenant: Tenant, *, project: str | None = None, key: UUID | None = None, model_name: str = "") -> Subject:
+def target(
+    tenant: Tenant, *, project: str | None = None, key: UUID | None = None, model_name: str = ""
+) -> PolicyTarget:
     """Return the subject with this project (its slug) or key (its id); whether the model exists is the caller's to ask.
 
     Raises NotFound for a project or key that is not the tenant's, NotAllowed for both together, for an archived
@@ -42,7 +44,7 @@ def subject(tenant: Tenant, *, project: str | None = None, key: UUID | None = No
         raise NotAllowed("project", project, "given together with a key; name one of them")
     if tenant.state == Tenant.State.ARCHIVED:
         raise NotAllowed("tenant", tenant.slug, tenant.state)
-    return Subject(
+    return PolicyTarget(
         tenant=tenant,
         project=_project(tenant, project) if project is not None else None,
         key=_key(tenant, key) if key is not None else None,
@@ -50,10 +52,10 @@ def subject(tenant: Tenant, *, project: str | None = None, key: UUID | None = No
     )
 
 
-def subject_of(bound: Limit | Budget | CacheSetting) -> Subject:
+def target_of(bound: Limit | Budget | CacheSetting) -> PolicyTarget:
     """Return whom it is for."""
     model_name = "" if isinstance(bound, CacheSetting) else bound.model_name
-    return Subject(tenant=bound.tenant, project=bound.project, key=bound.key, model_name=model_name)
+    return PolicyTarget(tenant=bound.tenant, project=bound.project, key=bound.key, model_name=model_name)
 
 
 def _project(tenant: Tenant, slug: str) -> Project:

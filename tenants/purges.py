@@ -28,7 +28,7 @@ MOST_REQUESTS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class PurgeTarget:
     """What is purged: one of these, or without any everything that the tenant has stored."""
 
     model_name: str = ""
@@ -37,7 +37,7 @@ class Target:
 
 
 @transaction.atomic
-def purge(actor: Actor, tenant: Tenant, target: Target) -> CachePurge:
+def purge(actor: Actor, tenant: Tenant, target: PurgeTarget) -> CachePurge:
     """Let no gateway give these answers any more, also those that are asked for already and stored later.
 
     Of a key also what the keys stored that it came from by rotation. Raises BadName for two targets at once and for
@@ -58,7 +58,7 @@ def purge(actor: Actor, tenant: Tenant, target: Target) -> CachePurge:
     return made
 
 
-def _described(target: Target) -> dict[str, str | bool]:
+def _described(target: PurgeTarget) -> dict[str, str | bool]:
     """Return it for the audit log."""
     if target.model_name:
         return {"model": target.model_name}
@@ -72,7 +72,7 @@ def _later_id() -> UUID:
     return UUID(int=new_id().int + (CLOCK_SKEW_MS << 80))
 
 
-def _check(target: Target) -> None:
+def _check(target: PurgeTarget) -> None:
     named = [target.model_name, target.key, target.request_id]
     if sum(bool(each) for each in named) > 1:
         raise BadName("purge", "several at once", "one of a model, a key, a request and everything")

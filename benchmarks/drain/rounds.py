@@ -79,10 +79,10 @@ def _customer(number: int) -> Customer:
     from tenants import budgets, keys, registry
     from tenants.audit import SYSTEM
     from tenants.models import Project
-    from tenants.policy_target import Subject
+    from tenants.policy_target import PolicyTarget
 
     tenant = registry.create_tenant(SYSTEM, slug=f"t{number}-{time.time_ns():x}", name=f"Tenant {number}")
-    budgets.create(SYSTEM, Subject(tenant=tenant), budgets.Terms(limit_pico=budgets.LARGEST_LIMIT_PICO))
+    budgets.create(SYSTEM, PolicyTarget(tenant=tenant), budgets.BudgetTerms(limit_pico=budgets.LARGEST_LIMIT_PICO))
     project = Project.objects.get(tenant=tenant)
     for model in range(MODELS if number == 0 else 0):
         prices.ensure_demo_prices(SYSTEM, f"model-{model}")

@@ -8,8 +8,8 @@ import time
 import uuid
 
 from benchmarks.machine import Cores
-from routing.prefix_hash import BYTES_PER_TOKEN, Message, chain
-from routing.router import Ask, Router
+from routing.prefix_hash import BYTES_PER_TOKEN, PromptMessage, prefix_hashes
+from routing.router import Router, RoutingRequest
 
 PROMPT_TOKENS = 8_000
 REPLICAS = 8
@@ -38,7 +38,9 @@ def _times_us() -> list[float]:
     for turn in range(ROUNDS):
         for number, messages in enumerate(prompts):
             began = time.perf_counter()
-            ask = Ask(chain=chain(b"bench", messages), session=b"session %d" % number, max_new_tokens=256)
+            ask = RoutingRequest(
+                prefix=prefix_hashes(b"bench", messages), session=b"session %d" % number, max_new_tokens=256
+            )
             choice = router.choose(ask, replicas)
             took = time.perf_counter() - began
             router.finish(choice)
@@ -47,10 +49,10 @@ def _times_us() -> list[float]:
     return times
 
 
-def _prompt(number: int) -> list[Message]:
+def _prompt(number: int) -> list[PromptMessage]:
     question = b"Session %d asks what keeps a room warm while it rains. " % number
     length = PROMPT_TOKENS * BYTES_PER_TOKEN - SYSTEM_BYTES
     return [
-        Message(head=b"system", text=b"You answer briefly and kindly. ".ljust(SYSTEM_BYTES, b"."), system=True),
-        Message(head=b"user", text=(question * (length // len(question) + 1))[:length]),
+        PromptMessage(head=b"system", text=b"You answer briefly and kindly. ".ljust(SYSTEM_BYTES, b"."), system=True),
+        PromptMessage(head=b"user", text=(question * (length // len(question) + 1))[:length]),
     ]

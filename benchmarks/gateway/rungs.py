@@ -28,7 +28,7 @@ from gateway.pipeline.runtime import Runtime
 from gateway.upstream.dispatcher import Dispatcher
 from hearth.asgi import GatewayRole
 from routing.errors import NoReplica
-from routing.router import Ask, Choice, Router
+from routing.router import Choice, Router, RoutingRequest
 
 VARIABLE = "BENCH_RUNG"
 ROUTING, WAL = "routing", "wal"
@@ -37,7 +37,7 @@ ROUTING, WAL = "routing", "wal"
 class FirstReplica(Router):
     """Sends everything to the first replica and remembers nothing."""
 
-    def choose(self, ask: Ask, candidates: Sequence[UUID]) -> Choice:
+    def choose(self, ask: RoutingRequest, candidates: Sequence[UUID]) -> Choice:
         """Return the first candidate. Raises NoReplica."""
         if not candidates:
             raise NoReplica

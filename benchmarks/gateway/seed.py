@@ -52,20 +52,20 @@ def seed(upstream_port: int) -> dict[str, str]:
 def _tenant(slug: str, kind: Kind) -> str:
     from tenants import budgets, keys, registry
     from tenants.audit import SYSTEM
-    from tenants.limits import Figures, set_limit
+    from tenants.limits import LimitValues, set_limit
     from tenants.models import Project
-    from tenants.policy_target import Subject
+    from tenants.policy_target import PolicyTarget
 
     policy = registry.Policy(cache_mode="all" if kind.cache else "off", cache_quota_bytes=kind.quota_bytes)
     tenant = registry.create_tenant(SYSTEM, slug=slug, name=slug, policy=policy)
     if kind.limits:
-        figures = Figures(
+        figures = LimitValues(
             requests_per_minute=REQUESTS_PER_MINUTE,
             tokens_per_minute=TOKENS_PER_MINUTE,
             concurrent_requests=CONCURRENT_REQUESTS,
         )
-        set_limit(SYSTEM, Subject(tenant=tenant), figures)
-        budgets.create(SYSTEM, Subject(tenant=tenant), budgets.Terms(limit_pico=budgets.LARGEST_LIMIT_PICO))
+        set_limit(SYSTEM, PolicyTarget(tenant=tenant), figures)
+        budgets.create(SYSTEM, PolicyTarget(tenant=tenant), budgets.BudgetTerms(limit_pico=budgets.LARGEST_LIMIT_PICO))
     project = Project.objects.get(tenant=tenant, slug="default")
     return keys.issue(SYSTEM, project, name="bench").secret
 

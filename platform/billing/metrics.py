@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 if TYPE_CHECKING:
     # The log is written without Django, the backlog is measured with it.
     from billing.drain.lag import WalBacklog
-    from billing.wal.disk_usage import Occupancy
+    from billing.wal.disk_usage import DiskUsage
 
 APPENDED_BYTES = Counter("hearth_wal_appended_bytes", "Usage written to the log by this process.", registry=None)
 APPEND_ERRORS = Counter(
@@ -40,7 +40,7 @@ DRAIN = (DRAINED_RECORDS, REFUSED_RECORDS, BUDGET_RECOUNTS)
 class Backlog(Collector):
     """How far a drain is behind, and how much of the disk the log takes."""
 
-    def __init__(self, measure: Callable[[], WalBacklog], occupancy: Callable[[], Occupancy]) -> None:
+    def __init__(self, measure: Callable[[], WalBacklog], occupancy: Callable[[], DiskUsage]) -> None:
         self._measure = measure
         self._occupancy = occupancy
 

@@ -39,7 +39,7 @@ class Departure:
     def lead(self, flight: Flight) -> None:
         """Take note that the request leads."""
         self._flight = flight
-        flight.on_alone = self._alone
+        flight.on_abandoned = self._alone
 
     def leave(self) -> None:
         """Take note that the client has left."""

@@ -9,10 +9,10 @@ import msgspec
 from billing.ledger.usage_rows import UsageRow
 from billing.wal.records import Start
 from tenants import budgets
-from tenants.budgets import Terms
+from tenants.budgets import BudgetTerms
 from tenants.ids import KeyId, ProjectId, TenantId
 from tenants.models import ApiKey, Budget, Project, Tenant
-from tenants.policy_target import Subject
+from tenants.policy_target import PolicyTarget
 from tests.billing.usage_records import id_at, row_at
 from tests.billing.wal_records import start
 from tests.tenants.customers import OPERATOR, Customer
@@ -35,8 +35,8 @@ def budget(
     alert_percents: tuple[int, ...] = (),
 ) -> Budget:
     """Create a budget of the tenant, or of its project or key."""
-    subject = Subject(tenant=tenant, project=project, key=key, model_name=model_name)
-    terms = Terms(limit_pico=limit_pico, period=period, action=action, alert_percents=alert_percents)
+    subject = PolicyTarget(tenant=tenant, project=project, key=key, model_name=model_name)
+    terms = BudgetTerms(limit_pico=limit_pico, period=period, action=action, alert_percents=alert_percents)
     return budgets.create(OPERATOR, subject, terms)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from uuid import uuid4
 
-from caching.single_flight import MAX_UNHEARD_BYTES, Flight, Piece, SingleFlight
+from caching.single_flight import MAX_UNFOLLOWED_BYTES, Flight, Piece, SingleFlight
 
 NAME = b"name"
 
@@ -50,5 +50,5 @@ async def test_nobody_joins_what_has_lost_a_piece() -> None:
     flight = Flight(NAME, uuid4(), uuid4(), streamed=True)
     flights.begin(flight)
     for _ in range(2):
-        flight.add(Piece("content", b"." * (MAX_UNHEARD_BYTES // 2 + 1)))
+        flight.add(Piece("content", b"." * (MAX_UNFOLLOWED_BYTES // 2 + 1)))
     assert flights.find(NAME) is None

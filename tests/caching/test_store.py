@@ -11,7 +11,7 @@ import pytest
 from redis import Redis
 
 from caching import store
-from caching.store import OVERHEAD_BYTES, STORED, TOO_LARGE, TOO_MANY_WRITES, Deposit, Held
+from caching.store import OVERHEAD_BYTES, STORED, TOO_LARGE, TOO_MANY_WRITES, CacheUsage, CacheWrite
 from tenants.ids import TenantId, new_id
 
 ACME, GLOBEX = TenantId(UUID(int=1)), TenantId(UUID(int=2))
@@ -39,7 +39,7 @@ def keep(
         "source_id": new_id(),
         "model_name": "demo model",
     }
-    deposit = Deposit(tenant_id=tenant, name=name.encode(), value=value, **{**usual, **changes})
+    deposit = CacheWrite(tenant_id=tenant, name=name.encode(), value=value, **{**usual, **changes})
     answer: list[int] = redis.eval(store.STORE, *deposit.arguments())  # type: ignore[arg-type]
     return answer
 
@@ -57,25 +57,25 @@ def test_a_tenants_least_recently_used_make_room_and_nothing_of_another(redis: R
     redis.eval(store.USED, 1, store.used_key(ACME), b"a".hex(), b"unknown".hex())
     assert keep(redis, "d") == [STORED, 1]
     assert (kept(redis, "abcd"), kept(redis, "abcd", GLOBEX)) == ("acd", "abc")
-    assert store.held(redis, ACME) == store.held(redis, GLOBEX) == Held(entries=3, bytes=3 * SIZE)
+    assert store.usage_of(redis, ACME) == store.usage_of(redis, GLOBEX) == CacheUsage(entries=3, bytes=3 * SIZE)
 
 
 def test_an_entry_replaces_the_one_of_its_name_and_its_bytes(redis: Redis) -> None:
     assert [keep(redis, "a", value=bytes(size)) for size in (10, 500, 20)] == [[STORED, 0]] * 3
-    assert store.held(redis, ACME) == Held(entries=1, bytes=OVERHEAD_BYTES + 20)
+    assert store.usage_of(redis, ACME) == CacheUsage(entries=1, bytes=OVERHEAD_BYTES + 20)
 
 
 def test_what_is_larger_than_the_quota_evicts_nothing(redis: Redis) -> None:
     keep(redis, "a")
     assert keep(redis, "b", value=bytes(3 * SIZE)) == [TOO_LARGE, 0]
-    assert (kept(redis, "ab"), store.held(redis, ACME).entries) == ("a", 1)
+    assert (kept(redis, "ab"), store.usage_of(redis, ACME).entries) == ("a", 1)
 
 
 def test_a_quota_that_was_lowered_is_kept_from_the_next_store_on(redis: Redis) -> None:
     for name in "abc":
         keep(redis, name)
     assert keep(redis, "d", quota_bytes=SIZE) == [STORED, 3]
-    assert store.held(redis, ACME) == Held(entries=1, bytes=SIZE)
+    assert store.usage_of(redis, ACME) == CacheUsage(entries=1, bytes=SIZE)
 
 
 def test_entries_that_expired_give_their_bytes_back(redis: Redis) -> None:
@@ -84,7 +84,7 @@ def test_entries_that_expired_give_their_bytes_back(redis: Redis) -> None:
     ends = store.used_key(ACME).removesuffix("used") + "ends"
     redis.zadd(ends, {b"a".hex(): 1})
     keep(redis, "c")
-    assert (kept(redis, "abc"), store.held(redis, ACME)) == ("bc", Held(entries=2, bytes=2 * SIZE))
+    assert (kept(redis, "abc"), store.usage_of(redis, ACME)) == ("bc", CacheUsage(entries=2, bytes=2 * SIZE))
 
 
 def test_a_key_writes_so_often_a_minute_and_no_more(redis: Redis) -> None:
@@ -101,7 +101,7 @@ def test_a_part_of_the_index_that_redis_evicted_stops_nothing(redis: Redis, part
     redis.delete(store.used_key(ACME).removesuffix("used") + part)
     outcomes = {keep(redis, name)[0] for name in "defg"}
     assert (outcomes, kept(redis, "g")) == ({STORED}, "g")
-    assert store.held(redis, ACME).bytes <= 3 * SIZE
+    assert store.usage_of(redis, ACME).bytes <= 3 * SIZE
 
 
 def test_everything_of_a_tenant_expires(redis: Redis) -> None:
@@ -118,9 +118,9 @@ def test_entries_are_deleted_by_model_key_and_request_and_nothing_of_another_ten
     assert store.delete(redis, ACME, request_id=source) == 1
     assert store.delete(redis, ACME, key_id=other_key, model_name="other") == 0
     assert store.delete(redis, ACME, key_id=other_key) == 1
-    assert (kept(redis, "abc"), store.held(redis, ACME)) == ("c", Held(entries=1, bytes=SIZE))
+    assert (kept(redis, "abc"), store.usage_of(redis, ACME)) == ("c", CacheUsage(entries=1, bytes=SIZE))
     assert (store.delete(redis, ACME, model_name="other"), store.delete(redis, ACME)) == (1, 0)
-    assert (kept(redis, "a", GLOBEX), store.held(redis, ACME)) == ("a", Held(entries=0, bytes=0))
+    assert (kept(redis, "a", GLOBEX), store.usage_of(redis, ACME)) == ("a", CacheUsage(entries=0, bytes=0))
 
 
 def test_what_was_stored_anew_since_it_was_found_is_not_deleted(redis: Redis) -> None:
@@ -130,4 +130,4 @@ def test_what_was_stored_anew_since_it_was_found_is_not_deleted(redis: Redis) ->
     keep(redis, "a", key_id=uuid4())
     prefix = store.entry_key(ACME, b"")
     assert redis.eval(store.DROP, 3, *index, prefix, b"a".hex(), found) == 0
-    assert (kept(redis, "a"), store.held(redis, ACME)) == ("a", Held(entries=1, bytes=SIZE))
+    assert (kept(redis, "a"), store.usage_of(redis, ACME)) == ("a", CacheUsage(entries=1, bytes=SIZE))

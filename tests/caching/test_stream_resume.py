@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caching.errors import NotReplayable
-from caching.stream_resume import Repetition
+from caching.stream_resume import ReplayMatcher
 
 
 def event(data: dict[str, Any], kind: str = "") -> bytes:
@@ -30,11 +30,11 @@ def test_what_was_told_is_left_out_wherever_the_run_ended_and_however_its_pieces
 ) -> None:
     again = [chunk("second", text) for text in texts]
     heard = data.draw(st.integers(0, len(texts)))
-    repetition = Repetition([b"".join(chunk("first", text) for text in texts[:heard])])
+    repetition = ReplayMatcher([b"".join(chunk("first", text) for text in texts[:heard])])
     rest, left = b"", again
     while left:
         cut = data.draw(st.integers(1, len(left)))
-        rest += repetition.rest(b"".join(left[:cut]))
+        rest += repetition.new_events(b"".join(left[:cut]))
         left = left[cut:]
     assert (rest, repetition.complete) == (b"".join(again[heard:]), True)
 
@@ -49,10 +49,10 @@ def test_what_was_told_is_left_out_wherever_the_run_ended_and_however_its_pieces
     ],
 )
 def test_a_run_that_begins_otherwise_is_another_answer(one: bytes, other: bytes) -> None:
-    repetition = Repetition([one])
+    repetition = ReplayMatcher([one])
     assert not repetition.complete
     with pytest.raises(NotReplayable):
-        repetition.rest(other)
+        repetition.new_events(other)
 
 
 def called(run: str) -> dict[str, Any]:
@@ -87,10 +87,10 @@ def response(run: str) -> bytes:
     ids=["chat", "message", "response"],
 )
 def test_runs_that_differ_in_their_names_alone_tell_the_same(told: Any) -> None:
-    repetition = Repetition([told("first")])
-    assert (repetition.rest(told("the second")), repetition.complete) == (b"", True)
+    repetition = ReplayMatcher([told("first")])
+    assert (repetition.new_events(told("the second")), repetition.complete) == (b"", True)
 
 
 def test_comments_are_nothing_that_was_told() -> None:
-    repetition = Repetition([b": waiting\n\n" + chunk("a", "x")])
-    assert repetition.rest(b": waiting again\n\n" + chunk("b", "x") + chunk("b", "y")) == chunk("b", "y")
+    repetition = ReplayMatcher([b": waiting\n\n" + chunk("a", "x")])
+    assert repetition.new_events(b": waiting again\n\n" + chunk("b", "x") + chunk("b", "y")) == chunk("b", "y")

@@ -6,13 +6,13 @@ from uuid import UUID
 
 from hypothesis import strategies as st
 
-from routing.prefix_hash import Chain, Message, chain
-from routing.router import Ask
+from routing.prefix_hash import PrefixHashes, PromptMessage, prefix_hashes
+from routing.router import RoutingRequest
 
 ROOT = b"r" * 32
 
 texts = st.binary(max_size=900)
-messages = st.builds(Message, head=st.sampled_from([b"user", b"assistant"]), text=texts)
+messages = st.builds(PromptMessage, head=st.sampled_from([b"user", b"assistant"]), text=texts)
 prompts = st.lists(messages, min_size=1, max_size=5)
 
 
@@ -21,27 +21,27 @@ def replicas(count: int) -> list[UUID]:
     return [UUID(int=number + 1) for number in range(count)]
 
 
-def user(text: str) -> Message:
+def user(text: str) -> PromptMessage:
     """Return a user's message."""
-    return Message(head=b"user", text=text.encode())
+    return PromptMessage(head=b"user", text=text.encode())
 
 
-def system(text: str) -> Message:
+def system(text: str) -> PromptMessage:
     """Return a system prompt."""
-    return Message(head=b"system", text=text.encode(), system=True)
+    return PromptMessage(head=b"system", text=text.encode(), system=True)
 
 
-def prompt(*said: Message, root: bytes = ROOT) -> Chain:
+def prompt(*said: PromptMessage, root: bytes = ROOT) -> PrefixHashes:
     """Return the chain of a prompt."""
-    return chain(root, said)
+    return prefix_hashes(root, said)
 
 
-def ask(*said: Message, session: str = "", max_new_tokens: int = 16) -> Ask:
+def ask(*said: PromptMessage, session: str = "", max_new_tokens: int = 16) -> RoutingRequest:
     """Return a request with this prompt."""
-    return Ask(chain=prompt(*said), session=session.encode() or None, max_new_tokens=max_new_tokens)
+    return RoutingRequest(prefix=prompt(*said), session=session.encode() or None, max_new_tokens=max_new_tokens)
 
 
-def shared(one: Chain, other: Chain) -> int:
+def shared(one: PrefixHashes, other: PrefixHashes) -> int:
     """Return how many leading links two chains have in common."""
-    pairs = zip(one.links, other.links, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one.links), len(other.links)))
+    pairs = zip(one.hashes, other.hashes, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one.hashes), len(other.hashes)))

@@ -7,15 +7,15 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.load_tracker import LOAD_BOUND, LoadBoard
+from routing.load_tracker import LOAD_BOUND, LoadTracker
 from tests.routing.prompts import replicas
 
 A, B, C = replicas(3)
 
 
-def board(*tokens: int) -> LoadBoard[UUID]:
+def board(*tokens: int) -> LoadTracker[UUID]:
     """Return a board with these tokens in flight on the first replicas."""
-    loads: LoadBoard[UUID] = LoadBoard()
+    loads: LoadTracker[UUID] = LoadTracker()
     for replica, count in zip(replicas(len(tokens)), tokens, strict=True):
         loads.take(replica, count)
     return loads
@@ -43,7 +43,7 @@ def test_nobody_is_below_the_bound_of_an_empty_fleet() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from([A, B, C]), st.integers(1, 1000)), max_size=30))
 def test_what_was_taken_and_given_back_leaves_nothing(taken: list[tuple[UUID, int]]) -> None:
-    loads: LoadBoard[UUID] = LoadBoard()
+    loads: LoadTracker[UUID] = LoadTracker()
     for replica, tokens in taken:
         loads.take(replica, tokens)
     for replica, tokens in reversed(taken):
@@ -52,7 +52,7 @@ def test_what_was_taken_and_given_back_leaves_nothing(taken: list[tuple[UUID, in
 
 
 def test_equals_take_turns() -> None:
-    loads: LoadBoard[UUID] = LoadBoard()
+    loads: LoadTracker[UUID] = LoadTracker()
     turns = []
     for _ in range(6):
         chosen = min((A, B, C), key=loads.order)
@@ -63,7 +63,7 @@ def test_equals_take_turns() -> None:
 
 
 def test_a_replica_that_joins_gets_one_turn_and_not_all_that_others_had() -> None:
-    loads: LoadBoard[UUID] = LoadBoard()
+    loads: LoadTracker[UUID] = LoadTracker()
     for replica in [A, B] * 50:
         loads.take(replica, 1)
         loads.give_back(replica, 1)

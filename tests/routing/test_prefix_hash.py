@@ -7,27 +7,38 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from routing import prefix_hash
-from routing.prefix_hash import CHUNK_BYTES, GROWTH, KEPT_LINKS, LONG_BYTES, MAX_CHUNKS, Chain, Message, chain
+from routing.prefix_hash import (
+    CHUNK_BYTES,
+    GROWTH,
+    KEPT_HASHES,
+    LONG_BYTES,
+    MAX_HASHES,
+    PrefixHashes,
+    PromptMessage,
+    prefix_hashes,
+)
 from tests.routing.prompts import ROOT, messages, prompt, prompts, shared, system, user
 
 
 @given(prompts, messages)
-def test_a_longer_conversation_begins_with_the_links_of_the_shorter(said: list[Message], more: Message) -> None:
+def test_a_longer_conversation_begins_with_the_links_of_the_shorter(
+    said: list[PromptMessage], more: PromptMessage
+) -> None:
     shorter, longer = prompt(*said), prompt(*said, more)
-    assert longer.links[: len(shorter.links)] == shorter.links
-    assert len(longer.links) > len(shorter.links)
+    assert longer.hashes[: len(shorter.hashes)] == shorter.hashes
+    assert len(longer.hashes) > len(shorter.hashes)
 
 
 @given(prompts, st.binary(min_size=32, max_size=32))
-def test_two_roots_share_no_link(said: list[Message], root: bytes) -> None:
+def test_two_roots_share_no_link(said: list[PromptMessage], root: bytes) -> None:
     assume(root != ROOT)
-    assert not set(prompt(*said).links) & set(prompt(*said, root=root).links)
+    assert not set(prompt(*said).hashes) & set(prompt(*said, root=root).hashes)
 
 
 @given(st.integers(0, 2000) | st.integers(0, 300_000), st.integers(1, 600), st.integers(1, 40_000))
 def test_of_what_texts_share_before_they_part_hardly_any_is_overlooked(common: int, left: int, right: int) -> None:
-    one = prompt(Message(head=b"", text=b"." * common + b"a" * left))
-    other = prompt(Message(head=b"", text=b"." * common + b"b" * right))
+    one = prompt(PromptMessage(head=b"", text=b"." * common + b"a" * left))
+    other = prompt(PromptMessage(head=b"", text=b"." * common + b"b" * right))
     depth = shared(one, other)
     found = one.ends[depth - 1] if depth else 0
     assert found <= common < found + max(CHUNK_BYTES, found // GROWTH)
@@ -37,85 +48,90 @@ def test_of_what_texts_share_before_they_part_hardly_any_is_overlooked(common: i
 
 @given(prompts, st.integers(0, 4), st.data())
 def test_another_message_border_makes_other_links_from_there_on(
-    said: list[Message], position: int, data: st.DataObject
+    said: list[PromptMessage], position: int, data: st.DataObject
 ) -> None:
     assume(position < len(said) and len(said[position].text) > 1)
     whole = said[position]
     cut = data.draw(st.integers(1, len(whole.text) - 1))
-    parts = [Message(head=whole.head, text=whole.text[:cut]), Message(head=whole.head, text=whole.text[cut:])]
+    parts = [
+        PromptMessage(head=whole.head, text=whole.text[:cut]),
+        PromptMessage(head=whole.head, text=whole.text[cut:]),
+    ]
     moved = prompt(*said[:position], *parts, *said[position + 1 :])
-    before = len(prompt(*said[:position]).links)
+    before = len(prompt(*said[:position]).hashes)
     assert shared(prompt(*said), moved) == before + cut // CHUNK_BYTES  # of short texts
 
 
 @given(st.integers(LONG_BYTES, 100_000), st.binary(min_size=1, max_size=9), st.integers(1, 3))
 def test_a_long_text_that_comes_again_has_the_links_it_had(length: int, filler: bytes, times: int) -> None:
     text = (filler * length)[:length]
-    said = [Message(head=b"user", text=text)] * times
+    said = [PromptMessage(head=b"user", text=text)] * times
     first, again = prompt(*said), prompt(*said)
     fresh = prefix_hash._hashed(ROOT, b"user", text, prefix_hash._ends(length))
     assert first == again
-    assert first.links[: len(fresh)] == fresh
-    assert len(set(first.links)) == len(fresh) * times  # each place has its own
-    assert not set(prompt(*said, root=b"s" * 32).links) & set(first.links)
+    assert first.hashes[: len(fresh)] == fresh
+    assert len(set(first.hashes)) == len(fresh) * times  # each place has its own
+    assert not set(prompt(*said, root=b"s" * 32).hashes) & set(first.hashes)
 
 
 @given(st.integers(LONG_BYTES, 3000))
 def test_a_long_text_of_another_role_has_other_links(length: int) -> None:
-    roles = [prompt(Message(head=head, text=b"." * length)) for head in (b"user", b"tool", b"developer")]
-    assert len({link for built in roles for link in built.links}) == sum(len(built.links) for built in roles)
+    roles = [prompt(PromptMessage(head=head, text=b"." * length)) for head in (b"user", b"tool", b"developer")]
+    assert len({link for built in roles for link in built.hashes}) == sum(len(built.hashes) for built in roles)
 
 
 @pytest.mark.parametrize("is_system", [True, False])
 def test_a_message_in_which_a_prompt_has_too_many_links_is_cut(is_system: bool) -> None:
-    short = [Message(head=b"h", text=b"x", system=is_system)] * (MAX_CHUNKS - 2)
-    whole = prompt(*short, Message(head=b"h", text=b"y" * 10_000, system=is_system))
-    assert len(whole.links) == len(whole.ends) == MAX_CHUNKS
-    assert whole.system_links == (MAX_CHUNKS if is_system else 0)
-    assert whole.tokens_of(MAX_CHUNKS - 1) == (2 * (MAX_CHUNKS - 2) + 1 + CHUNK_BYTES) // 4
-    assert whole.tokens_of(MAX_CHUNKS) == whole.tokens
+    short = [PromptMessage(head=b"h", text=b"x", system=is_system)] * (MAX_HASHES - 2)
+    whole = prompt(*short, PromptMessage(head=b"h", text=b"y" * 10_000, system=is_system))
+    assert len(whole.hashes) == len(whole.ends) == MAX_HASHES
+    assert whole.system_hashes == (MAX_HASHES if is_system else 0)
+    assert whole.tokens_of(MAX_HASHES - 1) == (2 * (MAX_HASHES - 2) + 1 + CHUNK_BYTES) // 4
+    assert whole.tokens_of(MAX_HASHES) == whole.tokens
 
 
 def test_what_is_kept_of_a_message_does_not_grow_with_its_role() -> None:
-    prompt(Message(head=b"h" * 10_000_000, text=b"x" * LONG_BYTES))
+    prompt(PromptMessage(head=b"h" * 10_000_000, text=b"x" * LONG_BYTES))
     assert sum(len(part) for name in prefix_hash._long._known for part in name if isinstance(part, bytes)) < 10_000_000
 
 
 def test_no_more_links_of_long_texts_are_kept_than_said() -> None:
     for number in range(1000):
         prompt(user(f"{number}" * 30_000))
-        assert prefix_hash._long.count <= KEPT_LINKS
-    assert prefix_hash._long.count == sum(map(len, prefix_hash._long._known.values())) > KEPT_LINKS - 200
+        assert prefix_hash._long.count <= KEPT_HASHES
+    assert prefix_hash._long.count == sum(map(len, prefix_hash._long._known.values())) > KEPT_HASHES - 200
 
 
 @given(prompts)
-def test_another_role_makes_other_links(said: list[Message]) -> None:
-    renamed = [Message(head=b"tool", text=said[0].text), *said[1:]]
+def test_another_role_makes_other_links(said: list[PromptMessage]) -> None:
+    renamed = [PromptMessage(head=b"tool", text=said[0].text), *said[1:]]
     assert shared(prompt(*said), prompt(*renamed)) == 0
 
 
 def test_a_role_cannot_run_over_into_its_text() -> None:
-    assert prompt(Message(head=b"user", text=b"x")).links != prompt(Message(head=b"use", text=b"rx")).links
+    assert (
+        prompt(PromptMessage(head=b"user", text=b"x")).hashes != prompt(PromptMessage(head=b"use", text=b"rx")).hashes
+    )
 
 
 def test_links_are_counted_per_message_and_chunk() -> None:
     built = prompt(system("s" * CHUNK_BYTES), user("u" * (CHUNK_BYTES + 1)), user(""))
-    assert len(built.links) == 1 + 2 + 1
-    assert {len(link) for link in built.links} == {16}
-    assert built.system_links == 1
+    assert len(built.hashes) == 1 + 2 + 1
+    assert {len(link) for link in built.hashes} == {16}
+    assert built.system_hashes == 1
 
 
 def test_only_leading_system_messages_count_as_the_system_prompt() -> None:
-    assert prompt(system("a"), system("b"), user("c"), system("d")).system_links == 2
-    assert prompt(user("a"), system("b")).system_links == 0
+    assert prompt(system("a"), system("b"), user("c"), system("d")).system_hashes == 2
+    assert prompt(user("a"), system("b")).system_hashes == 0
 
 
 def test_a_prompt_of_any_length_keeps_at_most_so_many_links() -> None:
-    built = prompt(*[user("x")] * (MAX_CHUNKS + 5))
-    assert len(built.links) == len(built.ends) == MAX_CHUNKS
-    assert built.tokens == (MAX_CHUNKS + 5) * len("userx") // 4
-    assert built.tokens_of(MAX_CHUNKS) == built.tokens  # what lies beyond is as warm
-    assert len(prompt(user("x" * (10 << 20))).links) < 150
+    built = prompt(*[user("x")] * (MAX_HASHES + 5))
+    assert len(built.hashes) == len(built.ends) == MAX_HASHES
+    assert built.tokens == (MAX_HASHES + 5) * len("userx") // 4
+    assert built.tokens_of(MAX_HASHES) == built.tokens  # what lies beyond is as warm
+    assert len(prompt(user("x" * (10 << 20))).hashes) < 150
 
 
 def test_tokens_are_estimated_in_proportion_to_the_bytes() -> None:
@@ -125,5 +141,5 @@ def test_tokens_are_estimated_in_proportion_to_the_bytes() -> None:
 
 
 def test_an_empty_prompt_has_a_chain_of_no_links() -> None:
-    assert chain(ROOT, []) == Chain(links=(), ends=(), system_links=0, tokens=1)
-    assert chain(ROOT, []).tokens_of(0) == 0
+    assert prefix_hashes(ROOT, []) == PrefixHashes(hashes=(), ends=(), system_hashes=0, tokens=1)
+    assert prefix_hashes(ROOT, []).tokens_of(0) == 0

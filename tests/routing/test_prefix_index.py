@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.prefix_hash import CHUNK_BYTES, Chain, Message
+from routing.prefix_hash import CHUNK_BYTES, PrefixHashes, PromptMessage
 from routing.prefix_index import PrefixIndex
 from tests.routing.prompts import prompt, prompts, replicas, shared, user
 
@@ -29,7 +29,7 @@ def test_the_depth_is_the_longest_beginning_each_replica_has_seen() -> None:
 
 @given(st.lists(st.tuples(prompts, st.sampled_from([A, B, C])), max_size=8), prompts)
 def test_depths_equal_a_search_through_everything_inserted(
-    seen: list[tuple[list[Message], object]], wanted: list[Message]
+    seen: list[tuple[list[PromptMessage], object]], wanted: list[PromptMessage]
 ) -> None:
     index: PrefixIndex[object] = PrefixIndex()
     for said, replica in seen:
@@ -44,10 +44,10 @@ def test_depths_equal_a_search_through_everything_inserted(
 
 @given(st.lists(st.tuples(st.none() | prompts, st.sampled_from([A, B, C])), max_size=12), prompts)
 def test_what_is_forgotten_of_one_replica_stays_known_of_the_others(
-    done: list[tuple[list[Message] | None, object]], wanted: list[Message]
+    done: list[tuple[list[PromptMessage] | None, object]], wanted: list[PromptMessage]
 ) -> None:
     index: PrefixIndex[object] = PrefixIndex()
-    seen: list[tuple[list[Message], object]] = []
+    seen: list[tuple[list[PromptMessage], object]] = []
     for said, replica in done:
         if said is None:
             index.forget(replica)
@@ -63,7 +63,7 @@ def test_what_is_forgotten_of_one_replica_stays_known_of_the_others(
 
 
 @given(st.integers(1, 40), st.lists(prompts, max_size=12))
-def test_the_index_never_holds_more_than_its_capacity(capacity: int, seen: list[list[Message]]) -> None:
+def test_the_index_never_holds_more_than_its_capacity(capacity: int, seen: list[list[PromptMessage]]) -> None:
     index: PrefixIndex[object] = PrefixIndex(capacity)
     for said in seen:
         index.insert(prompt(*said), A)
@@ -106,5 +106,5 @@ def test_an_index_without_room_is_refused() -> None:
 
 def test_an_empty_chain_is_warm_nowhere() -> None:
     index: PrefixIndex[object] = PrefixIndex()
-    index.insert(Chain(links=(), ends=(), system_links=0, tokens=1), A)
+    index.insert(PrefixHashes(hashes=(), ends=(), system_hashes=0, tokens=1), A)
     assert len(index) == 0

@@ -11,13 +11,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from routing.errors import NoReplica
 from routing.prefix_hash import CHUNK_BYTES
-from routing.router import Ask, Choice, Router
+from routing.router import Choice, Router, RoutingRequest
 from tests.routing.prompts import ask, replicas, system, user
 
 DOCUMENT = "d" * (20 * CHUNK_BYTES)
 
 
-def serve(router: Router, request: Ask, candidates: list[UUID]) -> Choice:
+def serve(router: Router, request: RoutingRequest, candidates: list[UUID]) -> Choice:
     """Choose for a request that is answered at once."""
     choice = router.choose(request, candidates)
     router.finish(choice)
@@ -108,7 +108,7 @@ def test_twenty_prompts_that_share_a_document_spread_when_they_come_at_once() ->
     everybody = replicas(4)
     for number in range(20):
         router.choose(ask(user(DOCUMENT), user(f"question {number}")), everybody)
-    one = ask(user(DOCUMENT), user("question 0")).chain.tokens + 16
+    one = ask(user(DOCUMENT), user("question 0")).prefix.tokens + 16
     # Each takes requests until it is above 1.25 × the mean of 5, then the next one is warmed.
     assert [router.loads.tokens(replica) // one for replica in everybody] == [6, 6, 6, 2]
 

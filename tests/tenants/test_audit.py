@@ -12,18 +12,22 @@ from django.db.utils import DatabaseError
 
 from tenants import audit, budgets, keys, limits, policy_epoch, registry, tokens
 from tenants.audit import Actor
-from tenants.budgets import Terms
-from tenants.limits import Figures
+from tenants.budgets import BudgetTerms
+from tenants.limits import LimitValues
 from tenants.models import AuditEntry, Project, Tenant, User
-from tenants.policy_target import Subject
+from tenants.policy_target import PolicyTarget
 from tests.tenants.customers import OPERATOR, Customer
 
 CHANGES: dict[str, Callable[[Customer], object]] = {
     "tenant.created": lambda acme: registry.create_tenant(OPERATOR, slug="new", name="New"),
     "project.created": lambda acme: registry.create_project(OPERATOR, acme.tenant, slug="new", name="New"),
     "policy.changed": lambda acme: registry.set_policy(OPERATOR, acme.tenant, cache_ttl_seconds=5),
-    "limit.set": lambda acme: limits.set_limit(OPERATOR, Subject(tenant=acme.tenant), Figures(requests_per_minute=5)),
-    "budget.created": lambda acme: budgets.create(OPERATOR, Subject(tenant=acme.tenant), Terms(limit_pico=5)),
+    "limit.set": lambda acme: limits.set_limit(
+        OPERATOR, PolicyTarget(tenant=acme.tenant), LimitValues(requests_per_minute=5)
+    ),
+    "budget.created": lambda acme: budgets.create(
+        OPERATOR, PolicyTarget(tenant=acme.tenant), BudgetTerms(limit_pico=5)
+    ),
     "tenant.suspended": lambda acme: registry.suspend(OPERATOR, acme.tenant),
     "tenant.archived": lambda acme: registry.archive(OPERATOR, acme.tenant),
     "key.issued": lambda acme: keys.issue(OPERATOR, acme.project, name="second"),

@@ -9,13 +9,13 @@ import pytest
 from django.utils import timezone
 
 from tenants import cache_settings, keys, policy_epoch, purges, registry, snapshot
-from tenants.cache_settings import Terms
+from tenants.cache_settings import CacheOverrides
 from tenants.caller_limits import LONGEST_TTL_SECONDS, PURGES_HOLD_SECONDS, CacheTerms
 from tenants.errors import BadName, NotAllowed
 from tenants.ids import first_id_at, new_id
 from tenants.models import AuditEntry, CachePurge, CacheSetting, TenantPolicy
-from tenants.policy_target import Subject
-from tenants.purges import Target
+from tenants.policy_target import PolicyTarget
+from tenants.purges import PurgeTarget
 from tests.tenants.customers import OPERATOR, Customer
 
 
@@ -31,10 +31,13 @@ def covered(customer: Customer, source_id: UUID, model_name: str = "demo") -> bo
 
 def test_a_keys_setting_comes_before_its_projects_and_that_before_the_policy(acme: Customer, globex: Customer) -> None:
     registry.set_policy(OPERATOR, acme.tenant, cache_mode="all", cache_ttl_seconds=9, cache_writes_per_minute=5)
-    of_project, of_key = (Subject(tenant=acme.tenant, project=acme.project), Subject(tenant=acme.tenant, key=acme.key))
-    cache_settings.set_setting(OPERATOR, of_project, Terms(mode="off", ttl_seconds=0))
+    of_project, of_key = (
+        PolicyTarget(tenant=acme.tenant, project=acme.project),
+        PolicyTarget(tenant=acme.tenant, key=acme.key),
+    )
+    cache_settings.set_setting(OPERATOR, of_project, CacheOverrides(mode="off", ttl_seconds=0))
     assert (terms(acme).mode, terms(acme).ttl_seconds, terms(acme).writes_per_minute) == ("off", 0, 5)
-    cache_settings.set_setting(OPERATOR, of_key, Terms(mode="deterministic", writes_per_minute=0))
+    cache_settings.set_setting(OPERATOR, of_key, CacheOverrides(mode="deterministic", writes_per_minute=0))
     assert (terms(acme).mode, terms(acme).ttl_seconds, terms(acme).writes_per_minute) == ("deterministic", 0, 0)
     cache_settings.remove(OPERATOR, CacheSetting.objects.get(key=acme.key))
     assert terms(acme).mode == "off"
@@ -49,16 +52,16 @@ def test_a_policy_of_before_there_was_a_longest_time_to_live_lets_no_answer_outl
 
 
 def test_a_rotated_keys_setting_goes_to_its_successor_and_holds_for_both(acme: Customer) -> None:
-    cache_settings.set_setting(OPERATOR, Subject(tenant=acme.tenant, key=acme.key), Terms(mode="off"))
+    cache_settings.set_setting(OPERATOR, PolicyTarget(tenant=acme.tenant, key=acme.key), CacheOverrides(mode="off"))
     issued = keys.rotate(OPERATOR, acme.key, timedelta(days=1))
     assert CacheSetting.objects.get().key_id == issued.key.id
     assert (terms(acme).mode, terms(acme, issued.secret).mode) == ("off", "off")
 
 
 def test_a_setting_is_audited_and_told_once(acme: Customer) -> None:
-    whom, before = Subject(tenant=acme.tenant, project=acme.project), policy_epoch.current()
+    whom, before = PolicyTarget(tenant=acme.tenant, project=acme.project), policy_epoch.current()
     for _ in range(2):
-        made = cache_settings.set_setting(OPERATOR, whom, Terms(ttl_seconds=60))
+        made = cache_settings.set_setting(OPERATOR, whom, CacheOverrides(ttl_seconds=60))
     assert policy_epoch.current() == before + 1
     entry = AuditEntry.objects.get(action="cache_setting.set")
     who = {"project": "default", "key": None, "model": None}
@@ -72,18 +75,18 @@ def test_a_setting_is_audited_and_told_once(acme: Customer) -> None:
 @pytest.mark.parametrize(
     ("asked", "kind"),
     [
-        (Terms(), "cache setting"),
-        (Terms(mode="some"), "mode"),
-        (Terms(ttl_seconds=30 * 86400 + 1), "ttl_seconds"),
-        (Terms(writes_per_minute=-1), "writes_per_minute"),
+        (CacheOverrides(), "cache setting"),
+        (CacheOverrides(mode="some"), "mode"),
+        (CacheOverrides(ttl_seconds=30 * 86400 + 1), "ttl_seconds"),
+        (CacheOverrides(writes_per_minute=-1), "writes_per_minute"),
     ],
 )
-def test_a_setting_out_of_range_is_refused_by_name(acme: Customer, asked: Terms, kind: str) -> None:
+def test_a_setting_out_of_range_is_refused_by_name(acme: Customer, asked: CacheOverrides, kind: str) -> None:
     with pytest.raises(BadName) as refused:
-        cache_settings.set_setting(OPERATOR, Subject(tenant=acme.tenant, project=acme.project), asked)
+        cache_settings.set_setting(OPERATOR, PolicyTarget(tenant=acme.tenant, project=acme.project), asked)
     assert refused.value.kind == kind
     with pytest.raises(BadName):
-        cache_settings.set_setting(OPERATOR, Subject(tenant=acme.tenant), Terms(mode="off"))
+        cache_settings.set_setting(OPERATOR, PolicyTarget(tenant=acme.tenant), CacheOverrides(mode="off"))
     assert not CacheSetting.objects.exists()
 
 
@@ -95,7 +98,7 @@ def test_a_key_reads_and_writes_the_cache_as_its_scopes_say(acme: Customer) -> N
 
 def test_a_purge_covers_what_was_asked_before_it_and_nothing_of_a_stranger(acme: Customer, globex: Customer) -> None:
     source = new_id()
-    purges.purge(OPERATOR, acme.tenant, Target())
+    purges.purge(OPERATOR, acme.tenant, PurgeTarget())
     assert covered(acme, source)
     assert not covered(globex, source)
     assert not covered(acme, first_id_at(timezone.now() + timedelta(minutes=1)))
@@ -103,18 +106,18 @@ def test_a_purge_covers_what_was_asked_before_it_and_nothing_of_a_stranger(acme:
 
 def test_a_purge_covers_a_request_of_a_gateway_whose_clock_is_ahead(acme: Customer) -> None:
     source = UUID(int=new_id().int + (900 << 80))
-    purges.purge(OPERATOR, acme.tenant, Target())
+    purges.purge(OPERATOR, acme.tenant, PurgeTarget())
     assert covered(acme, source)
 
 
 def test_a_purge_of_a_model_a_key_or_a_request_covers_no_other(acme: Customer) -> None:
     other = keys.issue(OPERATOR, acme.project, name="other").key
     source, neighbour = new_id(), new_id()
-    purges.purge(OPERATOR, acme.tenant, Target(request_id=source))
+    purges.purge(OPERATOR, acme.tenant, PurgeTarget(request_id=source))
     assert (covered(acme, source), covered(acme, neighbour)) == (True, False)
-    purges.purge(OPERATOR, acme.tenant, Target(model_name="demo"))
+    purges.purge(OPERATOR, acme.tenant, PurgeTarget(model_name="demo"))
     assert (covered(acme, neighbour), covered(acme, neighbour, "other")) == (True, False)
-    purges.purge(OPERATOR, acme.tenant, Target(key=acme.key))
+    purges.purge(OPERATOR, acme.tenant, PurgeTarget(key=acme.key))
     assert covered(acme, neighbour, "other")
     assert not terms(acme).purges.cover(neighbour, other.id, "other")
 
@@ -123,7 +126,7 @@ def test_a_purge_of_a_key_covers_what_those_before_it_stored(acme: Customer) -> 
     successor = keys.rotate(OPERATOR, acme.key, timedelta(0)).key
     source = new_id()
     issued = keys.issue(OPERATOR, acme.project, name="other")
-    purges.purge(OPERATOR, acme.tenant, Target(key=successor))
+    purges.purge(OPERATOR, acme.tenant, PurgeTarget(key=successor))
     found = terms(acme, issued.secret).purges
     assert [found.cover(source, key, "demo") for key in (acme.key.id, successor.id, issued.key.id)] == [
         True,
@@ -135,7 +138,7 @@ def test_a_purge_of_a_key_covers_what_those_before_it_stored(acme: Customer) -> 
 def test_a_purge_that_is_committed_late_takes_nothing_back(acme: Customer) -> None:
     source = new_id()
     late = UUID(int=source.int - (60_000 << 80))
-    newest = purges.purge(OPERATOR, acme.tenant, Target()).id
+    newest = purges.purge(OPERATOR, acme.tenant, PurgeTarget()).id
     CachePurge.objects.create(id=late, tenant=acme.tenant)
     assert terms(acme).purges.everything == newest
     assert covered(acme, source)
@@ -152,23 +155,23 @@ def test_purges_of_requests_are_bounded_until_everything_is_purged(
 ) -> None:
     monkeypatch.setattr(purges, "MOST_REQUESTS", 2)
     for _ in range(2):
-        purges.purge(OPERATOR, acme.tenant, Target(request_id=new_id()))
+        purges.purge(OPERATOR, acme.tenant, PurgeTarget(request_id=new_id()))
     with pytest.raises(NotAllowed):
-        purges.purge(OPERATOR, acme.tenant, Target(request_id=new_id()))
-    purges.purge(OPERATOR, acme.tenant, Target())
+        purges.purge(OPERATOR, acme.tenant, PurgeTarget(request_id=new_id()))
+    purges.purge(OPERATOR, acme.tenant, PurgeTarget())
     assert terms(acme).purges.requests == {}
-    purges.purge(OPERATOR, acme.tenant, Target(request_id=new_id()))
+    purges.purge(OPERATOR, acme.tenant, PurgeTarget(request_id=new_id()))
 
 
 def test_a_purge_is_audited_and_one_of_two_things_is_refused(acme: Customer) -> None:
     before = policy_epoch.current()
-    made = purges.purge(OPERATOR, acme.tenant, Target(model_name="demo"))
+    made = purges.purge(OPERATOR, acme.tenant, PurgeTarget(model_name="demo"))
     entry = AuditEntry.objects.get(action="cache.purged")
     assert (entry.object_id, entry.after) == (str(made.id), {"model": "demo"})
     assert policy_epoch.current() == before + 1
-    for wrong in (Target(model_name="demo", key=acme.key), Target(request_id=uuid4())):
+    for wrong in (PurgeTarget(model_name="demo", key=acme.key), PurgeTarget(request_id=uuid4())):
         with pytest.raises(BadName):
             purges.purge(OPERATOR, acme.tenant, wrong)
     assert CachePurge.objects.count() == 1
-    purges.purge(OPERATOR, acme.tenant, Target())
+    purges.purge(OPERATOR, acme.tenant, PurgeTarget())
     assert AuditEntry.objects.order_by("-id")[0].after == {"everything": True}

@@ -7,7 +7,7 @@ import threading
 import pytest
 from django.db import connection
 
-from tenants.compiled_query import Compiled
+from tenants.compiled_query import CompiledQuery
 from tenants.models import Tenant
 from tests.tenants.customers import Customer
 
@@ -20,7 +20,7 @@ def test_it_is_made_once_and_sees_what_is_there_now(acme: Customer) -> None:
         made.append("once")
         return Tenant.objects.filter(slug__startswith="ac").order_by("slug").values_list("slug", "id")
 
-    query = Compiled(slugs)  # type: ignore[arg-type]
+    query = CompiledQuery(slugs)  # type: ignore[arg-type]
     assert query.rows() == [("acme", acme.tenant.id)]
     other = Tenant.objects.create(slug="acre", name="Acre")
     found: list[tuple[object, ...]] = []

@@ -12,7 +12,7 @@ from django.utils import timezone
 from tenants import keys, networks, policy_epoch, registry, snapshot
 from tenants.errors import BadName, KeyRefused, NotAllowed
 from tenants.models import ApiKey, AuditEntry, Budget, Limit, Project
-from tenants.policy_target import subject
+from tenants.policy_target import target
 from tests.tenants.customers import OPERATOR, Customer
 
 DAY = timedelta(days=1)
@@ -90,9 +90,9 @@ def test_a_snapshot_taken_while_a_key_is_rotated_has_its_limits_and_budgets(acme
 def test_a_rotated_key_gets_no_limits_of_its_own(acme: Customer) -> None:
     successor = keys.rotate(OPERATOR, acme.key, DAY).key
     with pytest.raises(NotAllowed) as refused:
-        subject(acme.tenant, key=acme.key.id)
+        target(acme.tenant, key=acme.key.id)
     assert refused.value.state.startswith("rotated")
-    assert subject(acme.tenant, key=successor.id).key == successor
+    assert target(acme.tenant, key=successor.id).key == successor
 
 
 def test_a_stranger_gets_nothing_of_another_key_s_limits(acme: Customer, globex: Customer) -> None:

@@ -7,9 +7,9 @@ import pytest
 from tenants import keys, limits, policy_epoch, snapshot
 from tenants.audit import Actor
 from tenants.errors import BadName, NotAllowed, NotFound
-from tenants.limits import Figures
+from tenants.limits import LimitValues
 from tenants.models import AuditEntry, Limit, Tenant
-from tenants.policy_target import Subject, subject
+from tenants.policy_target import PolicyTarget, target
 from tests.tenants.customers import OPERATOR, Customer
 
 
@@ -19,10 +19,12 @@ def caller(customer: Customer) -> snapshot.Caller:
 
 
 def test_a_limit_is_seen_by_the_caller_it_is_for_and_by_no_other(acme: Customer, globex: Customer) -> None:
-    limits.set_limit(OPERATOR, Subject(tenant=acme.tenant), Figures(requests_per_minute=60))
-    limits.set_limit(OPERATOR, Subject(tenant=acme.tenant, project=acme.project), Figures(tokens_per_minute=1000))
+    limits.set_limit(OPERATOR, PolicyTarget(tenant=acme.tenant), LimitValues(requests_per_minute=60))
     limits.set_limit(
-        OPERATOR, Subject(tenant=acme.tenant, key=acme.key, model_name="demo"), Figures(concurrent_requests=2)
+        OPERATOR, PolicyTarget(tenant=acme.tenant, project=acme.project), LimitValues(tokens_per_minute=1000)
+    )
+    limits.set_limit(
+        OPERATOR, PolicyTarget(tenant=acme.tenant, key=acme.key, model_name="demo"), LimitValues(concurrent_requests=2)
     )
     assert [
         (line.scope, line.model_name, line.requests_per_minute, line.tokens_per_minute, line.concurrent_requests)
@@ -36,12 +38,12 @@ def test_a_limit_is_seen_by_the_caller_it_is_for_and_by_no_other(acme: Customer,
 
 
 def test_setting_a_limit_again_replaces_it_and_says_what_it_was(acme: Customer) -> None:
-    whole = Subject(tenant=acme.tenant)
-    first = limits.set_limit(OPERATOR, whole, Figures(requests_per_minute=60))
+    whole = PolicyTarget(tenant=acme.tenant)
+    first = limits.set_limit(OPERATOR, whole, LimitValues(requests_per_minute=60))
     before = policy_epoch.current()
-    second = limits.set_limit(OPERATOR, whole, Figures(tokens_per_minute=500))
+    second = limits.set_limit(OPERATOR, whole, LimitValues(tokens_per_minute=500))
     assert second.id == first.id
-    assert limits.figures_of(Limit.objects.get()) == Figures(tokens_per_minute=500)
+    assert limits.values_of(Limit.objects.get()) == LimitValues(tokens_per_minute=500)
     assert policy_epoch.current() == before + 1
     entry = AuditEntry.objects.filter(action="limit.set").latest("id")
     assert (entry.actor, entry.tenant_id, entry.object_id) == (OPERATOR.name, acme.tenant.id, str(first.id))
@@ -51,15 +53,15 @@ def test_setting_a_limit_again_replaces_it_and_says_what_it_was(acme: Customer) 
 
 
 def test_setting_the_same_limit_again_changes_nothing(acme: Customer) -> None:
-    whole = Subject(tenant=acme.tenant)
-    limits.set_limit(OPERATOR, whole, Figures(requests_per_minute=60))
+    whole = PolicyTarget(tenant=acme.tenant)
+    limits.set_limit(OPERATOR, whole, LimitValues(requests_per_minute=60))
     before = policy_epoch.current(), AuditEntry.objects.count()
-    limits.set_limit(OPERATOR, whole, Figures(requests_per_minute=60))
+    limits.set_limit(OPERATOR, whole, LimitValues(requests_per_minute=60))
     assert (policy_epoch.current(), AuditEntry.objects.count()) == before
 
 
 def test_a_lifted_limit_bounds_nobody_and_is_lifted_once(acme: Customer) -> None:
-    limit = limits.set_limit(OPERATOR, Subject(tenant=acme.tenant), Figures(requests_per_minute=0))
+    limit = limits.set_limit(OPERATOR, PolicyTarget(tenant=acme.tenant), LimitValues(requests_per_minute=0))
     limits.remove(OPERATOR, limit)
     assert caller(acme).limits == ()
     before = AuditEntry.objects.count()
@@ -71,43 +73,43 @@ def test_a_lifted_limit_bounds_nobody_and_is_lifted_once(acme: Customer) -> None
 @pytest.mark.parametrize(
     ("figures", "kind"),
     [
-        (Figures(), "limit"),
-        (Figures(requests_per_minute=-1), "requests_per_minute"),
-        (Figures(requests_per_minute=2**31), "requests_per_minute"),
-        (Figures(tokens_per_minute=10**12 + 1), "tokens_per_minute"),
-        (Figures(concurrent_requests=2**31), "concurrent_requests"),
+        (LimitValues(), "limit"),
+        (LimitValues(requests_per_minute=-1), "requests_per_minute"),
+        (LimitValues(requests_per_minute=2**31), "requests_per_minute"),
+        (LimitValues(tokens_per_minute=10**12 + 1), "tokens_per_minute"),
+        (LimitValues(concurrent_requests=2**31), "concurrent_requests"),
     ],
 )
-def test_a_figure_out_of_range_is_refused_by_name(acme: Customer, figures: Figures, kind: str) -> None:
+def test_a_figure_out_of_range_is_refused_by_name(acme: Customer, figures: LimitValues, kind: str) -> None:
     with pytest.raises(BadName) as refused:
-        limits.set_limit(OPERATOR, Subject(tenant=acme.tenant), figures)
+        limits.set_limit(OPERATOR, PolicyTarget(tenant=acme.tenant), figures)
     assert refused.value.kind == kind
     assert not Limit.objects.exists()
 
 
 def test_a_strangers_project_and_key_do_not_exist(acme: Customer, globex: Customer) -> None:
     with pytest.raises(NotFound):
-        subject(acme.tenant, key=globex.key.id)
+        target(acme.tenant, key=globex.key.id)
     with pytest.raises(NotFound):
-        subject(acme.tenant, project="no-such")
-    assert subject(acme.tenant, project="default").project == acme.project != globex.project
+        target(acme.tenant, project="no-such")
+    assert target(acme.tenant, project="default").project == acme.project != globex.project
 
 
 def test_nothing_is_set_for_what_is_closed_or_named_twice(acme: Customer) -> None:
     keys.revoke(OPERATOR, acme.key)
     with pytest.raises(NotAllowed):
-        subject(acme.tenant, key=acme.key.id)
+        target(acme.tenant, key=acme.key.id)
     with pytest.raises(NotAllowed):
-        subject(acme.tenant, project="default", key=acme.key.id)
+        target(acme.tenant, project="default", key=acme.key.id)
     acme.tenant.state = Tenant.State.ARCHIVED
     with pytest.raises(NotAllowed):
-        subject(acme.tenant)
+        target(acme.tenant)
 
 
 def test_the_audit_names_whom_the_limit_is_for(acme: Customer) -> None:
     actor = Actor(kind="key", name=acme.key.public_id)
     limits.set_limit(
-        actor, Subject(tenant=acme.tenant, key=acme.key, model_name="demo"), Figures(requests_per_minute=1)
+        actor, PolicyTarget(tenant=acme.tenant, key=acme.key, model_name="demo"), LimitValues(requests_per_minute=1)
     )
     entry = AuditEntry.objects.latest("id")
     assert entry.actor_kind == "key"

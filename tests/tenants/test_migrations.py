@@ -9,9 +9,9 @@ from django.db import connection
 from tenants import keys, limits, snapshot
 from tenants.caller_limits import CacheTerms
 from tenants.ids import new_id
-from tenants.limits import Figures
+from tenants.limits import LimitValues
 from tenants.models import Limit, PolicyEpoch
-from tenants.policy_target import Subject
+from tenants.policy_target import PolicyTarget
 from tests.tenants import customers
 from tests.tenants.customers import OPERATOR
 
@@ -19,7 +19,7 @@ from tests.tenants.customers import OPERATOR
 @pytest.mark.django_db(transaction=True)
 def test_requests_per_minute_move_from_the_policy_into_a_limit_and_back() -> None:
     acme, globex = customers.create("acme").tenant, customers.create("globex").tenant
-    limits.set_limit(OPERATOR, Subject(tenant=globex), Figures(requests_per_minute=7, tokens_per_minute=100))
+    limits.set_limit(OPERATOR, PolicyTarget(tenant=globex), LimitValues(requests_per_minute=7, tokens_per_minute=100))
     try:
         call_command("migrate", "tenants", "0004", verbosity=0)
         assert in_policies() == {"acme": None, "globex": 7}
@@ -31,10 +31,10 @@ def test_requests_per_minute_move_from_the_policy_into_a_limit_and_back() -> Non
             )
     finally:
         call_command("migrate", verbosity=0)
-    found = {limit.tenant.slug: limits.figures_of(limit) for limit in Limit.objects.select_related("tenant")}
+    found = {limit.tenant.slug: limits.values_of(limit) for limit in Limit.objects.select_related("tenant")}
     assert found == {
-        "acme": Figures(requests_per_minute=0),
-        "globex": Figures(requests_per_minute=7, tokens_per_minute=100),
+        "acme": LimitValues(requests_per_minute=0),
+        "globex": LimitValues(requests_per_minute=7, tokens_per_minute=100),
     }
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 from django.db import connection
 
-from tenants.compiled_query import Compiled
+from tenants.compiled_query import CompiledQuery
 from tenants.ids import ReplicaId, RevisionId
 from workers.models import Replica
 from workers.serving import engine_keys
 
 CHANNEL = "hearth_fleet"
 #: Replicas that may answer, those of lost nodes too; the gateways ask for them several times a second.
-_ANSWERING = Compiled(
+_ANSWERING = CompiledQuery(
     lambda: (
         Replica.objects.filter(
             state__in=(Replica.State.READY, Replica.State.LOST),

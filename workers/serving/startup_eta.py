@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from tenants.compiled_query import Compiled
+from tenants.compiled_query import CompiledQuery
 from tenants.ids import RevisionId
 from workers.models import Deployment, DeploymentPool, Level, Placeholder, Replica
 from workers.serving import start_times
@@ -19,7 +19,7 @@ UNMEASURED_SECONDS = 30.0
 _COLDER = (Level.H2, Level.H0, Level.COLD)
 
 #: What the gateways ask for several times a second.
-_DEPLOYED = Compiled(
+_DEPLOYED = CompiledQuery(
     lambda: (
         Deployment.objects.filter(archived_at=None)
         .order_by("name")

@@ -37,8 +37,8 @@ from redis.exceptions import RedisError
 from billing import metrics
 from billing.budgets import spending
 from billing.budgets.holds import counter_name, hold_value
-from billing.budgets.redis_counters import Account, Counters, Recount
-from billing.budgets.spending import Bound, Window
+from billing.budgets.redis_counters import Account, BudgetCounters, Recount
+from billing.budgets.spending import ActiveBudget, Window
 from billing.ledger.usage_rows import moment_of
 from billing.models import UsageRecord
 from billing.wal.records import Start
@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 
 ROUND_SECONDS = 0.25
 #: Of its time the drain gives the keeper no more than one part in so many.
-SHARE = 5
+TIME_SHARE = 5
 #: After so long a round comes although the log is not read to its end.
 BEHIND_SECONDS = 5.0
 #: For one answer of Redis, which batches may have to wait for.
@@ -70,7 +70,7 @@ IDS_AT_ONCE = 5000
 class _Counter:
     """One counter: a hard budget in one of its periods."""
 
-    bound: Bound
+    bound: ActiveBudget
     window: Window
 
     @property
@@ -107,7 +107,7 @@ class _Tenant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Sight:
+class _Observed:
     """A tenant as one look found it: its account in Redis, and what of it the database has."""
 
     account: Account
@@ -127,10 +127,10 @@ class _Sight:
         )
 
 
-class Keeper:
+class BudgetReconciler:
     """One per drain. ``open_starts`` returns the STARTs in this host's log whose END is not stored."""
 
-    def __init__(self, counters: Counters, open_starts: Callable[[], Iterable[Start]]) -> None:
+    def __init__(self, counters: BudgetCounters, open_starts: Callable[[], Iterable[Start]]) -> None:
         self._counters = counters
         self._open_starts = open_starts
         self._due = 0.0
@@ -140,7 +140,7 @@ class Keeper:
         self._missing: set[str] = set()
         self._missed: frozenset[str] = frozenset()
 
-    def pass_by(self, *, caught_up: bool) -> None:
+    def run_if_due(self, *, caught_up: bool) -> None:
         """Do a round if one is due; ``caught_up`` says that the log was read to its end. Raises django.db.Error.
 
         Redis that is away is left for later.
@@ -159,24 +159,24 @@ class Keeper:
             return
         self._away = False
         took = time.monotonic() - began
-        self._due = time.monotonic() + max(ROUND_SECONDS, (SHARE - 1) * took)
+        self._due = time.monotonic() + max(ROUND_SECONDS, (TIME_SHARE - 1) * took)
 
     def round(self, now: datetime) -> None:
         """Open periods, raise alerts, and count anew where a counter is not what it should be. Idempotent.
 
         Raises RedisError, django.db.Error; the next round then does what is left.
         """
-        windows = [(each, window) for each in spending.bounds() for window in _windows(each, now)]
+        windows = [(each, window) for each in spending.active_budgets() for window in _windows(each, now)]
         spending.open_windows(windows)
         spending.raise_alerts(windows)
         tenants = self._tenants([pair for pair in windows if pair[0].hard])
         self._missing = set()
         ids = list(tenants)
         for first in range(0, len(ids), TENANTS_AT_ONCE):
-            self._keep({tenant_id: tenants[tenant_id] for tenant_id in ids[first : first + TENANTS_AT_ONCE]}, now)
+            self._reconcile({tenant_id: tenants[tenant_id] for tenant_id in ids[first : first + TENANTS_AT_ONCE]}, now)
         self._missed = frozenset(self._missing)
 
-    def _tenants(self, windows: Sequence[tuple[Bound, Window]]) -> dict[TenantId, _Tenant]:
+    def _tenants(self, windows: Sequence[tuple[ActiveBudget, Window]]) -> dict[TenantId, _Tenant]:
         tenants: dict[TenantId, _Tenant] = {}
         for each, window in windows:
             own = tenants.setdefault(TenantId(each.tenant_id), _Tenant())
@@ -186,10 +186,10 @@ class Keeper:
                 tenant.open[start.request_id.hex] = start
         return tenants
 
-    def _keep(self, tenants: Mapping[TenantId, _Tenant], now: datetime) -> None:
+    def _reconcile(self, tenants: Mapping[TenantId, _Tenant], now: datetime) -> None:
         wrong: dict[TenantId, _Tenant] = {}
         settled: dict[TenantId, frozenset[str]] = {}
-        for tenant_id, sight in self._look(tenants, now).items():
+        for tenant_id, sight in self._observe(tenants, now).items():
             tenant = tenants[tenant_id]
             missing = tenant.open.keys() - sight.account.holds.keys()
             self._missing |= missing
@@ -200,13 +200,13 @@ class Keeper:
         if settled:
             self._counters.forget(settled)
         if wrong:
-            self._count_anew(wrong, now)
+            self._recount(wrong, now)
 
-    def _count_anew(self, tenants: Mapping[TenantId, _Tenant], now: datetime) -> None:
+    def _recount(self, tenants: Mapping[TenantId, _Tenant], now: datetime) -> None:
         with transaction.atomic():
             spending.exclude_batches()
             recounts = {}
-            for tenant_id, sight in self._look(tenants, now).items():
+            for tenant_id, sight in self._observe(tenants, now).items():
                 tenant, account = tenants[tenant_id], sight.account
                 missing = tenant.open.keys() - account.holds.keys()
                 # Where a counter is not there yet, a hold too many for a moment is better than one too few.
@@ -220,14 +220,14 @@ class Keeper:
             self._counters.recount(recounts)
         metrics.BUDGET_RECOUNTS.inc(len(recounts))
 
-    def _look(self, tenants: Mapping[TenantId, _Tenant], now: datetime) -> dict[TenantId, _Sight]:
+    def _observe(self, tenants: Mapping[TenantId, _Tenant], now: datetime) -> dict[TenantId, _Observed]:
         accounts = self._counters.read({tenant_id: tenant.names for tenant_id, tenant in tenants.items()})
         # Only now: a row that is stored and a charge that is counted must not be newer than the holds.
         stored = _stored(name for account in accounts.values() for name in account.holds)
         spent = spending.spent(counter.window for tenant in tenants.values() for counter in tenant.counters)
         oldest = now.timestamp() - ORPHANED_SECONDS
         return {
-            tenant_id: _Sight(
+            tenant_id: _Observed(
                 account=account,
                 stored=frozenset(name for name in account.holds if name in stored),
                 orphaned=frozenset(
@@ -247,7 +247,7 @@ class Keeper:
         }
 
 
-def _windows(each: Bound, now: datetime) -> Iterator[Window]:
+def _windows(each: ActiveBudget, now: datetime) -> Iterator[Window]:
     """Yield the period that runs, the one after it, and the one before it while requests of it may still run."""
     running = each.window(now)
     yield running

@@ -97,7 +97,7 @@ class Recount:
     added: Mapping[str, str] = field(default_factory=dict)
 
 
-class Counters:
+class BudgetCounters:
     """The counters in one Redis. Every method raises redis.RedisError where it does not answer in time, or nonsense."""
 
     def __init__(self, url: str, *, timeout_seconds: float) -> None:

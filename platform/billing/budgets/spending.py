@@ -56,7 +56,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
+class ActiveBudget:
     """A budget in force: whose, of what, how much, and in which zone its periods begin."""
 
     id: UUID
@@ -96,27 +96,27 @@ def exclude_batches() -> None:
     _lock("pg_advisory_xact_lock")
 
 
-def bounds(tenant_ids: Iterable[UUID] | None = None) -> list[Bound]:
+def active_budgets(tenant_ids: Iterable[UUID] | None = None) -> list[ActiveBudget]:
     """Return the budgets in force, of these tenants or of all, in order of id."""
     rows: QuerySet[Budget] = Budget.objects.filter(archived_at=None).select_related("tenant").order_by("id")
     if tenant_ids is not None:
         rows = rows.filter(tenant_id__in=set(tenant_ids))
-    return bounds_of(list(rows))
+    return resolve_all(list(rows))
 
 
-def bounds_of(budgets: Sequence[Budget]) -> list[Bound]:
+def resolve_all(budgets: Sequence[Budget]) -> list[ActiveBudget]:
     """Return budgets as they are counted. They come with their tenant."""
     lines = keys.lineages(budget.key_id for budget in budgets if budget.key_id is not None)
     return [_bound(budget, lines) for budget in budgets]
 
 
-def bound(budget: Budget) -> Bound:
+def resolve(budget: Budget) -> ActiveBudget:
     """Return a budget as it is counted."""
-    return bounds_of([budget])[0]
+    return resolve_all([budget])[0]
 
 
-def _bound(budget: Budget, lines: Mapping[UUID, frozenset[UUID]]) -> Bound:
-    return Bound(
+def _bound(budget: Budget, lines: Mapping[UUID, frozenset[UUID]]) -> ActiveBudget:
+    return ActiveBudget(
         id=budget.id,
         tenant_id=budget.tenant_id,
         project_id=budget.project_id,
@@ -135,8 +135,8 @@ def add(buckets: Buckets) -> None:
     charged = [(bucket, pico) for bucket, rows in buckets if (pico := sum(row.amount_pico or 0 for row in rows))]
     if not charged:
         return
-    of_tenant: dict[UUID, list[Bound]] = {}
-    for each in bounds({bucket.tenant_id for bucket, _ in charged}):
+    of_tenant: dict[UUID, list[ActiveBudget]] = {}
+    for each in active_budgets({bucket.tenant_id for bucket, _ in charged}):
         of_tenant.setdefault(each.tenant_id, []).append(each)
     sums: dict[tuple[UUID, int], int] = {}
     for bucket, pico in charged:
@@ -153,7 +153,7 @@ def add(buckets: Buckets) -> None:
     bulk_insert.execute(_ADD, documents)
 
 
-def open_windows(windows: Sequence[tuple[Bound, Window]]) -> None:
+def open_windows(windows: Sequence[tuple[ActiveBudget, Window]]) -> None:
     """Make the rows of those periods that have none, each with what was spent of it until now. Idempotent."""
     known = spent(window for _, window in windows)
     missing = [(each, window) for each, window in windows if (window.budget_id, window.start) not in known]
@@ -185,7 +185,7 @@ def spent(windows: Iterable[Window]) -> dict[tuple[UUID, int], int]:
     return {key: pico for key, pico in found.items() if key in wanted}
 
 
-def counted(each: Bound, window: Window) -> int:
+def counted(each: ActiveBudget, window: Window) -> int:
     """Return what the rows say was spent in a period: from roll-ups where they tell budgets apart, else from usage."""
     if not each.key_ids:
         within = Q(tenant_id=each.tenant_id, starts_at__gte=window.starts_at)
@@ -203,7 +203,7 @@ def counted(each: Bound, window: Window) -> int:
     return int(rows.aggregate(total=Sum("amount_pico"))["total"] or 0)
 
 
-def raise_alerts(windows: Sequence[tuple[Bound, Window]]) -> int:
+def raise_alerts(windows: Sequence[tuple[ActiveBudget, Window]]) -> int:
     """Write an alert, and its audit entry, for every percentage that was reached and has none; return how many."""
     spending = spent(window for _, window in windows)
     crossed = [
@@ -226,7 +226,7 @@ def raise_alerts(windows: Sequence[tuple[Bound, Window]]) -> int:
     return len(new)
 
 
-def _raise(each: Bound, window: Window, percent: int, pico: int) -> None:
+def _raise(each: ActiveBudget, window: Window, percent: int, pico: int) -> None:
     with transaction.atomic():
         exclude_batches()  # and keepers of other hosts, which see the same
         _, created = BudgetAlert.objects.get_or_create(
@@ -250,7 +250,7 @@ def _raise(each: Bound, window: Window, percent: int, pico: int) -> None:
             )
 
 
-def _of_model(each: Bound) -> Q:
+def _of_model(each: ActiveBudget) -> Q:
     return Q(model_name=each.model_name) if each.model_name else Q()
 
 

@@ -11,15 +11,15 @@ from redis.exceptions import RedisError
 
 from billing.budgets import spending
 from billing.budgets.holds import counter_name
-from billing.budgets.redis_counters import Counters
-from billing.budgets.spending import Bound, Window
+from billing.budgets.redis_counters import BudgetCounters
+from billing.budgets.spending import ActiveBudget, Window
 from billing.models import BudgetAlert
 from tenants.ids import TenantId
 from tenants.models import Budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class BudgetStatus:
     """One budget in the period from ``starts_at`` (None: since ever) up to ``ends_at`` (None: for ever)."""
 
     budget: Budget
@@ -45,9 +45,9 @@ class Standing:
         return self.budget.limit_pico - self.spent_pico - (self.held_pico or 0)
 
 
-def standings(budgets: Sequence[Budget], now: datetime, counters: Counters) -> list[Standing]:
+def statuses(budgets: Sequence[Budget], now: datetime, counters: BudgetCounters) -> list[BudgetStatus]:
     """Return how each of these budgets stands. They come with their tenant."""
-    bounds = spending.bounds_of(budgets)
+    bounds = spending.resolve_all(budgets)
     windows = [each.window(now) for each in bounds]
     spent = spending.spent(windows)
     left = _left([pair for pair in zip(bounds, windows, strict=True) if pair[0].hard], counters)
@@ -56,7 +56,7 @@ def standings(budgets: Sequence[Budget], now: datetime, counters: Counters) -> l
     for budget, each, window in zip(budgets, bounds, windows, strict=True):
         known = spent.get((each.id, window.start))
         found.append(
-            _standing(
+            _status(
                 budget,
                 window,
                 # The drain's keeper opens a new budget's period within a second.
@@ -69,12 +69,12 @@ def standings(budgets: Sequence[Budget], now: datetime, counters: Counters) -> l
     return found
 
 
-def _standing(
+def _status(
     budget: Budget, window: Window, spent: int, left: int | None, alerts: tuple[BudgetAlert, ...], now: datetime
-) -> Standing:
+) -> BudgetStatus:
     hard = budget.action == Budget.Action.BLOCK
     held = None if left is None else max(0, budget.limit_pico - spent - left)
-    return Standing(
+    return BudgetStatus(
         budget=budget,
         starts_at=window.starts_at if window.start else None,
         ends_at=None if window.end is None else datetime.fromtimestamp(window.end, tz=UTC),
@@ -92,7 +92,7 @@ def _forecast(window: Window, spent: int, now: datetime) -> int | None:
     return spent * (window.end - window.start) // passed
 
 
-def _left(pairs: Sequence[tuple[Bound, Window]], counters: Counters) -> Mapping[UUID, int | None]:
+def _left(pairs: Sequence[tuple[ActiveBudget, Window]], counters: BudgetCounters) -> Mapping[UUID, int | None]:
     """Return what Redis says is left, by budget; nothing where it does not answer."""
     wanted: dict[TenantId, list[str]] = {}
     for each, window in pairs:
@@ -104,5 +104,5 @@ def _left(pairs: Sequence[tuple[Bound, Window]], counters: Counters) -> Mapping[
     return {each.id: found[counter_name(each.id, window.start)] for each, window in pairs}
 
 
-def _alerts(bounds: Sequence[Bound]) -> list[BudgetAlert]:
+def _alerts(bounds: Sequence[ActiveBudget]) -> list[BudgetAlert]:
     return list(BudgetAlert.objects.filter(budget_id__in={each.id for each in bounds}).order_by("percent"))

@@ -24,8 +24,8 @@ from django.db import DataError, Error, IntegrityError, connection
 from billing import metrics
 from billing.drain import batch
 from billing.drain.batch import Position
-from billing.drain.lag import WalBacklog, beyond
-from billing.drain.log_tail import Tail
+from billing.drain.lag import WalBacklog, measure
+from billing.drain.log_tail import LogTail
 from billing.errors import WalDirectoryBusy
 from billing.ledger.usage_rows import UsageRow
 from billing.models import WalOffset
@@ -45,7 +45,7 @@ LOCK_FILE = "drain.lock"
 REFUSED_FILE = "refused.jsonl"
 
 
-class Between(Protocol):
+class AfterBatch(Protocol):
     """What is done between batches."""
 
     def __call__(self, *, caught_up: bool) -> None: ...
@@ -59,12 +59,12 @@ class Drain:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._directory = directory
         self._node = node
-        self._tails: dict[UUID, Tail] = {}
+        self._tails: dict[UUID, LogTail] = {}
         #: Read and not yet stored; None when everything read is.
         self._rows: list[UsageRow] | None = None
         self._stopping = False
         #: time.monotonic() of the last round of :meth:`run`; None before the first.
-        self.passed_at: float | None = None
+        self.last_round_at: float | None = None
         self._lock = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -79,10 +79,10 @@ class Drain:
         except OSError:
             return False
 
-    def behind(self) -> WalBacklog:
+    def backlog(self) -> WalBacklog:
         """Measure what this drain has not stored; the database is not asked. Any thread may."""
         stored = {tail.writer_id: tail.stored for tail in list(self._tails.values())}
-        return beyond(stored, segments(self._directory))
+        return measure(stored, segments(self._directory))
 
     def close(self) -> None:
         """Give the directory back."""
@@ -96,7 +96,7 @@ class Drain:
         """Return the STARTs read whose requests are not stored."""
         return [start for tail in self._tails.values() for start in tail.open_starts()]
 
-    def run(self, between: Between = lambda *, caught_up: None) -> None:
+    def run(self, between: AfterBatch = lambda *, caught_up: None) -> None:
         """Drain until stopped. Once stopped it does not wait for a database that is away.
 
         ``between`` is called after each batch, told whether the logs were read to their end; it may raise
@@ -105,7 +105,7 @@ class Drain:
         pause = FIRST_RETRY_SECONDS
         while True:
             stopping = self._stopping
-            self.passed_at = time.monotonic()
+            self.last_round_at = time.monotonic()
             try:
                 more = self.step()
                 between(caught_up=not more)
@@ -166,7 +166,7 @@ class Drain:
             for offset in WalOffset.objects.filter(writer_id__in=new)
         }
         for writer_id in new:
-            self._tails[writer_id] = Tail(writer_id, stored.get(writer_id, Position(0, 0)))
+            self._tails[writer_id] = LogTail(writer_id, stored.get(writer_id, Position(0, 0)))
 
     def _store(self, rows: Sequence[UsageRow], moved: dict[UUID, Position]) -> None:
         """Store a batch; halve it as long as the database refuses it, and set the refused row aside."""

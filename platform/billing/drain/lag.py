@@ -12,7 +12,7 @@ from django.conf import settings
 
 from billing.drain.batch import Position
 from billing.models import WalOffset
-from billing.wal.reader import Found, read
+from billing.wal.reader import FoundRecord, read
 from billing.wal.records import End, Record, Start
 from billing.wal.segments import HEADER, Segment, segments
 
@@ -34,10 +34,10 @@ def backlog(directory: Path | None = None) -> WalBacklog:
         offset.writer_id: Position(offset.segment, offset.offset)
         for offset in WalOffset.objects.filter(writer_id__in={segment.writer_id for segment in found})
     }
-    return beyond(stored, found)
+    return measure(stored, found)
 
 
-def beyond(stored: Mapping[UUID, Position], found: Sequence[Segment]) -> WalBacklog:
+def measure(stored: Mapping[UUID, Position], found: Sequence[Segment]) -> WalBacklog:
     """Measure what these segments hold beyond what is stored of each writer; of an unknown one nothing is."""
     behind = [
         (segment, begin, size - begin)
@@ -71,7 +71,7 @@ def _first_ns(segment: Segment, begin: int) -> int:
     """Return when the first record from ``begin`` on was written; now, when there is no whole one yet."""
     try:
         for item in read(segment, begin, final=False):
-            if isinstance(item, Found):
+            if isinstance(item, FoundRecord):
                 return _written_ns(item.record)
     except FileNotFoundError:
         pass

@@ -26,7 +26,7 @@ class _Open:
     progress: Progress | None = None
 
 
-class Tail:
+class LogTail:
     """Reads from the first segment there is, so that requests begun before ``stored`` are known again.
 
     Rows come only from what lies behind ``stored``, which the drain moves to ``at`` once they are committed.

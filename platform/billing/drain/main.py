@@ -27,8 +27,8 @@ def main(watch: Callable[[Drain], None] = lambda drain: None) -> None:
     django.setup()
     from django.conf import settings
 
-    from billing.budgets.reconciler import TIMEOUT_SECONDS, Keeper
-    from billing.budgets.redis_counters import Counters
+    from billing.budgets.reconciler import TIMEOUT_SECONDS, BudgetReconciler
+    from billing.budgets.redis_counters import BudgetCounters
     from billing.drain.drain import Drain  # its models need the settings
 
     drain = Drain(settings.WAL_DIR, settings.NODE_NAME)
@@ -36,8 +36,8 @@ def main(watch: Callable[[Drain], None] = lambda drain: None) -> None:
     signal.signal(signal.SIGINT, drain.stop)
     logging.getLogger(__name__).info("draining %s", settings.WAL_DIR)
     watch(drain)
-    counters = Counters(settings.REDIS_LIMITS_URL, timeout_seconds=TIMEOUT_SECONDS)
-    drain.run(Keeper(counters, drain.open_starts).pass_by)
+    counters = BudgetCounters(settings.REDIS_LIMITS_URL, timeout_seconds=TIMEOUT_SECONDS)
+    drain.run(BudgetReconciler(counters, drain.open_starts).run_if_due)
 
 
 if __name__ == "__main__":

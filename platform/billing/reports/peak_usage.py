@@ -16,7 +16,7 @@ MINUTES = BUCKET_SECONDS // 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class Rate:
     """Requests and tokens a minute, averaged over the quarter of an hour that had most of them; rounded up."""
 
     requests_per_minute: int
@@ -42,7 +42,7 @@ def quarters(tenant_id: UUID, since: datetime) -> list[Quarter]:
     return [Quarter(*row) for row in figures]
 
 
-def busiest(found: list[Quarter], *, project_id: UUID | None = None, model_name: str = "") -> Pace:
+def busiest(found: list[Quarter], *, project_id: UUID | None = None, model_name: str = "") -> Rate:
     """Return the pace of the busiest of these quarters, of one project or model, or of all."""
     requests: defaultdict[datetime, int] = defaultdict(int)
     tokens: defaultdict[datetime, int] = defaultdict(int)
@@ -50,7 +50,7 @@ def busiest(found: list[Quarter], *, project_id: UUID | None = None, model_name:
         if project_id in {None, each.project_id} and model_name in {"", each.model_name}:
             requests[each.starts_at] += each.requests
             tokens[each.starts_at] += each.tokens
-    return Pace(
+    return Rate(
         requests_per_minute=-(-max(requests.values(), default=0) // MINUTES),
         tokens_per_minute=-(-max(tokens.values(), default=0) // MINUTES),
     )

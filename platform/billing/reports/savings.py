@@ -92,7 +92,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bypassed:
+class BypassCount:
     """So many requests passed the prediction cache by for one reason (``caching.bypass``)."""
 
     reason: str
@@ -118,13 +118,13 @@ def grouped(period: Period, tenant_id: TenantId | None, by: By) -> tuple[Group, 
     return tuple(sorted(groups, key=lambda each: (-each.sums.saved_prediction_pico, each.name, str(each.id))))
 
 
-def bypasses(period: Period, tenant_id: TenantId | None) -> tuple[Bypassed, ...]:
+def bypasses(period: Period, tenant_id: TenantId | None) -> tuple[BypassCount, ...]:
     """Return why requests passed the prediction cache by, the most frequent reason first."""
     rows = BypassRollup.objects.filter(starts_at__gte=floor(period.start), starts_at__lt=period.end)
     if tenant_id is not None:
         rows = rows.filter(tenant_id=tenant_id)
     counted = rows.values("reason").annotate(total=Sum("requests")).order_by("-total", "reason")
-    return tuple(Bypassed(reason=row["reason"], requests=int(row["total"])) for row in counted)
+    return tuple(BypassCount(reason=row["reason"], requests=int(row["total"])) for row in counted)
 
 
 def _names(by: By, found: Mapping[UUID, Sums]) -> dict[UUID, str]:

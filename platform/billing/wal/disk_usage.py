@@ -9,7 +9,7 @@ from pathlib import Path
 from billing.wal.segments import segments
 
 #: Looking at the directory takes 0.3 ms with a hundred files.
-LOOK_SECONDS = 1.0
+MEASURE_SECONDS = 1.0
 #: From this share of the cap on somebody should look at the drain.
 ALARM_SHARE = 0.25
 #: A segment may take at most this share of the cap: a drained one is removed only once its writer is in the next.
@@ -17,7 +17,7 @@ SEGMENTS_IN_CAP = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Occupancy:
+class DiskUsage:
     """Whole segments on the disk, stored in the database or not, in bytes; the cap is ``max_bytes``."""
 
     bytes: int
@@ -33,26 +33,26 @@ class Occupancy:
         """The cap is reached: nothing new is begun until the drain has caught up."""
         return self.bytes >= self.max_bytes
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Return it as words for an operator."""
         return f"{_size(self.bytes)} of at most {_size(self.max_bytes)}"
 
 
-class Room:
+class DiskQuota:
     """The log directory of a host, looked at no more often than LOOK_SECONDS, whoever asks. Any thread may."""
 
     def __init__(self, directory: Path, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self._directory = directory
-        self._found = Occupancy(bytes=0, max_bytes=max_bytes)
-        self._look_at = 0.0
+        self._found = DiskUsage(bytes=0, max_bytes=max_bytes)
+        self._measure_at = 0.0
 
-    def occupancy(self) -> Occupancy:
+    def usage(self) -> DiskUsage:
         """Return what was there at the last look, at most LOOK_SECONDS ago."""
         now = time.monotonic()
-        if now >= self._look_at:
-            self._look_at = now + LOOK_SECONDS
-            self._found = Occupancy(bytes=bytes_in(self._directory), max_bytes=self.max_bytes)
+        if now >= self._measure_at:
+            self._measure_at = now + MEASURE_SECONDS
+            self._found = DiskUsage(bytes=bytes_in(self._directory), max_bytes=self.max_bytes)
         return self._found
 
 

@@ -23,7 +23,7 @@ from billing.wal.segments import FRAME, HEADER, MAX_PAYLOAD_BYTES, Segment, is_h
 READ_BYTES = 1024 * 1024
 
 
-class Found(msgspec.Struct, frozen=True):
+class FoundRecord(msgspec.Struct, frozen=True):
     """A record and the offset right behind its frame."""
 
     record: Record
@@ -58,7 +58,7 @@ def is_alive(lock: Path) -> bool:
     return False
 
 
-def read(segment: Segment, offset: int, *, final: bool) -> Iterator[Found | Damage]:
+def read(segment: Segment, offset: int, *, final: bool) -> Iterator[FoundRecord | Damage]:
     """Yield what the segment holds from ``offset`` (0 or a former ``end``) on, in order.
 
     ``final`` says that no more will be written to it: a torn tail is then yielded as Damage up to the file's end.
@@ -78,7 +78,7 @@ def read(segment: Segment, offset: int, *, final: bool) -> Iterator[Found | Dama
         yield from _frames(file.fileno(), offset, final=final)
 
 
-def _frames(descriptor: int, offset: int, *, final: bool) -> Iterator[Found | Damage]:
+def _frames(descriptor: int, offset: int, *, final: bool) -> Iterator[FoundRecord | Damage]:
     """Yield frames from ``offset`` on. ``data`` begins at file offset ``base``; ``at`` is a position in ``data``."""
     data, base, at = b"", offset, 0
     while True:
@@ -127,8 +127,8 @@ def _next_frame(data: bytes, at: int) -> int | None:
     return next((position for position in range(at + 1, len(data)) if _frame(data, position) is not None), None)
 
 
-def _decoded(payload: bytes, begin: int, end: int) -> Found | Damage:
+def _decoded(payload: bytes, begin: int, end: int) -> FoundRecord | Damage:
     try:
-        return Found(decode(payload), end)
+        return FoundRecord(decode(payload), end)
     except msgspec.DecodeError as error:
         return Damage(begin, end, f"not a record: {error}")

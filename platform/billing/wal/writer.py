@@ -25,7 +25,7 @@ from zlib import crc32
 
 from billing import metrics
 from billing.errors import RecordTooLarge, WalBroken, WalClosed, WalError, WalFull, WalOverCap
-from billing.wal.disk_usage import SEGMENTS_IN_CAP, Room
+from billing.wal.disk_usage import SEGMENTS_IN_CAP, DiskQuota
 from billing.wal.records import End, Record, Start, encode
 from billing.wal.segments import FRAME, HEADER, MAX_PAYLOAD_BYTES, header, lock_path, segment_path
 from tenants.ids import RequestId, new_id
@@ -62,7 +62,7 @@ class WalWriter:
         self._role = role
         self._waits = sync == "always"
         self._pause_seconds = 0.0 if self._waits else GROUP_SECONDS
-        self.room = None if max_bytes is None else Room(directory, max_bytes)
+        self.disk_quota = None if max_bytes is None else DiskQuota(directory, max_bytes)
         self._segment_bytes = segment_bytes if max_bytes is None else min(segment_bytes, max_bytes // SEGMENTS_IN_CAP)
         #: What a new segment begins with: of each open request its START and its last PROGRESS, as frames.
         self._open: dict[RequestId, tuple[bytes, bytes]] = {}
@@ -110,8 +110,8 @@ class WalWriter:
         with self._lock:
             begins = isinstance(records[0], Start) and records[0].request_id not in self._open
             try:
-                if begins and self.room is not None and self.room.occupancy().is_full:
-                    self._refuse_start(self.room)
+                if begins and self.disk_quota is not None and self.disk_quota.usage().is_full:
+                    self._refuse_start(self.disk_quota)
                 self._append(data)
             except WalError as error:
                 self._refusal = error
@@ -163,12 +163,12 @@ class WalWriter:
             self._open_segment()
         self._write(data)
 
-    def _refuse_start(self, room: Room) -> None:
+    def _refuse_start(self, quota: DiskQuota) -> None:
         """Raise WalOverCap; and leave the segment, which the drain can only then remove, if much is in it."""
         if self._failure is None and self._size - self._carried > self._segment_bytes // 4:
             self._open_segment()
             self._wake.set()
-        raise WalOverCap(self._path, f"the log takes {room.occupancy().told()}, until the drain has caught up")
+        raise WalOverCap(self._path, f"the log takes {quota.usage().describe()}, until the drain has caught up")
 
     def _remember(self, record: Record, frame: bytes) -> None:
         """Keep what a new segment must begin with."""

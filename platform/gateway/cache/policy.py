@@ -16,7 +16,7 @@ from django.conf import settings
 from caching import bypass, fingerprint, store
 from caching.bypass import Bypass
 from caching.entry import Entry, decode, encode
-from caching.store import Deposit
+from caching.store import CacheWrite
 from catalogue.registry import ServedModel
 from gateway import metrics
 from gateway.cache import cache_control
@@ -132,14 +132,14 @@ def may_be_kept(answer: Answer, caller: Caller, entry: Entry) -> bool:
     return True
 
 
-def deposit(answer: Answer, caller: Caller, model_name: str, entry: Entry) -> Deposit | None:
+def deposit(answer: Answer, caller: Caller, model_name: str, entry: Entry) -> CacheWrite | None:
     """Pack what may be kept; None where its tenant's quota is too small for it. Thread-safe."""
     if answer.name is None:
         return None
     terms, value = caller.cache, encode(answer.name, entry, keyspace.value_mac)
     if len(value) + store.OVERHEAD_BYTES > terms.quota_bytes:
         return None
-    return Deposit(
+    return CacheWrite(
         tenant_id=caller.tenant_id,
         name=answer.name,
         value=value,

@@ -9,8 +9,8 @@ from uuid import UUID
 
 from caching import store
 from caching.entry import Entry
-from caching.memory_cache import Recent
-from caching.store import Deposit
+from caching.memory_cache import MemoryCache
+from caching.store import CacheWrite
 from gateway import metrics
 from gateway.redis_client.client import Turns
 from gateway.redis_client.connection import RedisFailed, Script
@@ -37,15 +37,15 @@ class Shelf:
         """``turns``: with the Redis of answers. ``max_bytes``: what this process has at hand at most."""
         turns.teach(STORE, USED)
         self._turns = turns
-        self._recent = Recent(max_bytes)
+        self._recent = MemoryCache(max_bytes)
         self._used: dict[TenantId, set[bytes]] = {}
-        self._packing: set[asyncio.Future[Deposit | None]] = set()
+        self._packing: set[asyncio.Future[CacheWrite | None]] = set()
 
     def at_hand(self, tenant_id: UUID, name: bytes) -> Entry | None:
         """Return the entry that this process has of a name. Whether it may be given is the caller's to say."""
         return self._recent.get(tenant_id, name)
 
-    def keep(self, entry: Entry, pack: Callable[[], Deposit | None]) -> None:
+    def keep(self, entry: Entry, pack: Callable[[], CacheWrite | None]) -> None:
         """Pack an entry, beside the loop where that takes long, and :meth:`store` it unless its quota is too small."""
         if len(entry.body) <= PACKED_AT_ONCE_BYTES:
             self._packed(entry, pack())
@@ -55,7 +55,7 @@ class Shelf:
         packing.add_done_callback(self._packing.discard)
         packing.add_done_callback(lambda done: None if done.cancelled() else self._packed(entry, done.result()))
 
-    def store(self, deposit: Deposit, entry: Entry) -> None:
+    def store(self, deposit: CacheWrite, entry: Entry) -> None:
         """Keep an entry if Redis finds room for it; while Redis is away, in this process alone."""
         self._turns.heed(STORE, *deposit.arguments(), heard=partial(self._stored, deposit, entry))
 
@@ -83,15 +83,15 @@ class Shelf:
 
     def forget(self) -> None:
         """Have nothing at hand any more, as a process that has just begun."""
-        self._recent = Recent(self._recent.max_bytes)
+        self._recent = MemoryCache(self._recent.max_bytes)
 
-    def _packed(self, entry: Entry, deposit: Deposit | None) -> None:
+    def _packed(self, entry: Entry, deposit: CacheWrite | None) -> None:
         if deposit is None:
             metrics.cache_stored("quota")
         else:
             self.store(deposit, entry)
 
-    def _stored(self, deposit: Deposit, entry: Entry, told: Sequence[int] | RedisFailed) -> None:
+    def _stored(self, deposit: CacheWrite, entry: Entry, told: Sequence[int] | RedisFailed) -> None:
         if isinstance(told, RedisFailed):
             outcome = store.STORED
             metrics.cache_stored("failed")

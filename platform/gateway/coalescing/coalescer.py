@@ -132,10 +132,10 @@ class Course(Generic[B]):
         try:
             self._note(flight)
             if self._call.stream and flight.streamed:
-                await flight.begun()
+                await flight.started()
                 joined = True
                 return Followed(flight=flight, entry=None)
-            entry = await flight.whole()
+            entry = await flight.result()
             told = None if entry is None else self._call.told(entry.body)
             if told is not None:
                 return Followed(flight=flight, entry=entry, told=told)

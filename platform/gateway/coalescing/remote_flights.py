@@ -143,7 +143,7 @@ class RemoteFlights:
                 connection.send(Unsubscribe(confirmed.number))
                 local.fail()
 
-        local.on_alone = unsubscribe_if_unused
+        local.on_abandoned = unsubscribe_if_unused
         self._publish(local)
         loop = asyncio.get_running_loop()
         loop.call_later(JOIN_SECONDS / 2, loop.call_later, JOIN_SECONDS / 2, unsubscribe_if_unused)

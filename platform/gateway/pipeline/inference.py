@@ -34,7 +34,7 @@ from gateway.streaming.pending_stream import LateStream, within
 from gateway.upstream import routing_request
 from gateway.upstream.dispatcher import Reply
 from gateway.upstream.wait_queue import Guest
-from routing.router import Ask
+from routing.router import RoutingRequest
 from tenants import keyspace
 from tenants.snapshot import Caller
 from workers.serving.endpoints import Endpoint
@@ -104,12 +104,12 @@ class Inference:
                 tenant_id=self._caller.tenant_id,
                 model=self._model,
                 size_bytes=len(incoming.body),
-                tokens=ask.chain.tokens + ask.max_new_tokens,
+                tokens=ask.prefix.tokens + ask.max_new_tokens,
                 waited_seconds=self._course.waited_seconds,
             )
             return await self._parts.hold.until(guest, failure, lambda: self._begin(ask, answer))
 
-    async def _begin(self, ask: Ask, answer: Answer) -> Begun:
+    async def _begin(self, ask: RoutingRequest, answer: Answer) -> Begun:
         """Return the first reply of the replicas that are ready now. Raises GatewayError, of it NOT_NOW."""
         if self._held_since is not None:
             self._trace.queue_seconds = time.perf_counter() - self._held_since

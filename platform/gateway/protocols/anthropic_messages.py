@@ -13,7 +13,7 @@ from gateway.protocols import media, validators
 from gateway.protocols.endpoint import Kind, Reader, Wire
 from gateway.protocols.openai_chat import as_bytes, conversation, tools
 from gateway.protocols.usage import Usage, of_total
-from routing.prefix_hash import Message
+from routing.prefix_hash import PromptMessage
 
 _DELTA = b"event: content_block_delta\n"
 #: Seals a thought; no token.
@@ -125,11 +125,11 @@ class Messages(_Anthropic):
     streams = True
     keeps = "both"
 
-    def messages(self, body: Mapping[str, Any]) -> list[Message]:
+    def messages(self, body: Mapping[str, Any]) -> list[PromptMessage]:
         """Return tools, system prompt and conversation."""
         found = tools(body)
         if body.get("system"):
-            found.append(Message(head=b"system", text=as_bytes(body["system"]), system=True))
+            found.append(PromptMessage(head=b"system", text=as_bytes(body["system"]), system=True))
         return [*found, *conversation(body["messages"])]
 
     def usage(self, document: Mapping[str, Any]) -> Usage | None:

@@ -14,7 +14,7 @@ from gateway.errors import GatewayError, Headers
 from gateway.protocols.stream_token_counts import Counts
 from gateway.protocols.usage import Usage
 from gateway.protocols.validators import Check
-from routing.prefix_hash import Message
+from routing.prefix_hash import PromptMessage
 
 #: What one event of a stream is. ``content`` counts as a token when the stream is cut; ``usage`` is passed on only to
 #: a client that asked for it; ``done`` ends the stream and is withheld until the END is written.
@@ -128,7 +128,7 @@ class Wire:
             if value is not None and value > context_length_tokens:
                 body[name] = context_length_tokens
 
-    def messages(self, body: Mapping[str, Any]) -> list[Message]:
+    def messages(self, body: Mapping[str, Any]) -> list[PromptMessage]:
         """Return the prompt as routing sees it; empty where no engine has a prefix of it."""
         return []
 

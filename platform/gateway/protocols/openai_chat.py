@@ -13,7 +13,7 @@ from gateway.protocols import media, validators
 from gateway.protocols.endpoint import Kind, Reader, Wire
 from gateway.protocols.stream_token_counts import Counts
 from gateway.protocols.usage import Usage, of_total
-from routing.prefix_hash import Message
+from routing.prefix_hash import PromptMessage
 
 _DONE = b"data: [DONE]"
 _USAGE_MARK = b'"usage"'
@@ -153,7 +153,7 @@ class Chat(_Chunked):
         """Return ``n``."""
         return body.get("n") or 1
 
-    def messages(self, body: Mapping[str, Any]) -> list[Message]:
+    def messages(self, body: Mapping[str, Any]) -> list[PromptMessage]:
         """Return the conversation; tools come first, as chat templates put them."""
         return [*tools(body), *conversation(body["messages"])]
 
@@ -170,20 +170,20 @@ class Completions(_Chunked):
         """Return n of each prompt."""
         return (body.get("n") or 1) * _prompts(body["prompt"])
 
-    def messages(self, body: Mapping[str, Any]) -> list[Message]:
+    def messages(self, body: Mapping[str, Any]) -> list[PromptMessage]:
         """Return the prompt as one message."""
-        return [*tools(body), Message(head=b"prompt", text=as_bytes(body.get("prompt")))]
+        return [*tools(body), PromptMessage(head=b"prompt", text=as_bytes(body.get("prompt")))]
 
 
-def tools(body: Mapping[str, Any]) -> list[Message]:
+def tools(body: Mapping[str, Any]) -> list[PromptMessage]:
     """Return the tools as the system message that chat templates make of them."""
-    return [Message(head=b"tools", text=orjson.dumps(body["tools"]), system=True)] if body.get("tools") else []
+    return [PromptMessage(head=b"tools", text=orjson.dumps(body["tools"]), system=True)] if body.get("tools") else []
 
 
-def conversation(found: list[dict[str, Any]]) -> list[Message]:
+def conversation(found: list[dict[str, Any]]) -> list[PromptMessage]:
     """Return messages with roles as routing sees them."""
     return [
-        Message(
+        PromptMessage(
             head=message["role"].encode(),
             text=as_bytes(
                 {k: v for k, v in message.items() if k != "role"} if len(message) > 2 else message.get("content")

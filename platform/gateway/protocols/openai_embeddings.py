@@ -10,7 +10,7 @@ from gateway.protocols import media, validators
 from gateway.protocols.endpoint import Wire
 from gateway.protocols.openai_chat import as_bytes, conversation, usage_of
 from gateway.protocols.usage import Usage
-from routing.prefix_hash import Message
+from routing.prefix_hash import PromptMessage
 
 
 class Embeddings(Wire):
@@ -37,11 +37,11 @@ class Embeddings(Wire):
             if isinstance(body.get(name), list):
                 media.clean_parts(body[name], name)
 
-    def messages(self, body: Mapping[str, Any]) -> list[Message]:
+    def messages(self, body: Mapping[str, Any]) -> list[PromptMessage]:
         """Return the conversation, or all inputs as one message."""
         if body.get("messages"):
             return conversation(body["messages"])
-        return [Message(head=b"input", text=as_bytes(body["input"]))]
+        return [PromptMessage(head=b"input", text=as_bytes(body["input"]))]
 
     def usage(self, document: Mapping[str, Any]) -> Usage | None:
         """Return the usage, which is all prompt."""

@@ -15,7 +15,7 @@ from gateway.protocols import media, validators
 from gateway.protocols.endpoint import Kind, Reader, Wire
 from gateway.protocols.openai_chat import as_bytes, conversation, tools
 from gateway.protocols.usage import Usage, of_total
-from routing.prefix_hash import Message
+from routing.prefix_hash import PromptMessage
 
 #: Within this many bytes of its beginning an event says its type.
 _TYPE_BYTES = 80
@@ -119,14 +119,14 @@ class Responses(Wire):
         if isinstance(body["input"], list):
             media.clean_parts(body["input"], "input")
 
-    def messages(self, body: Mapping[str, Any]) -> list[Message]:
+    def messages(self, body: Mapping[str, Any]) -> list[PromptMessage]:
         """Return tools, instructions and input as a chat template puts them."""
         found = tools(body)
         if body.get("instructions"):
-            found.append(Message(head=b"system", text=as_bytes(body["instructions"]), system=True))
+            found.append(PromptMessage(head=b"system", text=as_bytes(body["instructions"]), system=True))
         asked = body["input"]
         if isinstance(asked, str):
-            return [*found, Message(head=b"user", text=asked.encode())]
+            return [*found, PromptMessage(head=b"user", text=asked.encode())]
         return [*found, *conversation([_with_role(item) for item in asked])]
 
     def usage(self, document: Mapping[str, Any]) -> Usage | None:

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from billing.wal.records import State
 from caching.errors import FlightFailed, NotReplayable
 from caching.single_flight import MAX_FLIGHT_BYTES, Piece
-from caching.stream_resume import Repetition
+from caching.stream_resume import ReplayMatcher
 from gateway.coalescing.coalescer import Course, Followed
 from gateway.errors import EngineFailed, GatewayError, Unavailable, internal_error
 from gateway.metering.meter import Meter
@@ -85,7 +85,7 @@ class FollowedStream(Generic[B]):
         elif self._work is not None:
             self._work.cancel()
         elif self._followed is not None:
-            self._followed.flight.rouse()
+            self._followed.flight.notify()
 
     def leave(self) -> None:
         """End the stream for good; if nothing ended it before, its client left. A second call does nothing."""
@@ -99,10 +99,10 @@ class FollowedStream(Generic[B]):
         self._end("client_gone")
 
     async def _all(self) -> AsyncIterator[bytes]:
-        repetition = Repetition([])
+        matcher = ReplayMatcher([])
         while self._followed is not None:
             try:
-                async for piece in self._of_flight(self._followed, repetition):
+                async for piece in self._of_flight(self._followed, matcher):
                     yield piece
                 return
             except FlightFailed:
@@ -113,7 +113,7 @@ class FollowedStream(Generic[B]):
             self._course.failed(flight)
             if self._told_bytes > MAX_FLIGHT_BYTES:
                 raise NOT_REPEATED
-            repetition = Repetition(self._told)
+            matcher = ReplayMatcher(self._told)
             found = await self._next()
             if isinstance(found, Followed):
                 self._followed = found
@@ -123,7 +123,7 @@ class FollowedStream(Generic[B]):
                     self._own.end_with(self._ended)
         assert self._own is not None and self._own.stream is not None
         async for events in self._own.stream:
-            new = events if repetition.complete else repetition.rest(events)
+            new = events if matcher.complete else matcher.new_events(events)
             if new:
                 yield new
 
@@ -147,12 +147,12 @@ class FollowedStream(Generic[B]):
             else:
                 self._own = self._begin(found)
 
-    async def _of_flight(self, followed: Followed, repetition: Repetition) -> AsyncIterator[bytes]:
+    async def _of_flight(self, followed: Followed, matcher: ReplayMatcher) -> AsyncIterator[bytes]:
         """Yield what is new of a flight, its END written before its last byte. Raises FlightFailed."""
         if self._ended is not None:
             raise self._ended
         if followed.entry is not None:
-            new = followed.told if repetition.complete else repetition.rest(followed.told)
+            new = followed.told if matcher.complete else matcher.new_events(followed.told)
             self._meter.heard(followed.entry.completion_tokens)
             self._meter.followed(followed.entry)
             await self._meter.synced()
@@ -167,23 +167,23 @@ class FollowedStream(Generic[B]):
                 number += 1
                 if piece.kind == "done":
                     ending = piece.events
-                elif new := self._new(piece, repetition):
+                elif new := self._new(piece, matcher):
                     yield new
             elif flight.landed:
                 break
             elif flight.failed:
                 raise FlightFailed(number)
             else:
-                await flight.news()
+                await flight.changed()
         self._meter.followed(flight.entry)
         await self._meter.synced()
         yield ending
 
-    def _new(self, piece: Piece, repetition: Repetition) -> bytes:
+    def _new(self, piece: Piece, matcher: ReplayMatcher) -> bytes:
         """Return what of a piece is passed on, and note it."""
         if piece.kind == "usage":
             return piece.events if self._call.include_usage else b""
-        new = piece.events if repetition.complete else repetition.rest(piece.events)
+        new = piece.events if matcher.complete else matcher.new_events(piece.events)
         if new:
             if piece.tokens:
                 self._meter.heard(piece.tokens)

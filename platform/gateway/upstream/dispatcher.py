@@ -18,7 +18,7 @@ from gateway.request import Trace
 from gateway.upstream.client import Upstream
 from gateway.upstream.connection import Broken, Exchange, Silent, Unreached, UpstreamError
 from routing.errors import NoReplica
-from routing.router import Ask, Choice, Router
+from routing.router import Choice, Router, RoutingRequest
 from workers.serving.endpoints import Endpoint
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class _Errand(msgspec.Struct, frozen=True, kw_only=True):
     """One request on its way, to whichever replica."""
 
     call: Call
-    ask: Ask
+    ask: RoutingRequest
     salt: str
     payload: bytes
     meter: Meter
@@ -90,7 +90,7 @@ class Dispatcher:
         self._avoid: dict[UUID, float] = {}
 
     async def send(
-        self, call: Call, ask: Ask, salt: str, endpoints: Sequence[Endpoint], meter: Meter, trace: Trace
+        self, call: Call, ask: RoutingRequest, salt: str, endpoints: Sequence[Endpoint], meter: Meter, trace: Trace
     ) -> Reply:
         """Return the first reply that began. Raises EngineRefused, EngineFailed, EngineGone, NotReady, Unavailable."""
         left: dict[UUID, Endpoint] = {endpoint.replica_id: endpoint for endpoint in endpoints}
@@ -153,7 +153,7 @@ class Dispatcher:
 
         try:
             errand.meter.start(
-                prompt_tokens_estimate=errand.ask.chain.tokens,
+                prompt_tokens_estimate=errand.ask.prefix.tokens,
                 cached_tokens_estimate=choice.warm_tokens,
                 replica_id=choice.replica_id,
                 route_reason=choice.reason,
@@ -174,7 +174,7 @@ class Dispatcher:
             return Reply(
                 choice=choice,
                 first=first,
-                prompt_tokens=errand.ask.chain.tokens,
+                prompt_tokens=errand.ask.prefix.tokens,
                 exchange=exchange,
                 finish=finish,
             )

@@ -8,19 +8,19 @@ from typing import Any
 from catalogue.registry import ServedModel
 from gateway.admission.cost_estimate import DEFAULT_NEW_TOKENS
 from gateway.protocols.request_body import Call
-from routing.prefix_hash import chain
-from routing.router import Ask
+from routing.prefix_hash import prefix_hashes
+from routing.router import RoutingRequest
 from tenants import keyspace
 from tenants.snapshot import Caller
 
 
-def ask(call: Call, caller: Caller, model: ServedModel, headers: Mapping[str, str]) -> Ask:
+def ask(call: Call, caller: Caller, model: ServedModel, headers: Mapping[str, str]) -> RoutingRequest:
     """Return what the router needs; sessions and prefixes are named inside the caller's own scope."""
     session = session_of(call.body, headers) if call.wire.metered else None
     # No more than fits in the model: a number out of the air would keep others off the replica.
     new_tokens = min(call.max_new_tokens or DEFAULT_NEW_TOKENS, model.context_length_tokens)
-    return Ask(
-        chain=chain(keyspace.prefix_root(caller, model.name), call.wire.messages(call.body)),
+    return RoutingRequest(
+        prefix=prefix_hashes(keyspace.prefix_root(caller, model.name), call.wire.messages(call.body)),
         session=keyspace.session_key(caller, model.name, session) if session else None,
         max_new_tokens=new_tokens * call.choices,
     )

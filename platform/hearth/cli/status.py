@@ -6,7 +6,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from billing.wal.disk_usage import Occupancy, bytes_in
+from billing.wal.disk_usage import DiskUsage, bytes_in
 from hearth import env, secrets
 from hearth.embedded.postgres import PostgresServer
 from hearth.embedded.redis import RedisServer
@@ -143,11 +143,11 @@ def text(found: Status) -> str:
 
 
 def _usage_log(found: Status) -> list[str]:
-    taken = Occupancy(bytes=found.wal_disk_bytes, max_bytes=found.wal_max_bytes)
+    taken = DiskUsage(bytes=found.wal_disk_bytes, max_bytes=found.wal_max_bytes)
     behind = "unknown, the database does not answer"
     if found.wal_backlog_bytes is not None:
         behind = f"{found.wal_backlog_bytes} bytes, {found.wal_lag_seconds:.0f} s behind"
-    lines = [f"  usage not yet in the database: {behind}", f"  the usage log takes {taken.told()}"]
+    lines = [f"  usage not yet in the database: {behind}", f"  the usage log takes {taken.describe()}"]
     if taken.is_full:
         lines.append("  NOTHING IS SERVED until the drain has brought the usage log into the database")
     elif taken.is_alarming:

@@ -15,7 +15,7 @@ from typing import Literal
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 from prometheus_client.registry import Collector
 
-from billing.wal.disk_usage import Occupancy
+from billing.wal.disk_usage import DiskUsage
 
 log = logging.getLogger(__name__)
 
@@ -116,12 +116,14 @@ def registry(*collectors: Collector) -> CollectorRegistry:
     return found
 
 
-def usage_log(taken: Occupancy) -> Check:
+def usage_log(taken: DiskUsage) -> Check:
     """Return a check of how much the usage log takes; at its cap nothing new is served, until it shrinks by itself."""
     if taken.is_full:
-        return Check("usage log", "degraded", f"it takes {taken.told()}: nothing is served until the drain catches up")
+        return Check(
+            "usage log", "degraded", f"it takes {taken.describe()}: nothing is served until the drain catches up"
+        )
     if taken.is_alarming:
-        return Check("usage log", "degraded", f"it takes {taken.told()}: the drain is behind")
+        return Check("usage log", "degraded", f"it takes {taken.describe()}: the drain is behind")
     return Check("usage log", "ok")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from billing import metrics
 from billing.drain import main as role
-from billing.wal.disk_usage import Room
+from billing.wal.disk_usage import DiskQuota
 from hearth.health import http_listener
 from hearth.health.bounded_call import Inquiry, database_answers
 from hearth.health.checks import Check, Health, Loop, recent, registry, usage_log
@@ -30,15 +30,15 @@ def watch(drain: Drain) -> None:
     from django.conf import settings  # set up by now, as the drain's models need it
 
     database = Inquiry(database_answers)
-    room = Room(settings.WAL_DIR, settings.WAL_MAX_BYTES)
+    quota = DiskQuota(settings.WAL_DIR, settings.WAL_MAX_BYTES)
 
     def age_seconds() -> float | None:
-        return None if drain.passed_at is None else time.monotonic() - drain.passed_at
+        return None if drain.last_round_at is None else time.monotonic() - drain.last_round_at
 
     def checks() -> tuple[Check, ...]:
         owned, answers = drain.owns_directory(), database.ask(DATABASE_PATIENCE_SECONDS)
         return (
-            usage_log(room.occupancy()) if owned else Check("usage log", "missing", "its folder is not this drain's"),
+            usage_log(quota.usage()) if owned else Check("usage log", "missing", "its folder is not this drain's"),
             recent("loop", age_seconds(), limit_seconds=READY_SECONDS, what="round"),
             Check("database", "ok") if answers else Check("database", "degraded", "usage waits in the log"),
         )
@@ -48,7 +48,7 @@ def watch(drain: Drain) -> None:
         role="drain",
         loops=(Loop("drain", LOOP_LIMIT_SECONDS, age_seconds),),
         checks=checks,
-        registry=registry(*metrics.DRAIN, metrics.Backlog(drain.behind, room.occupancy)),
+        registry=registry(*metrics.DRAIN, metrics.Backlog(drain.backlog, quota.usage)),
     )
     http_listener.start(health, instance.metrics_host, port_of(instance, "drain"))
 

@@ -90,7 +90,7 @@ def _usage_log(wal: WalWriter) -> Check:
         return Check("usage log", "missing", wal.failure.problem)
     if wal.refusal is not None and not isinstance(wal.refusal, WalOverCap):
         return Check("usage log", "degraded", wal.refusal.problem)
-    return usage_log(wal.room.occupancy()) if wal.room is not None else Check("usage log", "ok")
+    return usage_log(wal.disk_quota.usage()) if wal.disk_quota is not None else Check("usage log", "ok")
 
 
 def start_portal() -> asyncio.Task[None]:

@@ -26,9 +26,9 @@ from tenants import keys, limits, registry
 from tenants.audit import SYSTEM
 from tenants.errors import KeyRefused, NotFound
 from tenants.ids import PLATFORM_SLUG
-from tenants.limits import Figures
+from tenants.limits import LimitValues
 from tenants.models import Project, Tenant, User
-from tenants.policy_target import Subject
+from tenants.policy_target import PolicyTarget
 from tenants.registry import Policy
 from workers.fleet import deployments, operations
 from workers.models import Deployment, Pool
@@ -44,7 +44,7 @@ DEMO_TENANTS = (
     ("globex", "Globex", Policy(cache_mode="deterministic")),
 )
 #: Of each of them. Generous, but finite: a runaway script is told so.
-DEMO_LIMIT = Figures(requests_per_minute=6000)
+DEMO_LIMIT = LimitValues(requests_per_minute=6000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +148,7 @@ def _demo_tenant(slug: str, name: str, policy: Policy) -> DemoTenant:
     is_new = not Tenant.objects.filter(slug=slug).exists()
     tenant = _tenant(slug, name, policy)
     if is_new:
-        limits.set_limit(SYSTEM, Subject(tenant=tenant), DEMO_LIMIT)
+        limits.set_limit(SYSTEM, PolicyTarget(tenant=tenant), DEMO_LIMIT)
     file = settings.DATA_DIR / DEMO_KEYS_FILE
     known: dict[str, str] = json.loads(file.read_text()) if file.is_file() else {}
     try:

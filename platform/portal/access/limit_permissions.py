@@ -15,8 +15,8 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from billing.budgets import status
-from billing.budgets.redis_counters import Counters
-from billing.budgets.status import Standing
+from billing.budgets.redis_counters import BudgetCounters
+from billing.budgets.status import BudgetStatus
 from catalogue.models import Model
 from portal.access.viewer import Viewer
 from portal.errors import NotForYou
@@ -24,8 +24,8 @@ from tenants import policy_target
 from tenants.errors import NotFound
 from tenants.ids import TenantId
 from tenants.models import ApiKey, Budget, CacheSetting, Limit, Membership, Tenant
-from tenants.policy_target import Subject
-from tenants.purges import Target
+from tenants.policy_target import PolicyTarget
+from tenants.purges import PurgeTarget
 from tenants.rls import as_tenant
 
 WHO = "This is set by operators, owners of the tenant, and keys with the scope 'management:write'."
@@ -57,10 +57,10 @@ def require_any(viewer: Viewer, tenant: Tenant) -> None:
         raise NotForYou(WHO)
 
 
-def subject(viewer: Viewer, tenant: Tenant, named: Named) -> Subject:
+def subject(viewer: Viewer, tenant: Tenant, named: Named) -> PolicyTarget:
     """Return whom to set it for. Raises NotForYou, NotFound, NotAllowed."""
     require_any(viewer, tenant)
-    found = policy_target.subject(tenant, project=named.project, key=named.key, model_name=named.model)
+    found = policy_target.target(tenant, project=named.project, key=named.key, model_name=named.model)
     _require(viewer, found)
     if named.model and not _models_of(tenant).filter(name=named.model).exists():
         raise NotFound("model", named.model)
@@ -70,7 +70,7 @@ def subject(viewer: Viewer, tenant: Tenant, named: Named) -> Subject:
 def require(viewer: Viewer, bound: Limit | Budget | CacheSetting) -> None:
     """Return if this viewer may change or remove it. Raises NotForYou."""
     require_any(viewer, bound.tenant)
-    _require(viewer, policy_target.subject_of(bound))
+    _require(viewer, policy_target.target_of(bound))
 
 
 def limits_of(tenant: Tenant) -> QuerySet[Limit]:
@@ -88,15 +88,15 @@ def budgets_of(tenant: Tenant) -> QuerySet[Budget]:
     return Budget.objects.filter(tenant=tenant, archived_at=None).select_related("tenant", "project", "key")
 
 
-def standings_of(tenant: Tenant, budgets: list[Budget]) -> list[Standing]:
+def standings_of(tenant: Tenant, budgets: list[Budget]) -> list[BudgetStatus]:
     """Return how these budgets of the tenant stand, read as the tenant."""
     with as_tenant(TenantId(tenant.id)):
         return read_standings(budgets)
 
 
-def read_standings(budgets: list[Budget]) -> list[Standing]:
+def read_standings(budgets: list[Budget]) -> list[BudgetStatus]:
     """Return how these budgets stand. What faces a tenant is read as that tenant."""
-    return status.standings(budgets, timezone.now(), _counters())
+    return status.statuses(budgets, timezone.now(), _counters())
 
 
 def models_of(tenant: Tenant) -> list[str]:
@@ -104,7 +104,7 @@ def models_of(tenant: Tenant) -> list[str]:
     return list(_models_of(tenant).order_by("name").values_list("name", flat=True))
 
 
-def purge_target(tenant: Tenant, named: Named, request_id: UUID | None = None) -> Target:
+def purge_target(tenant: Tenant, named: Named, request_id: UUID | None = None) -> PurgeTarget:
     """Return what to purge. Raises NotFound for a key or model that is not the tenant's; retired ones are."""
     key = None
     if named.key is not None:
@@ -113,7 +113,7 @@ def purge_target(tenant: Tenant, named: Named, request_id: UUID | None = None) -
             raise NotFound("key", str(named.key))
     if named.model and not _models_ever(tenant).filter(name=named.model).exists():
         raise NotFound("model", named.model)
-    return Target(model_name=named.model, key=key, request_id=request_id)
+    return PurgeTarget(model_name=named.model, key=key, request_id=request_id)
 
 
 def _models_of(tenant: Tenant) -> QuerySet[Model]:
@@ -124,11 +124,11 @@ def _models_ever(tenant: Tenant) -> QuerySet[Model]:
     return Model.objects.filter(Q(visibility=Model.Visibility.PUBLIC) | Q(owner=tenant))
 
 
-def _require(viewer: Viewer, found: Subject) -> None:
+def _require(viewer: Viewer, found: PolicyTarget) -> None:
     if found.is_tenants_own and not viewer.is_operator:
         raise NotForYou("What bounds a tenant as a whole is set by operators. Name a project or a key.")
 
 
 @cache
-def _counters() -> Counters:
-    return Counters(settings.REDIS_LIMITS_URL, timeout_seconds=TIMEOUT_SECONDS)
+def _counters() -> BudgetCounters:
+    return BudgetCounters(settings.REDIS_LIMITS_URL, timeout_seconds=TIMEOUT_SECONDS)

@@ -19,11 +19,11 @@ from portal.formats.query_params import posted
 from portal.pages.base import page, show
 from portal.reporting import cache_usage
 from tenants import cache_settings, purges, registry
-from tenants.cache_settings import LARGEST, Terms
+from tenants.cache_settings import LARGEST, CacheOverrides
 from tenants.errors import BadName, NotAllowed, NotFound
 from tenants.ids import TenantId
 from tenants.models import ApiKey, Project, Tenant, TenantPolicy
-from tenants.purges import Target
+from tenants.purges import PurgeTarget
 from tenants.rls import as_tenant
 
 MOST_SHOWN = 200
@@ -62,8 +62,10 @@ def set_setting(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse
     tenant = tenant_for(viewer, slug)
 
     def change() -> str:
-        terms = Terms(mode=posted(request, "mode"), **{name: _whole(name, posted(request, name)) for name in LARGEST})
-        if terms == Terms():
+        terms = CacheOverrides(
+            mode=posted(request, "mode"), **{name: _whole(name, posted(request, name)) for name in LARGEST}
+        )
+        if terms == CacheOverrides():
             raise BadForm("nothing was entered in “Keeps”, “Each for, seconds” and “Stored a minute”")
         subject = limit_permissions.subject(viewer, tenant, _named(posted(request, "for")))
         cache_settings.set_setting(viewer.actor, subject, terms)
@@ -123,7 +125,7 @@ def _told(request: HttpRequest, tenant: Tenant, change: Callable[[], str]) -> Ht
     return redirect("portal:cache", slug=tenant.slug)
 
 
-def _target(request: HttpRequest, tenant: Tenant) -> Target:
+def _target(request: HttpRequest, tenant: Tenant) -> PurgeTarget:
     """Read what to purge. Raises BadForm for none, for several, and for a field of what was not chosen."""
     chosen = request.POST.getlist("what")
     if len(chosen) != 1 or chosen[0] not in PURGEABLE:
@@ -143,7 +145,7 @@ def _target(request: HttpRequest, tenant: Tenant) -> Target:
     return limit_permissions.purge_target(tenant, Named(model=named))
 
 
-def _words(target: Target, tenant: Tenant) -> str:
+def _words(target: PurgeTarget, tenant: Tenant) -> str:
     """Name exactly what is purged."""
     if target.request_id is not None:
         return f"the answer to the request {target.request_id}"

@@ -16,9 +16,9 @@ from django.shortcuts import redirect
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_POST
 
-from billing.budgets.status import Standing
+from billing.budgets.status import BudgetStatus
 from billing.reports import peak_usage
-from billing.reports.peak_usage import Pace, Quarter
+from billing.reports.peak_usage import Quarter, Rate
 from portal.access import limit_permissions
 from portal.access.limit_permissions import Named
 from portal.access.viewer import Viewer, tenant_for
@@ -27,10 +27,10 @@ from portal.formats import money
 from portal.formats.query_params import posted
 from portal.pages.base import page, show
 from tenants import budgets, limits
-from tenants.budgets import Terms
+from tenants.budgets import BudgetTerms
 from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound
 from tenants.ids import TenantId
-from tenants.limits import LARGEST, Figures
+from tenants.limits import LARGEST, LimitValues
 from tenants.models import ApiKey, Budget, Limit, Project, Tenant
 from tenants.rls import as_tenant
 
@@ -46,7 +46,7 @@ _AMOUNT = re.compile(r"[0-9]{1,8}(\.[0-9]{1,12})?")
 class BudgetRow:
     """One budget as the page tells it."""
 
-    standing: Standing
+    standing: BudgetStatus
     whom: str
     may_change: bool
 
@@ -82,7 +82,7 @@ class LimitRow:
     limit: Limit
     whom: str
     may_change: bool
-    pace: Pace | None
+    pace: Rate | None
 
     @property
     def requests_share(self) -> float | None:
@@ -134,7 +134,7 @@ def set_limit(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponseRe
     tenant = tenant_for(viewer, slug)
 
     def change() -> str:
-        figures = Figures(**{name: _whole(name, posted(request, name)) for name in LARGEST})
+        figures = LimitValues(**{name: _whole(name, posted(request, name)) for name in LARGEST})
         limits.set_limit(viewer.actor, limit_permissions.subject(viewer, tenant, _named(request)), figures)
         return "Saved. Every gateway follows within a second."
 
@@ -165,7 +165,7 @@ def set_budget(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponseR
     tenant = tenant_for(viewer, slug)
 
     def change() -> str:
-        terms = Terms(
+        terms = BudgetTerms(
             limit_pico=_pico(posted(request, "limit")),
             period=posted(request, "period") or Budget.Period.MONTH.value,
             action=posted(request, "action") or Budget.Action.BLOCK.value,
@@ -209,7 +209,7 @@ def _told(request: HttpRequest, tenant: Tenant, change: Callable[[], str]) -> Ht
     return redirect("portal:limits", slug=tenant.slug)
 
 
-def _budget_row(standing: Standing, viewer: Viewer, may_set: bool) -> BudgetRow:
+def _budget_row(standing: BudgetStatus, viewer: Viewer, may_set: bool) -> BudgetRow:
     budget = standing.budget
     return BudgetRow(standing=standing, whom=_whom(budget), may_change=may_set and _may_change(viewer, budget))
 

@@ -150,7 +150,7 @@ def _link(group: Group, period: Period) -> str:
     return f"{reverse('portal:savings', args=[group.name])}?{period.query}" if group.name else ""
 
 
-def _reasons(found: tuple[savings.Bypassed, ...], requests: int) -> list[Reason]:
+def _reasons(found: tuple[savings.BypassCount, ...], requests: int) -> list[Reason]:
     return [
         Reason(
             name=each.reason or "unknown",

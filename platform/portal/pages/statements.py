@@ -10,8 +10,8 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from billing.errors import MixedCurrencies
-from billing.reports import invoices
-from billing.reports.invoices import Line, Statement
+from billing.reports import statements
+from billing.reports.statements import Line, Statement
 from portal.access.viewer import Viewer, tenant_for
 from portal.formats import csv_export, money
 from portal.pages.base import page, show
@@ -59,7 +59,7 @@ def as_csv(request: HttpRequest, viewer: Viewer, slug: str) -> StreamingHttpResp
     """Download the statement, to the pico-dollar."""
     tenant = tenant_for(viewer, slug)
     month = periods.parse_month(request.GET.get("month"), timezone.now())
-    header, *rows = invoices.csv_rows(read(tenant, month))
+    header, *rows = statements.csv_rows(read(tenant, month))
     return csv_export.attachment(request, f"statement-{tenant.slug}-{month:%Y-%m}", header, rows)
 
 
@@ -108,7 +108,7 @@ def shown(found: Statement) -> Shown:
 def read(tenant: Tenant, month: date) -> Statement:
     """Return the tenant's statement of that month."""
     with as_tenant(TenantId(tenant.id)):
-        return invoices.statement(TenantId(tenant.id), month.year, month.month)
+        return statements.statement(TenantId(tenant.id), month.year, month.month)
 
 
 def _line(line: Line, currency: str) -> ShownLine:

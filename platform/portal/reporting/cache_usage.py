@@ -11,24 +11,24 @@ from django.conf import settings
 from redis import Redis, RedisError
 
 from caching import store
-from caching.store import Held
+from caching.store import CacheUsage
 from tenants import keys
 from tenants.ids import TenantId
 from tenants.models import Tenant
-from tenants.purges import Target
+from tenants.purges import PurgeTarget
 
 #: For a page and for each step of a deletion.
 TIMEOUT_SECONDS = 0.5
 
 
-def held(tenant: Tenant) -> Held | None:
+def held(tenant: Tenant) -> CacheUsage | None:
     """Count what is stored now, None where Redis does not answer."""
     with suppress(RedisError):
-        return store.held(_redis(), TenantId(tenant.id))
+        return store.usage_of(_redis(), TenantId(tenant.id))
     return None
 
 
-def delete(tenant: Tenant, target: Target) -> None:
+def delete(tenant: Tenant, target: PurgeTarget) -> None:
     """Delete what was purged, of a key also what those stored that it came from by rotation.
 
     What Redis does not delete now expires; no gateway gives it.

@@ -11,8 +11,8 @@ from redis import Redis
 
 from billing.budgets import spending
 from billing.budgets.holds import SETTLE, counter_name, counter_prefix, hold_value, holds_key
-from billing.budgets.reconciler import LINGER_SECONDS, ORPHANED_SECONDS, Keeper
-from billing.budgets.redis_counters import Counters
+from billing.budgets.reconciler import LINGER_SECONDS, ORPHANED_SECONDS, BudgetReconciler
+from billing.budgets.redis_counters import BudgetCounters
 from billing.drain.batch import rate_unrated
 from billing.ledger.usage_rows import UsageRow, interrupted
 from billing.pricing.prices import DEMO_RATES
@@ -44,7 +44,7 @@ class Desk:
         self.redis = redis
         self.tenant_id = TenantId(customer.tenant.id)
         self.open: list[Start] = []
-        self.keeper = Keeper(Counters(os.environ["REDIS_URL"], timeout_seconds=5), lambda: self.open)
+        self.keeper = BudgetReconciler(BudgetCounters(os.environ["REDIS_URL"], timeout_seconds=5), lambda: self.open)
 
     def key(self, made: Budget, now: datetime = NOON) -> str:
         """Return the key of the budget's counter."""
@@ -52,7 +52,7 @@ class Desk:
 
     def name(self, made: Budget, now: datetime = NOON) -> str:
         """Return the counter's name among its tenant's."""
-        return counter_name(made.id, spending.bound(Budget.objects.get(id=made.id)).window(now).start)
+        return counter_name(made.id, spending.resolve(Budget.objects.get(id=made.id)).window(now).start)
 
     def left(self, made: Budget, now: datetime = NOON) -> int | None:
         """Return what is left of the budget, as Redis says."""
@@ -258,9 +258,9 @@ def test_the_keeper_of_many_tenants_asks_for_all_of_them_together(desk: Desk) ->
 def test_what_somebody_else_wrote_into_redis_stops_no_drain(desk: Desk, acme: Customer) -> None:
     budget(acme.tenant, LIMIT_PICO)
     desk.redis.hset(holds_key(desk.tenant_id), "x", "nonsense")
-    desk.keeper.pass_by(caught_up=True)
+    desk.keeper.run_if_due(caught_up=True)
 
 
 def test_redis_that_is_away_stops_no_drain(acme: Customer) -> None:
     budget(acme.tenant, LIMIT_PICO)
-    Keeper(Counters("redis://127.0.0.1:1", timeout_seconds=0.2), list).pass_by(caught_up=True)
+    BudgetReconciler(BudgetCounters("redis://127.0.0.1:1", timeout_seconds=0.2), list).run_if_due(caught_up=True)

@@ -8,7 +8,7 @@ import pytest
 from django.db.models import Sum
 
 from billing.budgets import spending
-from billing.budgets.spending import Bound, Window
+from billing.budgets.spending import ActiveBudget, Window
 from billing.drain import batch
 from billing.models import BudgetAlert, BudgetWindow, UsageRecord
 from billing.pricing.prices import DEMO_RATES
@@ -32,10 +32,10 @@ def acme(db: None) -> Customer:
     return customers.create("acme")
 
 
-def around(*made: Budget, now: datetime = NOON) -> list[tuple[Bound, Window]]:
+def around(*made: Budget, now: datetime = NOON) -> list[tuple[ActiveBudget, Window]]:
     """Return the budgets with their period around ``now``."""
     return [
-        (each, each.window(now)) for each in map(spending.bound, Budget.objects.filter(id__in=[m.id for m in made]))
+        (each, each.window(now)) for each in map(spending.resolve, Budget.objects.filter(id__in=[m.id for m in made]))
     ]
 
 
@@ -164,5 +164,5 @@ def test_an_archived_budget_is_counted_no_more(acme: Customer) -> None:
     store(row(acme, NOON))
     budgets.archive(OPERATOR, made)
     store(row(acme, NOON))
-    assert spending.bounds([acme.tenant.id, new_id()]) == []
+    assert spending.active_budgets([acme.tenant.id, new_id()]) == []
     assert spending.spent([window[0][1]])[made.id, window[0][1].start] == AMOUNT_PICO

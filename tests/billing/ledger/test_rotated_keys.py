@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from billing.budgets import spending
-from billing.budgets.spending import Bound, Window
+from billing.budgets.spending import ActiveBudget, Window
 from billing.pricing.prices import DEMO_RATES
 from tenants import keys
 from tenants.models import Budget
@@ -19,10 +19,10 @@ from tests.tenants.customers import OPERATOR
 pytestmark = pytest.mark.django_db
 
 
-def around(made: Budget) -> tuple[Bound, Window]:
+def around(made: Budget) -> tuple[ActiveBudget, Window]:
     """Return the budget as it is now, with its period around noon."""
-    (found,) = [each for each in spending.bounds() if each.id == made.id]
-    assert found == spending.bound(Budget.objects.get(id=made.id))
+    (found,) = [each for each in spending.active_budgets() if each.id == made.id]
+    assert found == spending.resolve(Budget.objects.get(id=made.id))
     return found, found.window(NOON)
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from billing.models import NO_KEY, UsageRollup
 from billing.pricing.prices import DEMO_RATES
 from billing.reports import savings, usage
-from billing.reports.savings import By, Bypassed, Savings
+from billing.reports.savings import By, BypassCount, Savings
 from tenants import keys, rls
 from tenants.ids import TenantId
 from tests.billing.budget_fixture import DAY, NOON, row
@@ -85,8 +85,8 @@ def test_what_was_summed_before_keys_were_told_apart_has_none(acme: Customer) ->
 
 def test_bypasses_are_counted_by_reason(acme: Customer) -> None:
     assert savings.bypasses(AROUND, tenant_of(acme)) == (
-        Bypassed(reason="off", requests=1),
-        Bypassed(reason="sampled", requests=1),
+        BypassCount(reason="off", requests=1),
+        BypassCount(reason="sampled", requests=1),
     )
     later = Span(start=datetime(2030, 1, 1, tzinfo=UTC), end=datetime(2030, 1, 2, tzinfo=UTC))
     assert savings.bypasses(later, None) == ()

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from billing.errors import RecordTooLarge, WalClosed, WalFull, WalOverCap
-from billing.wal.reader import Damage, Found, is_alive, read
+from billing.wal.reader import Damage, FoundRecord, is_alive, read
 from billing.wal.records import End, Progress, Record, Start
 from billing.wal.segments import FRAME, HEADER, Segment, segments
 from billing.wal.writer import WalWriter
@@ -44,7 +44,7 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def records_in(segment: Segment, offset: int = 0, *, final: bool = False) -> list[Record]:
-    return [item.record for item in read(segment, offset, final=final) if isinstance(item, Found)]
+    return [item.record for item in read(segment, offset, final=final) if isinstance(item, FoundRecord)]
 
 
 def damage_in(segment: Segment, *, final: bool = True) -> list[Damage]:
@@ -66,7 +66,7 @@ def test_reading_goes_on_where_it_stopped(writer: WalWriter, tmp_path: Path) -> 
     writer.append(first)
     (segment,) = segments(tmp_path)
     (found,) = read(segment, 0, final=False)
-    assert isinstance(found, Found)
+    assert isinstance(found, FoundRecord)
     assert records_in(segment, found.end) == []
     writer.append(second)
     assert records_in(segment, found.end) == [second]
@@ -101,18 +101,18 @@ def test_a_new_segment_begins_with_the_open_requests_so_that_none_before_it_is_n
 
 def test_at_its_cap_the_log_takes_no_start_but_all_that_belongs_to_what_has_begun(tmp_path: Path) -> None:
     writer = WalWriter(tmp_path, "gateway", max_bytes=100_000)
-    room = writer.room
-    assert room is not None
+    quota = writer.disk_quota
+    assert quota is not None
     (tmp_path / f"other-{new_id().hex}-00000001.wal").write_bytes(bytes(24_000))
     writer.append(begun := start())
-    until(lambda: room.occupancy().bytes > 24_000)
-    assert not room.occupancy().is_alarming
+    until(lambda: quota.usage().bytes > 24_000)
+    assert not quota.usage().is_alarming
     filler = tmp_path / f"other-{new_id().hex}-00000001.wal"
     filler.write_bytes(bytes(2_000))
-    until(lambda: room.occupancy().is_alarming)
+    until(lambda: quota.usage().is_alarming)
     writer.append(start())
     filler.write_bytes(bytes(76_000))
-    until(lambda: room.occupancy().is_full)
+    until(lambda: quota.usage().is_full)
     for records in ([start()], [hit := start(), end(hit.request_id)]):
         with pytest.raises(WalOverCap, match="of at most"):
             writer.append(*records)
@@ -120,7 +120,7 @@ def test_at_its_cap_the_log_takes_no_start_but_all_that_belongs_to_what_has_begu
     writer.append(Progress(request_id=begun.request_id, completion_tokens=1, at_ns=1))
     writer.append(last := end(begun.request_id))
     filler.unlink()
-    until(lambda: not room.occupancy().is_full)
+    until(lambda: not quota.usage().is_full)
     writer.append(start())
     writer.close()
     own = [
@@ -135,13 +135,13 @@ def test_at_its_cap_the_log_takes_no_start_but_all_that_belongs_to_what_has_begu
 
 def test_at_its_cap_the_log_leaves_a_segment_that_the_drain_can_only_then_remove(tmp_path: Path) -> None:
     writer = WalWriter(tmp_path, "gateway", max_bytes=64_000, segment_bytes=1000)
-    room = writer.room
-    assert room is not None
+    quota = writer.disk_quota
+    assert quota is not None
     writer.append(begun := start())
     writer.append(start())
     filler = tmp_path / f"other-{new_id().hex}-00000001.wal"
     filler.write_bytes(bytes(64_000))
-    until(lambda: room.occupancy().is_full)
+    until(lambda: quota.usage().is_full)
     before = len([segment for segment in segments(tmp_path) if segment.writer_id == writer.writer_id])
     for _ in range(3):
         with pytest.raises(WalOverCap):
@@ -270,8 +270,8 @@ def test_a_record_hidden_in_a_clients_text_is_not_read_from_a_damaged_frame(tmp_
     writer.close()
     (segment,) = segments(tmp_path)
     first, victim = list(read(segment, 0, final=True))[:2]
-    assert isinstance(first, Found)
-    assert isinstance(victim, Found)
+    assert isinstance(first, FoundRecord)
+    assert isinstance(victim, FoundRecord)
     content = bytearray(segment.path.read_bytes())
     content[victim.end - 1] ^= 1
     segment.path.write_bytes(content)

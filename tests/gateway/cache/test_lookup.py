@@ -21,7 +21,7 @@ from gateway.cache.policy import Answer
 from gateway.cache.two_level_store import PACKED_AT_ONCE_BYTES
 from tenants import registry
 from tenants.caller_limits import LARGEST_ENTRY_BYTES, CacheTerms
-from tenants.purges import Target, purge
+from tenants.purges import PurgeTarget, purge
 from tenants.snapshot import Caller
 from tests.caching.entries import entry_of
 from tests.gateway.fixtures import callers
@@ -130,7 +130,7 @@ async def test_what_is_purged_or_of_another_salt_epoch_is_given_by_neither_level
     for tenant in (globex.tenant, acme.tenant):  # a stranger purges nothing
         assert (await gateway.ask(headers=READ)).answer_headers["x-cache"] == "hit"
         await counted.becomes(first_hit=1)
-        await in_database(lambda tenant=tenant: purge(OPERATOR, tenant, Target(request_id=asked)))  # type: ignore[misc]
+        await in_database(lambda tenant=tenant: purge(OPERATOR, tenant, PurgeTarget(request_id=asked)))  # type: ignore[misc]
     await until(lambda: asked in who().cache.purges.requests)
     assert (await gateway.ask(headers=READ)).answer_headers["x-cache"] == "miss"
     await counted.becomes(first_stale=1, redis_stale=1)

@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from billing.pricing.prices import DEMO_RATES
-from billing.reports import invoices, savings, usage
+from billing.reports import savings, statements, usage
 from billing.reports.savings import By, Prediction, Savings
 from billing.reports.usage import floor
 from tenants import rls
@@ -85,7 +85,7 @@ def agree(gateway: Gateway, spent_pico: int, saved_pico: int) -> None:
     around = Span(start=floor(created_at(min(ids))), end=floor(created_at(max(ids))) + timedelta(minutes=15))
     month = created_at(min(ids)).astimezone(ZoneInfo(tenant.billing_timezone))
     with rls.as_tenant(tenant_id):
-        stated = invoices.statement(tenant_id, month.year, month.month)
+        stated = statements.statement(tenant_id, month.year, month.month)
         total = usage.totals(around, tenant_id)
         grouped = {by: savings.grouped(around, tenant_id, by) for by in BY}
     assert (stated.amount_pico, stated.equals_ledger) == (spent_pico, True)

@@ -210,7 +210,7 @@ async def test_a_leader_whose_followers_all_left_is_told(redis: Redis, sockets: 
     async with this(sockets) as leader, this(sockets) as here:
         led = await _leading(leader)
         alone = asyncio.Event()
-        leader.leading.on_alone = alone.set
+        leader.leading.on_abandoned = alone.set
         leader.leading.add(Piece("content", b"one"))
         running = asyncio.ensure_future(here.one())
         await until(lambda: _followed(here))

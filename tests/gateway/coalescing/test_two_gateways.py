@@ -168,6 +168,6 @@ def _ends(gateways: Gateways) -> list[End]:
     found = []
     for segment in segments(gateways.wal):
         for item in reader.read(segment, 0, final=False):
-            if isinstance(item, reader.Found) and isinstance(item.record, End):
+            if isinstance(item, reader.FoundRecord) and isinstance(item.record, End):
                 found.append(item.record)
     return found

@@ -98,15 +98,15 @@ async def test_what_is_withheld_because_it_cannot_be_written_down_is_not_charged
 
 
 async def test_at_the_logs_cap_what_runs_is_metered_and_nothing_new_is_served(gateway: Gateway) -> None:
-    room = gateway.runtime.wal.room
-    assert room is not None
+    quota = gateway.runtime.wal.disk_quota
+    assert quota is not None
     await gateway.ask()
     gateway.let_all_say(streaming(events(CHUNKS[:2], done=False), then_wait=True))
     running = gateway.exchange({**STREAMED, "temperature": 1})
     work = asyncio.ensure_future(running.run())
     await until(lambda: b"Hel" in running.body)
-    cap, room.max_bytes = room.max_bytes, 1
-    await until(lambda: room.occupancy().is_full)
+    cap, quota.max_bytes = quota.max_bytes, 1
+    await until(lambda: quota.usage().is_full)
     for body in (HELLO, {**HELLO, "temperature": 1}):  # the first would be answered from memory
         got = await gateway.ask(body)
         assert (got.status, got.error["code"]) == (503, "usage_log_unavailable")
@@ -114,8 +114,8 @@ async def test_at_the_logs_cap_what_runs_is_metered_and_nothing_new_is_served(ga
     await work
     await until(lambda: [end.state for end in gateway.ends()] == ["complete", "client_gone"])
     assert len(gateway.starts()) == 2
-    room.max_bytes = cap
-    await until(lambda: not room.occupancy().is_full)
+    quota.max_bytes = cap
+    await until(lambda: not quota.usage().is_full)
     assert (await gateway.ask()).answer_headers["x-cache"] == "hit"
 
 

@@ -16,8 +16,8 @@ import hearth.celery  # noqa: F401 - whoever sends a task needs the app configur
 from gateway import tasks
 from tenants import keys
 from tenants.caller_limits import LimitLine
-from tenants.limits import Figures, set_limit
-from tenants.policy_target import Subject
+from tenants.limits import LimitValues, set_limit
+from tenants.policy_target import PolicyTarget
 from tests.gateway.fixtures import tenants
 from tests.gateway.fixtures.asgi_client import Exchange
 from tests.gateway.fixtures.scripted_app import answer, saying
@@ -93,7 +93,7 @@ async def test_an_id_that_is_none_is_not_found(gateway: Gateway, text: str) -> N
 
 async def test_a_deferred_request_counts_once_against_the_limit(gateway: Gateway) -> None:
     acme = gateway.world.acme
-    await in_database(lambda: set_limit(OPERATOR, Subject(tenant=acme.tenant), Figures(requests_per_minute=2)))
+    await in_database(lambda: set_limit(OPERATOR, PolicyTarget(tenant=acme.tenant), LimitValues(requests_per_minute=2)))
     await until(lambda: bool(_limits(gateway)))
     accepted = await gateway.ask(headers=LATER)
     assert accepted.answer_headers["x-ratelimit-remaining-requests"] == "1"

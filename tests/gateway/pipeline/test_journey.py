@@ -12,8 +12,8 @@ from catalogue import registry as catalogue
 from catalogue.registry import Description
 from tenants import keys, registry
 from tenants.ids import PLATFORM_SLUG
-from tenants.limits import Figures, set_limit
-from tenants.policy_target import Subject
+from tenants.limits import LimitValues, set_limit
+from tenants.policy_target import PolicyTarget
 from tenants.snapshot import Caller
 from tests.gateway.fixtures.scripted_app import CHUNKS, USAGE, answer, delta, events, stream, text_of
 from tests.gateway.fixtures.tenants import DOORS, HELLO, MODEL, STREAMED, WITH_USAGE, Gateway, in_database, until
@@ -144,8 +144,8 @@ async def test_a_large_body_reaches_the_engine_whole(gateway: Gateway) -> None:
 
 
 async def test_a_tenants_limit_holds_for_hits_and_misses_alike(gateway: Gateway) -> None:
-    whole = Subject(tenant=gateway.world.acme.tenant)
-    await in_database(lambda: set_limit(OPERATOR, whole, Figures(requests_per_minute=3)))
+    whole = PolicyTarget(tenant=gateway.world.acme.tenant)
+    await in_database(lambda: set_limit(OPERATOR, whole, LimitValues(requests_per_minute=3)))
     await until(lambda: bool(_caller(gateway).limits))
     got = [await gateway.ask() for _ in range(4)]
     assert [one.status for one in got] == [200, 200, 200, 429]

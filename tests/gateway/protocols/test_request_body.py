@@ -236,7 +236,7 @@ def test_a_batch_of_more_prompts_than_choices_is_refused() -> None:
 )
 def test_the_other_endpoints_field_is_the_engines_business(endpoint: Wire, body: dict[str, Any]) -> None:
     asked = routing_request.ask(parse(body, endpoint), caller(), MODEL, {})
-    assert len(asked.chain.links) == 1
+    assert len(asked.prefix.hashes) == 1
 
 
 def test_the_length_that_routing_expects_fits_in_the_model() -> None:
@@ -270,9 +270,9 @@ def test_a_session_is_named_by_header_cache_key_or_user(
 
 
 def test_tools_come_before_the_messages_and_count_as_system_prompt() -> None:
-    plain = routing_request.ask(parse(HELLO), caller(), MODEL, {}).chain
-    tooled = routing_request.ask(parse({**HELLO, "tools": [{"type": "function"}]}), caller(), MODEL, {}).chain
-    assert (len(plain.links), plain.system_links, len(tooled.links), tooled.system_links) == (1, 0, 2, 1)
+    plain = routing_request.ask(parse(HELLO), caller(), MODEL, {}).prefix
+    tooled = routing_request.ask(parse({**HELLO, "tools": [{"type": "function"}]}), caller(), MODEL, {}).prefix
+    assert (len(plain.hashes), plain.system_hashes, len(tooled.hashes), tooled.system_hashes) == (1, 0, 2, 1)
 
 
 json_values = st.recursive(
@@ -370,14 +370,14 @@ def test_an_anthropic_user_is_a_session_and_a_free_count_is_none() -> None:
     counted = routing_request.ask(
         parse(HELLO, ENDPOINTS["/v1/messages/count_tokens"]), who, MODEL, {"x-session-id": "s"}
     )
-    assert (counted.session, counted.chain.links) == (None, ())
+    assert (counted.session, counted.prefix.hashes) == (None, ())
 
 
 def test_a_prompt_begins_as_before_when_its_cache_mark_moves_on() -> None:
     def links(*blocks: dict[str, Any]) -> tuple[bytes, ...]:
         messages = [{"role": "user", "content": [block]} for block in blocks]
         call = parse({"model": "demo", "max_tokens": 5, "messages": messages}, ENDPOINTS["/v1/messages"])
-        return routing_request.ask(call, WHO, MODEL, {}).chain.links
+        return routing_request.ask(call, WHO, MODEL, {}).prefix.hashes
 
     first, second = ({"type": "text", "text": text} for text in ("one", "two"))
     mark = {"cache_control": {"type": "ephemeral"}}

@@ -16,7 +16,7 @@ import pytest
 from prometheus_client import Counter
 from prometheus_client.parser import text_string_to_metric_families
 
-from billing.wal.disk_usage import Occupancy
+from billing.wal.disk_usage import DiskUsage
 from hearth.health import http_listener
 from hearth.health.bounded_call import Inquiry
 from hearth.health.checks import Check, Health, Loop, Pulse, recent, registry, usage_log
@@ -136,7 +136,7 @@ def test_what_never_happened_or_long_ago_is_missing() -> None:
 
 
 def test_a_usage_log_is_told_of_from_a_quarter_of_its_cap_on() -> None:
-    told = {share: usage_log(Occupancy(bytes=share << 20, max_bytes=100 << 20)) for share in (0, 24, 25, 99, 100)}
+    told = {share: usage_log(DiskUsage(bytes=share << 20, max_bytes=100 << 20)) for share in (0, 24, 25, 99, 100)}
     assert {share: check.state for share, check in told.items()} == {
         0: "ok",
         24: "ok",

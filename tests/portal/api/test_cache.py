@@ -10,7 +10,7 @@ from django.conf import settings
 from redis import Redis
 from rest_framework.test import APIClient
 
-from caching.store import OVERHEAD_BYTES, STORE, Deposit, entry_key
+from caching.store import OVERHEAD_BYTES, STORE, CacheWrite, entry_key
 from tenants import keys, snapshot
 from tenants.ids import TenantId, new_id
 from tenants.models import ApiKey, AuditEntry, CachePurge, CacheSetting
@@ -78,9 +78,9 @@ def test_a_purge_is_in_force_at_every_gateway(world: World, as_acme: APIClient, 
     assert not found.authenticate(world.globex.secret).cache.purges.cover(source, world.acme.key.id, worlds.MODEL)
 
 
-def stored(redis: Redis, key: ApiKey, number: int, model: str = worlds.MODEL) -> Deposit:
+def stored(redis: Redis, key: ApiKey, number: int, model: str = worlds.MODEL) -> CacheWrite:
     """Store an answer as a gateway does that this key asked for."""
-    deposit = Deposit(
+    deposit = CacheWrite(
         tenant_id=TenantId(key.tenant_id),
         name=bytes([number]) * 32,
         value=b"entry",

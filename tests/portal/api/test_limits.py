@@ -156,7 +156,7 @@ def test_a_budget_says_what_is_spent_left_and_forecast(
     batch.store([worlds.answered(world, world.acme, now, number) for number in range(4)], {}, node="here")
     made = put(as_operator, BUDGETS, {"limit_pico": 10 * ANSWER_PICO, "alert_percents": [50, 20]})
     assert made.status_code == 201
-    windows = [(each, each.window(now)) for each in spending.bounds()]
+    windows = [(each, each.window(now)) for each in spending.active_budgets()]
     spending.open_windows(windows)
     spending.raise_alerts(windows)
     (found,) = as_acme.get(BUDGETS).json()["data"]

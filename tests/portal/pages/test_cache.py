@@ -10,10 +10,10 @@ from django.test import Client
 from portal.pages.audit import changes
 from portal.templatetags.portal import lasting, milliseconds, size
 from tenants import cache_settings, keys, registry
-from tenants.cache_settings import Terms
+from tenants.cache_settings import CacheOverrides
 from tenants.ids import new_id
 from tenants.models import ApiKey, AuditEntry, CachePurge, CacheSetting, Membership, User
-from tenants.policy_target import Subject
+from tenants.policy_target import PolicyTarget
 from tests.portal import fixtures as worlds
 from tests.portal.fixtures import World
 
@@ -48,7 +48,7 @@ def test_an_owner_sets_and_removes_what_is_otherwise_for_a_project(world: World,
     browser = signed_in(world.acme.owner)
     browser.post(f"{PAGE}set/", {"for": "project:default", "mode": "all", "ttl_seconds": "60"})
     setting = CacheSetting.objects.get()
-    assert cache_settings.terms_of(setting) == Terms(mode="all", ttl_seconds=60)
+    assert cache_settings.overrides_of(setting) == CacheOverrides(mode="all", ttl_seconds=60)
     shown = browser.get(PAGE).content.decode()
     assert f'data-testid="setting-{setting.id}"' in shown
     assert "deterministic answers" in shown
@@ -147,8 +147,8 @@ def test_a_viewer_looks_and_changes_nothing(world: World, signed_in: SignIn) -> 
 
 
 def test_a_stranger_finds_no_cache_to_set_or_purge(world: World, signed_in: SignIn) -> None:
-    subject = Subject(tenant=world.acme.tenant, project=world.acme.project)
-    setting = cache_settings.set_setting(worlds.OPERATOR, subject, Terms(mode="off"))
+    subject = PolicyTarget(tenant=world.acme.tenant, project=world.acme.project)
+    setting = cache_settings.set_setting(worlds.OPERATOR, subject, CacheOverrides(mode="off"))
     browser, before = signed_in(world.globex.owner), AuditEntry.objects.count()
     for path, form in (
         ("acme/cache/set/", {"for": "project:default", "mode": "all"}),

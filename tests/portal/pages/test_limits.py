@@ -12,10 +12,10 @@ from django.utils import timezone
 from billing.budgets import spending
 from billing.drain import batch
 from tenants import budgets, keys, limits
-from tenants.budgets import Terms
-from tenants.limits import Figures
+from tenants.budgets import BudgetTerms
+from tenants.limits import LimitValues
 from tenants.models import AuditEntry, Budget, Limit, Membership, User
-from tenants.policy_target import Subject
+from tenants.policy_target import PolicyTarget
 from tests.portal import fixtures as worlds
 from tests.portal.fixtures import World
 
@@ -33,11 +33,11 @@ def now() -> datetime:
 @pytest.fixture
 def bounded(world: World, now: datetime) -> World:
     """Acme has a budget of which three quarters are spent, an alert, and a limit that it came close to."""
-    whole = Subject(tenant=world.acme.tenant)
-    budgets.create(worlds.OPERATOR, whole, Terms(limit_pico=4000 * ANSWER_PICO, alert_percents=[50, 80]))
-    limits.set_limit(worlds.OPERATOR, whole, Figures(requests_per_minute=400))
+    whole = PolicyTarget(tenant=world.acme.tenant)
+    budgets.create(worlds.OPERATOR, whole, BudgetTerms(limit_pico=4000 * ANSWER_PICO, alert_percents=[50, 80]))
+    limits.set_limit(worlds.OPERATOR, whole, LimitValues(requests_per_minute=400))
     batch.store([worlds.answered(world, world.acme, now, number) for number in range(3000)], {}, node="here")
-    windows = [(each, each.window(now)) for each in spending.bounds()]
+    windows = [(each, each.window(now)) for each in spending.active_budgets()]
     spending.open_windows(windows)
     spending.raise_alerts(windows)
     return world
@@ -65,7 +65,7 @@ def test_of_a_rotated_key_the_successor_is_offered(world: World, signed_in: Sign
 def test_an_operator_sets_and_lifts_what_bounds_a_tenant(world: World, signed_in: SignIn) -> None:
     browser = signed_in(world.operator)
     browser.post(f"{PAGE}set/", {"for": "tenant", "requests_per_minute": "60", "tokens_per_minute": ""})
-    assert limits.figures_of(Limit.objects.get()) == Figures(requests_per_minute=60)
+    assert limits.values_of(Limit.objects.get()) == LimitValues(requests_per_minute=60)
     terms = {"for": "tenant", "period": "week", "limit": "25.50", "action": "block", "alert_percents": "50, 80 %"}
     browser.post("/portal/tenants/acme/budgets/set/", terms)
     made = Budget.objects.get()

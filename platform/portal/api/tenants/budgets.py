@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from billing.budgets.status import Standing
+from billing.budgets.status import BudgetStatus
 from billing.models import BudgetAlert
 from portal.access import limit_permissions
 from portal.access.viewer import tenant_for
@@ -19,7 +19,7 @@ from portal.api.authentication import viewer_of
 from portal.api.openapi_parameters import PAGE_PARAMETERS, page_of, refusals, refuse_unknown
 from portal.api.tenants.limits import SubjectSerializer, named
 from tenants import budgets
-from tenants.budgets import LARGEST_LIMIT_PICO, MOST_ALERTS, Terms
+from tenants.budgets import LARGEST_LIMIT_PICO, MOST_ALERTS, BudgetTerms
 from tenants.errors import NotFound
 from tenants.ids import TenantId
 from tenants.models import Budget, Tenant
@@ -57,7 +57,7 @@ class TermsSerializer(SubjectSerializer):
     )
 
 
-class BudgetSerializer(serializers.Serializer[Standing]):
+class BudgetSerializer(serializers.Serializer[BudgetStatus]):
     """A budget and how it stands in the period that runs."""
 
     id = serializers.UUIDField(source="budget.id", read_only=True)
@@ -122,7 +122,7 @@ class BudgetsView(APIView):
         refuse_unknown(asked)
         wanted = asked.validated_data
         subject = limit_permissions.subject(viewer, found, named(wanted))
-        terms = Terms(**{name: wanted[name] for name in ("limit_pico", "period", "action", "alert_percents")})
+        terms = BudgetTerms(**{name: wanted[name] for name in ("limit_pico", "period", "action", "alert_percents")})
         budget, created = budgets.put(viewer.actor, subject, terms)
         return Response(_read(found, budget), status=status.HTTP_201_CREATED if created else status.HTTP_200_OK)
 

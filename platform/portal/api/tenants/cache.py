@@ -12,7 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from caching.store import Held
+from caching.store import CacheUsage
 from portal.access import limit_permissions
 from portal.access.limit_permissions import Named
 from portal.access.viewer import tenant_for
@@ -22,7 +22,7 @@ from portal.api.openapi_parameters import PAGE_PARAMETERS, page_of, refusals, re
 from portal.api.serializer_fields import IdField, SwitchField
 from portal.reporting import cache_usage
 from tenants import cache_settings, purges, registry
-from tenants.cache_settings import LARGEST, Terms
+from tenants.cache_settings import LARGEST, CacheOverrides
 from tenants.errors import NotFound
 from tenants.ids import TenantId
 from tenants.models import CachePurge, CacheSetting, TenantPolicy
@@ -34,10 +34,10 @@ class Cache:
     """A tenant's policy, and what is stored."""
 
     policy: TenantPolicy
-    held: Held | None
+    held: CacheUsage | None
 
 
-class HeldSerializer(serializers.Serializer[Held]):
+class HeldSerializer(serializers.Serializer[CacheUsage]):
     """What Redis keeps of the tenant."""
 
     entries = serializers.IntegerField(read_only=True)
@@ -162,7 +162,7 @@ class SettingsView(APIView):
         refuse_unknown(asked)
         given = asked.validated_data
         named = Named(project=(given["project"] or {}).get("slug"), key=given["key_id"])
-        terms = Terms(
+        terms = CacheOverrides(
             mode=given["mode"], ttl_seconds=given["ttl_seconds"], writes_per_minute=given["writes_per_minute"]
         )
         setting = cache_settings.set_setting(viewer.actor, limit_permissions.subject(viewer, found, named), terms)

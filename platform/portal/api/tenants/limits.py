@@ -20,7 +20,7 @@ from portal.api.serializer_fields import IdField
 from tenants import limits
 from tenants.errors import NotFound
 from tenants.ids import TenantId
-from tenants.limits import LARGEST, Figures
+from tenants.limits import LARGEST, LimitValues
 from tenants.models import Limit
 from tenants.rls import as_tenant
 
@@ -91,7 +91,7 @@ class LimitsView(APIView):
         limit = limits.set_limit(
             viewer.actor,
             limit_permissions.subject(viewer, found, named(asked.validated_data)),
-            Figures(**{name: asked.validated_data[name] for name in LARGEST}),
+            LimitValues(**{name: asked.validated_data[name] for name in LARGEST}),
         )
         return Response(LimitSerializer(limit).data)
 

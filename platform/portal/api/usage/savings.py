@@ -86,7 +86,7 @@ class SavingsReportSerializer(serializers.Serializer[Any]):
 class _Found:
     total: Savings
     groups: tuple[Group, ...]
-    bypasses: tuple[savings.Bypassed, ...]
+    bypasses: tuple[savings.BypassCount, ...]
 
 
 class SavingsView(APIView):

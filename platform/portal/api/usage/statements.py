@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from billing.reports import invoices
+from billing.reports import statements
 from portal.access.viewer import tenant_for
 from portal.api.authentication import viewer_of
 from portal.api.openapi_parameters import CSV_PARAMETER, refusals, wants_csv
@@ -20,7 +20,7 @@ from tenants.ids import TenantId
 from tenants.rls import as_tenant
 
 
-class LineSerializer(serializers.Serializer[invoices.Line]):
+class LineSerializer(serializers.Serializer[statements.Line]):
     """Tokens, or answers, of one class of one model at one price."""
 
     model = serializers.CharField(source="model_name", read_only=True)
@@ -34,7 +34,7 @@ class LineSerializer(serializers.Serializer[invoices.Line]):
     amount_cents = serializers.IntegerField(read_only=True, help_text="Rounded once, half to even.")
 
 
-class SavingsSerializer(serializers.Serializer[invoices.Savings]):
+class SavingsSerializer(serializers.Serializer[statements.Savings]):
     """What each cache saved."""
 
     prediction_hits = serializers.IntegerField(read_only=True)
@@ -46,7 +46,7 @@ class SavingsSerializer(serializers.Serializer[invoices.Savings]):
     prefix_pico = serializers.IntegerField(read_only=True)
 
 
-class StatementSerializer(serializers.Serializer[invoices.Statement]):
+class StatementSerializer(serializers.Serializer[statements.Statement]):
     """One month. The total is the sum of the lines in cents; the ledger holds the same to the pico-unit."""
 
     tenant_id = serializers.UUIDField(read_only=True)
@@ -85,8 +85,8 @@ class StatementView(APIView):
         found = tenant_for(viewer_of(request), tenant)
         first = periods.parse_month(month, timezone.now())
         with as_tenant(TenantId(found.id)):
-            statement = invoices.statement(TenantId(found.id), first.year, first.month)
+            statement = statements.statement(TenantId(found.id), first.year, first.month)
         if wants_csv(request):
-            header, *rows = invoices.csv_rows(statement)
+            header, *rows = statements.csv_rows(statement)
             return csv_export.attachment(request._request, f"statement-{found.slug}-{first:%Y-%m}", header, rows)
         return Response(StatementSerializer(statement).data)

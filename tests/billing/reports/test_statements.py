@@ -15,8 +15,8 @@ from billing.drain import batch
 from billing.ledger.usage_rows import UsageRow
 from billing.pricing.prices import DEMO_RATES
 from billing.pricing.rating import Rates
-from billing.reports import invoices
-from billing.reports.invoices import Line
+from billing.reports import statements
+from billing.reports.statements import Line
 from billing.wal.records import State
 from tenants import rls
 from tenants.ids import TenantId, new_id
@@ -64,7 +64,7 @@ def test_a_month_lists_each_class_at_each_price_and_equals_the_ledger(tenant_id:
         row_at(after, TenantId(new_id())),
     )
     store(*[replace_field(row, avoided_engine_ms=80.4) if row.avoided_prompt_tokens else row for row in rows])
-    found = invoices.statement(tenant_id, 2026, 3)
+    found = statements.statement(tenant_id, 2026, 3)
     assert found.lines == (
         Line(model_name="demo", token_class="prompt", quantity=1500, unit_price_pico=150_000),
         Line(model_name="demo", token_class="cached_prompt", quantity=400, unit_price_pico=15_000),
@@ -101,18 +101,18 @@ def test_a_month_begins_and_ends_in_the_tenants_time_zone(tenant_id: TenantId, z
     end = datetime(2026, 4, 1, 4, 0, tzinfo=UTC) if zone == "America/New_York" else start + timedelta(days=31)
     # One batch over both bounds: each posting must still belong to one month.
     store(*[row_at(moment, tenant_id) for moment in (start - instant, start, end - instant, end)])
-    months = [invoices.statement(tenant_id, 2026, month) for month in (2, 3, 4)]
+    months = [statements.statement(tenant_id, 2026, month) for month in (2, 3, 4)]
     assert [month.requests for month in months] == [1, 2, 1]
     assert all(month.equals_ledger for month in months)
 
 
 def test_usage_without_a_price_is_told_and_not_charged(tenant_id: TenantId) -> None:
     store(row_at(MIDDLE, tenant_id))
-    found = invoices.statement(tenant_id, 2026, 3)
+    found = statements.statement(tenant_id, 2026, 3)
     assert (found.requests, found.unrated_requests, found.amount_pico, found.lines) == (1, 1, 0, ())
     price_from(MIDDLE + timedelta(days=1), DEMO_RATES)
     assert batch.rate_unrated() == 1
-    found = invoices.statement(tenant_id, 2026, 3)
+    found = statements.statement(tenant_id, 2026, 3)
     assert (found.unrated_requests, found.amount_pico) == (0, 30 * 150_000 + 10 * 15_000 + 7 * 600_000)
     assert found.equals_ledger
 
@@ -120,8 +120,8 @@ def test_usage_without_a_price_is_told_and_not_charged(tenant_id: TenantId) -> N
 def test_the_csv_holds_exact_amounts_and_adds_up(tenant_id: TenantId) -> None:
     price_from(MARCH, replace(DEMO_RATES, prompt_pico=10**9))
     store(row_at(MIDDLE, tenant_id, tokens=(25, 0, 7)))
-    rows = list(invoices.csv_rows(invoices.statement(tenant_id, 2026, 3)))
-    assert rows[0] == invoices.CSV_HEADER
+    rows = list(statements.csv_rows(statements.statement(tenant_id, 2026, 3)))
+    assert rows[0] == statements.CSV_HEADER
     assert rows[1:] == [
         ("demo", "prompt", "token", "25", "1000000000", "25000000000", "0.02", "USD"),
         ("demo", "completion", "token", "7", "600000", "4200000", "0.00", "USD"),
@@ -132,18 +132,18 @@ def test_the_csv_holds_exact_amounts_and_adds_up(tenant_id: TenantId) -> None:
 
 @given(pico=st.integers(min_value=-(10**20), max_value=10**20))
 def test_cents_round_half_to_even(pico: int) -> None:
-    assert invoices.cents(pico) == int((Decimal(pico) / 10**10).quantize(Decimal(1), rounding=ROUND_HALF_EVEN))
+    assert statements.cents(pico) == int((Decimal(pico) / 10**10).quantize(Decimal(1), rounding=ROUND_HALF_EVEN))
 
 
 def test_a_tenant_reads_its_own_statement_and_a_stranger_an_empty_one(tenant_id: TenantId) -> None:
     stranger = TenantId(Tenant.objects.create(slug="globex", name="Globex").id)
     price_from(MARCH, DEMO_RATES)
     store(row_at(MIDDLE, tenant_id))
-    expected = invoices.statement(tenant_id, 2026, 3)
+    expected = statements.statement(tenant_id, 2026, 3)
     with rls.as_tenant(tenant_id):
-        assert invoices.statement(tenant_id, 2026, 3) == expected
+        assert statements.statement(tenant_id, 2026, 3) == expected
         assert expected.equals_ledger
     with rls.as_tenant(stranger), pytest.raises(Tenant.DoesNotExist):
-        invoices.statement(tenant_id, 2026, 3)
+        statements.statement(tenant_id, 2026, 3)
     with rls.as_tenant(stranger):
-        assert invoices.statement(stranger, 2026, 3).requests == 0
+        assert statements.statement(stranger, 2026, 3).requests == 0
