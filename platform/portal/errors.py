@@ -1,10 +1,10 @@
 """Errors of the portal.
 
 PortalError
-├── BadQuery          a parameter of the address that cannot be read
-├── BadForm           a form that says nothing, or two things at once
-├── NotForYou         a change that others may make
-└── TooManyGuesses    wrong passwords; no more for a while
+├── BadQuery          a query parameter that cannot be read
+├── BadForm           a form that is empty or contradicts itself
+├── NotPermitted      a change that this principal may not make
+└── TooManyAttempts   too many wrong passwords; try again later
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 
 class PortalError(Exception):
-    """Any refusal of this room."""
+    """Any error that the portal raises itself."""
 
 
 @dataclass(eq=False)
@@ -27,20 +27,20 @@ class BadQuery(PortalError):
 
 @dataclass(eq=False)
 class BadForm(PortalError):
-    """Carries what is wrong, in the words of the form."""
+    """Carries the problem, in the words of the form."""
 
-    wrong: str
-
-
-@dataclass(eq=False)
-class NotForYou(PortalError):
-    """Carries who may."""
-
-    who: str
+    problem: str
 
 
 @dataclass(eq=False)
-class TooManyGuesses(PortalError):
-    """Carries the seconds until the next attempt is looked at."""
+class NotPermitted(PortalError):
+    """Carries the reason: a sentence that says who may make the change."""
+
+    reason: str
+
+
+@dataclass(eq=False)
+class TooManyAttempts(PortalError):
+    """Carries the seconds until the next attempt is allowed."""
 
     retry_after_seconds: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib.auth.views import LogoutView
 from django.urls import URLPattern, path
 
-from portal.pages import audit, cache, fleet, key, keys, limits, prices, requests, savings, statements, tenants, usage
+from portal.pages import audit, cache, fleet, keys, limits, prices, requests, savings, statements, tenants, usage
 from portal.pages.sign_in import SignInView
 
 app_name = "portal"
@@ -35,8 +35,8 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:slug>/statement.csv", statements.as_csv, name="statement-csv"),
     path("tenants/<slug:slug>/keys/", keys.index, name="keys"),
     path("tenants/<slug:slug>/keys/create/", keys.create, name="key-create"),
-    path("tenants/<slug:slug>/keys/<uuid:key>/change/", key.change, name="key-change"),
-    path("tenants/<slug:slug>/keys/<uuid:key>/rotate/", key.rotate, name="key-rotate"),
+    path("tenants/<slug:slug>/keys/<uuid:key>/change/", keys.change, name="key-change"),
+    path("tenants/<slug:slug>/keys/<uuid:key>/rotate/", keys.rotate, name="key-rotate"),
     path("tenants/<slug:slug>/keys/<uuid:key>/revoke/", keys.revoke, name="key-revoke"),
     path("tenants/<slug:slug>/limits/", limits.index, name="limits"),
     path("tenants/<slug:slug>/limits/set/", limits.set_limit, name="limit-set"),

@@ -60,7 +60,7 @@ def test_the_operator_sees_the_requests_the_hit_the_savings_and_the_fleet(page: 
     expect(billed).to_contain_text("$")
     expect(saved).to_contain_text("$")
     expect(saved).not_to_have_text("$0.00")
-    expect(page.get_by_test_id("figures")).to_be_visible()
+    expect(page.get_by_test_id("tiles")).to_be_visible()
     _keep_picture(page, "overview")
 
     page.goto(f"{instance.portal_url}requests/?tenant=acme")

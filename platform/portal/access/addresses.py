@@ -11,7 +11,7 @@ from tenants import networks
 
 
 def api_base(request: HttpRequest) -> str:
-    """Return the base URL of the inference API: the host the viewer came by, the gateway's port."""
+    """Return the base URL of the inference API: the host name of this request, the gateway's port."""
     name, _ = split_domain_port(request.get_host())
     return f"{request.scheme}://{name}:{settings.GATEWAY_PORT}/v1"
 

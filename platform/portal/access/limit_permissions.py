@@ -18,8 +18,8 @@ from billing.budgets import status
 from billing.budgets.redis_counters import BudgetCounters
 from billing.budgets.status import BudgetStatus
 from catalogue.models import Model
-from portal.access.viewer import Viewer
-from portal.errors import NotForYou
+from portal.access.principal import Principal
+from portal.errors import NotPermitted
 from tenants import policy_target
 from tenants.errors import NotFound
 from tenants.ids import TenantId
@@ -34,7 +34,7 @@ TIMEOUT_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Named:
+class TargetNames:
     """Whom a limit or budget is for, as asked: a project's slug or a key's id, and a model's name or nothing."""
 
     project: str | None = None
@@ -42,35 +42,35 @@ class Named:
     model: str = ""
 
 
-def may_set_any(viewer: Viewer, tenant: Tenant) -> bool:
-    """Say whether this viewer may set limits and budgets of the tenant's projects and keys."""
-    if viewer.is_operator:
+def may_set_any(principal: Principal, tenant: Tenant) -> bool:
+    """Say whether this principal may set limits and budgets of the tenant's projects and keys."""
+    if principal.is_operator:
         return True
-    if viewer.user is None:
-        return viewer.may_manage(tenant.id)
-    return Membership.objects.filter(user=viewer.user, tenant=tenant, role=Membership.Role.OWNER).exists()
+    if principal.user is None:
+        return principal.may_manage(tenant.id)
+    return Membership.objects.filter(user=principal.user, tenant=tenant, role=Membership.Role.OWNER).exists()
 
 
-def require_any(viewer: Viewer, tenant: Tenant) -> None:
-    """Return if this viewer may set what bounds projects and keys, and purge what they stored. Raises NotForYou."""
-    if not may_set_any(viewer, tenant):
-        raise NotForYou(WHO)
+def require_may_set(principal: Principal, tenant: Tenant) -> None:
+    """Return if this principal may set what bounds projects and keys, and purge what they stored. Raises NotForYou."""
+    if not may_set_any(principal, tenant):
+        raise NotPermitted(WHO)
 
 
-def subject(viewer: Viewer, tenant: Tenant, named: Named) -> PolicyTarget:
+def target_for(principal: Principal, tenant: Tenant, named: TargetNames) -> PolicyTarget:
     """Return whom to set it for. Raises NotForYou, NotFound, NotAllowed."""
-    require_any(viewer, tenant)
+    require_may_set(principal, tenant)
     found = policy_target.target(tenant, project=named.project, key=named.key, model_name=named.model)
-    _require(viewer, found)
+    _require(principal, found)
     if named.model and not _models_of(tenant).filter(name=named.model).exists():
         raise NotFound("model", named.model)
     return found
 
 
-def require(viewer: Viewer, bound: Limit | Budget | CacheSetting) -> None:
-    """Return if this viewer may change or remove it. Raises NotForYou."""
-    require_any(viewer, bound.tenant)
-    _require(viewer, policy_target.target_of(bound))
+def require_may_change(principal: Principal, bound: Limit | Budget | CacheSetting) -> None:
+    """Return if this principal may change or remove it. Raises NotForYou."""
+    require_may_set(principal, bound.tenant)
+    _require(principal, policy_target.target_of(bound))
 
 
 def limits_of(tenant: Tenant) -> QuerySet[Limit]:
@@ -88,13 +88,13 @@ def budgets_of(tenant: Tenant) -> QuerySet[Budget]:
     return Budget.objects.filter(tenant=tenant, archived_at=None).select_related("tenant", "project", "key")
 
 
-def standings_of(tenant: Tenant, budgets: list[Budget]) -> list[BudgetStatus]:
+def budget_statuses_of(tenant: Tenant, budgets: list[Budget]) -> list[BudgetStatus]:
     """Return how these budgets of the tenant stand, read as the tenant."""
     with as_tenant(TenantId(tenant.id)):
-        return read_standings(budgets)
+        return read_budget_statuses(budgets)
 
 
-def read_standings(budgets: list[Budget]) -> list[BudgetStatus]:
+def read_budget_statuses(budgets: list[Budget]) -> list[BudgetStatus]:
     """Return how these budgets stand. What faces a tenant is read as that tenant."""
     return status.statuses(budgets, timezone.now(), _counters())
 
@@ -104,7 +104,7 @@ def models_of(tenant: Tenant) -> list[str]:
     return list(_models_of(tenant).order_by("name").values_list("name", flat=True))
 
 
-def purge_target(tenant: Tenant, named: Named, request_id: UUID | None = None) -> PurgeTarget:
+def purge_target(tenant: Tenant, named: TargetNames, request_id: UUID | None = None) -> PurgeTarget:
     """Return what to purge. Raises NotFound for a key or model that is not the tenant's; retired ones are."""
     key = None
     if named.key is not None:
@@ -124,9 +124,9 @@ def _models_ever(tenant: Tenant) -> QuerySet[Model]:
     return Model.objects.filter(Q(visibility=Model.Visibility.PUBLIC) | Q(owner=tenant))
 
 
-def _require(viewer: Viewer, found: PolicyTarget) -> None:
-    if found.is_tenants_own and not viewer.is_operator:
-        raise NotForYou("What bounds a tenant as a whole is set by operators. Name a project or a key.")
+def _require(principal: Principal, found: PolicyTarget) -> None:
+    if found.is_tenants_own and not principal.is_operator:
+        raise NotPermitted("What bounds a tenant as a whole is set by operators. Name a project or a key.")
 
 
 @cache

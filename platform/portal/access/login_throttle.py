@@ -17,13 +17,13 @@ from redis.exceptions import ConnectionError as Disconnected
 from redis.exceptions import OutOfMemoryError
 from redis.exceptions import TimeoutError as TooSlow
 
-from portal.errors import TooManyGuesses
+from portal.errors import TooManyAttempts
 
 WINDOW_SECONDS = 900
-PER_NAME_AND_ADDRESS = 10
-PER_ADDRESS = 60
+MAX_PER_NAME_AND_ADDRESS = 10
+MAX_PER_ADDRESS = 60
 #: Redis cannot count now. Any other error of it is a mistake of ours, and shows.
-AWAY = (Disconnected, TooSlow, OutOfMemoryError)
+UNAVAILABLE = (Disconnected, TooSlow, OutOfMemoryError)
 
 log = logging.getLogger(__name__)
 
@@ -35,12 +35,12 @@ def check(name: str, address: str) -> None:
         counts = _redis().mget(list(keys))
         for key, limit, count in zip(keys, keys.values(), counts, strict=True):
             if int(count or 0) >= limit:
-                raise TooManyGuesses(max(1, int(_redis().ttl(key))))
-    except AWAY as error:
+                raise TooManyAttempts(max(1, int(_redis().ttl(key))))
+    except UNAVAILABLE as error:
         log.warning("wrong passwords are not counted: %s", error)
 
 
-def note(name: str, address: str) -> None:
+def count_failure(name: str, address: str) -> None:
     """Count one wrong password. The window starts at the first."""
     try:
         with _redis().pipeline() as pipeline:
@@ -49,15 +49,15 @@ def note(name: str, address: str) -> None:
                 pipeline.set(key, 0, ex=WINDOW_SECONDS, nx=True)
                 pipeline.incr(key)
             pipeline.execute()
-    except AWAY as error:
+    except UNAVAILABLE as error:
         log.warning("a wrong password is not counted: %s", error)
 
 
-def forget(name: str, address: str) -> None:
+def reset(name: str, address: str) -> None:
     """Forget the wrong ones of this name after a right one."""
     try:
         _redis().delete(next(iter(_keys(name, address))))
-    except AWAY as error:
+    except UNAVAILABLE as error:
         log.warning("wrong passwords are not forgotten: %s", error)
 
 
@@ -65,8 +65,8 @@ def _keys(name: str, address: str) -> dict[str, int]:
     """Return each counter's key and limit. Hashed: a name typed into the wrong field may be a password."""
     both = hashlib.sha256(f"{name.casefold()}\0{address}".encode()).hexdigest()[:32]
     return {
-        f"hearth:guess:both:{both}": PER_NAME_AND_ADDRESS,
-        f"hearth:guess:address:{hashlib.sha256(address.encode()).hexdigest()[:32]}": PER_ADDRESS,
+        f"hearth:guess:both:{both}": MAX_PER_NAME_AND_ADDRESS,
+        f"hearth:guess:address:{hashlib.sha256(address.encode()).hexdigest()[:32]}": MAX_PER_ADDRESS,
     }
 
 

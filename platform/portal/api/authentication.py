@@ -1,6 +1,6 @@
 """Three ways in: a signed-in session, an operator's token (``ho_…``), a tenant's key (``hk_…``).
 
-``request.auth`` is the :class:`portal.access.viewer.Viewer` that came in.
+``request.auth`` is the :class:`portal.access.principal.Principal` that came in.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
 from portal.access.addresses import client_address
-from portal.access.viewer import READ, Viewer, viewer_of_key, viewer_of_user
+from portal.access.principal import READ, Principal, principal_of_key, principal_of_user
 from tenants import keys, networks, tokens
 from tenants.errors import KeyRefused
 from tenants.models import User
@@ -30,7 +30,7 @@ SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 class BearerAuthentication(BaseAuthentication):
     """``Authorization: Bearer ho_…`` or ``hk_…``. A header with anything else is refused, never ignored."""
 
-    def authenticate(self, request: Request) -> tuple[User | AnonymousUser, Viewer] | None:
+    def authenticate(self, request: Request) -> tuple[User | AnonymousUser, Principal] | None:
         """Return who calls, or None without the header. Raises AuthenticationFailed."""
         scheme, _, text = get_authorization_header(request).decode("latin-1").partition(" ")
         if not scheme:
@@ -40,8 +40,8 @@ class BearerAuthentication(BaseAuthentication):
         try:
             if text.startswith(f"{tokens.PREFIX}_"):
                 user = tokens.authenticate(text.strip()).user
-                return user, viewer_of_user(user)
-            return AnonymousUser(), _viewer_of_key(request, text.strip())
+                return user, principal_of_user(user)
+            return AnonymousUser(), _principal_of_key(request, text.strip())
         except KeyRefused as refusal:
             # one answer for every reason, so that a guesser learns nothing
             raise AuthenticationFailed("This token or key is not valid.", "invalid_api_key") from refusal
@@ -54,22 +54,22 @@ class BearerAuthentication(BaseAuthentication):
 class PortalSession(SessionAuthentication):
     """The portal's own session, with CSRF protection for changes."""
 
-    def authenticate(self, request: Request) -> tuple[User, Viewer] | None:
+    def authenticate(self, request: Request) -> tuple[User, Principal] | None:
         """Return who is signed in, or None."""
         found = super().authenticate(request)
         if found is None:
             return None
         user = found[0]
-        return user, viewer_of_user(user)
+        return user, principal_of_user(user)
 
 
 class MaySee(BasePermission):
     """Somebody is in, and a key has the scope to read. Which tenants they see is decided by
-    ``portal.access.viewer``."""
+    ``portal.access.principal``."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         """Return whether the request may go on to the view. Raises PermissionDenied naming the missing scope."""
-        if not isinstance(request.auth, Viewer):
+        if not isinstance(request.auth, Principal):
             return False
         if not request.auth.may_read():
             raise PermissionDenied(f"This key lacks the scope {READ!r}.")
@@ -83,7 +83,7 @@ class OperatorOnly(MaySee):
 
     def has_permission(self, request: Request, view: APIView) -> bool:
         """Return whether an operator asks."""
-        return isinstance(request.auth, Viewer) and request.auth.is_operator
+        return isinstance(request.auth, Principal) and request.auth.is_operator
 
 
 class OperatorChanges(MaySee):
@@ -95,23 +95,23 @@ class OperatorChanges(MaySee):
         """Return whether the request reads, or an operator asks."""
         if not super().has_permission(request, view):
             return False
-        return request.method in SAFE_METHODS or viewer_of(request).is_operator
+        return request.method in SAFE_METHODS or principal_of(request).is_operator
 
 
-def _viewer_of_key(request: Request, text: str) -> Viewer:
+def _principal_of_key(request: Request, text: str) -> Principal:
     """Return who calls with a key, and note its use. Raises KeyRefused, PermissionDenied."""
     key = keys.authenticate(text)
-    viewer = viewer_of_key(key)
-    if not networks.allows(viewer.networks, client_address(request._request)):
+    principal = principal_of_key(key)
+    if not networks.allows(principal.networks, client_address(request._request)):
         raise PermissionDenied("This key may not be used from this address.", "address_not_allowed")
     now = timezone.now()
     if keys.is_due(key, now):
         keys.note_used({key.id: now})
-    return viewer
+    return principal
 
 
-def viewer_of(request: Request) -> Viewer:
+def principal_of(request: Request) -> Principal:
     """Return who asks. Raises NotAuthenticated when a view forgot to demand somebody."""
-    if not isinstance(request.auth, Viewer):
+    if not isinstance(request.auth, Principal):
         raise NotAuthenticated
     return request.auth

@@ -15,7 +15,7 @@ from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
 from billing import errors as billing
-from portal.errors import BadQuery, NotForYou, TooManyGuesses
+from portal.errors import BadQuery, NotPermitted, TooManyAttempts
 from tenants import errors as tenants
 from workers import errors as workers
 from workers.fleet import error_text
@@ -42,7 +42,7 @@ def _writable(text: str) -> str:
 def handle(error: Exception, context: dict[str, Any]) -> Response | None:
     """Answer an exception of a view; None lets Django report a fault of ours."""
     set_rollback()
-    known = _of_rooms(error)
+    known = _from_domain(error)
     if known is not None:
         return known
     if isinstance(error, Http404):
@@ -51,22 +51,22 @@ def handle(error: Exception, context: dict[str, Any]) -> Response | None:
         error = exceptions.PermissionDenied()
     if not isinstance(error, exceptions.APIException):
         return None
-    return _of_rest_framework(error)
+    return _from_rest_framework(error)
 
 
-def _of_rooms(error: Exception) -> Response | None:
+def _from_domain(error: Exception) -> Response | None:
     match error:
         case tenants.TenantError():
-            answer = _of_tenants(error)
+            answer = _from_tenants(error)
         case workers.WorkerError():
-            answer = _of_workers(error)
+            answer = _from_workers(error)
         case billing.BillingError():
-            answer = _of_billing(error)
+            answer = _from_billing(error)
         case BadQuery(param, value, allowed):
             answer = envelope(f"{param} {value!r} is not understood: use {allowed}.", 400, "invalid_value", param)
-        case NotForYou(who):
-            answer = envelope(who, 403, "permission_denied")
-        case TooManyGuesses(seconds):
+        case NotPermitted(reason):
+            answer = envelope(reason, 403, "permission_denied")
+        case TooManyAttempts(seconds):
             answer = envelope(f"Too many wrong passwords. Try again in {seconds} s.", 429, "too_many_attempts")
             answer["Retry-After"] = str(seconds)
         case _:
@@ -74,7 +74,7 @@ def _of_rooms(error: Exception) -> Response | None:
     return answer
 
 
-def _of_tenants(error: tenants.TenantError) -> Response | None:
+def _from_tenants(error: tenants.TenantError) -> Response | None:
     match error:
         case tenants.NotFound(kind, name):
             return envelope(f"There is no {kind} {name!r}.", 404, f"{kind.replace(' ', '_')}_not_found")
@@ -88,7 +88,7 @@ def _of_tenants(error: tenants.TenantError) -> Response | None:
             return None
 
 
-def _of_workers(error: workers.WorkerError) -> Response | None:
+def _from_workers(error: workers.WorkerError) -> Response | None:
     said = error_text.words(error)
     message = f"{said[:1].upper()}{said[1:]}."
     match error:
@@ -104,7 +104,7 @@ def _of_workers(error: workers.WorkerError) -> Response | None:
             return None
 
 
-def _of_billing(error: billing.BillingError) -> Response | None:
+def _from_billing(error: billing.BillingError) -> Response | None:
     match error:
         case billing.PriceJump():
             return envelope(f"{error}. Send confirm=true if that is meant.", 409, "price_jump", error.token_class)
@@ -118,7 +118,7 @@ def _of_billing(error: billing.BillingError) -> Response | None:
             return None
 
 
-def _of_rest_framework(error: exceptions.APIException) -> Response:
+def _from_rest_framework(error: exceptions.APIException) -> Response:
     message, param, code = _first(error.get_full_details())
     if isinstance(error, exceptions.ValidationError) and code == "error":
         code = "invalid_value"

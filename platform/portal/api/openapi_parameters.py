@@ -48,12 +48,12 @@ class RefusalSerializer(serializers.Serializer[Any]):
     error = ErrorSerializer()
 
 
-def refusals(*codes: int) -> dict[int, OpenApiResponse]:
+def error_responses(*codes: int) -> dict[int, OpenApiResponse]:
     """Return the descriptions of these errors, and of 401, which every endpoint has."""
     return {code: OpenApiResponse(RefusalSerializer, description=_MEANINGS[code]) for code in sorted({401, *codes})}
 
 
-def page_of(row: type[serializers.Serializer[Any]], name: str) -> serializers.Serializer[Any]:
+def page_schema(row: type[serializers.Serializer[Any]], name: str) -> serializers.Serializer[Any]:
     """Return the serializer that describes a page of these rows."""
     return inline_serializer(
         name,
@@ -66,7 +66,7 @@ def page_of(row: type[serializers.Serializer[Any]], name: str) -> serializers.Se
     )
 
 
-def refuse_unknown(asked: serializers.Serializer[Any]) -> None:
+def reject_unknown_fields(asked: serializers.Serializer[Any]) -> None:
     """Raise ValidationError for a field that is none: a misspelt one that is ignored is a rule that does not hold.
 
     Every write of ``/api/v1/`` that takes a body calls it, after ``is_valid``. Looks into nested objects too.

@@ -17,8 +17,8 @@ from rest_framework.views import APIView
 
 from portal.access import login_throttle
 from portal.access.addresses import client_address
-from portal.api.authentication import CHALLENGE, OperatorOnly, viewer_of
-from portal.api.openapi_parameters import refusals, refuse_unknown
+from portal.api.authentication import CHALLENGE, OperatorOnly, principal_of
+from portal.api.openapi_parameters import error_responses, reject_unknown_fields
 from tenants import tokens
 from tenants.audit import Actor
 from tenants.errors import NotFound
@@ -68,13 +68,13 @@ class TokensView(APIView):
         operation_id="create_token",
         auth=[],
         request=NewTokenSerializer,
-        responses={201: IssuedTokenSerializer, **refusals(400, 403, 429)},
+        responses={201: IssuedTokenSerializer, **error_responses(400, 403, 429)},
     )
     def post(self, request: Request) -> Response:
         """Exchange an operator's name and password for a bearer token. Wrong ones are counted."""
         asked = NewTokenSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
-        refuse_unknown(asked)
+        reject_unknown_fields(asked)
         wanted = asked.validated_data
         user = _user(request, wanted["username"], wanted["password"])
         if not user.is_staff:
@@ -94,14 +94,14 @@ class TokenView(APIView):
 
     permission_classes = (OperatorOnly,)
 
-    @extend_schema(operation_id="revoke_token", responses={200: TokenSerializer, **refusals(403, 404)})
+    @extend_schema(operation_id="revoke_token", responses={200: TokenSerializer, **error_responses(403, 404)})
     def delete(self, request: Request, token: UUID) -> Response:
         """Refuse the token from now on."""
-        viewer = viewer_of(request)
-        found = OperatorToken.objects.filter(id=token, user=viewer.user).first()
+        principal = principal_of(request)
+        found = OperatorToken.objects.filter(id=token, user=principal.user).first()
         if found is None:
             raise NotFound("token", str(token))
-        tokens.revoke(viewer.actor, found)
+        tokens.revoke(principal.actor, found)
         found.refresh_from_db()
         return Response(TokenSerializer(found).data)
 
@@ -112,7 +112,7 @@ def _user(request: Request, username: str, password: str) -> User:
     login_throttle.check(username, address)
     user = authenticate(request, username=username, password=password)
     if not isinstance(user, User):
-        login_throttle.note(username, address)
+        login_throttle.count_failure(username, address)
         raise AuthenticationFailed("The name or the password is wrong.", "invalid_credentials")
-    login_throttle.forget(username, address)
+    login_throttle.reset(username, address)
     return user

@@ -39,13 +39,13 @@ def page_request(request: Request) -> PageRequest:
         raise ValidationError({"after": "Use the 'next_after' of the page before."}) from None
 
 
-def slice_of(rows: QuerySet[Any], page: PageRequest) -> list[Any]:
+def read_page(rows: QuerySet[Any], page: PageRequest) -> list[Any]:
     """Return the page's rows and one more, which tells whether another page follows."""
     older = rows if page.after is None else rows.filter(id__lt=page.after)
     return list(older.order_by("-id")[: page.limit + 1])
 
 
-def document(rows: Sequence[Any], serializer: type[Serializer[Any]], limit: int) -> dict[str, Any]:
+def page_document(rows: Sequence[Any], serializer: type[Serializer[Any]], limit: int) -> dict[str, Any]:
     """Return the list's envelope. ``rows`` have ids, and may be one more than ``limit``, which says more follow."""
     more = len(rows) > limit
     shown: Any = rows[:limit]

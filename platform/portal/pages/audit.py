@@ -11,7 +11,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_GET
 
-from portal.access.viewer import Viewer, tenant_for
+from portal.access.principal import Principal, tenant_for
 from portal.errors import BadQuery
 from portal.formats import query_params
 from portal.pages.base import operator_page, page, show, with_query
@@ -19,7 +19,7 @@ from tenants.ids import TenantId
 from tenants.models import AuditEntry, Tenant
 from tenants.rls import as_tenant
 
-ROWS = 50
+PAGE_ROWS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,27 +41,27 @@ class Row:
 
 @require_GET
 @operator_page
-def index(request: HttpRequest, viewer: Viewer) -> HttpResponse:
+def index(request: HttpRequest, principal: Principal) -> HttpResponse:
     """Show the log of the whole platform."""
     rows = AuditEntry.objects.select_related("tenant")
-    found = _page(request, rows)
-    return _show(request, viewer, found, tenant=None)
+    found = _read_page(request, rows)
+    return _show(request, principal, found, tenant=None)
 
 
 @require_GET
 @page
-def of_tenant(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
+def of_tenant(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
     """Show the entries about one tenant."""
-    tenant = tenant_for(viewer, slug)
+    tenant = tenant_for(principal, slug)
     with as_tenant(TenantId(tenant.id)):
-        found = _page(request, AuditEntry.objects.filter(tenant=tenant))
-    return _show(request, viewer, found, tenant=tenant)
+        found = _read_page(request, AuditEntry.objects.filter(tenant=tenant))
+    return _show(request, principal, found, tenant=tenant)
 
 
 def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> tuple[Change, ...]:
     """Return the fields that differ, in order of name; of what was made or removed whole, those that say something."""
     if before is None or after is None:
-        before, after = _set(before), _set(after)
+        before, after = _without_empty(before), _without_empty(after)
     old, new = before or {}, after or {}
     return tuple(
         Change(field=field, before=_text(old, field), after=_text(new, field))
@@ -70,7 +70,7 @@ def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -
     )
 
 
-def _set(values: Mapping[str, Any] | None) -> dict[str, Any]:
+def _without_empty(values: Mapping[str, Any] | None) -> dict[str, Any]:
     return {field: value for field, value in (values or {}).items() if value not in (None, "", [])}
 
 
@@ -85,7 +85,7 @@ def _text(values: Mapping[str, Any], field: str) -> str | None:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _page(request: HttpRequest, rows: QuerySet[AuditEntry]) -> list[AuditEntry]:
+def _read_page(request: HttpRequest, rows: QuerySet[AuditEntry]) -> list[AuditEntry]:
     for name in ("action", "actor"):
         if value := query_params.text(request.GET, name):
             rows = rows.filter(**{name: value})
@@ -95,15 +95,17 @@ def _page(request: HttpRequest, rows: QuerySet[AuditEntry]) -> list[AuditEntry]:
             rows = rows.filter(id__lt=UUID(after))
         except ValueError:
             raise BadQuery("after", after, "the link at the foot of the page before") from None
-    return list(rows.order_by("-id")[: ROWS + 1])
+    return list(rows.order_by("-id")[: PAGE_ROWS + 1])
 
 
-def _show(request: HttpRequest, viewer: Viewer, found: list[AuditEntry], *, tenant: Tenant | None) -> HttpResponse:
-    shown = found[:ROWS]
+def _show(
+    request: HttpRequest, principal: Principal, found: list[AuditEntry], *, tenant: Tenant | None
+) -> HttpResponse:
+    shown = found[:PAGE_ROWS]
     context = {
         "rows": [Row(entry=entry, changes=changes(entry.before, entry.after)) for entry in shown],
-        "older": with_query(request, after=str(shown[-1].id)) if len(found) > ROWS else None,
+        "older": with_query(request, after=str(shown[-1].id)) if len(found) > PAGE_ROWS else None,
         "filters": {name: request.GET[name] for name in ("action", "actor") if request.GET.get(name)},
     }
     active = "tenant-audit" if tenant else "audit"
-    return show(request, viewer, "portal/audit.html", context, active=active, tenant=tenant)
+    return show(request, principal, "portal/audit.html", context, active=active, tenant=tenant)

@@ -13,7 +13,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
 from django.urls import reverse
 
-from portal.access.viewer import Viewer, tenants_of, viewer_of_user
+from portal.access.principal import Principal, principal_of_user, tenants_of
 from portal.errors import BadQuery
 from tenants.errors import NotFound
 from tenants.models import Tenant, User
@@ -24,9 +24,9 @@ CONTENT_SECURITY_POLICY = (
     "connect-src 'self' ws: wss:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 
-#: Called with the request, and what the path names; a ViewerView with the viewer between.
+#: Called with the request, and what the path names; a PrincipalView with the principal between.
 View = Callable[..., HttpResponseBase]
-ViewerView = Callable[..., HttpResponseBase]
+PrincipalView = Callable[..., HttpResponseBase]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,38 +39,40 @@ class Link:
     url: str
 
 
-def page(view: ViewerView) -> View:
+def page(view: PrincipalView) -> View:
     """Let only somebody signed in see the page, and answer what they may not see as if it did not exist."""
 
     @wraps(view)
     def guarded(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponseBase:
         if not isinstance(request.user, User) or not request.user.is_active:
             return redirect_to_login(request.get_full_path())
-        viewer = viewer_of_user(request.user)
+        principal = principal_of_user(request.user)
         try:
-            return protected(view(request, viewer, *args, **kwargs))
+            return with_page_headers(view(request, principal, *args, **kwargs))
         except NotFound:
-            return protected(_refusal(request, viewer, 404, "Nothing here", "There is no such page, or not for you."))
+            return with_page_headers(
+                _error_page(request, principal, 404, "Nothing here", "There is no such page, or not for you.")
+            )
         except BadQuery as error:
             problem = f"{error.param} {error.value!r} is not understood: use {error.allowed}."
-            return protected(_refusal(request, viewer, 400, "This address does not work", problem))
+            return with_page_headers(_error_page(request, principal, 400, "This address does not work", problem))
 
     return guarded
 
 
-def operator_page(view: ViewerView) -> View:
+def operator_page(view: PrincipalView) -> View:
     """Show the page to operators only; for everybody else it does not exist."""
 
     @wraps(view)
-    def guarded(request: HttpRequest, viewer: Viewer, *args: object, **kwargs: object) -> HttpResponseBase:
-        if not viewer.is_operator:
+    def guarded(request: HttpRequest, principal: Principal, *args: object, **kwargs: object) -> HttpResponseBase:
+        if not principal.is_operator:
             raise NotFound("page", request.path)
-        return view(request, viewer, *args, **kwargs)
+        return view(request, principal, *args, **kwargs)
 
     return page(guarded)
 
 
-def protected(response: HttpResponseBase) -> HttpResponseBase:
+def with_page_headers(response: HttpResponseBase) -> HttpResponseBase:
     """Add the headers of every page. Pages are never kept: the next person at the browser must not go back to them."""
     response.headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
     response.headers.setdefault("Cache-Control", "no-store")
@@ -80,7 +82,7 @@ def protected(response: HttpResponseBase) -> HttpResponseBase:
 
 def show(
     request: HttpRequest,
-    viewer: Viewer,
+    principal: Principal,
     template: str,
     context: dict[str, Any],
     *,
@@ -90,20 +92,20 @@ def show(
 ) -> HttpResponse:
     """Render a page within the frame. ``active`` is the key of its entry in the rail, or of a tenant's tab."""
     frame = {
-        "viewer": viewer,
-        "rail": rail(viewer, tenant),
-        "others": other_tenants(viewer, tenant),
-        "tabs": tenant_links(tenant) if tenant and viewer.is_operator else (),
+        "principal": principal,
+        "rail": rail_links(principal, tenant),
+        "others": other_tenants(principal, tenant),
+        "tabs": tenant_links(tenant) if tenant and principal.is_operator else (),
         "tenant": tenant,
         "active": active,
-        "active_rail": "tenants" if tenant and viewer.is_operator else active,
+        "active_rail": "tenants" if tenant and principal.is_operator else active,
     }
     return render(request, template, {**frame, **context}, status=status)
 
 
-def rail(viewer: Viewer, tenant: Tenant | None) -> tuple[Link, ...]:
+def rail_links(principal: Principal, tenant: Tenant | None) -> tuple[Link, ...]:
     """Return the rail: the platform's pages for operators, one tenant's for its members."""
-    if viewer.is_operator:
+    if principal.is_operator:
         return (
             Link(key="overview", label="Overview", icon="overview", url=reverse("portal:overview")),
             Link(key="fleet", label="Fleet", icon="fleet", url=reverse("portal:fleet")),
@@ -134,13 +136,13 @@ def tenant_links(tenant: Tenant) -> tuple[Link, ...]:
     )
 
 
-def other_tenants(viewer: Viewer, tenant: Tenant | None) -> tuple[Link, ...]:
+def other_tenants(principal: Principal, tenant: Tenant | None) -> tuple[Link, ...]:
     """Return a member's other tenants, to switch to."""
-    if viewer.is_operator or viewer.tenants is None or len(viewer.tenants) < 2:
+    if principal.is_operator or principal.tenants is None or len(principal.tenants) < 2:
         return ()
     return tuple(
         Link(key=other.slug, label=other.name, icon="tenants", url=reverse("portal:tenant", args=[other.slug]))
-        for other in tenants_of(viewer)
+        for other in tenants_of(principal)
         if tenant is None or other.id != tenant.id
     )
 
@@ -151,6 +153,6 @@ def with_query(request: HttpRequest, **changes: str | None) -> str:
     return urlencode(query | {key: value for key, value in changes.items() if value is not None})
 
 
-def _refusal(request: HttpRequest, viewer: Viewer, status: int, title: str, problem: str) -> HttpResponse:
+def _error_page(request: HttpRequest, principal: Principal, status: int, title: str, problem: str) -> HttpResponse:
     context = {"title": title, "problem": problem}
-    return show(request, viewer, "portal/refusal.html", context, active="", status=status)
+    return show(request, principal, "portal/error.html", context, active="", status=status)

@@ -12,9 +12,9 @@ from django.shortcuts import redirect
 from django.views.decorators.http import require_GET, require_POST
 
 from portal.access import limit_permissions
-from portal.access.limit_permissions import Named
-from portal.access.viewer import Viewer, tenant_for
-from portal.errors import BadForm, NotForYou
+from portal.access.limit_permissions import TargetNames
+from portal.access.principal import Principal, tenant_for
+from portal.errors import BadForm, NotPermitted
 from portal.formats.query_params import posted
 from portal.pages.base import page, show
 from portal.reporting import cache_usage
@@ -26,7 +26,7 @@ from tenants.models import ApiKey, Project, Tenant, TenantPolicy
 from tenants.purges import PurgeTarget
 from tenants.rls import as_tenant
 
-MOST_SHOWN = 200
+MAX_ROWS = 200
 #: What the form purges, as it calls it; each but the last has a field of its own name.
 PURGEABLE = {"request": "One request", "key": "A key", "model": "A model", "everything": "Everything"}
 
@@ -36,78 +36,78 @@ _LABELS = {"mode": "Keeps", "ttl_seconds": "Each for, seconds", "writes_per_minu
 
 @require_GET
 @page
-def index(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
+def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
     """Show what is in force, and forms to whoever may change it."""
-    tenant = tenant_for(viewer, slug)
+    tenant = tenant_for(principal, slug)
     with as_tenant(TenantId(tenant.id)):
         live = ApiKey.objects.filter(tenant=tenant, revoked_at=None, rotated_to=None)
-        found = list(live.order_by("name")[:MOST_SHOWN])
+        found = list(live.order_by("name")[:MAX_ROWS])
         context = {
             "policy": registry.policy_of(tenant),
-            "settings": list(limit_permissions.cache_settings_of(tenant).order_by("-id")[:MOST_SHOWN]),
+            "settings": list(limit_permissions.cache_settings_of(tenant).order_by("-id")[:MAX_ROWS]),
             "projects": list(Project.objects.filter(tenant=tenant, archived_at=None).order_by("slug")),
             "keys": found,
             "storing": [key for key in found if "cache:write" in key.scopes],
             "models": limit_permissions.models_of(tenant),
         }
-    context |= {"may_set": limit_permissions.may_set_any(viewer, tenant), "modes": TenantPolicy.CacheMode.values}
-    context |= {"held": cache_usage.held(tenant)}
-    return show(request, viewer, "portal/cache.html", context, active="cache", tenant=tenant)
+    context |= {"may_set": limit_permissions.may_set_any(principal, tenant), "modes": TenantPolicy.CacheMode.values}
+    context |= {"held": cache_usage.stored(tenant)}
+    return show(request, principal, "portal/cache.html", context, active="cache", tenant=tenant)
 
 
 @require_POST
 @page
-def set_setting(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponseRedirect:
+def set_setting(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseRedirect:
     """Set the cache of a project or key in place of what it has."""
-    tenant = tenant_for(viewer, slug)
+    tenant = tenant_for(principal, slug)
 
     def change() -> str:
         terms = CacheOverrides(
-            mode=posted(request, "mode"), **{name: _whole(name, posted(request, name)) for name in LARGEST}
+            mode=posted(request, "mode"), **{name: _whole_number(name, posted(request, name)) for name in LARGEST}
         )
         if terms == CacheOverrides():
             raise BadForm("nothing was entered in “Keeps”, “Each for, seconds” and “Stored a minute”")
-        subject = limit_permissions.subject(viewer, tenant, _named(posted(request, "for")))
-        cache_settings.set_setting(viewer.actor, subject, terms)
+        subject = limit_permissions.target_for(principal, tenant, _target_names(posted(request, "for")))
+        cache_settings.set_setting(principal.actor, subject, terms)
         return "Saved. Every gateway follows within a second."
 
-    return _told(request, tenant, change)
+    return _apply(request, tenant, change)
 
 
 @require_POST
 @page
-def remove_setting(request: HttpRequest, viewer: Viewer, slug: str, setting: UUID) -> HttpResponseRedirect:
+def remove_setting(request: HttpRequest, principal: Principal, slug: str, setting: UUID) -> HttpResponseRedirect:
     """Leave all as it is one level up."""
-    tenant = tenant_for(viewer, slug)
+    tenant = tenant_for(principal, slug)
     found = limit_permissions.cache_settings_of(tenant).filter(id=setting).first()
     if found is None:
         raise NotFound("cache setting", str(setting))
 
     def change() -> str:
-        limit_permissions.require(viewer, found)
-        cache_settings.remove(viewer.actor, found)
+        limit_permissions.require_may_change(principal, found)
+        cache_settings.remove(principal.actor, found)
         return "The setting is removed, everywhere within a second."
 
-    return _told(request, tenant, change)
+    return _apply(request, tenant, change)
 
 
 @require_POST
 @page
-def purge(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponseRedirect:
+def purge(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseRedirect:
     """Purge everything, or what is stored of a model, a key or a request."""
-    tenant = tenant_for(viewer, slug)
+    tenant = tenant_for(principal, slug)
 
     def change() -> str:
-        limit_permissions.require_any(viewer, tenant)
-        target = _target(request, tenant)
-        purges.purge(viewer.actor, tenant, target)
+        limit_permissions.require_may_set(principal, tenant)
+        target = _purge_target(request, tenant)
+        purges.purge(principal.actor, tenant, target)
         cache_usage.delete(tenant, target)
-        return f"Purged: {_words(target, tenant)}. No gateway gives it after a second."
+        return f"Purged: {_purged(target, tenant)}. No gateway gives it after a second."
 
-    return _told(request, tenant, change)
+    return _apply(request, tenant, change)
 
 
-def _told(request: HttpRequest, tenant: Tenant, change: Callable[[], str]) -> HttpResponseRedirect:
+def _apply(request: HttpRequest, tenant: Tenant, change: Callable[[], str]) -> HttpResponseRedirect:
     """Make a change and say what became of it."""
     try:
         messages.success(request, change())
@@ -117,15 +117,15 @@ def _told(request: HttpRequest, tenant: Tenant, change: Callable[[], str]) -> Ht
             f"Nothing was changed: {_LABELS.get(error.kind, error.kind)} {error.name!r}, allowed is {error.allowed}.",
         )
     except BadForm as error:
-        messages.error(request, f"Nothing was changed: {error.wrong}.")
+        messages.error(request, f"Nothing was changed: {error.problem}.")
     except NotAllowed as error:
         messages.error(request, f"Nothing was changed: the {error.kind} {error.name} is {error.state}.")
-    except NotForYou as error:
-        messages.error(request, f"Nothing was changed. {error.who}")
+    except NotPermitted as error:
+        messages.error(request, f"Nothing was changed. {error.reason}")
     return redirect("portal:cache", slug=tenant.slug)
 
 
-def _target(request: HttpRequest, tenant: Tenant) -> PurgeTarget:
+def _purge_target(request: HttpRequest, tenant: Tenant) -> PurgeTarget:
     """Read what to purge. Raises BadForm for none, for several, and for a field of what was not chosen."""
     chosen = request.POST.getlist("what")
     if len(chosen) != 1 or chosen[0] not in PURGEABLE:
@@ -139,13 +139,13 @@ def _target(request: HttpRequest, tenant: Tenant) -> PurgeTarget:
     if what != "everything" and not named:
         raise BadForm(f"“{PURGEABLE[what]}” was chosen, but not which")
     if what == "key":
-        return limit_permissions.purge_target(tenant, Named(key=_uuid("key", named)))
+        return limit_permissions.purge_target(tenant, TargetNames(key=_uuid("key", named)))
     if what == "request":
-        return limit_permissions.purge_target(tenant, Named(), _uuid("request", named))
-    return limit_permissions.purge_target(tenant, Named(model=named))
+        return limit_permissions.purge_target(tenant, TargetNames(), _uuid("request", named))
+    return limit_permissions.purge_target(tenant, TargetNames(model=named))
 
 
-def _words(target: PurgeTarget, tenant: Tenant) -> str:
+def _purged(target: PurgeTarget, tenant: Tenant) -> str:
     """Name exactly what is purged."""
     if target.request_id is not None:
         return f"the answer to the request {target.request_id}"
@@ -156,14 +156,14 @@ def _words(target: PurgeTarget, tenant: Tenant) -> str:
     return f"every stored answer of {tenant.name}"
 
 
-def _named(text: str) -> Named:
+def _target_names(text: str) -> TargetNames:
     """Read ``project:<slug>`` or ``key:<id>``. Raises BadName."""
     kind, _, name = text.partition(":")
     if kind == "project" and name:
-        return Named(project=name)
+        return TargetNames(project=name)
     if kind == "key":
         with suppress(ValueError):
-            return Named(key=UUID(name))
+            return TargetNames(key=UUID(name))
     raise BadName("choice", text[:64], "project or key")
 
 
@@ -176,7 +176,7 @@ def _uuid(kind: str, text: str) -> UUID:
     raise BadForm(f"“{text[:64]}” is no id of a {kind}")
 
 
-def _whole(name: str, text: str) -> int | None:
+def _whole_number(name: str, text: str) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= 15):

@@ -20,9 +20,9 @@ from billing.budgets.status import BudgetStatus
 from billing.reports import peak_usage
 from billing.reports.peak_usage import Quarter, Rate
 from portal.access import limit_permissions
-from portal.access.limit_permissions import Named
-from portal.access.viewer import Viewer, tenant_for
-from portal.errors import NotForYou
+from portal.access.limit_permissions import TargetNames
+from portal.access.principal import Principal, tenant_for
+from portal.errors import NotPermitted
 from portal.formats import money
 from portal.formats.query_params import posted
 from portal.pages.base import page, show
@@ -34,9 +34,9 @@ from tenants.limits import LARGEST, LimitValues
 from tenants.models import ApiKey, Budget, Limit, Project, Tenant
 from tenants.rls import as_tenant
 
-MOST_SHOWN = 200
+MAX_ROWS = 200
 #: Over which the busiest quarter of an hour is looked for.
-LATELY = timedelta(hours=24)
+PEAK_WINDOW = timedelta(hours=24)
 #: Shown as the budget that is nearest to its end.
 NEAR, OVER = 0.8, 1.0
 _AMOUNT = re.compile(r"[0-9]{1,8}(\.[0-9]{1,12})?")
@@ -46,15 +46,15 @@ _AMOUNT = re.compile(r"[0-9]{1,8}(\.[0-9]{1,12})?")
 class BudgetRow:
     """One budget as the page tells it."""
 
-    standing: BudgetStatus
-    whom: str
+    status: BudgetStatus
+    target: str
     may_change: bool
 
     @property
     def share(self) -> float:
         """Spent and held of the limit, 1 is all."""
-        budget = self.standing.budget
-        taken = self.standing.spent_pico + (self.standing.held_pico or 0)
+        budget = self.status.budget
+        taken = self.status.spent_pico + (self.status.held_pico or 0)
         return taken / budget.limit_pico if budget.limit_pico else OVER
 
     @property
@@ -63,7 +63,7 @@ class BudgetRow:
         return "bad" if self.share >= OVER else "warn" if self.share >= NEAR else "ok"
 
     @property
-    def word(self) -> str:
+    def label(self) -> str:
         """The state in a word."""
         if self.share >= OVER:
             return "used up"
@@ -72,7 +72,7 @@ class BudgetRow:
     @property
     def forecast_exceeds(self) -> bool:
         """True where the limit will not last."""
-        return (self.standing.forecast_pico or 0) > self.standing.budget.limit_pico
+        return (self.status.forecast_pico or 0) > self.status.budget.limit_pico
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class LimitRow:
     """One limit as the page tells it. ``pace`` is None for a key's, of which roll-ups know nothing."""
 
     limit: Limit
-    whom: str
+    target: str
     may_change: bool
     pace: Rate | None
 
@@ -97,26 +97,26 @@ class LimitRow:
 
 @require_GET
 @page
-def index(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
+def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
     """Show both, and forms to whoever may set them."""
-    tenant = tenant_for(viewer, slug)
-    may_set = limit_permissions.may_set_any(viewer, tenant)
-    since = timezone.now() - LATELY
+    tenant = tenant_for(principal, slug)
+    may_set = limit_permissions.may_set_any(principal, tenant)
+    since = timezone.now() - PEAK_WINDOW
     with as_tenant(TenantId(tenant.id)):
-        standings = limit_permissions.read_standings(
-            list(limit_permissions.budgets_of(tenant).order_by("-id")[:MOST_SHOWN])
+        statuses = limit_permissions.read_budget_statuses(
+            list(limit_permissions.budgets_of(tenant).order_by("-id")[:MAX_ROWS])
         )
-        listed = list(limit_permissions.limits_of(tenant).order_by("-id")[:MOST_SHOWN])
+        listed = list(limit_permissions.limits_of(tenant).order_by("-id")[:MAX_ROWS])
         quarters = peak_usage.quarters(tenant.id, since) if listed else []
         context = {
             "projects": list(Project.objects.filter(tenant=tenant, archived_at=None).order_by("slug")),
             "keys": list(
-                ApiKey.objects.filter(tenant=tenant, revoked_at=None, rotated_to=None).order_by("name")[:MOST_SHOWN]
+                ApiKey.objects.filter(tenant=tenant, revoked_at=None, rotated_to=None).order_by("name")[:MAX_ROWS]
             ),
             "models": limit_permissions.models_of(tenant),
         }
-    rows = [_budget_row(each, viewer, may_set) for each in standings]
-    found = [_limit_row(each, quarters, viewer, may_set) for each in listed]
+    rows = [_budget_row(each, principal, may_set) for each in statuses]
+    found = [_limit_row(each, quarters, principal, may_set) for each in listed]
     context |= {
         "budgets": rows,
         "limits": found,
@@ -124,77 +124,81 @@ def index(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
         "may_set": may_set,
         "periods": Budget.Period.choices,
     }
-    return show(request, viewer, "portal/limits.html", context, active="limits", tenant=tenant)
+    return show(request, principal, "portal/limits.html", context, active="limits", tenant=tenant)
 
 
 @require_POST
 @page
-def set_limit(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponseRedirect:
+def set_limit(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseRedirect:
     """Set a limit in place of the one there is."""
-    tenant = tenant_for(viewer, slug)
+    tenant = tenant_for(principal, slug)
 
     def change() -> str:
-        figures = LimitValues(**{name: _whole(name, posted(request, name)) for name in LARGEST})
-        limits.set_limit(viewer.actor, limit_permissions.subject(viewer, tenant, _named(request)), figures)
+        figures = LimitValues(**{name: _whole_number(name, posted(request, name)) for name in LARGEST})
+        limits.set_limit(
+            principal.actor, limit_permissions.target_for(principal, tenant, _target_names(request)), figures
+        )
         return "Saved. Every gateway follows within a second."
 
-    return _told(request, tenant, change)
+    return _apply(request, tenant, change)
 
 
 @require_POST
 @page
-def remove_limit(request: HttpRequest, viewer: Viewer, slug: str, limit: UUID) -> HttpResponseRedirect:
+def remove_limit(request: HttpRequest, principal: Principal, slug: str, limit: UUID) -> HttpResponseRedirect:
     """Lift a limit."""
-    tenant = tenant_for(viewer, slug)
+    tenant = tenant_for(principal, slug)
     found = limit_permissions.limits_of(tenant).filter(id=limit).first()
     if found is None:
         raise NotFound("limit", str(limit))
 
     def change() -> str:
-        limit_permissions.require(viewer, found)
-        limits.remove(viewer.actor, found)
+        limit_permissions.require_may_change(principal, found)
+        limits.remove(principal.actor, found)
         return "The limit is lifted, everywhere within a second."
 
-    return _told(request, tenant, change)
+    return _apply(request, tenant, change)
 
 
 @require_POST
 @page
-def set_budget(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponseRedirect:
+def set_budget(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseRedirect:
     """Create a budget, or change the one of this period."""
-    tenant = tenant_for(viewer, slug)
+    tenant = tenant_for(principal, slug)
 
     def change() -> str:
         terms = BudgetTerms(
-            limit_pico=_pico(posted(request, "limit")),
+            limit_pico=_amount_pico(posted(request, "limit")),
             period=posted(request, "period") or Budget.Period.MONTH.value,
             action=posted(request, "action") or Budget.Action.BLOCK.value,
             alert_percents=_percents(posted(request, "alert_percents")),
         )
-        _, created = budgets.put(viewer.actor, limit_permissions.subject(viewer, tenant, _named(request)), terms)
+        _, created = budgets.put(
+            principal.actor, limit_permissions.target_for(principal, tenant, _target_names(request)), terms
+        )
         return f"The budget is {'set' if created else 'changed'}; what was spent since its period began counts."
 
-    return _told(request, tenant, change)
+    return _apply(request, tenant, change)
 
 
 @require_POST
 @page
-def archive_budget(request: HttpRequest, viewer: Viewer, slug: str, budget: UUID) -> HttpResponseRedirect:
+def archive_budget(request: HttpRequest, principal: Principal, slug: str, budget: UUID) -> HttpResponseRedirect:
     """Let a budget bound nothing any more."""
-    tenant = tenant_for(viewer, slug)
+    tenant = tenant_for(principal, slug)
     found = limit_permissions.budgets_of(tenant).filter(id=budget).first()
     if found is None:
         raise NotFound("budget", str(budget))
 
     def change() -> str:
-        limit_permissions.require(viewer, found)
-        budgets.archive(viewer.actor, found)
+        limit_permissions.require_may_change(principal, found)
+        budgets.archive(principal.actor, found)
         return "The budget bounds nothing any more; what was spent of it stays on record."
 
-    return _told(request, tenant, change)
+    return _apply(request, tenant, change)
 
 
-def _told(request: HttpRequest, tenant: Tenant, change: Callable[[], str]) -> HttpResponseRedirect:
+def _apply(request: HttpRequest, tenant: Tenant, change: Callable[[], str]) -> HttpResponseRedirect:
     """Make a change and say what became of it."""
     try:
         messages.success(request, change())
@@ -204,36 +208,40 @@ def _told(request: HttpRequest, tenant: Tenant, change: Callable[[], str]) -> Ht
         messages.error(request, f"Nothing was changed: the {error.kind} {error.name} is {error.state}.")
     except AlreadyExists:
         messages.error(request, "Nothing was changed: somebody has just made that budget. Look again.")
-    except NotForYou as error:
-        messages.error(request, f"Nothing was changed. {error.who}")
+    except NotPermitted as error:
+        messages.error(request, f"Nothing was changed. {error.reason}")
     return redirect("portal:limits", slug=tenant.slug)
 
 
-def _budget_row(standing: BudgetStatus, viewer: Viewer, may_set: bool) -> BudgetRow:
-    budget = standing.budget
-    return BudgetRow(standing=standing, whom=_whom(budget), may_change=may_set and _may_change(viewer, budget))
+def _budget_row(status: BudgetStatus, principal: Principal, may_set: bool) -> BudgetRow:
+    budget = status.budget
+    return BudgetRow(
+        status=status, target=_target_name(budget), may_change=may_set and _may_change_rule(principal, budget)
+    )
 
 
-def _limit_row(limit: Limit, quarters: list[Quarter], viewer: Viewer, may_set: bool) -> LimitRow:
+def _limit_row(limit: Limit, quarters: list[Quarter], principal: Principal, may_set: bool) -> LimitRow:
     pace = None
     if limit.key_id is None:
         pace = peak_usage.busiest(quarters, project_id=limit.project_id, model_name=limit.model_name)
-    return LimitRow(limit=limit, whom=_whom(limit), may_change=may_set and _may_change(viewer, limit), pace=pace)
+    return LimitRow(
+        limit=limit, target=_target_name(limit), may_change=may_set and _may_change_rule(principal, limit), pace=pace
+    )
 
 
-def _may_change(viewer: Viewer, bound: Limit | Budget) -> bool:
-    return viewer.is_operator or bound.project_id is not None or bound.key_id is not None
+def _may_change_rule(principal: Principal, rule: Limit | Budget) -> bool:
+    return principal.is_operator or rule.project_id is not None or rule.key_id is not None
 
 
-def _whom(bound: Limit | Budget) -> str:
-    if bound.project is not None:
-        return f"project {bound.project.slug}"
-    return f"key {bound.key.name}" if bound.key is not None else "the whole tenant"
+def _target_name(rule: Limit | Budget) -> str:
+    if rule.project is not None:
+        return f"project {rule.project.slug}"
+    return f"key {rule.key.name}" if rule.key is not None else "the whole tenant"
 
 
 def _nearest(rows: list[BudgetRow]) -> BudgetRow | None:
     """Return the budget of which the largest share is taken; of the tenant's as a whole, if it has any."""
-    whole = [row for row in rows if row.standing.budget.project_id is None and row.standing.budget.key_id is None]
+    whole = [row for row in rows if row.status.budget.project_id is None and row.status.budget.key_id is None]
     return max(whole or rows, key=lambda row: row.share, default=None)
 
 
@@ -243,21 +251,21 @@ def _share(limit: int | None, pace: int | None) -> float | None:
     return pace / limit if limit else float(pace > 0)
 
 
-def _named(request: HttpRequest) -> Named:
+def _target_names(request: HttpRequest) -> TargetNames:
     """Read whom it is for: ``tenant``, ``project:<slug>`` or ``key:<id>``. Raises BadName."""
     kind, _, name = posted(request, "for").partition(":")
     model = posted(request, "model")
     if kind == "tenant":
-        return Named(model=model)
+        return TargetNames(model=model)
     if kind == "project":
-        return Named(project=name, model=model)
+        return TargetNames(project=name, model=model)
     if kind == "key":
         with suppress(ValueError):
-            return Named(key=UUID(name), model=model)
+            return TargetNames(key=UUID(name), model=model)
     raise BadName("for", posted(request, "for"), "the tenant, one of its projects or one of its keys")
 
 
-def _whole(name: str, text: str) -> int | None:
+def _whole_number(name: str, text: str) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= 15):
@@ -265,7 +273,7 @@ def _whole(name: str, text: str) -> int | None:
     return int(text)
 
 
-def _pico(text: str) -> int:
+def _amount_pico(text: str) -> int:
     if not _AMOUNT.fullmatch(text):
         raise BadName("limit", text, "an amount such as 25 or 0.50, with at most twelve decimals")
     return int(Decimal(text) * money.PICO)

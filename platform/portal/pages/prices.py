@@ -9,20 +9,20 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from billing.models import PriceVersion
-from portal.access.viewer import Viewer
+from portal.access.principal import Principal
 from portal.pages.base import operator_page, show
 
 #: Versions shown, newest first.
-MOST_SHOWN = 200
+MAX_ROWS = 200
 
 
 @require_GET
 @operator_page
-def index(request: HttpRequest, viewer: Viewer) -> HttpResponse:
+def index(request: HttpRequest, principal: Principal) -> HttpResponse:
     """Show every price version, the one in force of each model and book marked."""
-    versions = list(PriceVersion.objects.select_related("book").order_by("-effective_from", "-id")[:MOST_SHOWN])
+    versions = list(PriceVersion.objects.select_related("book").order_by("-effective_from", "-id")[:MAX_ROWS])
     context = {"rows": _states(versions, timezone.now())}
-    return show(request, viewer, "portal/prices.html", context, active="prices")
+    return show(request, principal, "portal/prices.html", context, active="prices")
 
 
 def _states(versions: list[PriceVersion], now: datetime) -> list[tuple[PriceVersion, str]]:

@@ -15,7 +15,7 @@ from billing.ledger.rollups import is_error
 from billing.models import UsageRecord
 from billing.reports import usage
 from billing.reports.usage import Filters, Request
-from portal.access.viewer import Viewer, tenant_for, tenants_of
+from portal.access.principal import Principal, tenant_for, tenants_of
 from portal.errors import BadQuery
 from portal.formats import csv_export, query_params
 from portal.pages.base import operator_page, page, show, with_query
@@ -28,7 +28,7 @@ from tenants.ids import TenantId
 from tenants.models import ApiKey, Tenant
 from tenants.rls import as_tenant
 
-ROWS = 50
+PAGE_ROWS = 50
 STATES = tuple(UsageRecord.State.values)
 CACHE_RESULTS = ("hit", "miss", "coalesced", "bypass")
 
@@ -49,48 +49,48 @@ class Row:
 
 @require_GET
 @operator_page
-def index(request: HttpRequest, viewer: Viewer) -> HttpResponse:
+def index(request: HttpRequest, principal: Principal) -> HttpResponse:
     """List the requests of all tenants, or of the one that is asked for."""
-    slugs = dict(tenants_of(viewer).values_list("id", "slug"))
+    slugs = dict(tenants_of(principal).values_list("id", "slug"))
     named = query_params.text(request.GET, "tenant")
-    tenant_id = TenantId(tenant_for(viewer, named).id) if named else None
-    found = usage.requests(tenant_id, before_id=_after(request), limit=ROWS + 1, filters=_filters(request))
-    return _show(request, viewer, found, slugs, tenant=None)
+    tenant_id = TenantId(tenant_for(principal, named).id) if named else None
+    found = usage.requests(tenant_id, before_id=_before_id(request), limit=PAGE_ROWS + 1, filters=_filters(request))
+    return _show(request, principal, found, slugs, tenant=None)
 
 
 @require_GET
 @page
-def of_tenant(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
+def of_tenant(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
     """List one tenant's requests."""
-    tenant = tenant_for(viewer, slug)
+    tenant = tenant_for(principal, slug)
     filters = _filters(request)
     with as_tenant(TenantId(tenant.id)):
-        found = usage.requests(TenantId(tenant.id), before_id=_after(request), limit=ROWS + 1, filters=filters)
-    return _show(request, viewer, found, {tenant.id: tenant.slug}, tenant=tenant)
+        found = usage.requests(TenantId(tenant.id), before_id=_before_id(request), limit=PAGE_ROWS + 1, filters=filters)
+    return _show(request, principal, found, {tenant.id: tenant.slug}, tenant=tenant)
 
 
 @require_GET
 @page
-def of_tenant_csv(request: HttpRequest, viewer: Viewer, slug: str) -> StreamingHttpResponse:
+def of_tenant_csv(request: HttpRequest, principal: Principal, slug: str) -> StreamingHttpResponse:
     """Download one tenant's requests of the period."""
-    tenant = tenant_for(viewer, slug)
+    tenant = tenant_for(principal, slug)
     rows = csv_rows(TenantId(tenant.id), _filters(request))
     return csv_export.attachment(request, f"requests-{tenant.slug}", CSV_HEADER, rows)
 
 
 @require_GET
 @page
-def detail(request: HttpRequest, viewer: Viewer, slug: str, request_id: UUID) -> HttpResponse:
+def detail(request: HttpRequest, principal: Principal, slug: str, request_id: UUID) -> HttpResponse:
     """Show the journey of one request of this tenant; another tenant's does not exist here."""
-    tenant = tenant_for(viewer, slug)
+    tenant = tenant_for(principal, slug)
     with as_tenant(TenantId(tenant.id)):
         found = usage.request(TenantId(tenant.id), request_id)
         key = ApiKey.objects.filter(tenant=tenant, id=found.key_id).select_related("project").first() if found else None
     if found is None:
         raise NotFound("request", str(request_id))
-    journey: Sequence[Step] = steps(found, shows_replica=viewer.is_operator)
+    journey: Sequence[Step] = steps(found, shows_replica=principal.is_operator)
     context = {"found": found, "key": key, "steps": journey}
-    return show(request, viewer, "portal/request.html", context, active="tenant-requests", tenant=tenant)
+    return show(request, principal, "portal/request.html", context, active="tenant-requests", tenant=tenant)
 
 
 def _filters(request: HttpRequest) -> Filters:
@@ -115,7 +115,7 @@ def _one_of(request: HttpRequest, name: str, allowed: Sequence[str]) -> str | No
     return value
 
 
-def _after(request: HttpRequest) -> UUID | None:
+def _before_id(request: HttpRequest) -> UUID | None:
     after = request.GET.get("after")
     try:
         return UUID(after) if after else None
@@ -125,17 +125,17 @@ def _after(request: HttpRequest) -> UUID | None:
 
 def _show(
     request: HttpRequest,
-    viewer: Viewer,
+    principal: Principal,
     found: Sequence[Request],
     slugs: dict[UUID, str],
     *,
     tenant: Tenant | None,
 ) -> HttpResponse:
-    shown = found[:ROWS]
+    shown = found[:PAGE_ROWS]
     csv = reverse("portal:tenant-requests-csv", args=[tenant.slug]) if tenant else ""
     context = {
         "rows": [_row(each, slugs) for each in shown],
-        "older": with_query(request, after=str(shown[-1].id)) if len(found) > ROWS else None,
+        "older": with_query(request, after=str(shown[-1].id)) if len(found) > PAGE_ROWS else None,
         "newest": with_query(request, after=None) if request.GET.get("after") else None,
         "period": periods.parse(request.GET, timezone.now()),
         "periods": presets(request),
@@ -145,7 +145,7 @@ def _show(
         "csv_url": f"{csv}?{request.GET.urlencode()}" if csv else "",
     }
     active = "tenant-requests" if tenant else "requests"
-    return show(request, viewer, "portal/requests.html", context, active=active, tenant=tenant)
+    return show(request, principal, "portal/requests.html", context, active=active, tenant=tenant)
 
 
 def _row(found: Request, slugs: dict[UUID, str]) -> Row:

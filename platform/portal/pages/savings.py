@@ -13,7 +13,7 @@ from django.views.decorators.http import require_GET
 from billing.reports import savings, usage
 from billing.reports.savings import BY, By, Group, Savings
 from caching import bypass
-from portal.access.viewer import Viewer, tenant_for
+from portal.access.principal import Principal, tenant_for
 from portal.errors import BadQuery
 from portal.formats import csv_export
 from portal.pages.base import operator_page, page, show
@@ -25,7 +25,7 @@ from tenants.ids import TenantId
 from tenants.rls import as_tenant
 
 #: What changes a bypass, by the kind of switch (``caching.bypass.SWITCHES``).
-SWITCH_WORDS = {
+SWITCH_LABELS = {
     "setting": "the setting {}, on the page of the prediction cache",
     "header": "the request's header {}",
     "scope": "the key's scope {}",
@@ -67,9 +67,9 @@ class Reason:
 
 @require_GET
 @page
-def of_tenant(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
+def of_tenant(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
     """Show one tenant's savings by project, key and model."""
-    tenant = tenant_for(viewer, slug)
+    tenant = tenant_for(principal, slug)
     period = periods.parse(request.GET, timezone.now())
     csv = f"{reverse('portal:savings-csv', args=[slug])}?{period.query}"
     with as_tenant(TenantId(tenant.id)):
@@ -78,32 +78,32 @@ def of_tenant(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
         "periods": presets(request),
         "csv_url": f"{reverse('portal:tenant-usage-csv', args=[slug])}?{period.query}",
     }
-    return show(request, viewer, "portal/savings.html", context, active="savings", tenant=tenant)
+    return show(request, principal, "portal/savings.html", context, active="savings", tenant=tenant)
 
 
 @require_GET
 @operator_page
-def of_all(request: HttpRequest, viewer: Viewer) -> HttpResponse:
+def of_all(request: HttpRequest, principal: Principal) -> HttpResponse:
     """Show the savings of all tenants, by tenant and model."""
     period = periods.parse(request.GET, timezone.now())
     csv = f"{reverse('portal:all-savings-csv')}?{period.query}"
     context = _context(period, None, PLATFORM_CURRENCY, csv, ("tenant", "model"))
     context |= {"periods": presets(request), "csv_url": f"{reverse('portal:usage-csv')}?{period.query}"}
-    return show(request, viewer, "portal/savings.html", context, active="savings")
+    return show(request, principal, "portal/savings.html", context, active="savings")
 
 
 @require_GET
 @page
-def of_tenant_csv(request: HttpRequest, viewer: Viewer, slug: str) -> StreamingHttpResponse:
+def of_tenant_csv(request: HttpRequest, principal: Principal, slug: str) -> StreamingHttpResponse:
     """Download one tenant's savings, by what is asked for."""
-    tenant = tenant_for(viewer, slug)
+    tenant = tenant_for(principal, slug)
     with as_tenant(TenantId(tenant.id)):
         return _csv(request, TenantId(tenant.id), f"savings-{slug}", BY[1:])
 
 
 @require_GET
 @operator_page
-def of_all_csv(request: HttpRequest, viewer: Viewer) -> StreamingHttpResponse:
+def of_all_csv(request: HttpRequest, principal: Principal) -> StreamingHttpResponse:
     """Download the savings of all tenants, by what is asked for."""
     return _csv(request, None, "savings", BY)
 
@@ -119,8 +119,8 @@ def _context(
         "period": period,
         "currency": currency,
         "total": Savings.of(total),
-        "figures": stat_tiles.of_savings(total, before, currency=currency),
-        "charts": charts.of_savings(points, total, period, currency) if total.requests else (),
+        "tiles": stat_tiles.savings_tiles(total, before, currency=currency),
+        "charts": charts.savings_charts(points, total, period, currency) if total.requests else (),
         "tables": [
             Table(by=by, title=TITLES[by], rows=_rows(by, period, tenant_id), csv_url=f"{csv}&by={by}") for by in tables
         ],
@@ -156,18 +156,18 @@ def _reasons(found: tuple[savings.BypassCount, ...], requests: int) -> list[Reas
             name=each.reason or "unknown",
             requests=each.requests,
             share=each.requests / requests if requests else 0.0,
-            switch=_words(bypass.switch_of(each.reason)),
+            switch=_switch_label(bypass.switch_of(each.reason)),
         )
         for each in found
     ]
 
 
-def _words(switch: str | None) -> str:
+def _switch_label(switch: str | None) -> str:
     """Write a switch out; nothing changes what has none."""
     if switch is None:
         return "nothing: such answers are not kept"
     kind, _, name = switch.partition(":")
-    return SWITCH_WORDS[kind].format(name)
+    return SWITCH_LABELS[kind].format(name)
 
 
 def _csv(

@@ -11,8 +11,8 @@ from django.http import HttpRequest, HttpResponseBase
 
 from portal.access import login_throttle
 from portal.access.addresses import client_address
-from portal.errors import TooManyGuesses
-from portal.pages.base import protected
+from portal.errors import TooManyAttempts
+from portal.pages.base import with_page_headers
 
 
 class SignInForm(AuthenticationForm):
@@ -25,15 +25,15 @@ class SignInForm(AuthenticationForm):
         address = client_address(self.request)
         try:
             login_throttle.check(name, address)
-        except TooManyGuesses as error:
+        except TooManyAttempts as error:
             minutes = -(-error.retry_after_seconds // 60)
             raise ValidationError(f"Too many wrong passwords. Try again in {minutes} min.", "too_many") from None
         try:
             cleaned = super().clean()
         except ValidationError:
-            login_throttle.note(name, address)
+            login_throttle.count_failure(name, address)
             raise
-        login_throttle.forget(name, address)
+        login_throttle.reset(name, address)
         return cleaned
 
 
@@ -46,4 +46,4 @@ class SignInView(LoginView):
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         """Answer, with the headers of every page."""
-        return protected(super().dispatch(request, *args, **kwargs))
+        return with_page_headers(super().dispatch(request, *args, **kwargs))

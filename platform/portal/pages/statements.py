@@ -12,7 +12,7 @@ from django.views.decorators.http import require_GET
 from billing.errors import MixedCurrencies
 from billing.reports import statements
 from billing.reports.statements import Line, Statement
-from portal.access.viewer import Viewer, tenant_for
+from portal.access.principal import Principal, tenant_for
 from portal.formats import csv_export, money
 from portal.pages.base import page, show
 from portal.reporting import periods
@@ -20,7 +20,7 @@ from tenants.ids import TenantId
 from tenants.models import Tenant
 from tenants.rls import as_tenant
 
-WORDS = {
+LINE_LABELS = {
     "prompt": "Tokens in",
     "cached_prompt": "Tokens in, warm",
     "completion": "Tokens out",
@@ -33,9 +33,9 @@ MONTHS = 12
 
 @require_GET
 @page
-def index(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
+def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
     """Show the statement of a month, the running one when none is named."""
-    tenant = tenant_for(viewer, slug)
+    tenant = tenant_for(principal, slug)
     now = timezone.now()
     month = periods.parse_month(request.GET.get("month"), now)
     try:
@@ -43,28 +43,28 @@ def index(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
     except MixedCurrencies as error:
         problem = f"Its requests were {error}, which do not add up. The requests themselves are all there."
         context: dict[str, object] = {"title": f"{month:%B %Y} has no one statement", "problem": problem}
-        return show(request, viewer, "portal/refusal.html", context, active="statement", tenant=tenant, status=409)
+        return show(request, principal, "portal/error.html", context, active="statement", tenant=tenant, status=409)
     context = {
-        "statement": shown(statement),
+        "statement": display(statement),
         "month": month,
         "months": _months(now.date()),
         "running": month == now.date().replace(day=1),
     }
-    return show(request, viewer, "portal/statement.html", context, active="statement", tenant=tenant)
+    return show(request, principal, "portal/statement.html", context, active="statement", tenant=tenant)
 
 
 @require_GET
 @page
-def as_csv(request: HttpRequest, viewer: Viewer, slug: str) -> StreamingHttpResponse:
+def as_csv(request: HttpRequest, principal: Principal, slug: str) -> StreamingHttpResponse:
     """Download the statement, to the pico-dollar."""
-    tenant = tenant_for(viewer, slug)
+    tenant = tenant_for(principal, slug)
     month = periods.parse_month(request.GET.get("month"), timezone.now())
     header, *rows = statements.csv_rows(read(tenant, month))
     return csv_export.attachment(request, f"statement-{tenant.slug}-{month:%Y-%m}", header, rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShownLine:
+class LineDisplay:
     """One line as it is read: what, how many, at which price."""
 
     model: str
@@ -77,11 +77,11 @@ class ShownLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
+class StatementDisplay:
     """A statement as it is read. Lines and total are to the cent, and add up; ``exact`` is to the pico-dollar."""
 
     found: Statement
-    lines: tuple[ShownLine, ...]
+    lines: tuple[LineDisplay, ...]
 
     @property
     def due(self) -> str:
@@ -100,9 +100,9 @@ class Shown:
         return self.found.amount_pico + savings.prediction_pico + savings.prefix_pico
 
 
-def shown(found: Statement) -> Shown:
+def display(found: Statement) -> StatementDisplay:
     """Write a statement."""
-    return Shown(found=found, lines=tuple(_line(line, found.currency) for line in found.lines))
+    return StatementDisplay(found=found, lines=tuple(_line(line, found.currency) for line in found.lines))
 
 
 def read(tenant: Tenant, month: date) -> Statement:
@@ -111,7 +111,7 @@ def read(tenant: Tenant, month: date) -> Statement:
         return statements.statement(TenantId(tenant.id), month.year, month.month)
 
 
-def _line(line: Line, currency: str) -> ShownLine:
+def _line(line: Line, currency: str) -> LineDisplay:
     sign = money.sign_of(currency)
     per_token = line.unit == "token"
     price = (
@@ -119,9 +119,9 @@ def _line(line: Line, currency: str) -> ShownLine:
         if per_token
         else f"{money.shown(line.unit_price_pico, currency)} each"
     )
-    return ShownLine(
+    return LineDisplay(
         model=line.model_name,
-        what=WORDS[line.token_class],
+        what=LINE_LABELS[line.token_class],
         quantity=line.quantity,
         unit="tokens" if per_token else "answers",
         price=price,

@@ -13,10 +13,10 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from billing.reports import usage
 from billing.reports.usage import Sums
-from portal.access.viewer import Viewer, tenant_for, tenants_of
+from portal.access.principal import Principal, tenant_for, tenants_of
 from portal.formats.query_params import posted
 from portal.pages.base import operator_page, page, show
-from portal.pages.usage import PLATFORM_CURRENCY, Row, presets
+from portal.pages.usage import PLATFORM_CURRENCY, UsageRow, presets
 from portal.reporting import periods
 from tenants import registry
 from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound
@@ -24,33 +24,33 @@ from tenants.ids import TenantId
 from tenants.models import Tenant, TenantPolicy
 from tenants.rls import as_tenant
 
-NUMBERS = ("cache_ttl_seconds", "cache_entry_bytes", "cache_quota_bytes", "salt_epoch")
+NUMBER_FIELDS = ("cache_ttl_seconds", "cache_entry_bytes", "cache_quota_bytes", "salt_epoch")
 #: Of these an empty field is unlimited.
-BOUNDS = ("cache_writes_per_minute",)
-CHOICES = {"cache_mode": TenantPolicy.CacheMode, "cache_scope": TenantPolicy.Scope}
+OPTIONAL_NUMBER_FIELDS = ("cache_writes_per_minute",)
+CHOICE_FIELDS = {"cache_mode": TenantPolicy.CacheMode, "cache_scope": TenantPolicy.Scope}
 #: Versions of the policy shown.
-LAST_VERSIONS = 20
+MAX_VERSIONS = 20
 
 
 @require_GET
 @operator_page
-def index(request: HttpRequest, viewer: Viewer) -> HttpResponse:
+def index(request: HttpRequest, principal: Principal) -> HttpResponse:
     """List all tenants with what they used in the period."""
     period = periods.parse(request.GET, timezone.now(), default="30d")
     used = {each.tenant_id: each.sums for each in usage.by_tenant(period)}
     requests = sum(sums.requests for sums in used.values())
-    rows = [_row(tenant, used.get(TenantId(tenant.id), Sums()), requests, period) for tenant in tenants_of(viewer)]
+    rows = [_row(tenant, used.get(TenantId(tenant.id), Sums()), requests, period) for tenant in tenants_of(principal)]
     context = {"rows": rows, "period": period, "periods": presets(request), "currency": PLATFORM_CURRENCY}
-    return show(request, viewer, "portal/tenants.html", context, active="tenants")
+    return show(request, principal, "portal/tenants.html", context, active="tenants")
 
 
 @require_POST
 @operator_page
-def create(request: HttpRequest, viewer: Viewer) -> HttpResponseBase:
+def create(request: HttpRequest, principal: Principal) -> HttpResponseBase:
     """Create a tenant and go to it."""
     slug, name = posted(request, "slug"), posted(request, "name")
     try:
-        tenant = registry.create_tenant(viewer.actor, slug=slug, name=(name or slug)[:200])
+        tenant = registry.create_tenant(principal.actor, slug=slug, name=(name or slug)[:200])
     except AlreadyExists:
         messages.error(request, f"There is a tenant {slug!r} already.")
     except BadName as error:
@@ -63,35 +63,35 @@ def create(request: HttpRequest, viewer: Viewer) -> HttpResponseBase:
 
 @require_http_methods(["GET", "POST"])
 @page
-def policy(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponseBase:
+def policy(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseBase:
     """Show the policy in force and those before it; let operators change it."""
-    tenant = tenant_for(viewer, slug)
+    tenant = tenant_for(principal, slug)
     if request.method == "POST":
-        if not viewer.is_operator:
+        if not principal.is_operator:
             raise NotFound("page", request.path)
         try:
-            registry.set_policy(viewer.actor, tenant, **_asked(request))
+            registry.set_policy(principal.actor, tenant, **_submitted_policy(request))
             messages.success(request, "Saved. Every gateway follows within a second.")
         except BadName as error:
             messages.error(request, f"Nothing was changed: {error.kind} {error.name!r}, allowed is {error.allowed}.")
         return redirect("portal:policy", slug=tenant.slug)
     with as_tenant(TenantId(tenant.id)):
-        versions = list(TenantPolicy.objects.filter(tenant=tenant).order_by("-version")[:LAST_VERSIONS])
-    context = {"policy": versions[0], "versions": versions, "choices": CHOICES}
-    return show(request, viewer, "portal/policy.html", context, active="policy", tenant=tenant)
+        versions = list(TenantPolicy.objects.filter(tenant=tenant).order_by("-version")[:MAX_VERSIONS])
+    context = {"policy": versions[0], "versions": versions, "choices": CHOICE_FIELDS}
+    return show(request, principal, "portal/policy.html", context, active="policy", tenant=tenant)
 
 
 @require_POST
 @operator_page
-def set_state(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponseBase:
+def set_state(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseBase:
     """Suspend the tenant, or serve it again."""
-    tenant = tenant_for(viewer, slug)
+    tenant = tenant_for(principal, slug)
     try:
         if request.POST.get("state") == Tenant.State.SUSPENDED:
-            registry.suspend(viewer.actor, tenant)
+            registry.suspend(principal.actor, tenant)
             messages.success(request, f"{tenant.name} is suspended: every request of it is refused within a second.")
         else:
-            registry.resume(viewer.actor, tenant)
+            registry.resume(principal.actor, tenant)
             messages.success(request, f"{tenant.name} is served again.")
     except NotAllowed as error:
         messages.error(request, f"{tenant.name} is {error.state}; that is for good.")
@@ -101,16 +101,16 @@ def set_state(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponseBa
 def _row(tenant: Tenant, sums: Sums, requests: int, period: periods.Period) -> dict[str, Any]:
     link = f"{reverse('portal:tenant', args=[tenant.slug])}?{period.query}"
     share = sums.requests / requests if requests else 0.0
-    return {"tenant": tenant, "usage": Row(name=tenant.slug, sums=sums, share=share, link=link)}
+    return {"tenant": tenant, "usage": UsageRow(name=tenant.slug, sums=sums, share=share, link=link)}
 
 
-def _asked(request: HttpRequest) -> dict[str, Any]:
+def _submitted_policy(request: HttpRequest) -> dict[str, Any]:
     """Read the form. Raises BadName for what is not a number where one belongs; an empty one only lifts bounds."""
-    asked: dict[str, Any] = {name: posted(request, name) for name in CHOICES if name in request.POST}
-    for name in (*NUMBERS, *BOUNDS):
+    asked: dict[str, Any] = {name: posted(request, name) for name in CHOICE_FIELDS if name in request.POST}
+    for name in (*NUMBER_FIELDS, *OPTIONAL_NUMBER_FIELDS):
         text = posted(request, name)
         if not text:
-            if name in BOUNDS and name in request.POST:
+            if name in OPTIONAL_NUMBER_FIELDS and name in request.POST:
                 asked[name] = None
             continue
         if not (text.isascii() and text.isdigit() and len(text) <= 15):

@@ -15,7 +15,7 @@ from django.views.decorators.http import require_GET
 from billing.reports import usage
 from billing.reports.usage import Sums
 from portal.access.addresses import api_base, example_model
-from portal.access.viewer import Viewer, tenant_for, tenants_of
+from portal.access.principal import Principal, tenant_for, tenants_of
 from portal.fleet import snapshot
 from portal.formats import csv_export
 from portal.pages.base import operator_page, page, show, with_query
@@ -29,7 +29,7 @@ PLATFORM_CURRENCY = "USD"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class UsageRow:
     """One line of a breakdown. ``share`` is of the requests of all lines."""
 
     name: str
@@ -55,13 +55,13 @@ class Row:
 
 @require_GET
 @page
-def overview(request: HttpRequest, viewer: Viewer) -> HttpResponse:
+def overview(request: HttpRequest, principal: Principal) -> HttpResponse:
     """Show operators everything, and send members to their tenant."""
-    if not viewer.is_operator:
-        own = tenants_of(viewer).first()
+    if not principal.is_operator:
+        own = tenants_of(principal).first()
         if own is not None:
             return redirect("portal:tenant", slug=own.slug)
-        return show(request, viewer, "portal/no_tenant.html", {}, active="")
+        return show(request, principal, "portal/no_tenant.html", {}, active="")
     period = periods.parse(request.GET, timezone.now())
     context = _usage(period, None, PLATFORM_CURRENCY)
     total: Sums = context["total"]
@@ -72,21 +72,21 @@ def overview(request: HttpRequest, viewer: Viewer) -> HttpResponse:
         "api_base": api_base(request),
         "example_model": example_model(),
         "csv_url": f"{reverse('portal:usage-csv')}?{period.query}",
-        "figures": stat_tiles.of_period(
+        "tiles": stat_tiles.usage_tiles(
             total,
             context["before"],
             currency=PLATFORM_CURRENCY,
             errors_link=f"{reverse('portal:requests')}?{period.query}&errors=1",
         ),
     }
-    return show(request, viewer, "portal/overview.html", context, active="overview")
+    return show(request, principal, "portal/overview.html", context, active="overview")
 
 
 @require_GET
 @page
-def home(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
+def home(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
     """Show one tenant's usage, and how to send a first request."""
-    tenant = tenant_for(viewer, slug)
+    tenant = tenant_for(principal, slug)
     period = periods.parse(request.GET, timezone.now())
     with as_tenant(TenantId(tenant.id)):
         context = _usage(period, TenantId(tenant.id), tenant.currency)
@@ -95,19 +95,19 @@ def home(request: HttpRequest, viewer: Viewer, slug: str) -> HttpResponse:
         "api_base": api_base(request),
         "example_model": example_model(),
         "csv_url": f"{reverse('portal:tenant-usage-csv', args=[tenant.slug])}?{period.query}",
-        "figures": stat_tiles.of_period(
+        "tiles": stat_tiles.usage_tiles(
             context["total"],
             context["before"],
             currency=tenant.currency,
             errors_link=f"{reverse('portal:tenant-requests', args=[tenant.slug])}?{period.query}&errors=1",
         ),
     }
-    return show(request, viewer, "portal/tenant.html", context, active="home", tenant=tenant)
+    return show(request, principal, "portal/tenant.html", context, active="home", tenant=tenant)
 
 
 @require_GET
 @operator_page
-def overview_csv(request: HttpRequest, viewer: Viewer) -> StreamingHttpResponse:
+def overview_csv(request: HttpRequest, principal: Principal) -> StreamingHttpResponse:
     """Download the numbers behind the overview's charts."""
     period = periods.parse(request.GET, timezone.now())
     return _csv(request, "usage", _points(period, None))
@@ -115,9 +115,9 @@ def overview_csv(request: HttpRequest, viewer: Viewer) -> StreamingHttpResponse:
 
 @require_GET
 @page
-def home_csv(request: HttpRequest, viewer: Viewer, slug: str) -> StreamingHttpResponse:
+def home_csv(request: HttpRequest, principal: Principal, slug: str) -> StreamingHttpResponse:
     """Download the numbers behind one tenant's charts."""
-    tenant = tenant_for(viewer, slug)
+    tenant = tenant_for(principal, slug)
     period = periods.parse(request.GET, timezone.now())
     with as_tenant(TenantId(tenant.id)):
         points = _points(period, TenantId(tenant.id))
@@ -132,12 +132,12 @@ def _usage(period: Period, tenant_id: TenantId | None, currency: str) -> dict[st
         "currency": currency,
         "total": total,
         "before": usage.totals(period.previous, tenant_id),
-        "charts": charts.of_period(_points(period, tenant_id), total, period, currency) if total.requests else (),
+        "charts": charts.usage_charts(_points(period, tenant_id), total, period, currency) if total.requests else (),
         "by_model": [_row(each.model_name, each.sums, total) for each in usage.by_model(period, tenant_id)],
     }
 
 
-def _by_tenant(period: Period, total: Sums) -> list[Row]:
+def _by_tenant(period: Period, total: Sums) -> list[UsageRow]:
     found = usage.by_tenant(period)
     gone = archived_tenants.among({each.tenant_id: each.sums for each in found})
     rows = [
@@ -152,8 +152,8 @@ def _points(period: Period, tenant_id: TenantId | None) -> tuple[usage.Point, ..
     return usage.series(period, tenant_id, int(period.step / timedelta(seconds=1)))
 
 
-def _row(name: str, sums: Sums, total: Sums, link: str = "") -> Row:
-    return Row(name=name, sums=sums, share=sums.requests / total.requests if total.requests else 0.0, link=link)
+def _row(name: str, sums: Sums, total: Sums, link: str = "") -> UsageRow:
+    return UsageRow(name=name, sums=sums, share=sums.requests / total.requests if total.requests else 0.0, link=link)
 
 
 def presets(request: HttpRequest) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from tenants.models import Tenant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Archived:
+class ArchivedTenants:
     """Those that are archived among tenants that used something, and what they used together."""
 
     ids: frozenset[UUID]
@@ -23,8 +23,8 @@ class Archived:
         return f"archived tenants ({len(self.ids)})"
 
 
-def among(used: Mapping[UUID, Sums]) -> Archived:
+def among(used: Mapping[UUID, Sums]) -> ArchivedTenants:
     """Return which of these tenants are archived."""
     archived = Tenant.objects.filter(id__in=used, state=Tenant.State.ARCHIVED)
     ids = frozenset(archived.values_list("id", flat=True))
-    return Archived(ids=ids, sums=sum((sums for identity, sums in used.items() if identity in ids), Sums()))
+    return ArchivedTenants(ids=ids, sums=sum((sums for identity, sums in used.items() if identity in ids), Sums()))

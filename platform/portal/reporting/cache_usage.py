@@ -21,7 +21,7 @@ from tenants.purges import PurgeTarget
 TIMEOUT_SECONDS = 0.5
 
 
-def held(tenant: Tenant) -> CacheUsage | None:
+def stored(tenant: Tenant) -> CacheUsage | None:
     """Count what is stored now, None where Redis does not answer."""
     with suppress(RedisError):
         return store.usage_of(_redis(), TenantId(tenant.id))

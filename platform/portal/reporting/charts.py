@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 from billing.reports.usage import Point, Sums
 from portal.formats import money
+from portal.formats.numbers import count, milliseconds, percent
 from portal.reporting.periods import Period
-from portal.reporting.stat_tiles import answered_before, prediction_hit_rate, prefix_hit_rate
-from portal.templatetags.portal import count, milliseconds, percent
+from portal.reporting.stat_tiles import answered_without_engine, prediction_hit_rate, prefix_hit_rate
 
 Unit = Literal["count", "percent", "money", "seconds"]
 Tone = Literal["ember", "soft", "grey", "faint", "bad"]
@@ -71,12 +71,12 @@ class Chart:
         return list(zip(self.times, columns, strict=True))[::-1]
 
 
-def of_period(points: Sequence[Point], total: Sums, period: Period, currency: str) -> tuple[Chart, ...]:
+def usage_charts(points: Sequence[Point], total: Sums, period: Period, currency: str) -> tuple[Chart, ...]:
     """Return the charts of a page. ``points`` cover the whole period, one for each step, oldest first."""
     chart = partial(Chart, times=_times(points), period=period)
     sign = money.sign_of(currency)
-    counts = _counter(points, total)
-    amounts = _amounter(points, total, currency)
+    counts = _count_series(points, total)
+    amounts = _money_series(points, total, currency)
     return (
         chart(
             key="requests",
@@ -85,8 +85,8 @@ def of_period(points: Sequence[Point], total: Sums, period: Period, currency: st
             unit="count",
             series=(
                 counts("Errors", "bad", lambda sums: sums.errors),
-                counts("By an engine", "grey", _engine_answers),
-                counts("By prediction", "ember", answered_before),
+                counts("By an engine", "grey", _engine_requests),
+                counts("By prediction", "ember", answered_without_engine),
             ),
         ),
         chart(
@@ -116,11 +116,11 @@ def of_period(points: Sequence[Point], total: Sums, period: Period, currency: st
     )
 
 
-def of_savings(points: Sequence[Point], total: Sums, period: Period, currency: str) -> tuple[Chart, ...]:
-    """Return the charts of what the two caches saved. ``points`` as in :func:`of_period`."""
+def savings_charts(points: Sequence[Point], total: Sums, period: Period, currency: str) -> tuple[Chart, ...]:
+    """Return the charts of what the two caches saved. ``points`` as in :func:`usage_charts`."""
     chart = partial(Chart, times=_times(points), period=period)
-    counts = _counter(points, total)
-    amounts = _amounter(points, total, currency)
+    counts = _count_series(points, total)
+    amounts = _money_series(points, total, currency)
     return (
         _hit_rates(points, total, period),
         chart(
@@ -198,7 +198,7 @@ def csv_rows(points: Sequence[Point]) -> list[tuple[str, ...]]:
 
 
 def _hit_rates(points: Sequence[Point], total: Sums, period: Period) -> Chart:
-    rates = _rater(points, total)
+    rates = _rate_series(points, total)
     return Chart(
         key="hit-rates",
         title="Hit rates",
@@ -217,14 +217,14 @@ def _times(points: Sequence[Point]) -> tuple[datetime, ...]:
     return tuple(point.starts_at for point in points)
 
 
-def _engine_answers(sums: Sums) -> int:
+def _engine_requests(sums: Sums) -> int:
     """Requests that had an engine of their own and are no error."""
-    return max(0, sums.requests - answered_before(sums) - sums.errors)
+    return max(0, sums.requests - answered_without_engine(sums) - sums.errors)
 
 
 def _misses(sums: Sums) -> int:
     """Requests whose answer was looked for and not found."""
-    return sums.requests - sums.bypassed_requests - answered_before(sums)
+    return sums.requests - sums.bypassed_requests - answered_without_engine(sums)
 
 
 def _engine_time(points: Sequence[Point], total: Sums) -> Series:
@@ -238,10 +238,10 @@ def _engine_time(points: Sequence[Point], total: Sums) -> Series:
     )
 
 
-_Maker = Callable[[str, Tone, Callable[[Sums], Any]], Series]
+_SeriesFactory = Callable[[str, Tone, Callable[[Sums], Any]], Series]
 
 
-def _counter(points: Sequence[Point], total: Sums) -> _Maker:
+def _count_series(points: Sequence[Point], total: Sums) -> _SeriesFactory:
     def series(label: str, tone: Tone, of: Callable[[Sums], Any]) -> Series:
         values = tuple(of(point.sums) for point in points)
         return Series(label=label, tone=tone, values=values, total=count(of(total)), cells=tuple(map(count, values)))
@@ -249,7 +249,7 @@ def _counter(points: Sequence[Point], total: Sums) -> _Maker:
     return series
 
 
-def _amounter(points: Sequence[Point], total: Sums, currency: str) -> _Maker:
+def _money_series(points: Sequence[Point], total: Sums, currency: str) -> _SeriesFactory:
     def series(label: str, tone: Tone, of: Callable[[Sums], Any]) -> Series:
         amounts = [of(point.sums) for point in points]
         return Series(
@@ -263,7 +263,7 @@ def _amounter(points: Sequence[Point], total: Sums, currency: str) -> _Maker:
     return series
 
 
-def _rater(points: Sequence[Point], total: Sums) -> _Maker:
+def _rate_series(points: Sequence[Point], total: Sums) -> _SeriesFactory:
     def series(label: str, tone: Tone, of: Callable[[Sums], Any]) -> Series:
         shares = [of(point.sums) for point in points]
         return Series(

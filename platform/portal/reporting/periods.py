@@ -19,15 +19,15 @@ PRESETS: dict[str, timedelta] = {
     "30d": timedelta(days=30),
     "90d": timedelta(days=90),
 }
-DEFAULT = "24h"
-LONGEST = timedelta(days=400)
+DEFAULT_PRESET = "24h"
+MAX_LENGTH = timedelta(days=400)
 #: No time outside is a typing error worth computing with: ids of requests hold times after 1970 only.
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 LATEST = datetime(2200, 1, 1, tzinfo=UTC)
 #: A chart has at most this many points: bars stay wide enough to point at, rates have enough requests behind them.
-MOST_POINTS = 64
+MAX_CHART_POINTS = 64
 #: The most that a caller of the API may ask for.
-MOST_ASKED_POINTS = 10_000
+MAX_API_POINTS = 10_000
 STEPS = tuple(timedelta(minutes=minutes) for minutes in (15, 30, 60, 120, 180, 360, 720, 1440, 2 * 1440, 7 * 1440))
 
 
@@ -43,7 +43,7 @@ class Period:
     def step(self) -> timedelta:
         """How long one point of a chart lasts."""
         length = self.end - self.start
-        return next((step for step in STEPS if length / step <= MOST_POINTS), STEPS[-1])
+        return next((step for step in STEPS if length / step <= MAX_CHART_POINTS), STEPS[-1])
 
     @property
     def previous(self) -> Period:
@@ -68,7 +68,7 @@ class Period:
         return urlencode({"from": _text(self.start), "to": _text(self.end)})
 
 
-def parse(query: Mapping[str, str], now: datetime, default: str = DEFAULT) -> Period:
+def parse(query: Mapping[str, str], now: datetime, default: str = DEFAULT_PRESET) -> Period:
     """Read the period from a query. Raises BadQuery."""
     if "from" in query or "to" in query:
         return _custom(query, now)
@@ -93,10 +93,10 @@ def parse_month(text: str | None, now: datetime) -> date:
 
 
 def _custom(query: Mapping[str, str], now: datetime) -> Period:
-    start = _floor(_moment(query, "from") if "from" in query else now - PRESETS[DEFAULT])
+    start = _floor(_moment(query, "from") if "from" in query else now - PRESETS[DEFAULT_PRESET])
     end = _ceiling(_moment(query, "to") if "to" in query else now)
-    if not start < end <= start + LONGEST:
-        raise BadQuery("from", query.get("from", ""), f"before 'to', and at most {LONGEST.days} days before it")
+    if not start < end <= start + MAX_LENGTH:
+        raise BadQuery("from", query.get("from", ""), f"before 'to', and at most {MAX_LENGTH.days} days before it")
     return Period(start=start, end=end, preset=None)
 
 

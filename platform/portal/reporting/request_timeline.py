@@ -9,18 +9,18 @@ from typing import Literal
 from billing.ledger.rollups import is_error
 from billing.reports.usage import Request
 from portal.formats import money
-from portal.templatetags.portal import count, milliseconds, tail
+from portal.formats.numbers import count, milliseconds, short_id
 from tenants.ids import created_at
 
-ROUTES = {
+ROUTE_REASONS = {
     "prefix": "its beginning was warm there",
     "session": "the session's earlier requests went there",
     "load": "it had the least to do",
     "only": "it was the only one ready",
 }
 #: Of what was answered without an engine of its own.
-TITLES = {"hit": "Prediction cache: hit", "coalesced": "Prediction cache: coalesced"}
-ENDS = {
+CACHE_TITLES = {"hit": "Prediction cache: hit", "coalesced": "Prediction cache: coalesced"}
+END_TITLES = {
     "complete": "The answer ended as it should",
     "refused": "The request was refused",
     "client_gone": "The client left before the end",
@@ -42,7 +42,7 @@ class Step:
 
 def steps(found: Request, *, shows_replica: bool) -> tuple[Step, ...]:
     """Return the journey in order. ``shows_replica``: name the engine, which is the operator's business."""
-    taken = (_admitted(found), _looked_up(found), _routed(found, shows_replica), _first(found), _ended(found))
+    taken = (_admitted(found), _looked_up(found), _routed(found, shows_replica), _first_token(found), _ended(found))
     return tuple(step for step in (*taken, _charged(found)) if step is not None)
 
 
@@ -56,10 +56,10 @@ def _admitted(found: Request) -> Step:
 
 def _looked_up(found: Request) -> Step:
     reason = found.cache_reason.replace("_", " ")
-    if found.cache_result in TITLES:
-        source = f" of request …{tail(found.source_id)}" if found.source_id else ""
+    if found.cache_result in CACHE_TITLES:
+        source = f" of request …{short_id(found.source_id)}" if found.source_id else ""
         detail = f"the answer{source}; {_avoided(found)}"
-        return Step(title=TITLES[found.cache_result], detail=detail, at=found.started_at, tone="warm")
+        return Step(title=CACHE_TITLES[found.cache_result], detail=detail, at=found.started_at, tone="warm")
     title = "Prediction cache: bypassed" if found.cache_result == "bypass" else "Prediction cache: miss"
     return Step(title=title, detail=reason, at=found.started_at)
 
@@ -71,20 +71,20 @@ def _avoided(found: Request) -> str:
 
 
 def _routed(found: Request, shows_replica: bool) -> Step | None:
-    if found.cache_result in TITLES or not found.route_reason:
+    if found.cache_result in CACHE_TITLES or not found.route_reason:
         return None
-    where = f" to …{str(found.replica_id)[-8:]}" if shows_replica and found.replica_id else ""
+    where = f" to …{short_id(found.replica_id)}" if shows_replica and found.replica_id else ""
     total = found.prompt_tokens + found.cached_prompt_tokens
     warm = f"; {count(found.cached_prompt_tokens)} of {count(total)} prompt tokens were warm" if total else ""
     return Step(
         title=f"Routed{where} by {found.route_reason}",
-        detail=f"{ROUTES.get(found.route_reason, '')}{warm}".lstrip("; "),
+        detail=f"{ROUTE_REASONS.get(found.route_reason, '')}{warm}".lstrip("; "),
         at=found.started_at,
         tone="warm" if found.cached_prompt_tokens else "",
     )
 
 
-def _first(found: Request) -> Step | None:
+def _first_token(found: Request) -> Step | None:
     if found.ttft_ms is None:
         return None
     return Step(
@@ -99,7 +99,7 @@ def _ended(found: Request) -> Step:
     speed = f", {found.completion_tokens / seconds:.0f} a second" if seconds > 0.01 and found.completion_tokens else ""
     written = f"{count(found.completion_tokens)} tokens written{speed}; " if found.completion_tokens else ""
     return Step(
-        title=ENDS.get(found.state, found.state),
+        title=END_TITLES.get(found.state, found.state),
         detail=f"{written}HTTP {found.http_status}"
         if found.http_status
         else f"{written}the client's answer is unknown",

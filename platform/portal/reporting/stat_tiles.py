@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from billing.reports.usage import Sums
 from portal.formats import money
-from portal.templatetags.portal import compact, count, milliseconds, percent
+from portal.formats.numbers import compact, count, milliseconds, percent
 
 #: What each number means.
 MEANINGS = {
@@ -30,14 +30,14 @@ MEANINGS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class StatTile:
     """One number. ``exact`` is what a hover tells when ``value`` is rounded."""
 
     key: str
     label: str
     value: str
     unit: str = ""
-    than: str = ""
+    comparison: str = ""
     exact: str = ""
     #: Takes two columns where there is room.
     wide: bool = False
@@ -58,10 +58,10 @@ def tokens_in(sums: Sums) -> int:
 
 def prediction_hit_rate(sums: Sums) -> float | None:
     """Return the share of requests that got another one's answer, stored or as written; None without requests."""
-    return answered_before(sums) / sums.requests if sums.requests else None
+    return answered_without_engine(sums) / sums.requests if sums.requests else None
 
 
-def answered_before(sums: Sums) -> int:
+def answered_without_engine(sums: Sums) -> int:
     """Return how many requests had no engine of their own: hits and coalesced ones."""
     return sums.prediction_hits + sums.coalesced_requests
 
@@ -77,81 +77,89 @@ def error_rate(sums: Sums) -> float | None:
     return sums.errors / sums.requests if sums.requests else None
 
 
-def of_period(now: Sums, before: Sums, *, currency: str, errors_link: str = "") -> tuple[Figure, ...]:
+def usage_tiles(now: Sums, before: Sums, *, currency: str, errors_link: str = "") -> tuple[StatTile, ...]:
     """Return the figures of a period, compared with the one before it."""
     return (
-        _counted("requests", "Requests", now.requests, before.requests),
-        Figure(
+        _count_tile("requests", "Requests", now.requests, before.requests),
+        StatTile(
             key="errors",
             label="Errors",
             value=count(now.errors),
             unit=f"· {percent(error_rate(now))}" if now.requests else "",
-            than=_than(now.errors, before.errors),
+            comparison=_change(now.errors, before.errors),
             tone="alarm" if now.errors else "",
             link=errors_link if now.errors else "",
         ),
-        _counted("tokens-in", "Tokens in", tokens_in(now), tokens_in(before)),
-        _counted("tokens-out", "Tokens out", now.completion_tokens, before.completion_tokens),
-        _rate("prediction-rate", "Prediction hit rate", "of requests", prediction_hit_rate, now, before),
-        _rate("prefix-rate", "Prefix hit rate", "of tokens in", prefix_hit_rate, now, before),
-        _money("billed", "Billed", now.amount_pico, before.amount_pico, currency, ""),
-        _saved_by_prediction(now, before, currency),
-        _money("saved-prefix", "Saved by prefix", now.saved_prefix_pico, before.saved_prefix_pico, currency, "warm"),
+        _count_tile("tokens-in", "Tokens in", tokens_in(now), tokens_in(before)),
+        _count_tile("tokens-out", "Tokens out", now.completion_tokens, before.completion_tokens),
+        _rate_tile("prediction-rate", "Prediction hit rate", "of requests", prediction_hit_rate, now, before),
+        _rate_tile("prefix-rate", "Prefix hit rate", "of tokens in", prefix_hit_rate, now, before),
+        _money_tile("billed", "Billed", now.amount_pico, before.amount_pico, currency, ""),
+        _prediction_saving_tile(now, before, currency),
+        _money_tile(
+            "saved-prefix", "Saved by prefix", now.saved_prefix_pico, before.saved_prefix_pico, currency, "warm"
+        ),
     )
 
 
-def of_savings(now: Sums, before: Sums, *, currency: str) -> tuple[Figure, ...]:
+def savings_tiles(now: Sums, before: Sums, *, currency: str) -> tuple[StatTile, ...]:
     """Return the figures of what the two caches saved in a period, compared with the one before it."""
     return (
-        _saved_by_prediction(now, before, currency),
-        _rate("prediction-rate", "Prediction hit rate", "of requests", prediction_hit_rate, now, before),
-        _counted("hits", "Hits", now.prediction_hits, before.prediction_hits),
-        _counted("coalesced", "Coalesced", now.coalesced_requests, before.coalesced_requests),
-        _counted("bypassed", "Bypassed", now.bypassed_requests, before.bypassed_requests),
-        _counted("tokens-avoided", "Tokens avoided", now.avoided_tokens, before.avoided_tokens),
-        Figure(
+        _prediction_saving_tile(now, before, currency),
+        _rate_tile("prediction-rate", "Prediction hit rate", "of requests", prediction_hit_rate, now, before),
+        _count_tile("hits", "Hits", now.prediction_hits, before.prediction_hits),
+        _count_tile("coalesced", "Coalesced", now.coalesced_requests, before.coalesced_requests),
+        _count_tile("bypassed", "Bypassed", now.bypassed_requests, before.bypassed_requests),
+        _count_tile("tokens-avoided", "Tokens avoided", now.avoided_tokens, before.avoided_tokens),
+        StatTile(
             key="engine-time",
             label="Engine time avoided",
             value=milliseconds(now.avoided_engine_ms),
-            than=_than(now.avoided_engine_ms, before.avoided_engine_ms),
+            comparison=_change(now.avoided_engine_ms, before.avoided_engine_ms),
         ),
-        _money("saved-prefix", "Saved by prefix", now.saved_prefix_pico, before.saved_prefix_pico, currency, "warm"),
-        _rate("prefix-rate", "Prefix hit rate", "of tokens in", prefix_hit_rate, now, before),
-        _counted("warm-in", "Warm tokens in", now.cached_prompt_tokens, before.cached_prompt_tokens),
+        _money_tile(
+            "saved-prefix", "Saved by prefix", now.saved_prefix_pico, before.saved_prefix_pico, currency, "warm"
+        ),
+        _rate_tile("prefix-rate", "Prefix hit rate", "of tokens in", prefix_hit_rate, now, before),
+        _count_tile("warm-in", "Warm tokens in", now.cached_prompt_tokens, before.cached_prompt_tokens),
     )
 
 
-def _counted(key: str, label: str, now: int, before: int) -> Figure:
-    return Figure(key=key, label=label, value=compact(now), exact=count(now), than=_than(now, before))
+def _count_tile(key: str, label: str, now: int, before: int) -> StatTile:
+    return StatTile(key=key, label=label, value=compact(now), exact=count(now), comparison=_change(now, before))
 
 
-def _rate(key: str, label: str, unit: str, rate: Callable[[Sums], float | None], now: Sums, before: Sums) -> Figure:
+def _rate_tile(
+    key: str, label: str, unit: str, rate: Callable[[Sums], float | None], now: Sums, before: Sums
+) -> StatTile:
     current, earlier = rate(now), rate(before)
-    than = ""
+    comparison = ""
     if current is not None and earlier is not None:
         points = round((current - earlier) * 100, 1)
-        than = "as before" if points == 0 else f"{'▲' if points > 0 else '▼'} {abs(points):.1f} pts"
-    return Figure(key=key, label=label, value=percent(current), than=" · ".join(filter(None, (unit, than))))
+        comparison = "as before" if points == 0 else f"{'▲' if points > 0 else '▼'} {abs(points):.1f} pts"
+    return StatTile(
+        key=key, label=label, value=percent(current), comparison=" · ".join(filter(None, (unit, comparison)))
+    )
 
 
-def _saved_by_prediction(now: Sums, before: Sums, currency: str) -> Figure:
+def _prediction_saving_tile(now: Sums, before: Sums, currency: str) -> StatTile:
     saved, saved_before = now.saved_prediction_pico, before.saved_prediction_pico
-    return _money("saved-prediction", "Saved by prediction", saved, saved_before, currency, "warm")
+    return _money_tile("saved-prediction", "Saved by prediction", saved, saved_before, currency, "warm")
 
 
-def _money(key: str, label: str, now: int, before: int, currency: str, tone: str) -> Figure:
-    return Figure(
+def _money_tile(key: str, label: str, now: int, before: int, currency: str, tone: str) -> StatTile:
+    return StatTile(
         key=key,
         label=label,
         value=money.shown(now, currency),
         exact=f"{money.exact(now)} {currency}",
-        than=_than(now, before),
+        comparison=_change(now, before),
         tone=tone if now > 0 else "",
         wide=True,
     )
 
 
-def _than(now: int, before: int) -> str:
+def _change(now: int, before: int) -> str:
     """Compare with the period before; nothing is said where that had nothing."""
     if not before:
         return ""

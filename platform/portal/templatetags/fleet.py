@@ -5,7 +5,7 @@ from __future__ import annotations
 from django import template
 
 from portal.fleet.capacity import ReplicaStatus
-from portal.templatetags.portal import seconds
+from portal.formats.numbers import seconds
 from workers.fleet import lookup
 from workers.models import Level
 from workers.serving import start_times

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from django.test import Client
 
+from portal.formats.numbers import milliseconds, size, whole_duration
 from portal.pages.audit import changes
-from portal.templatetags.portal import lasting, milliseconds, size
 from tenants import cache_settings, keys, registry
 from tenants.cache_settings import CacheOverrides
 from tenants.ids import new_id
@@ -34,7 +34,7 @@ def test_bytes_are_told_in_the_largest_unit_there_is_one_of(bytes_: int, told: s
     ("seconds", "told"), [(0, "0 s"), (59, "59 s"), (90, "90 s"), (5400, "90 min"), (3600, "1 h"), (2592000, "30 d")]
 )
 def test_times_are_told_whole(seconds: int, told: str) -> None:
-    assert lasting(seconds) == told
+    assert whole_duration(seconds) == told
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from rest_framework.views import APIView
 from portal.api import pagination
 from portal.api.authentication import OperatorOnly
 from portal.api.fleet.serializers import DecisionSerializer, PlaceholderSerializer, SlotSerializer, StartTimeSerializer
-from portal.api.openapi_parameters import PAGE_PARAMETERS, page_of, refusals
+from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema
 from portal.fleet import capacity, snapshot
 from portal.formats import query_params
 from workers.models import Level, Placeholder, ScaleDecision, Slot, StartTime
@@ -33,7 +33,7 @@ class SlotsView(APIView):
     @extend_schema(
         operation_id="list_slots",
         parameters=[_NODE, OpenApiParameter("health", str, enum=Slot.Health.values), *PAGE_PARAMETERS],
-        responses={200: page_of(SlotSerializer, "SlotList"), **refusals(400, 403)},
+        responses={200: page_schema(SlotSerializer, "SlotList"), **error_responses(400, 403)},
     )
     def get(self, request: Request) -> Response:
         """List the slots, each with the replica or placeholder that has it."""
@@ -45,7 +45,7 @@ class SlotsView(APIView):
             .annotate(lease=FilteredRelation("leases", condition=Q(leases__released_at=None)))
             .annotate(replica=F("lease__replica_id"), placeholder=F("lease__placeholder_id"))
         )
-        return Response(pagination.document(pagination.slice_of(rows, page), SlotSerializer, page.limit))
+        return Response(pagination.page_document(pagination.read_page(rows, page), SlotSerializer, page.limit))
 
 
 class PlaceholdersView(APIView):
@@ -61,17 +61,17 @@ class PlaceholdersView(APIView):
             OpenApiParameter("state", str, enum=Placeholder.State.values),
             *PAGE_PARAMETERS,
         ],
-        responses={200: page_of(PlaceholderSerializer, "PlaceholderList"), **refusals(400, 403)},
+        responses={200: page_schema(PlaceholderSerializer, "PlaceholderList"), **error_responses(400, 403)},
     )
     def get(self, request: Request) -> Response:
         """List placeholders, also those that were promoted, evicted or lost."""
         page = pagination.page_request(request)
         names = {"node": "node__name", "deployment": "deployment__name", "state": "state"}
         chosen = _filters(request, names, state=Placeholder.State.values)
-        rows = pagination.slice_of(Placeholder.objects.filter(**chosen).select_related("node", "deployment"), page)
+        rows = pagination.read_page(Placeholder.objects.filter(**chosen).select_related("node", "deployment"), page)
         measured = start_times.summaries({row.deployment.revision_id for row in rows if row.deployment})
         found = [capacity.placeholder_of(row, measured) for row in rows]
-        return Response(pagination.document(found, PlaceholderSerializer, page.limit))
+        return Response(pagination.page_document(found, PlaceholderSerializer, page.limit))
 
 
 class DecisionsView(APIView):
@@ -86,7 +86,7 @@ class DecisionsView(APIView):
             OpenApiParameter("action", str, enum=ScaleDecision.Action.values),
             *PAGE_PARAMETERS,
         ],
-        responses={200: page_of(DecisionSerializer, "DecisionList"), **refusals(400, 403)},
+        responses={200: page_schema(DecisionSerializer, "DecisionList"), **error_responses(400, 403)},
     )
     def get(self, request: Request) -> Response:
         """List scale decisions with the reason and the inputs of each."""
@@ -94,8 +94,8 @@ class DecisionsView(APIView):
         names = {"deployment": "deployment__name", "action": "action"}
         chosen = _filters(request, names, action=ScaleDecision.Action.values)
         rows = ScaleDecision.objects.filter(**chosen).select_related("deployment", "pool")
-        found = [snapshot.decision_of(row) for row in pagination.slice_of(rows, page)]
-        return Response(pagination.document(found, DecisionSerializer, page.limit))
+        found = [snapshot.decision_of(row) for row in pagination.read_page(rows, page)]
+        return Response(pagination.page_document(found, DecisionSerializer, page.limit))
 
 
 class StartTimesView(APIView):
@@ -111,7 +111,7 @@ class StartTimesView(APIView):
             OpenApiParameter("level", str, enum=Level.values),
             *PAGE_PARAMETERS,
         ],
-        responses={200: page_of(StartTimeSerializer, "StartTimeList"), **refusals(400, 403)},
+        responses={200: page_schema(StartTimeSerializer, "StartTimeList"), **error_responses(400, 403)},
     )
     def get(self, request: Request) -> Response:
         """List measured starts. Their medians by level are with each deployment of the fleet."""
@@ -119,7 +119,7 @@ class StartTimesView(APIView):
         names = {"model": "revision__model__name", "pool": "pool__name", "level": "level"}
         chosen = _filters(request, names, level=Level.values)
         rows = StartTime.objects.filter(**chosen).select_related("revision__model", "pool")
-        return Response(pagination.document(pagination.slice_of(rows, page), StartTimeSerializer, page.limit))
+        return Response(pagination.page_document(pagination.read_page(rows, page), StartTimeSerializer, page.limit))
 
 
 def _filters(request: Request, lookups: dict[str, str], **allowed: Collection[str]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from portal.api.authentication import OperatorOnly, viewer_of
+from portal.api.authentication import OperatorOnly, principal_of
 from portal.api.fleet.serializers import (
     DeploymentSerializer,
     EffectSerializer,
@@ -26,7 +26,7 @@ from portal.api.fleet.serializers import (
     TargetSerializer,
     WarmSerializer,
 )
-from portal.api.openapi_parameters import refusals, refuse_unknown
+from portal.api.openapi_parameters import error_responses, reject_unknown_fields
 from portal.fleet import actions, snapshot
 from workers.errors import NotFound
 from workers.fleet import operations
@@ -37,14 +37,14 @@ _Post = TypeVar("_Post", bound=Callable[..., Response])
 
 def _verb(operation: str, asked: type[serializers.Serializer[Any]] | None = None) -> Callable[[_Post], _Post]:
     """Describe a verb to OpenAPI."""
-    answers = {200: EffectSerializer, **refusals(400, 403, 404, 409)}
+    answers = {200: EffectSerializer, **error_responses(400, 403, 404, 409)}
     described: Callable[[_Post], _Post] = extend_schema(operation_id=operation, request=asked, responses=answers)
     return described
 
 
 def _read(asked: serializers.Serializer[Any]) -> dict[str, Any]:
     asked.is_valid(raise_exception=True)
-    refuse_unknown(asked)
+    reject_unknown_fields(asked)
     values: dict[str, Any] = asked.validated_data
     return values
 
@@ -58,7 +58,7 @@ class FleetView(APIView):
 
     permission_classes = (OperatorOnly,)
 
-    @extend_schema(operation_id="get_fleet", responses={200: FleetSerializer, **refusals(403)})
+    @extend_schema(operation_id="get_fleet", responses={200: FleetSerializer, **error_responses(403)})
     def get(self, request: Request) -> Response:
         """Return deployments with their replicas, pools with their nodes and slots, and the newest decisions."""
         return Response(FleetSerializer(snapshot.read()).data)
@@ -72,12 +72,12 @@ class ScaleView(APIView):
     @extend_schema(
         operation_id="scale_deployment",
         request=ScaleSerializer,
-        responses={200: DeploymentSerializer, **refusals(400, 403, 404)},
+        responses={200: DeploymentSerializer, **error_responses(400, 403, 404)},
     )
     def post(self, request: Request, deployment: str) -> Response:
         """Set the number of replicas, or the bounds between which scaling moves; reconcile makes it so."""
         asked = _read(ScaleSerializer(data=request.data))
-        operations.scale(viewer_of(request).actor, deployment, asked["min_replicas"], asked["max_replicas"])
+        operations.scale(principal_of(request).actor, deployment, asked["min_replicas"], asked["max_replicas"])
         found = next((each for each in snapshot.read().deployments if each.name == deployment), None)
         if found is None:
             raise NotFound("deployment", deployment)
@@ -93,7 +93,7 @@ class TargetView(APIView):
     def post(self, request: Request, deployment: str) -> Response:
         """Set the tokens in flight that one replica is meant to have, and the delays of scaling."""
         asked = _read(TargetSerializer(data=request.data))
-        return _answer(operations.set_target(viewer_of(request).actor, deployment, ScalingTarget(**asked)))
+        return _answer(operations.set_target(principal_of(request).actor, deployment, ScalingTarget(**asked)))
 
 
 class DrainReplicaView(APIView):
@@ -104,7 +104,7 @@ class DrainReplicaView(APIView):
     @_verb("drain_replica")
     def post(self, request: Request, replica: UUID) -> Response:
         """Have the replica replaced: it serves until another does, then ends its requests and stops."""
-        return _answer(operations.drain(viewer_of(request).actor, str(replica)))
+        return _answer(operations.drain(principal_of(request).actor, str(replica)))
 
 
 class DrainNodeView(APIView):
@@ -115,7 +115,7 @@ class DrainNodeView(APIView):
     @_verb("drain_node")
     def post(self, request: Request, node: str) -> Response:
         """Cordon the node, evict its placeholders, and have each of its replicas replaced elsewhere."""
-        return _answer(actions.drain_node(viewer_of(request).actor, node))
+        return _answer(actions.drain_node(principal_of(request).actor, node))
 
 
 class CordonView(APIView):
@@ -126,7 +126,7 @@ class CordonView(APIView):
     @_verb("cordon_node")
     def post(self, request: Request, node: str) -> Response:
         """Place nothing new on the node; what runs there goes on."""
-        return _answer(operations.cordon(viewer_of(request).actor, node))
+        return _answer(operations.cordon(principal_of(request).actor, node))
 
 
 class UncordonView(APIView):
@@ -137,7 +137,7 @@ class UncordonView(APIView):
     @_verb("uncordon_node")
     def post(self, request: Request, node: str) -> Response:
         """Offer the node again, and keep those of its replicas whose drain has not begun to stop them."""
-        return _answer(operations.uncordon(viewer_of(request).actor, node))
+        return _answer(operations.uncordon(principal_of(request).actor, node))
 
 
 class EvictView(APIView):
@@ -148,7 +148,7 @@ class EvictView(APIView):
     @_verb("evict_placeholder")
     def post(self, request: Request, placeholder: UUID) -> Response:
         """Free the placeholder's slot and have its process killed; its pool makes a new one while it wants more."""
-        return _answer(operations.evict(viewer_of(request).actor, str(placeholder)))
+        return _answer(operations.evict(principal_of(request).actor, str(placeholder)))
 
 
 class PromoteView(APIView):
@@ -160,7 +160,7 @@ class PromoteView(APIView):
     def post(self, request: Request, placeholder: UUID) -> Response:
         """Make the placeholder a replica of a deployment now, within the deployment's maximum."""
         asked = _read(PromoteSerializer(data=request.data))
-        return _answer(operations.promote(viewer_of(request).actor, str(placeholder), asked["deployment"]))
+        return _answer(operations.promote(principal_of(request).actor, str(placeholder), asked["deployment"]))
 
 
 class RestoreView(APIView):
@@ -171,7 +171,7 @@ class RestoreView(APIView):
     @_verb("restore_slot")
     def post(self, request: Request, slot: UUID) -> Response:
         """Use a quarantined slot again; its agent may quarantine it anew."""
-        return _answer(actions.restore(viewer_of(request).actor, str(slot)))
+        return _answer(actions.restore(principal_of(request).actor, str(slot)))
 
 
 class WarmView(APIView):
@@ -183,5 +183,5 @@ class WarmView(APIView):
     def post(self, request: Request, pool: str) -> Response:
         """Set how many placeholders each node of the pool keeps, and how warm."""
         asked = _read(WarmSerializer(data=request.data))
-        actor = viewer_of(request).actor
+        actor = principal_of(request).actor
         return _answer(operations.warm(actor, pool, asked["placeholders_per_node"], asked.get("level")))

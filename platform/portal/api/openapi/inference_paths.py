@@ -20,11 +20,11 @@ def _json(name: str) -> dict[str, Any]:
     return {"application/json": {"schema": _ref(name)}}
 
 
-def _refused(*codes: str, envelope: str = "Refusal") -> dict[str, Any]:
+def _error_responses(*codes: str, envelope: str = "Refusal") -> dict[str, Any]:
     return {code: {"description": "Refused.", "content": _json(envelope)} for code in codes}
 
 
-def _told(description: str) -> dict[str, Any]:
+def _response_header(description: str) -> dict[str, Any]:
     return {"description": description, "schema": {"type": "string"}}
 
 
@@ -34,18 +34,20 @@ _REQUEST_HEADERS = [
     _header("Prefer", "`respond-async`: answer 202 with a place to fetch the answer from."),
     _header("Idempotency-Key", "Of one request however often it is sent: it runs once. 1 to 255 printable characters."),
 ]
-_REFUSALS = ("400", "401", "403", "404", "408", "409", "413", "422", "429", "502", "503")
-_ANSWER_HEADERS = {
-    "x-request-id": _told("Hearth's id of the request."),
-    "x-cache": _told("hit, miss or bypass; `x-cache-reason` says why."),
-    "x-replica": _told("Which replica, by a name that only this tenant has for it."),
-    "idempotent-replayed": _told("`true` of an answer that was given before, under the same Idempotency-Key."),
-    "x-cost-usd": _told("What an answer that is not streamed costs; `x-price-version` says by which price."),
-    "server-timing": _told("Where the time until the answer began went, milliseconds."),
+_ERROR_STATUSES = ("400", "401", "403", "404", "408", "409", "413", "422", "429", "502", "503")
+_RESPONSE_HEADERS = {
+    "x-request-id": _response_header("Hearth's id of the request."),
+    "x-cache": _response_header("hit, miss or bypass; `x-cache-reason` says why."),
+    "x-replica": _response_header("Which replica, by a name that only this tenant has for it."),
+    "idempotent-replayed": _response_header(
+        "`true` of an answer that was given before, under the same Idempotency-Key."
+    ),
+    "x-cost-usd": _response_header("What an answer that is not streamed costs; `x-price-version` says by which price."),
+    "server-timing": _response_header("Where the time until the answer began went, milliseconds."),
 }
 
 
-def _asked(
+def _post(
     operation: str, summary: str, asked: str, answered: str, *, events: str = "", envelope: str = "Refusal"
 ) -> dict[str, Any]:
     """Describe one endpoint; ``events`` says what its stream looks like, empty that it has none."""
@@ -61,15 +63,15 @@ def _asked(
             "parameters": _REQUEST_HEADERS,
             "requestBody": {"required": True, "content": _json(asked)},
             "responses": {
-                "200": {"description": "The answer.", "headers": _ANSWER_HEADERS, "content": content},
+                "200": {"description": "The answer.", "headers": _RESPONSE_HEADERS, "content": content},
                 "202": {"description": "Accepted; `Location` says where the answer will be."},
-                **_refused(*_REFUSALS, envelope=envelope),
+                **_error_responses(*_ERROR_STATUSES, envelope=envelope),
             },
         }
     }
 
 
-def _read(operation: str, summary: str, answered: str, *named: dict[str, Any], waits: bool = False) -> dict[str, Any]:
+def _get(operation: str, summary: str, answered: str, *named: dict[str, Any], waits: bool = False) -> dict[str, Any]:
     """Describe one GET; ``waits``: what it asks for may not be there yet."""
     return {
         "get": {
@@ -81,7 +83,7 @@ def _read(operation: str, summary: str, answered: str, *named: dict[str, Any], w
             "responses": {
                 "200": {"description": "Found.", "content": _json(answered)},
                 **({"202": {"description": "Not finished; ask again."}} if waits else {}),
-                **_refused("401", "403", "404", "503"),
+                **_error_responses("401", "403", "404", "503"),
             },
         }
     }
@@ -92,11 +94,11 @@ def _in_path(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 PATHS: dict[str, Any] = {
-    "/v1/chat/completions": _asked("create_chat_completion", "Chat", "ChatRequest", "Answer", events=_CHUNKS),
-    "/v1/completions": _asked("create_completion", "Complete a prompt", "PromptRequest", "Answer", events=_CHUNKS),
-    "/v1/responses": _asked("create_response", "Respond, without state", "ResponseRequest", "Response", events=_TYPED),
-    "/v1/embeddings": _asked("create_embeddings", "Embed texts", "EmbeddingsRequest", "Embeddings"),
-    "/v1/messages": _asked(
+    "/v1/chat/completions": _post("create_chat_completion", "Chat", "ChatRequest", "Answer", events=_CHUNKS),
+    "/v1/completions": _post("create_completion", "Complete a prompt", "PromptRequest", "Answer", events=_CHUNKS),
+    "/v1/responses": _post("create_response", "Respond, without state", "ResponseRequest", "Response", events=_TYPED),
+    "/v1/embeddings": _post("create_embeddings", "Embed texts", "EmbeddingsRequest", "Embeddings"),
+    "/v1/messages": _post(
         "create_message",
         "Converse in Anthropic's format",
         "MessagesRequest",
@@ -104,20 +106,20 @@ PATHS: dict[str, Any] = {
         events=_TYPED,
         envelope="MessagesRefusal",
     ),
-    "/v1/messages/count_tokens": _asked(
+    "/v1/messages/count_tokens": _post(
         "count_message_tokens",
         "Count the tokens of a conversation; free",
         "CountRequest",
         "TokenCount",
         envelope="MessagesRefusal",
     ),
-    "/v1/tokenize": _asked("tokenize", "Turn text into tokens; free", "TokenizeRequest", "Tokens"),
-    "/v1/detokenize": _asked("detokenize", "Turn tokens into text; free", "DetokenizeRequest", "Detokenized"),
-    "/v1/models": _read("list_callable_models", "List the models that this key may call", "CallableModels"),
-    "/v1/models/{name}": _read(
+    "/v1/tokenize": _post("tokenize", "Turn text into tokens; free", "TokenizeRequest", "Tokens"),
+    "/v1/detokenize": _post("detokenize", "Turn tokens into text; free", "DetokenizeRequest", "Detokenized"),
+    "/v1/models": _get("list_callable_models", "List the models that this key may call", "CallableModels"),
+    "/v1/models/{name}": _get(
         "describe_callable_model", "Describe one of them", "CallableModel", _in_path("name", {"type": "string"})
     ),
-    "/v1/requests/{id}": _read(
+    "/v1/requests/{id}": _get(
         "get_deferred_answer",
         "Fetch an answer that was asked for with `Prefer: respond-async`",
         "Answer",

@@ -43,7 +43,7 @@ _COMMON: dict[str, Any] = {
     "seed": {"type": "integer"},
     "stop": {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
 }
-_ASKED: dict[str, Any] = {
+_REQUESTS: dict[str, Any] = {
     "ChatRequest": _of(("model", "messages"), **_COMMON, max_completion_tokens=_CLAMPED, messages=_MESSAGES),
     "PromptRequest": _of(
         ("model", "prompt"),
@@ -88,7 +88,7 @@ _CACHED = {"type": "object", "nullable": True, "properties": {"cached_tokens": {
 _INTEGER = {"type": "integer"}
 _TEXT = {"type": "string"}
 _MODEL = _of(id=_TEXT, object=_TEXT, created=_INTEGER, owned_by=_TEXT, max_model_len=_INTEGER)
-_ANSWERED: dict[str, Any] = {
+_RESPONSES: dict[str, Any] = {
     "Answer": _of(
         id=_TEXT,
         object=_TEXT,
@@ -128,4 +128,4 @@ _ANSWERED: dict[str, Any] = {
     "CallableModel": _MODEL,
     "CallableModels": _of(object=_TEXT, data=_list({"$ref": "#/components/schemas/CallableModel"})),
 }
-SCHEMAS: dict[str, Any] = {**_ASKED, **_ANSWERED}
+SCHEMAS: dict[str, Any] = {**_REQUESTS, **_RESPONSES}

@@ -10,10 +10,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from portal.access.viewer import Viewer, tenant_for
+from portal.access.principal import Principal, tenant_for
 from portal.api import pagination
-from portal.api.authentication import viewer_of
-from portal.api.openapi_parameters import PAGE_PARAMETERS, PERIOD_PARAMETERS, page_of, refusals
+from portal.api.authentication import principal_of
+from portal.api.openapi_parameters import PAGE_PARAMETERS, PERIOD_PARAMETERS, error_responses, page_schema
 from portal.formats import query_params
 from portal.reporting import periods
 from tenants.ids import first_id_at
@@ -48,26 +48,26 @@ class AuditView(APIView):
             *PERIOD_PARAMETERS,
             *PAGE_PARAMETERS,
         ],
-        responses={200: page_of(AuditSerializer, "AuditList"), **refusals(400, 404)},
+        responses={200: page_schema(AuditSerializer, "AuditList"), **error_responses(400, 404)},
     )
     def get(self, request: Request) -> Response:
         """List entries, newest first; without a period, of all time."""
         page = pagination.page_request(request)
         query = request.query_params
-        rows = entries(viewer_of(request), query_params.text(query, "tenant"))
+        rows = entries(principal_of(request), query_params.text(query, "tenant"))
         for name in ("action", "actor"):
             if value := query_params.text(query, name):
                 rows = rows.filter(**{name: value})
         if {"period", "from", "to"} & set(query):
             period = periods.parse(query, timezone.now())
             rows = rows.filter(id__gte=first_id_at(period.start), id__lt=first_id_at(period.end))
-        found = pagination.slice_of(rows, page)
-        return Response(pagination.document(found, AuditSerializer, page.limit))
+        found = pagination.read_page(rows, page)
+        return Response(pagination.page_document(found, AuditSerializer, page.limit))
 
 
-def entries(viewer: Viewer, tenant: str | None = None) -> QuerySet[AuditEntry]:
-    """Return the entries this viewer sees, of one tenant if one is named. Raises NotFound."""
+def entries(principal: Principal, tenant: str | None = None) -> QuerySet[AuditEntry]:
+    """Return the entries this principal sees, of one tenant if one is named. Raises NotFound."""
     rows = AuditEntry.objects.select_related("tenant")
     if tenant:
-        return rows.filter(tenant=tenant_for(viewer, tenant))
-    return rows if viewer.tenants is None else rows.filter(Q(tenant_id__in=viewer.tenants))
+        return rows.filter(tenant=tenant_for(principal, tenant))
+    return rows if principal.tenants is None else rows.filter(Q(tenant_id__in=principal.tenants))

@@ -13,11 +13,11 @@ from rest_framework.views import APIView
 from billing.budgets.status import BudgetStatus
 from billing.models import BudgetAlert
 from portal.access import limit_permissions
-from portal.access.viewer import tenant_for
+from portal.access.principal import tenant_for
 from portal.api import pagination
-from portal.api.authentication import viewer_of
-from portal.api.openapi_parameters import PAGE_PARAMETERS, page_of, refusals, refuse_unknown
-from portal.api.tenants.limits import SubjectSerializer, named
+from portal.api.authentication import principal_of
+from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
+from portal.api.tenants.limits import TargetSerializer, target_names
 from tenants import budgets
 from tenants.budgets import LARGEST_LIMIT_PICO, MOST_ALERTS, BudgetTerms
 from tenants.errors import NotFound
@@ -35,7 +35,7 @@ class AlertSerializer(serializers.Serializer[BudgetAlert]):
     raised_at = serializers.DateTimeField(read_only=True)
 
 
-class TermsSerializer(SubjectSerializer):
+class TermsSerializer(TargetSerializer):
     """What a budget says. Money is in pico-units of the tenant's currency (10⁻¹²): $5 is 5000000000000."""
 
     period = serializers.ChoiceField(
@@ -93,21 +93,21 @@ class BudgetsView(APIView):
     @extend_schema(
         operation_id="list_budgets",
         parameters=PAGE_PARAMETERS,
-        responses={200: page_of(BudgetSerializer, "BudgetList"), **refusals(400, 404)},
+        responses={200: page_schema(BudgetSerializer, "BudgetList"), **error_responses(400, 404)},
     )
     def get(self, request: Request, tenant: str) -> Response:
         """List the budgets in force with what is spent, held and left of them, newest first."""
-        found = tenant_for(viewer_of(request), tenant)
+        found = tenant_for(principal_of(request), tenant)
         page = pagination.page_request(request)
         with as_tenant(TenantId(found.id)):
-            rows = pagination.slice_of(limit_permissions.budgets_of(found), page)
-        shown = limit_permissions.standings_of(found, rows)
-        return Response(pagination.document(shown, BudgetSerializer, page.limit))
+            rows = pagination.read_page(limit_permissions.budgets_of(found), page)
+        shown = limit_permissions.budget_statuses_of(found, rows)
+        return Response(pagination.page_document(shown, BudgetSerializer, page.limit))
 
     @extend_schema(
         operation_id="set_budget",
         request=TermsSerializer,
-        responses={200: BudgetSerializer, 201: BudgetSerializer, **refusals(400, 403, 404, 409)},
+        responses={200: BudgetSerializer, 201: BudgetSerializer, **error_responses(400, 403, 404, 409)},
     )
     def put(self, request: Request, tenant: str) -> Response:
         """Create the budget of a tenant, project or key for this period, or change the one it has.
@@ -115,39 +115,39 @@ class BudgetsView(APIView):
         What was spent since the period began counts. Operators set any; owners and keys with the scope
         `management:write` set those of projects and keys.
         """
-        viewer = viewer_of(request)
-        found = tenant_for(viewer, tenant)
+        principal = principal_of(request)
+        found = tenant_for(principal, tenant)
         asked = TermsSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
-        refuse_unknown(asked)
+        reject_unknown_fields(asked)
         wanted = asked.validated_data
-        subject = limit_permissions.subject(viewer, found, named(wanted))
+        subject = limit_permissions.target_for(principal, found, target_names(wanted))
         terms = BudgetTerms(**{name: wanted[name] for name in ("limit_pico", "period", "action", "alert_percents")})
-        budget, created = budgets.put(viewer.actor, subject, terms)
+        budget, created = budgets.put(principal.actor, subject, terms)
         return Response(_read(found, budget), status=status.HTTP_201_CREATED if created else status.HTTP_200_OK)
 
 
 class BudgetView(APIView):
     """One budget."""
 
-    @extend_schema(operation_id="get_budget", responses={200: BudgetSerializer, **refusals(404)})
+    @extend_schema(operation_id="get_budget", responses={200: BudgetSerializer, **error_responses(404)})
     def get(self, request: Request, tenant: str, budget: UUID) -> Response:
         """Return the budget with what is spent, held and left of it."""
-        found = tenant_for(viewer_of(request), tenant)
+        found = tenant_for(principal_of(request), tenant)
         return Response(_read(found, _budget(found, budget)))
 
-    @extend_schema(operation_id="archive_budget", responses={204: None, **refusals(403, 404)})
+    @extend_schema(operation_id="archive_budget", responses={204: None, **error_responses(403, 404)})
     def delete(self, request: Request, tenant: str, budget: UUID) -> Response:
         """Let the budget bound nothing any more, everywhere within a second; what was spent of it stays on record."""
-        viewer = viewer_of(request)
-        found = _budget(tenant_for(viewer, tenant), budget)
-        limit_permissions.require(viewer, found)
-        budgets.archive(viewer.actor, found)
+        principal = principal_of(request)
+        found = _budget(tenant_for(principal, tenant), budget)
+        limit_permissions.require_may_change(principal, found)
+        budgets.archive(principal.actor, found)
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
 def _read(tenant: Tenant, budget: Budget) -> object:
-    return BudgetSerializer(limit_permissions.standings_of(tenant, [budget])[0]).data
+    return BudgetSerializer(limit_permissions.budget_statuses_of(tenant, [budget])[0]).data
 
 
 def _budget(tenant: Tenant, budget_id: UUID) -> Budget:

@@ -14,11 +14,11 @@ from rest_framework.views import APIView
 
 from caching.store import CacheUsage
 from portal.access import limit_permissions
-from portal.access.limit_permissions import Named
-from portal.access.viewer import tenant_for
+from portal.access.limit_permissions import TargetNames
+from portal.access.principal import tenant_for
 from portal.api import pagination
-from portal.api.authentication import viewer_of
-from portal.api.openapi_parameters import PAGE_PARAMETERS, page_of, refusals, refuse_unknown
+from portal.api.authentication import principal_of
+from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from portal.api.serializer_fields import IdField, SwitchField
 from portal.reporting import cache_usage
 from tenants import cache_settings, purges, registry
@@ -30,21 +30,21 @@ from tenants.rls import as_tenant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cache:
+class CacheStatus:
     """A tenant's policy, and what is stored."""
 
     policy: TenantPolicy
     held: CacheUsage | None
 
 
-class HeldSerializer(serializers.Serializer[CacheUsage]):
+class StoredSerializer(serializers.Serializer[CacheUsage]):
     """What Redis keeps of the tenant."""
 
     entries = serializers.IntegerField(read_only=True)
     bytes = serializers.IntegerField(read_only=True, help_text="With what each entry takes beside itself.")
 
 
-class CacheSerializer(serializers.Serializer[Cache]):
+class CacheSerializer(serializers.Serializer[CacheStatus]):
     """The tenant's own policy, which is in force where no setting of a project or key says otherwise."""
 
     mode = serializers.ChoiceField(source="policy.cache_mode", choices=TenantPolicy.CacheMode.choices, read_only=True)
@@ -58,7 +58,7 @@ class CacheSerializer(serializers.Serializer[Cache]):
         help_text="Of one key; null is unlimited.",
     )
     scope = serializers.ChoiceField(source="policy.cache_scope", choices=TenantPolicy.Scope.choices, read_only=True)
-    stored = HeldSerializer(source="held", read_only=True, allow_null=True, help_text="null while Redis is away.")
+    stored = StoredSerializer(source="held", read_only=True, allow_null=True, help_text="null while Redis is away.")
 
 
 class SettingSerializer(serializers.Serializer[CacheSetting]):
@@ -120,13 +120,13 @@ class PurgeSerializer(serializers.Serializer[CachePurge]):
 class CacheView(APIView):
     """A tenant's prediction cache."""
 
-    @extend_schema(operation_id="get_cache", responses={200: CacheSerializer, **refusals(404)})
+    @extend_schema(operation_id="get_cache", responses={200: CacheSerializer, **error_responses(404)})
     def get(self, request: Request, tenant: str) -> Response:
         """Return what the tenant's policy says of the prediction cache, and how much it keeps now."""
-        found = tenant_for(viewer_of(request), tenant)
+        found = tenant_for(principal_of(request), tenant)
         with as_tenant(TenantId(found.id)):
             policy = registry.policy_of(found)
-        return Response(CacheSerializer(Cache(policy=policy, held=cache_usage.held(found))).data)
+        return Response(CacheSerializer(CacheStatus(policy=policy, held=cache_usage.stored(found))).data)
 
 
 class SettingsView(APIView):
@@ -135,52 +135,54 @@ class SettingsView(APIView):
     @extend_schema(
         operation_id="list_cache_settings",
         parameters=PAGE_PARAMETERS,
-        responses={200: page_of(SettingSerializer, "CacheSettingList"), **refusals(400, 404)},
+        responses={200: page_schema(SettingSerializer, "CacheSettingList"), **error_responses(400, 404)},
     )
     def get(self, request: Request, tenant: str) -> Response:
         """List the settings of projects and keys, newest first."""
-        found = tenant_for(viewer_of(request), tenant)
+        found = tenant_for(principal_of(request), tenant)
         page = pagination.page_request(request)
         with as_tenant(TenantId(found.id)):
-            rows = pagination.slice_of(limit_permissions.cache_settings_of(found), page)
-        return Response(pagination.document(rows, SettingSerializer, page.limit))
+            rows = pagination.read_page(limit_permissions.cache_settings_of(found), page)
+        return Response(pagination.page_document(rows, SettingSerializer, page.limit))
 
     @extend_schema(
         operation_id="set_cache",
         request=SettingSerializer,
-        responses={200: SettingSerializer, **refusals(400, 403, 404, 409)},
+        responses={200: SettingSerializer, **error_responses(400, 403, 404, 409)},
     )
     def put(self, request: Request, tenant: str) -> Response:
         """Set the cache of a project or key, in place of what it has; in force within a second.
 
         Operators, owners and keys with the scope `management:write`. A tenant's own is its policy.
         """
-        viewer = viewer_of(request)
-        found = tenant_for(viewer, tenant)
+        principal = principal_of(request)
+        found = tenant_for(principal, tenant)
         asked = SettingSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
-        refuse_unknown(asked)
+        reject_unknown_fields(asked)
         given = asked.validated_data
-        named = Named(project=(given["project"] or {}).get("slug"), key=given["key_id"])
+        named = TargetNames(project=(given["project"] or {}).get("slug"), key=given["key_id"])
         terms = CacheOverrides(
             mode=given["mode"], ttl_seconds=given["ttl_seconds"], writes_per_minute=given["writes_per_minute"]
         )
-        setting = cache_settings.set_setting(viewer.actor, limit_permissions.subject(viewer, found, named), terms)
+        setting = cache_settings.set_setting(
+            principal.actor, limit_permissions.target_for(principal, found, named), terms
+        )
         return Response(SettingSerializer(setting).data)
 
 
 class SettingView(APIView):
     """One setting."""
 
-    @extend_schema(operation_id="remove_cache_setting", responses={204: None, **refusals(403, 404)})
+    @extend_schema(operation_id="remove_cache_setting", responses={204: None, **error_responses(403, 404)})
     def delete(self, request: Request, tenant: str, setting: UUID) -> Response:
         """Leave all as it is one level up, within a second."""
-        viewer = viewer_of(request)
-        found = limit_permissions.cache_settings_of(tenant_for(viewer, tenant)).filter(id=setting).first()
+        principal = principal_of(request)
+        found = limit_permissions.cache_settings_of(tenant_for(principal, tenant)).filter(id=setting).first()
         if found is None:
             raise NotFound("cache setting", str(setting))
-        limit_permissions.require(viewer, found)
-        cache_settings.remove(viewer.actor, found)
+        limit_permissions.require_may_change(principal, found)
+        cache_settings.remove(principal.actor, found)
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
@@ -190,22 +192,22 @@ class PurgeView(APIView):
     @extend_schema(
         operation_id="purge_cache",
         request=PurgeSerializer,
-        responses={201: PurgeSerializer, **refusals(400, 403, 404, 409)},
+        responses={201: PurgeSerializer, **error_responses(400, 403, 404, 409)},
     )
     def post(self, request: Request, tenant: str) -> Response:
         """Purge what was asked for until now, stored or still running; no gateway gives it after a second.
 
         Operators, owners and keys with the scope `management:write`.
         """
-        viewer = viewer_of(request)
-        found = tenant_for(viewer, tenant)
-        limit_permissions.require_any(viewer, found)
+        principal = principal_of(request)
+        found = tenant_for(principal, tenant)
+        limit_permissions.require_may_set(principal, found)
         asked = PurgeSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
-        refuse_unknown(asked)
+        reject_unknown_fields(asked)
         given = asked.validated_data
-        named = Named(key=given["key_id"], model=given["model_name"])
+        named = TargetNames(key=given["key_id"], model=given["model_name"])
         target = limit_permissions.purge_target(found, named, given["request_id"])
-        made = purges.purge(viewer.actor, found, target)
+        made = purges.purge(principal.actor, found, target)
         cache_usage.delete(found, target)
         return Response(PurgeSerializer(made).data, status=status.HTTP_201_CREATED)

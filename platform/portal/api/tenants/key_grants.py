@@ -1,4 +1,4 @@
-"""What a key that makes or changes keys may give them: nothing that it lacks itself. People are bound by their role."""
+"""What a key may grant to keys that it creates or changes: nothing that it lacks itself."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import Any
 
 from rest_framework.exceptions import PermissionDenied
 
-from portal.access.viewer import Viewer
+from portal.access.principal import Principal
 from tenants import networks
 
 
-def require_grantable(viewer: Viewer, rights: Mapping[str, Any]) -> None:
-    """Raise PermissionDenied when these rights, fields of a key, go beyond the viewer's own. Absent ones are not set.
+def require_grantable(principal: Principal, rights: Mapping[str, Any]) -> None:
+    """Raise PermissionDenied if these fields of a key grant more than the principal has; absent fields grant nothing.
 
-    Raises BadName for a network that is none.
+    Raises BadName for an invalid network.
     """
-    if viewer.scopes is not None and not viewer.scopes.issuperset(rights.get("scopes", ())):
+    if principal.scopes is not None and not principal.scopes.issuperset(rights.get("scopes", ())):
         raise PermissionDenied("This key cannot grant a scope that it lacks itself.")
     models = rights.get("allowed_models")
-    if viewer.allowed_models and models is not None and not (models and viewer.allowed_models.issuperset(models)):
-        allowed = ", ".join(sorted(viewer.allowed_models))
+    if principal.allowed_models and models is not None and not (models and principal.allowed_models.issuperset(models)):
+        allowed = ", ".join(sorted(principal.allowed_models))
         raise PermissionDenied(f"This key can grant only models that it may call itself: {allowed}.")
     asked = rights.get("allowed_networks")
-    if asked is not None and not networks.within(networks.parse(asked), viewer.networks):
+    if asked is not None and not networks.within(networks.parse(asked), principal.networks):
         raise PermissionDenied("This key can only be used from some networks, and grant use from no others.")
-    lives_until = rights.get("expires_at", viewer.expires_at)
-    if viewer.expires_at is not None and (lives_until is None or lives_until > viewer.expires_at):
+    lives_until = rights.get("expires_at", principal.expires_at)
+    if principal.expires_at is not None and (lives_until is None or lives_until > principal.expires_at):
         raise PermissionDenied(
-            f"This key expires at {viewer.expires_at.isoformat()}, and no key it grants may outlive it."
+            f"This key expires at {principal.expires_at.isoformat()}, and no key it grants may outlive it."
         )

@@ -11,10 +11,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from portal.access.viewer import Viewer, tenant_for
+from portal.access.principal import Principal, tenant_for
 from portal.api import pagination
-from portal.api.authentication import viewer_of
-from portal.api.openapi_parameters import PAGE_PARAMETERS, page_of, refusals, refuse_unknown
+from portal.api.authentication import principal_of
+from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from portal.api.tenants.key_grants import require_grantable
 from portal.api.tenants.projects import managed, project_of
 from tenants import keys
@@ -100,75 +100,75 @@ class KeysView(APIView):
     @extend_schema(
         operation_id="list_keys",
         parameters=PAGE_PARAMETERS,
-        responses={200: page_of(KeySerializer, "KeyList"), **refusals(400, 404)},
+        responses={200: page_schema(KeySerializer, "KeyList"), **error_responses(400, 404)},
     )
     def get(self, request: Request, tenant: str) -> Response:
         """List keys, revoked ones included, newest first. Never their secrets."""
-        found = tenant_for(viewer_of(request), tenant)
+        found = tenant_for(principal_of(request), tenant)
         page = pagination.page_request(request)
         with as_tenant(TenantId(found.id)):
-            rows = pagination.slice_of(ApiKey.objects.filter(tenant=found).select_related("project"), page)
-        return Response(pagination.document(rows, KeySerializer, page.limit))
+            rows = pagination.read_page(ApiKey.objects.filter(tenant=found).select_related("project"), page)
+        return Response(pagination.page_document(rows, KeySerializer, page.limit))
 
     @extend_schema(
         operation_id="create_key",
         request=NewKeySerializer,
-        responses={201: IssuedKeySerializer, **refusals(400, 403, 404, 409)},
+        responses={201: IssuedKeySerializer, **error_responses(400, 403, 404, 409)},
     )
     def post(self, request: Request, tenant: str) -> Response:
         """Create a key. Its secret is in this answer only. A key grants nothing that it lacks."""
-        viewer = viewer_of(request)
-        found = managed(viewer, tenant)
+        principal = principal_of(request)
+        found = managed(principal, tenant)
         asked = NewKeySerializer(data=request.data)
         asked.is_valid(raise_exception=True)
-        refuse_unknown(asked)
+        reject_unknown_fields(asked)
         wanted = dict(asked.validated_data)
-        require_grantable(viewer, wanted)
+        require_grantable(principal, wanted)
         project = project_of(found, wanted.pop("project"))
-        issued = keys.issue(viewer.actor, project, created_by=viewer.user, **wanted)
+        issued = keys.issue(principal.actor, project, created_by=principal.user, **wanted)
         return _issued(issued)
 
 
 class KeyView(APIView):
     """One key."""
 
-    @extend_schema(operation_id="get_key", responses={200: KeySerializer, **refusals(404)})
+    @extend_schema(operation_id="get_key", responses={200: KeySerializer, **error_responses(404)})
     def get(self, request: Request, tenant: str, key: UUID) -> Response:
         """Return the key without its secret."""
-        found = tenant_for(viewer_of(request), tenant)
+        found = tenant_for(principal_of(request), tenant)
         with as_tenant(TenantId(found.id)):
             return Response(KeySerializer(key_of(found, key)).data)
 
     @extend_schema(
         operation_id="change_key",
         request=ChangedKeySerializer,
-        responses={200: KeySerializer, **refusals(400, 403, 404, 409)},
+        responses={200: KeySerializer, **error_responses(400, 403, 404, 409)},
     )
     def patch(self, request: Request, tenant: str, key: UUID) -> Response:
         """Change what the key may do; in force at every gateway within a second, for streams that run too."""
-        viewer = viewer_of(request)
-        found = key_of(managed(viewer, tenant), key)
+        principal = principal_of(request)
+        found = key_of(managed(principal, tenant), key)
         asked = ChangedKeySerializer(data=request.data)
         asked.is_valid(raise_exception=True)
-        refuse_unknown(asked)
-        require_grantable(viewer, asked.validated_data)
-        return Response(KeySerializer(keys.change(viewer.actor, found, **asked.validated_data)).data)
+        reject_unknown_fields(asked)
+        require_grantable(principal, asked.validated_data)
+        return Response(KeySerializer(keys.change(principal.actor, found, **asked.validated_data)).data)
 
-    @extend_schema(operation_id="revoke_key", responses={200: KeySerializer, **refusals(403, 404)})
+    @extend_schema(operation_id="revoke_key", responses={200: KeySerializer, **error_responses(403, 404)})
     def delete(self, request: Request, tenant: str, key: UUID) -> Response:
         """Refuse the key everywhere within a second. Its row stays. Doing it twice changes nothing."""
-        return _revoke(viewer_of(request), tenant, key)
+        return _revoke(principal_of(request), tenant, key)
 
 
 class RevokeKeyView(APIView):
     """The same as DELETE, for clients that cannot send it."""
 
     @extend_schema(
-        operation_id="revoke_key_by_post", request=None, responses={200: KeySerializer, **refusals(403, 404)}
+        operation_id="revoke_key_by_post", request=None, responses={200: KeySerializer, **error_responses(403, 404)}
     )
     def post(self, request: Request, tenant: str, key: UUID) -> Response:
         """Refuse the key everywhere within a second."""
-        return _revoke(viewer_of(request), tenant, key)
+        return _revoke(principal_of(request), tenant, key)
 
 
 class RotateKeyView(APIView):
@@ -177,23 +177,23 @@ class RotateKeyView(APIView):
     @extend_schema(
         operation_id="rotate_key",
         request=RotationSerializer,
-        responses={201: IssuedKeySerializer, **refusals(400, 403, 404, 409)},
+        responses={201: IssuedKeySerializer, **error_responses(400, 403, 404, 409)},
     )
     def post(self, request: Request, tenant: str, key: UUID) -> Response:
         """Issue a key that may do the same and has the same limits; the old one expires after the overlap.
 
         A key that expires gets a successor with as long a life. A key rotates none that may do more than itself.
         """
-        viewer = viewer_of(request)
-        found = key_of(managed(viewer, tenant), key)
+        principal = principal_of(request)
+        found = key_of(managed(principal, tenant), key)
         asked = RotationSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
-        refuse_unknown(asked)
+        reject_unknown_fields(asked)
         fields = ("scopes", "allowed_models", "allowed_networks", "expires_at")
         rights = {field: getattr(found, field) for field in fields}
-        require_grantable(viewer, rights)
+        require_grantable(principal, rights)
         overlap = timedelta(seconds=asked.validated_data["overlap_seconds"])
-        return _issued(keys.rotate(viewer.actor, found, overlap, created_by=viewer.user))
+        return _issued(keys.rotate(principal.actor, found, overlap, created_by=principal.user))
 
 
 def key_of(tenant: Tenant, key_id: UUID) -> ApiKey:
@@ -209,7 +209,7 @@ def _issued(issued: keys.IssuedKey) -> Response:
     return Response(document, status=status.HTTP_201_CREATED)
 
 
-def _revoke(viewer: Viewer, tenant: str, key_id: UUID) -> Response:
-    found = managed(viewer, tenant)
-    revoked = keys.revoke(viewer.actor, key_of(found, key_id))
+def _revoke(principal: Principal, tenant: str, key_id: UUID) -> Response:
+    found = managed(principal, tenant)
+    revoked = keys.revoke(principal.actor, key_of(found, key_id))
     return Response(KeySerializer(revoked).data)

@@ -11,11 +11,11 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from portal.access import limit_permissions
-from portal.access.limit_permissions import Named
-from portal.access.viewer import tenant_for
+from portal.access.limit_permissions import TargetNames
+from portal.access.principal import tenant_for
 from portal.api import pagination
-from portal.api.authentication import viewer_of
-from portal.api.openapi_parameters import PAGE_PARAMETERS, page_of, refusals, refuse_unknown
+from portal.api.authentication import principal_of
+from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from portal.api.serializer_fields import IdField
 from tenants import limits
 from tenants.errors import NotFound
@@ -25,7 +25,7 @@ from tenants.models import Limit
 from tenants.rls import as_tenant
 
 
-class SubjectSerializer(serializers.Serializer[Limit]):
+class TargetSerializer(serializers.Serializer[Limit]):
     """Whom it is for: a project or a key, or without both the tenant as a whole; of one model or of all together."""
 
     project = serializers.CharField(
@@ -37,7 +37,7 @@ class SubjectSerializer(serializers.Serializer[Limit]):
     )
 
 
-class LimitSerializer(SubjectSerializer):
+class LimitSerializer(TargetSerializer):
     """A limit. For each figure null is unlimited and 0 admits nothing. All that a request falls under hold at once."""
 
     id = serializers.UUIDField(read_only=True)
@@ -63,34 +63,34 @@ class LimitsView(APIView):
     @extend_schema(
         operation_id="list_limits",
         parameters=PAGE_PARAMETERS,
-        responses={200: page_of(LimitSerializer, "LimitList"), **refusals(400, 404)},
+        responses={200: page_schema(LimitSerializer, "LimitList"), **error_responses(400, 404)},
     )
     def get(self, request: Request, tenant: str) -> Response:
         """List the limits of the tenant, its projects and its keys, newest first."""
-        found = tenant_for(viewer_of(request), tenant)
+        found = tenant_for(principal_of(request), tenant)
         page = pagination.page_request(request)
         with as_tenant(TenantId(found.id)):
-            rows = pagination.slice_of(limit_permissions.limits_of(found), page)
-        return Response(pagination.document(rows, LimitSerializer, page.limit))
+            rows = pagination.read_page(limit_permissions.limits_of(found), page)
+        return Response(pagination.page_document(rows, LimitSerializer, page.limit))
 
     @extend_schema(
         operation_id="set_limit",
         request=LimitSerializer,
-        responses={200: LimitSerializer, **refusals(400, 403, 404, 409)},
+        responses={200: LimitSerializer, **error_responses(400, 403, 404, 409)},
     )
     def put(self, request: Request, tenant: str) -> Response:
         """Set the limit of a tenant, project or key, in place of the one it has; in force within a second.
 
         Operators set any. Owners and keys with the scope `management:write` set those of projects and keys.
         """
-        viewer = viewer_of(request)
-        found = tenant_for(viewer, tenant)
+        principal = principal_of(request)
+        found = tenant_for(principal, tenant)
         asked = LimitSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
-        refuse_unknown(asked)
+        reject_unknown_fields(asked)
         limit = limits.set_limit(
-            viewer.actor,
-            limit_permissions.subject(viewer, found, named(asked.validated_data)),
+            principal.actor,
+            limit_permissions.target_for(principal, found, target_names(asked.validated_data)),
             LimitValues(**{name: asked.validated_data[name] for name in LARGEST}),
         )
         return Response(LimitSerializer(limit).data)
@@ -99,29 +99,29 @@ class LimitsView(APIView):
 class LimitView(APIView):
     """One limit."""
 
-    @extend_schema(operation_id="get_limit", responses={200: LimitSerializer, **refusals(404)})
+    @extend_schema(operation_id="get_limit", responses={200: LimitSerializer, **error_responses(404)})
     def get(self, request: Request, tenant: str, limit: UUID) -> Response:
         """Return the limit."""
-        found = tenant_for(viewer_of(request), tenant)
+        found = tenant_for(principal_of(request), tenant)
         with as_tenant(TenantId(found.id)):
             return Response(
                 LimitSerializer(_limit(limit_permissions.limits_of(found).filter(id=limit).first(), limit)).data
             )
 
-    @extend_schema(operation_id="remove_limit", responses={204: None, **refusals(403, 404)})
+    @extend_schema(operation_id="remove_limit", responses={204: None, **error_responses(403, 404)})
     def delete(self, request: Request, tenant: str, limit: UUID) -> Response:
         """Lift the limit everywhere within a second."""
-        viewer = viewer_of(request)
-        found = _limit(limit_permissions.limits_of(tenant_for(viewer, tenant)).filter(id=limit).first(), limit)
-        limit_permissions.require(viewer, found)
-        limits.remove(viewer.actor, found)
+        principal = principal_of(request)
+        found = _limit(limit_permissions.limits_of(tenant_for(principal, tenant)).filter(id=limit).first(), limit)
+        limit_permissions.require_may_change(principal, found)
+        limits.remove(principal.actor, found)
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
-def named(asked: dict[str, object]) -> Named:
+def target_names(asked: dict[str, object]) -> TargetNames:
     """Return whom checked input names."""
     project, key = asked["project"], asked["key_id"]
-    return Named(
+    return TargetNames(
         project=project["slug"] if isinstance(project, dict) else None,
         key=key if isinstance(key, UUID) else None,
         model=str(asked["model_name"]),

@@ -9,10 +9,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from portal.access.viewer import Viewer, tenant_for
+from portal.access.principal import Principal, tenant_for
 from portal.api import pagination
-from portal.api.authentication import viewer_of
-from portal.api.openapi_parameters import PAGE_PARAMETERS, page_of, refusals, refuse_unknown
+from portal.api.authentication import principal_of
+from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from tenants import registry
 from tenants.errors import NotFound
 from tenants.ids import TenantId
@@ -36,29 +36,29 @@ class ProjectsView(APIView):
     @extend_schema(
         operation_id="list_projects",
         parameters=PAGE_PARAMETERS,
-        responses={200: page_of(ProjectSerializer, "ProjectList"), **refusals(400, 404)},
+        responses={200: page_schema(ProjectSerializer, "ProjectList"), **error_responses(400, 404)},
     )
     def get(self, request: Request, tenant: str) -> Response:
         """List projects, newest first."""
-        found = tenant_for(viewer_of(request), tenant)
+        found = tenant_for(principal_of(request), tenant)
         page = pagination.page_request(request)
         with as_tenant(TenantId(found.id)):
-            rows = pagination.slice_of(Project.objects.filter(tenant=found), page)
-        return Response(pagination.document(rows, ProjectSerializer, page.limit))
+            rows = pagination.read_page(Project.objects.filter(tenant=found), page)
+        return Response(pagination.page_document(rows, ProjectSerializer, page.limit))
 
     @extend_schema(
         operation_id="create_project",
         request=ProjectSerializer,
-        responses={201: ProjectSerializer, **refusals(400, 403, 404, 409)},
+        responses={201: ProjectSerializer, **error_responses(400, 403, 404, 409)},
     )
     def post(self, request: Request, tenant: str) -> Response:
         """Create a project. Operators, owners and developers, and keys with the scope `management:write`."""
-        viewer = viewer_of(request)
-        found = managed(viewer, tenant)
+        principal = principal_of(request)
+        found = managed(principal, tenant)
         asked = ProjectSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
-        refuse_unknown(asked)
-        project = registry.create_project(viewer.actor, found, **asked.validated_data)
+        reject_unknown_fields(asked)
+        project = registry.create_project(principal.actor, found, **asked.validated_data)
         return Response(ProjectSerializer(project).data, status=status.HTTP_201_CREATED)
 
 
@@ -70,9 +70,9 @@ def project_of(tenant: Tenant, slug: str) -> Project:
     return found
 
 
-def managed(viewer: Viewer, tenant: str) -> Tenant:
-    """Return a tenant whose projects and keys this viewer may change. Raises NotFound, then PermissionDenied."""
-    found = tenant_for(viewer, tenant)
-    if not viewer.may_manage(found.id):
+def managed(principal: Principal, tenant: str) -> Tenant:
+    """Return a tenant whose projects and keys this principal may change. Raises NotFound, then PermissionDenied."""
+    found = tenant_for(principal, tenant)
+    if not principal.may_manage(found.id):
         raise PermissionDenied("Your role, or this key's scopes, do not allow changes.")
     return found

@@ -13,10 +13,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from portal.access.viewer import tenant_for, tenants_of
+from portal.access.principal import tenant_for, tenants_of
 from portal.api import pagination
-from portal.api.authentication import OperatorChanges, OperatorOnly, viewer_of
-from portal.api.openapi_parameters import PAGE_PARAMETERS, page_of, refusals, refuse_unknown
+from portal.api.authentication import OperatorChanges, OperatorOnly, principal_of
+from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from tenants import registry
 from tenants.models import Tenant, TenantPolicy
 from tenants.registry import LARGEST
@@ -58,7 +58,7 @@ class PolicySerializer(serializers.Serializer[TenantPolicy]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
+class TenantWithPolicy:
     """A tenant and the policy in force."""
 
     tenant: Tenant
@@ -70,7 +70,7 @@ class Described:
         return self.tenant.id
 
 
-class TenantSerializer(serializers.Serializer[Described]):
+class TenantSerializer(serializers.Serializer[TenantWithPolicy]):
     """A tenant with its policy."""
 
     id = serializers.UUIDField(source="tenant.id", read_only=True)
@@ -99,26 +99,26 @@ class TenantsView(APIView):
     @extend_schema(
         operation_id="list_tenants",
         parameters=PAGE_PARAMETERS,
-        responses={200: page_of(TenantSerializer, "TenantList"), **refusals(400)},
+        responses={200: page_schema(TenantSerializer, "TenantList"), **error_responses(400)},
     )
     def get(self, request: Request) -> Response:
         """List tenants, newest first."""
         page = pagination.page_request(request)
-        rows = pagination.slice_of(tenants_of(viewer_of(request)), page)
-        return Response(pagination.document(with_policies(rows), TenantSerializer, page.limit))
+        rows = pagination.read_page(tenants_of(principal_of(request)), page)
+        return Response(pagination.page_document(with_policies(rows), TenantSerializer, page.limit))
 
     @extend_schema(
         operation_id="create_tenant",
         request=NewTenantSerializer,
-        responses={201: TenantSerializer, **refusals(400, 403, 409)},
+        responses={201: TenantSerializer, **error_responses(400, 403, 409)},
     )
     def post(self, request: Request) -> Response:
         """Create a tenant with a project named `default`. Operators only."""
         asked = NewTenantSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
-        refuse_unknown(asked)
+        reject_unknown_fields(asked)
         tenant = registry.create_tenant(
-            viewer_of(request).actor,
+            principal_of(request).actor,
             slug=asked.validated_data["slug"],
             name=asked.validated_data["name"],
             policy=registry.Policy(**asked.validated_data.get("policy", {})),
@@ -131,24 +131,24 @@ class TenantView(APIView):
 
     permission_classes = (OperatorChanges,)
 
-    @extend_schema(operation_id="get_tenant", responses={200: TenantSerializer, **refusals(404)})
+    @extend_schema(operation_id="get_tenant", responses={200: TenantSerializer, **error_responses(404)})
     def get(self, request: Request, tenant: str) -> Response:
         """Return the tenant and the policy in force."""
-        return Response(read(tenant_for(viewer_of(request), tenant)))
+        return Response(read(tenant_for(principal_of(request), tenant)))
 
     @extend_schema(
         operation_id="change_policy",
         request=PolicySerializer,
-        responses={200: TenantSerializer, **refusals(400, 403, 404)},
+        responses={200: TenantSerializer, **error_responses(400, 403, 404)},
     )
     def patch(self, request: Request, tenant: str) -> Response:
         """Change policy fields; in force at every gateway within a second. Operators only."""
-        viewer = viewer_of(request)
-        found = tenant_for(viewer, tenant)
+        principal = principal_of(request)
+        found = tenant_for(principal, tenant)
         asked = PolicySerializer(data=request.data)
         asked.is_valid(raise_exception=True)
-        refuse_unknown(asked)
-        registry.set_policy(viewer.actor, found, **asked.validated_data)
+        reject_unknown_fields(asked)
+        registry.set_policy(principal.actor, found, **asked.validated_data)
         return Response(read(found))
 
 
@@ -158,12 +158,12 @@ class SuspendView(APIView):
     permission_classes = (OperatorOnly,)
 
     @extend_schema(
-        operation_id="suspend_tenant", request=None, responses={200: TenantSerializer, **refusals(403, 404, 409)}
+        operation_id="suspend_tenant", request=None, responses={200: TenantSerializer, **error_responses(403, 404, 409)}
     )
     def post(self, request: Request, tenant: str) -> Response:
         """Refuse every request of the tenant within a second; nothing is deleted."""
-        viewer = viewer_of(request)
-        return Response(read(registry.suspend(viewer.actor, tenant_for(viewer, tenant))))
+        principal = principal_of(request)
+        return Response(read(registry.suspend(principal.actor, tenant_for(principal, tenant))))
 
 
 class ResumeView(APIView):
@@ -172,12 +172,12 @@ class ResumeView(APIView):
     permission_classes = (OperatorOnly,)
 
     @extend_schema(
-        operation_id="resume_tenant", request=None, responses={200: TenantSerializer, **refusals(403, 404, 409)}
+        operation_id="resume_tenant", request=None, responses={200: TenantSerializer, **error_responses(403, 404, 409)}
     )
     def post(self, request: Request, tenant: str) -> Response:
         """Serve the tenant again."""
-        viewer = viewer_of(request)
-        return Response(read(registry.resume(viewer.actor, tenant_for(viewer, tenant))))
+        principal = principal_of(request)
+        return Response(read(registry.resume(principal.actor, tenant_for(principal, tenant))))
 
 
 def read(tenant: Tenant) -> Any:
@@ -185,7 +185,7 @@ def read(tenant: Tenant) -> Any:
     return TenantSerializer(with_policies([tenant])[0]).data
 
 
-def with_policies(tenants: Sequence[Tenant]) -> list[Described]:
+def with_policies(tenants: Sequence[Tenant]) -> list[TenantWithPolicy]:
     """Return the tenants with their policies, which take one query for all."""
     policies: dict[UUID, TenantPolicy] = {
         policy.tenant_id: policy
@@ -193,4 +193,4 @@ def with_policies(tenants: Sequence[Tenant]) -> list[Described]:
         .order_by("tenant_id", "-version")
         .distinct("tenant_id")
     }
-    return [Described(tenant=tenant, policy=policies[tenant.id]) for tenant in tenants]
+    return [TenantWithPolicy(tenant=tenant, policy=policies[tenant.id]) for tenant in tenants]

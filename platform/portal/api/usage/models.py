@@ -14,15 +14,15 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from catalogue.models import Model, ModelAlias, ModelRevision
-from portal.access.viewer import Viewer
+from portal.access.principal import Principal
 from portal.api import pagination
-from portal.api.authentication import viewer_of
-from portal.api.openapi_parameters import PAGE_PARAMETERS, page_of, refusals
+from portal.api.authentication import principal_of
+from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema
 from tenants.errors import NotFound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class CatalogueEntry:
     """A model with all its revisions, the active one first, and its other names."""
 
     model: Model
@@ -48,7 +48,7 @@ class RevisionSerializer(serializers.Serializer[ModelRevision]):
     superseded_at = serializers.DateTimeField(read_only=True, allow_null=True)
 
 
-class ModelSerializer(serializers.Serializer[Listed]):
+class ModelSerializer(serializers.Serializer[CatalogueEntry]):
     """A served model name."""
 
     id = serializers.UUIDField(read_only=True)
@@ -67,37 +67,37 @@ class ModelsView(APIView):
     @extend_schema(
         operation_id="list_models",
         parameters=PAGE_PARAMETERS,
-        responses={200: page_of(ModelSerializer, "CatalogueList"), **refusals(400)},
+        responses={200: page_schema(ModelSerializer, "CatalogueList"), **error_responses(400)},
     )
     def get(self, request: Request) -> Response:
         """List models with their revisions, newest first."""
         page = pagination.page_request(request)
-        rows = with_revisions(pagination.slice_of(visible(viewer_of(request)), page))
-        return Response(pagination.document(rows, ModelSerializer, page.limit))
+        rows = with_revisions(pagination.read_page(visible(principal_of(request)), page))
+        return Response(pagination.page_document(rows, ModelSerializer, page.limit))
 
 
 class ModelView(APIView):
     """One model."""
 
-    @extend_schema(operation_id="get_model", responses={200: ModelSerializer, **refusals(404)})
+    @extend_schema(operation_id="get_model", responses={200: ModelSerializer, **error_responses(404)})
     def get(self, request: Request, name: str) -> Response:
         """Return the model with its revisions."""
         # PostgreSQL refuses to compare with NUL, which no name holds
-        found = visible(viewer_of(request)).filter(name=name).first() if "\0" not in name else None
+        found = visible(principal_of(request)).filter(name=name).first() if "\0" not in name else None
         if found is None:
             raise NotFound("model", name)
         return Response(ModelSerializer(with_revisions([found])[0]).data)
 
 
-def visible(viewer: Viewer) -> QuerySet[Model]:
-    """Return the models that this viewer may call or look at: public ones, and those of its own tenants."""
+def visible(principal: Principal) -> QuerySet[Model]:
+    """Return the models that this principal may call or look at: public ones, and those of its own tenants."""
     every = Model.objects.select_related("owner")
-    if viewer.tenants is None:
+    if principal.tenants is None:
         return every
-    return every.filter(Q(visibility=Model.Visibility.PUBLIC) | Q(owner_id__in=viewer.tenants))
+    return every.filter(Q(visibility=Model.Visibility.PUBLIC) | Q(owner_id__in=principal.tenants))
 
 
-def with_revisions(models: Sequence[Model]) -> list[Listed]:
+def with_revisions(models: Sequence[Model]) -> list[CatalogueEntry]:
     """Read revisions and aliases of all these models in two queries."""
     revisions: dict[UUID, list[ModelRevision]] = {model.id: [] for model in models}
     for revision in ModelRevision.objects.filter(model__in=models).order_by("-superseded_at", "-active_from"):
@@ -106,6 +106,6 @@ def with_revisions(models: Sequence[Model]) -> list[Listed]:
     for alias in ModelAlias.objects.filter(model__in=models).order_by("name"):
         aliases[alias.model_id].append(alias.name)
     return [
-        Listed(model=model, owner=model.owner.slug, aliases=aliases[model.id], revisions=revisions[model.id])
+        CatalogueEntry(model=model, owner=model.owner.slug, aliases=aliases[model.id], revisions=revisions[model.id])
         for model in models
     ]

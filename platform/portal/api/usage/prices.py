@@ -12,10 +12,10 @@ from rest_framework.views import APIView
 from billing.models import PriceBook, PriceVersion
 from billing.pricing import prices
 from billing.pricing.rating import Rates
-from portal.access.viewer import Viewer, tenant_for
+from portal.access.principal import Principal, tenant_for
 from portal.api import pagination
-from portal.api.authentication import OperatorChanges, viewer_of
-from portal.api.openapi_parameters import PAGE_PARAMETERS, page_of, refusals, refuse_unknown
+from portal.api.authentication import OperatorChanges, principal_of
+from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from portal.api.serializer_fields import SwitchField
 from portal.formats import query_params
 from tenants.models import Tenant
@@ -66,28 +66,28 @@ class PricesView(APIView):
     @extend_schema(
         operation_id="list_prices",
         parameters=[OpenApiParameter("model", str), *PAGE_PARAMETERS],
-        responses={200: page_of(PriceSerializer, "PriceList"), **refusals(400)},
+        responses={200: page_schema(PriceSerializer, "PriceList"), **error_responses(400)},
     )
     def get(self, request: Request) -> Response:
         """List price versions, newest first: the platform's, and those of tenants you see."""
         page = pagination.page_request(request)
-        rows = visible(viewer_of(request))
+        rows = visible(principal_of(request))
         if model := query_params.text(request.query_params, "model"):
             rows = rows.filter(model_name=model)
-        found = pagination.slice_of(rows, page)
-        return Response(pagination.document(found, PriceSerializer, page.limit))
+        found = pagination.read_page(rows, page)
+        return Response(pagination.page_document(found, PriceSerializer, page.limit))
 
     @extend_schema(
         operation_id="set_price",
         request=NewPriceSerializer,
-        responses={201: PriceSerializer, **refusals(400, 403, 404, 409)},
+        responses={201: PriceSerializer, **error_responses(400, 403, 404, 409)},
     )
     def post(self, request: Request) -> Response:
         """Add a price version. What was served before is never priced anew. Operators only."""
-        viewer = viewer_of(request)
+        principal = principal_of(request)
         asked = NewPriceSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
-        refuse_unknown(asked)
+        reject_unknown_fields(asked)
         wanted = asked.validated_data
         rates = Rates(
             prompt_pico=wanted["prompt_pico"],
@@ -96,9 +96,9 @@ class PricesView(APIView):
             prediction_hit_pico=wanted["prediction_hit_pico"],
             coalesced_pico=wanted["coalesced_pico"],
         )
-        tenant = tenant_for(viewer, wanted["tenant"]) if wanted["tenant"] else None
+        tenant = tenant_for(principal, wanted["tenant"]) if wanted["tenant"] else None
         version = prices.set_price(
-            viewer.actor,
+            principal.actor,
             book_of(tenant),
             wanted["model"],
             rates,
@@ -108,12 +108,12 @@ class PricesView(APIView):
         return Response(PriceSerializer(version).data, status=status.HTTP_201_CREATED)
 
 
-def visible(viewer: Viewer) -> QuerySet[PriceVersion]:
-    """Return the prices this viewer may read."""
+def visible(principal: Principal) -> QuerySet[PriceVersion]:
+    """Return the prices this principal may read."""
     every = PriceVersion.objects.select_related("book")
-    if viewer.tenants is None:
+    if principal.tenants is None:
         return every
-    return every.filter(Q(book__tenant_id=None) | Q(book__tenant_id__in=viewer.tenants))
+    return every.filter(Q(book__tenant_id=None) | Q(book__tenant_id__in=principal.tenants))
 
 
 def book_of(tenant: Tenant | None) -> PriceBook:

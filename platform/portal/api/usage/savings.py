@@ -17,8 +17,8 @@ from rest_framework.views import APIView
 from billing.reports import savings, usage
 from billing.reports.savings import BY, By, Group, Savings
 from caching import bypass
-from portal.api.openapi_parameters import CSV_PARAMETER, PERIOD_PARAMETERS, refusals, wants_csv
-from portal.api.usage.usage import TENANT_PARAMETER, reading, tenant_of
+from portal.api.openapi_parameters import CSV_PARAMETER, PERIOD_PARAMETERS, error_responses, wants_csv
+from portal.api.usage.usage import TENANT_PARAMETER, read_as, tenant_of
 from portal.formats import csv_export
 from portal.reporting import periods
 from portal.reporting.savings_csv import CSV_HEADER, csv_rows
@@ -83,7 +83,7 @@ class SavingsReportSerializer(serializers.Serializer[Any]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _Report:
     total: Savings
     groups: tuple[Group, ...]
     bypasses: tuple[savings.BypassCount, ...]
@@ -103,7 +103,7 @@ class SavingsView(APIView):
         responses={
             (200, "application/json"): SavingsReportSerializer,
             (200, "text/csv"): str,
-            **refusals(400, 404),
+            **error_responses(400, 404),
         },
     )
     def get(self, request: Request) -> HttpResponseBase:
@@ -111,9 +111,9 @@ class SavingsView(APIView):
         tenant_id = tenant_of(request)
         period = periods.parse(request.query_params, timezone.now())
         by = _group_by(request, tenant_id)
-        found: _Found = reading(
+        found: _Report = read_as(
             tenant_id,
-            lambda: _Found(
+            lambda: _Report(
                 total=Savings.of(usage.totals(period, tenant_id)),
                 groups=savings.grouped(period, tenant_id, by),
                 bypasses=savings.bypasses(period, tenant_id),

@@ -11,9 +11,9 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from billing.reports import statements
-from portal.access.viewer import tenant_for
-from portal.api.authentication import viewer_of
-from portal.api.openapi_parameters import CSV_PARAMETER, refusals, wants_csv
+from portal.access.principal import tenant_for
+from portal.api.authentication import principal_of
+from portal.api.openapi_parameters import CSV_PARAMETER, error_responses, wants_csv
 from portal.formats import csv_export
 from portal.reporting import periods
 from tenants.ids import TenantId
@@ -77,12 +77,12 @@ class StatementView(APIView):
         responses={
             (200, "application/json"): StatementSerializer,
             (200, "text/csv"): str,
-            **refusals(400, 404),
+            **error_responses(400, 404),
         },
     )
     def get(self, request: Request, tenant: str, month: str) -> HttpResponseBase:
         """Return the statement of a month, given as YYYY-MM in the tenant's billing time zone."""
-        found = tenant_for(viewer_of(request), tenant)
+        found = tenant_for(principal_of(request), tenant)
         first = periods.parse_month(month, timezone.now())
         with as_tenant(TenantId(found.id)):
             statement = statements.statement(TenantId(found.id), first.year, first.month)

@@ -19,15 +19,15 @@ from rest_framework.views import APIView
 from billing.models import UsageRecord
 from billing.reports import usage
 from billing.reports.usage import Filters
-from portal.access.viewer import Viewer, tenant_for, tenants_of
+from portal.access.principal import Principal, tenant_for, tenants_of
 from portal.api import pagination
-from portal.api.authentication import viewer_of
+from portal.api.authentication import principal_of
 from portal.api.openapi_parameters import (
     CSV_PARAMETER,
     PAGE_PARAMETERS,
     PERIOD_PARAMETERS,
-    page_of,
-    refusals,
+    error_responses,
+    page_schema,
     wants_csv,
 )
 from portal.formats import csv_export, query_params
@@ -164,9 +164,9 @@ class UsageView(APIView):
         operation_id="list_usage",
         parameters=[TENANT_PARAMETER, *FILTER_PARAMETERS, *PERIOD_PARAMETERS, *PAGE_PARAMETERS, CSV_PARAMETER],
         responses={
-            (200, "application/json"): page_of(RequestSerializer, "UsageList"),
+            (200, "application/json"): page_schema(RequestSerializer, "UsageList"),
             (200, "text/csv"): str,
-            **refusals(400, 404),
+            **error_responses(400, 404),
         },
     )
     def get(self, request: Request) -> HttpResponseBase:
@@ -178,11 +178,11 @@ class UsageView(APIView):
                 raise ValidationError({"tenant": "Name the tenant whose requests to export."})
             return csv_export.attachment(request._request, "usage", CSV_HEADER, csv_rows(tenant_id, filters))
         page = pagination.page_request(request)
-        rows: Sequence[usage.Request] = reading(
+        rows: Sequence[usage.Request] = read_as(
             tenant_id,
             lambda: usage.requests(tenant_id, before_id=page.after, limit=page.limit + 1, filters=filters),
         )
-        return Response(pagination.document(rows, RequestSerializer, page.limit))
+        return Response(pagination.page_document(rows, RequestSerializer, page.limit))
 
 
 class UsageRequestView(APIView):
@@ -191,12 +191,12 @@ class UsageRequestView(APIView):
     @extend_schema(
         operation_id="get_usage",
         parameters=[TENANT_PARAMETER],
-        responses={200: RequestSerializer, **refusals(400, 404)},
+        responses={200: RequestSerializer, **error_responses(400, 404)},
     )
     def get(self, request: Request, request_id: UUID) -> Response:
         """Return one request by its id."""
         tenant_id = tenant_of(request)
-        found = reading(tenant_id, lambda: usage.request(tenant_id, request_id))
+        found = read_as(tenant_id, lambda: usage.request(tenant_id, request_id))
         if found is None:
             raise NotFound("request", str(request_id))
         return Response(RequestSerializer(found).data)
@@ -208,7 +208,7 @@ class TotalsView(APIView):
     @extend_schema(
         operation_id="get_usage_totals",
         parameters=[TENANT_PARAMETER, *PERIOD_PARAMETERS],
-        responses={200: TotalsSerializer, **refusals(400, 404)},
+        responses={200: TotalsSerializer, **error_responses(400, 404)},
     )
     def get(self, request: Request) -> Response:
         """Return the totals of the period."""
@@ -224,7 +224,7 @@ class TotalsView(APIView):
                 "by_tenant": usage.by_tenant(period) if tenant_id is None else (),
             }
 
-        return Response(TotalsSerializer(reading(tenant_id, read)).data)
+        return Response(TotalsSerializer(read_as(tenant_id, read)).data)
 
 
 class SeriesView(APIView):
@@ -237,14 +237,14 @@ class SeriesView(APIView):
             *PERIOD_PARAMETERS,
             OpenApiParameter("step", int, description="Seconds: a multiple of 900. Absent: what suits the period."),
         ],
-        responses={200: SeriesSerializer, **refusals(400, 404)},
+        responses={200: SeriesSerializer, **error_responses(400, 404)},
     )
     def get(self, request: Request) -> Response:
         """Return the period in steps."""
         tenant_id = tenant_of(request)
         period = periods.parse(request.query_params, timezone.now())
         step = _step(request, period)
-        points = reading(tenant_id, lambda: usage.series(period, tenant_id, step))
+        points = read_as(tenant_id, lambda: usage.series(period, tenant_id, step))
         document = {"start": period.start, "end": period.end, "step_seconds": step, "points": points}
         return Response(SeriesSerializer(document).data)
 
@@ -252,21 +252,21 @@ class SeriesView(APIView):
 def tenant_of(request: Request) -> TenantId | None:
     """Return the tenant that is asked about; None is all of them, for operators only.
 
-    A viewer of one tenant need not name it; a member of several must. Raises NotFound, ValidationError.
+    A principal of one tenant need not name it; a member of several must. Raises NotFound, ValidationError.
     """
-    viewer: Viewer = viewer_of(request)
+    principal: Principal = principal_of(request)
     named = query_params.text(request.query_params, "tenant")
     if named:
-        return TenantId(tenant_for(viewer, named).id)
-    if viewer.is_operator:
+        return TenantId(tenant_for(principal, named).id)
+    if principal.is_operator:
         return None
-    own = list(tenants_of(viewer)[:2])
+    own = list(tenants_of(principal)[:2])
     if len(own) != 1:
         raise ValidationError({"tenant": "Name one of your tenants."})
     return TenantId(own[0].id)
 
 
-def reading(tenant_id: TenantId | None, read: Callable[[], Found]) -> Found:
+def read_as(tenant_id: TenantId | None, read: Callable[[], Found]) -> Found:
     """Read what faces a tenant behind row-level security; what an operator reads of all tenants cannot be."""
     if tenant_id is None:
         return read()
@@ -281,13 +281,9 @@ def _step(request: Request, period: periods.Period) -> int:
         return int(period.step / timedelta(seconds=1))
     step = int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0
     grain = int(periods.GRAIN / timedelta(seconds=1))
-    if (
-        step < grain
-        or step % grain
-        or (period.end - period.start) / timedelta(seconds=step) > periods.MOST_ASKED_POINTS
-    ):
+    if step < grain or step % grain or (period.end - period.start) / timedelta(seconds=step) > periods.MAX_API_POINTS:
         raise ValidationError(
-            {"step": f"Use a multiple of {grain} that makes at most {periods.MOST_ASKED_POINTS} points."}
+            {"step": f"Use a multiple of {grain} that makes at most {periods.MAX_API_POINTS} points."}
         )
     return step
 

@@ -1,4 +1,4 @@
-// What every page does: times in the viewer's zone, copy buttons, forms that send themselves.
+// What every page does: times in the reader's zone, copy buttons, forms that send themselves.
 "use strict";
 
 (function () {
@@ -14,7 +14,7 @@
     return `${date}, ${time}`;
   }
 
-  // The server writes UTC; the viewer reads their own zone, and UTC on hover.
+  // The server writes UTC; readers see their own zone, and UTC on hover.
   function localTimes(root) {
     for (const element of root.querySelectorAll("time[datetime]:not([title])")) {
       const moment = new Date(element.dateTime);

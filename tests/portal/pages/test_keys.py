@@ -95,7 +95,7 @@ def test_a_rotation_shows_the_new_secret_once_and_when_the_old_key_expires(world
 def test_a_key_that_expired_is_listed_among_those_that_are_over(world: World, signed_in: SignIn) -> None:
     keys.rotate(worlds.OPERATOR, world.acme.key, timedelta(0))
     answer = signed_in(world.acme.owner).get(PAGES)
-    assert [key.id for key in answer.context["over"]] == [world.acme.key.id]
+    assert [key.id for key in answer.context["ended"]] == [world.acme.key.id]
     assert len(answer.context["live"]) == 1
 
 

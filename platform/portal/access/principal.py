@@ -1,6 +1,6 @@
 """Who looks through a window, and at which tenants: the one place that decides it, for pages and API alike.
 
-A tenant that a viewer may not see does not exist for them: the answer is NotFound, never a refusal.
+A tenant that a principal may not see does not exist for them: the answer is NotFound, never a refusal.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ KEY_ROLES = frozenset({Membership.Role.OWNER.value, Membership.Role.DEVELOPER.va
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Viewer:
+class Principal:
     """Somebody signed in. ``tenants`` is None for an operator, who sees them all."""
 
     kind: Literal["operator", "member", "key"]
     actor: Actor
     tenants: frozenset[TenantId] | None
-    #: Tenants whose projects and keys this viewer may change.
+    #: Tenants whose projects and keys this principal may change.
     manages: frozenset[TenantId] | None
     #: What a key may do; None for people, whose role decides.
     scopes: frozenset[str] | None = None
@@ -53,7 +53,7 @@ class Viewer:
         return self.tenants is None
 
     def may_manage(self, tenant_id: UUID) -> bool:
-        """True if this viewer may change projects and keys of that tenant."""
+        """True if this principal may change projects and keys of that tenant."""
         return self.manages is None or TenantId(tenant_id) in self.manages
 
     def may_read(self) -> bool:
@@ -61,17 +61,17 @@ class Viewer:
         return self.scopes is None or READ in self.scopes
 
 
-def viewer_of_user(user: User) -> Viewer:
+def principal_of_user(user: User) -> Principal:
     """Return what this person sees: everything for staff, else the tenants of their memberships (one query)."""
     actor = Actor(kind="user", name=user.get_username())
     if user.is_staff:
-        return Viewer(kind="operator", actor=actor, tenants=None, manages=None, user=user)
+        return Principal(kind="operator", actor=actor, tenants=None, manages=None, user=user)
     roles: Mapping[UUID, str] = dict(
         Membership.objects.filter(user=user)
         .exclude(tenant__state=Tenant.State.ARCHIVED)
         .values_list("tenant_id", "role")
     )
-    return Viewer(
+    return Principal(
         kind="member",
         actor=actor,
         tenants=frozenset(TenantId(tenant_id) for tenant_id in roles),
@@ -80,11 +80,11 @@ def viewer_of_user(user: User) -> Viewer:
     )
 
 
-def viewer_of_key(key: ApiKey) -> Viewer:
+def principal_of_key(key: ApiKey) -> Principal:
     """Return what a tenant's key sees: its own tenant, and nothing of another."""
     own = frozenset({TenantId(key.tenant_id)})
     scopes = frozenset(key.scopes)
-    return Viewer(
+    return Principal(
         kind="key",
         actor=Actor(kind="key", name=key.public_id),
         tenants=own,
@@ -96,18 +96,18 @@ def viewer_of_key(key: ApiKey) -> Viewer:
     )
 
 
-def tenants_of(viewer: Viewer) -> QuerySet[Tenant]:
-    """Return the tenants this viewer sees, by slug."""
+def tenants_of(principal: Principal) -> QuerySet[Tenant]:
+    """Return the tenants this principal sees, by slug."""
     every = Tenant.objects.order_by("slug")
-    return every if viewer.tenants is None else every.filter(id__in=viewer.tenants)
+    return every if principal.tenants is None else every.filter(id__in=principal.tenants)
 
 
-def tenant_for(viewer: Viewer, slug_or_id: str) -> Tenant:
-    """Return a tenant by slug or id. Raises NotFound if there is none, or none that this viewer sees."""
+def tenant_for(principal: Principal, slug_or_id: str) -> Tenant:
+    """Return a tenant by slug or id. Raises NotFound if there is none, or none that this principal sees."""
     lookup = Q(slug=slug_or_id)
     with suppress(ValueError):
         lookup |= Q(id=UUID(slug_or_id))
-    found = tenants_of(viewer).filter(lookup).first()
+    found = tenants_of(principal).filter(lookup).first()
     if found is None:
         raise NotFound("tenant", slug_or_id)
     return found
