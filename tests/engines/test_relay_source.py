@@ -12,18 +12,20 @@ from tests.engines.reference_hashes import chain
 from tests.engines.replica import BLOCK_TOKENS, BLOCKS, Client, Replica
 from workers.kv_relay.addresses import EventAddress
 from workers.kv_relay.block_set import Change
-from workers.kv_relay.event_source import Source
+from workers.kv_relay.event_source import EventSource
 
 
 @contextlib.asynccontextmanager
-async def following(replica: Replica, told: Callable[[Change], None] = lambda change: None) -> AsyncIterator[Source]:
+async def following(
+    replica: Replica, told: Callable[[Change], None] = lambda change: None
+) -> AsyncIterator[EventSource]:
     """Follow the engine from now on."""
     spec = replica.spec
     assert spec.kv_events_endpoint is not None
     assert spec.kv_replay_endpoint is not None
     with zmq.asyncio.Context() as context:
         address = EventAddress(events=spec.kv_events_endpoint, replay=spec.kv_replay_endpoint)
-        source = Source(context, address, told)
+        source = EventSource(context, address, told)
         task = asyncio.create_task(source.run())
         try:
             yield source
@@ -49,7 +51,7 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.05)
 
 
-async def holds(source: Source, blocks: list[bytes]) -> None:
+async def holds(source: EventSource, blocks: list[bytes]) -> None:
     """Wait until the source knows of these blocks."""
     await until(lambda: set(blocks) <= set(source.blocks.hashes()))
 

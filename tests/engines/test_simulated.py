@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.engines.events import listening
 from tests.engines.replica import Client, running, spec_for
 from workers.engines.driver import TINY_MODEL, driver_for
-from workers.simulated.engine.text_generator import Sampling, Speaker
+from workers.simulated.engine.text_generator import Sampling, TextGenerator
 from workers.simulated.engine.tokenizer import FileTokenizer, PackedTokenizer
 from workers.simulated.faults import BadFault, Faults
 
@@ -204,7 +204,7 @@ def test_an_answer_keeps_its_limits(
     prompt: list[int], max_tokens: int, stop: tuple[str, ...], include: bool, ignore: bool
 ) -> None:
     tokenizer = FileTokenizer(TINY_MODEL / "tokenizer.json")
-    speaker = Speaker(tokenizer)
+    speaker = TextGenerator(tokenizer)
     sampling = Sampling(max_tokens=max_tokens, temperature=0, stop=stop, include_stop=include, ignore_end=ignore)
     answer = speaker.answer(prompt, sampling)
     text = "".join(token.text for token in answer.tokens)

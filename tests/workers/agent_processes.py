@@ -19,10 +19,10 @@ from django.db import connection
 
 from hearth import env
 from workers import processes
-from workers.agent.agent import Supervisor
+from workers.agent.agent import Agent
 from workers.agent.probes.canary import Canary, CanaryResult
-from workers.agent.processes.process_records import EngineRecord, Registry
-from workers.agent.timeouts import Timing
+from workers.agent.processes.process_records import EngineRecord, ProcessRecords
+from workers.agent.timeouts import Timeouts
 from workers.devices.cpu import CpuShares
 from workers.devices.provider import DeviceProvider
 from workers.models import Placeholder, Replica
@@ -33,7 +33,7 @@ T = TypeVar("T")
 NODE = "n1"
 #: Of each node, in the tests' fleets.
 SLOTS = 4
-QUICK = Timing(
+QUICK = Timeouts(
     round_seconds=0.2,
     eager_probe_seconds=0.05,
     probe_seconds=0.2,
@@ -74,21 +74,19 @@ class KeptCanaries:
 def agent_thread(
     data_dir: Path,
     sink: KeptCanaries | None = None,
-    timing: Timing = QUICK,
+    timeouts: Timeouts = QUICK,
     *,
     node: str = NODE,
     devices: DeviceProvider | None = None,
-) -> Iterator[Supervisor]:
+) -> Iterator[Agent]:
     """Run an agent in this process; leaving the block only detaches it."""
     kept = sink or KeptCanaries()
-    supervisor = Supervisor(
-        node, data_dir, lambda: kept, devices or CpuShares(SLOTS), sockets=data_dir / "s", timing=timing
-    )
-    supervisor.start()
+    agent = Agent(node, data_dir, lambda: kept, devices or CpuShares(SLOTS), sockets=data_dir / "s", timeouts=timeouts)
+    agent.start()
     try:
-        yield supervisor
+        yield agent
     finally:
-        supervisor.stop()
+        agent.stop()
 
 
 def celery_agent(data_dir: Path) -> AbstractContextManager[subprocess.Popen[bytes]]:
@@ -191,7 +189,7 @@ def in_state(state: str, count: int = 1) -> Callable[[], list[Replica]]:
 
 def records(data_dir: Path) -> list[EngineRecord]:
     """Return the engines in the node's registry."""
-    return list(Registry(data_dir / "engines", NODE).engines())
+    return list(ProcessRecords(data_dir / "engines", NODE).engines())
 
 
 def identity_of(row: Replica | Placeholder) -> ProcessIdentity:
@@ -202,7 +200,7 @@ def identity_of(row: Replica | Placeholder) -> ProcessIdentity:
 
 def end_everything(data_dir: Path) -> None:
     """Kill what a test left running."""
-    for record in Registry(data_dir / "engines", NODE).all_nodes():
+    for record in ProcessRecords(data_dir / "engines", NODE).all_nodes():
         processes.kill_session(record.process, timeout_seconds=5)
     for folder in (data_dir / "s", env.sockets_dir(data_dir)):
         shutil.rmtree(folder, ignore_errors=True)

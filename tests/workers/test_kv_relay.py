@@ -25,11 +25,11 @@ from tenants.ids import ReplicaId
 from tests.engines.reference_hashes import chain
 from tests.engines.replica import BLOCK_TOKENS, Client, Replica, running
 from workers import processes
-from workers.agent.processes.process_records import EngineRecord, Registry
+from workers.agent.processes.process_records import EngineRecord, ProcessRecords
 from workers.kv_relay.addresses import engine_address, relay_socket
 from workers.kv_relay.block_set import BlockSet
 from workers.kv_relay.messages import Delta, Gone, Message, Snapshot, count, follow
-from workers.kv_relay.relay import Place, is_serving
+from workers.kv_relay.relay import RelayPaths, is_serving
 
 NODE = "n1"
 PROMPT = list(range(300, 400))
@@ -39,7 +39,7 @@ PROMPT = list(range(300, 400))
 class World:
     """A place for a relay, an engine in it, and the files that an agent would keep."""
 
-    place: Place
+    place: RelayPaths
     replica_id: UUID
     replica: Replica
 
@@ -59,7 +59,7 @@ class World:
             devices=(),
             begun_at=0.0,
         )
-        Registry(self.place.registry, NODE).write(record)
+        ProcessRecords(self.place.registry, NODE).write(record)
         return self.place.registry / f"{self.replica_id}.json"
 
     def start(self) -> subprocess.Popen[bytes]:
@@ -75,7 +75,7 @@ def world() -> Iterator[World]:
         folder, replica_id = Path(name), uuid4()
         for each in ("engines", "sockets"):
             (folder / each).mkdir(mode=0o700)
-        place = Place(
+        place = RelayPaths(
             node=NODE, registry=folder / "engines", sockets=folder / "sockets", agent_lock=folder / "agent.lock"
         )
         address = engine_address(place.sockets, replica_id, 1)

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from workers import processes
-from workers.agent.wakeup import Bell
+from workers.agent.wakeup import WakeEvent
 from workers.processes import ProcessIdentity
 
 #: Starts a child that ignores SIGTERM, in a process group of its own but the same session, then waits.
@@ -74,17 +74,17 @@ def test_an_exit_status_is_collected_once(tmp_path: Path) -> None:
 
 
 def test_the_bell_rings_when_a_process_ends_and_when_somebody_rings_it(tmp_path: Path) -> None:
-    bell = Bell()
+    wake_event = WakeEvent()
     leader = start(tmp_path, "import time; time.sleep(60)")
-    bell.watch(leader)
+    wake_event.watch(leader)
     began = time.monotonic()
-    bell.wait(0.05)
+    wake_event.wait(0.05)
     assert time.monotonic() - began >= 0.05
     processes.kill_session(leader, timeout_seconds=5)
-    bell.wait(30)
-    threading.Timer(0.05, bell.ring).start()
-    bell.wait(30)
-    bell.watch(leader)  # gone already: rings at once
-    bell.wait(30)
+    wake_event.wait(30)
+    threading.Timer(0.05, wake_event.set).start()
+    wake_event.wait(30)
+    wake_event.watch(leader)  # gone already: rings at once
+    wake_event.wait(30)
     assert time.monotonic() - began < 20
-    bell.close()
+    wake_event.close()

@@ -19,12 +19,12 @@ from pathlib import Path
 from django.db import InterfaceError, OperationalError, close_old_connections, connection
 
 from workers.agent.counts import Counts
-from workers.agent.ownership import Tenure
+from workers.agent.ownership import NodeOwnership
 from workers.agent.probes.canary import CanarySink
 from workers.agent.processes.paths import Folders, agent_lock
 from workers.agent.store.replica_rows import NodeRows
-from workers.agent.timeouts import Timing
-from workers.agent.wakeup import Bell
+from workers.agent.timeouts import Timeouts
+from workers.agent.wakeup import WakeEvent
 from workers.devices.provider import DeviceProvider
 from workers.errors import NotFound, Superseded
 from workers.fleet import inventory
@@ -32,36 +32,36 @@ from workers.fleet.inventory import NodeLists
 
 log = logging.getLogger(__name__)
 
-_running: set[Supervisor] = set()
+_running: set[Agent] = set()
 
 
 def wake_all() -> None:
     """Make every agent in this process look at once."""
-    for supervisor in tuple(_running):
-        supervisor.wake()
+    for agent in tuple(_running):
+        agent.wake()
 
 
-def views() -> dict[str, View | None]:
+def snapshots() -> dict[str, NodeSnapshot | None]:
     """Return what every agent in this process last saw, by node; None of one that has not seen its node yet."""
-    return {supervisor.node: supervisor.view for supervisor in tuple(_running)}
+    return {agent.node: agent.snapshot for agent in tuple(_running)}
 
 
-def standings() -> tuple[Standing, ...]:
+def statuses() -> tuple[AgentStatus, ...]:
     """Return how every agent in this process does."""
     now = time.monotonic()
     return tuple(
-        Standing(
-            node=supervisor.node,
-            loop_age_seconds=None if supervisor.passed_at is None else now - supervisor.passed_at,
-            round_age_seconds=None if supervisor.round_at is None else now - supervisor.round_at,
-            counts=supervisor.counts,
+        AgentStatus(
+            node=agent.node,
+            loop_age_seconds=None if agent.passed_at is None else now - agent.passed_at,
+            round_age_seconds=None if agent.round_at is None else now - agent.round_at,
+            counts=agent.counts,
         )
-        for supervisor in tuple(_running)
+        for agent in tuple(_running)
     )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class AgentStatus:
     """Seconds since an agent's loop last came round, and since it last did all its work; None: not yet."""
 
     node: str
@@ -71,7 +71,7 @@ class Standing:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class NodeSnapshot:
     """A node's lists as its agent last read them, and when, by time.monotonic()."""
 
     lists: NodeLists
@@ -83,7 +83,7 @@ class View:
         return time.monotonic() - self.read_at
 
 
-class Supervisor:
+class Agent:
     """The agent of ``node``. ``open_sink`` is called once, in its thread, when it comes to own the node.
 
     ``sockets`` is a folder of its own with a short path: a socket's path ends at 107 bytes.
@@ -97,11 +97,11 @@ class Supervisor:
         devices: DeviceProvider,
         *,
         sockets: Path,
-        timing: Timing | None = None,
+        timeouts: Timeouts | None = None,
     ) -> None:
         self.node = node
         self.counts = Counts()
-        self.view: View | None = None
+        self.snapshot: NodeSnapshot | None = None
         #: time.monotonic() of the loop's last pass, and of the last round in which nothing failed.
         self.passed_at: float | None = None
         self.round_at: float | None = None
@@ -109,8 +109,8 @@ class Supervisor:
         self._sockets = sockets
         self._open_sink = open_sink
         self._devices = devices
-        self._timing = timing or Timing()
-        self._bell = Bell()
+        self._timeouts = timeouts or Timeouts()
+        self._wake_event = WakeEvent()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"agent-{node}", daemon=True)
         self._sink: CanarySink | None = None
@@ -125,18 +125,18 @@ class Supervisor:
         """Detach from the engines, which go on; returns within a few seconds. Idempotent."""
         _running.discard(self)
         self._stopping.set()
-        self._bell.ring()
+        self._wake_event.set()
         if self._thread.is_alive():
             self._thread.join(timeout=5)
 
     def wake(self) -> None:
         """Look at once instead of at the end of the second."""
-        self._bell.ring()
+        self._wake_event.set()
 
     def _run(self) -> None:
         with contextlib.ExitStack() as stack:
             stack.callback(connection.close)
-            stack.callback(self._bell.close)
+            stack.callback(self._wake_event.close)
             if not self._take_lock(stack):
                 return
             try:
@@ -161,22 +161,22 @@ class Supervisor:
                 if not waiting:
                     log.warning("node %s: another agent is running; waiting for its end", self.node)
                     waiting = True
-            self._bell.wait(self._timing.round_seconds)
+            self._wake_event.wait(self._timeouts.round_seconds)
         return False
 
     def _own(self, stack: contextlib.ExitStack) -> None:
         """Take the node over, then go round until told to stop. Raises Superseded."""
-        tenure: Tenure | None = None
-        beat_at, pause = 0.0, self._timing.round_seconds
+        ownership: NodeOwnership | None = None
+        beat_at, pause = 0.0, self._timeouts.round_seconds
         while not self._stopping.is_set():
             began = self.passed_at = time.monotonic()
             try:
                 close_old_connections()
-                tenure = tenure or self._take_over(stack)
-                pause = tenure.round()
-                if began - beat_at >= self._timing.round_seconds:
-                    tenure.rows.beat()
-                    self.view = View(lists=inventory.of_node(self.node), read_at=began)
+                ownership = ownership or self._take_over(stack)
+                pause = ownership.round()
+                if began - beat_at >= self._timeouts.round_seconds:
+                    ownership.rows.beat()
+                    self.snapshot = NodeSnapshot(lists=inventory.of_node(self.node), read_at=began)
                     beat_at = began
                 self._frozen = False
                 self.round_at = time.monotonic()
@@ -189,18 +189,20 @@ class Supervisor:
             except Exception:
                 # A supervisor that dies of one bad round would leave every engine alone.
                 log.exception("node %s: this round failed", self.node)
-            self._bell.wait(pause - (time.monotonic() - began))
+            self._wake_event.wait(pause - (time.monotonic() - began))
 
-    def _take_over(self, stack: contextlib.ExitStack) -> Tenure:
+    def _take_over(self, stack: contextlib.ExitStack) -> NodeOwnership:
         rows = NodeRows.take(self.node)
         if self._sink is None:
             self._sink = self._open_sink()
             stack.callback(self._sink.close)
         folders = Folders(data=self._data_dir, sockets=self._sockets)
-        tenure = Tenure(rows, folders, self._devices, self._sink, self._bell, self._timing, self.counts)
-        adopted = tenure.begin()
+        ownership = NodeOwnership(
+            rows, folders, self._devices, self._sink, self._wake_event, self._timeouts, self.counts
+        )
+        adopted = ownership.begin()
         log.info("node %s: epoch %s, %s processes adopted", self.node, rows.epoch, adopted)
-        return tenure
+        return ownership
 
     def _freeze(self, cause: object) -> None:
         if not self._frozen:

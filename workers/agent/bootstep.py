@@ -14,7 +14,7 @@ import click
 from celery import Celery, bootsteps
 
 if TYPE_CHECKING:
-    from workers.agent.agent import Supervisor
+    from workers.agent.agent import Agent
     from workers.agent.probes.canary import CanarySink
 
 NODE_OPTION = "--hearth-node"
@@ -48,15 +48,15 @@ class AgentStep(bootsteps.StartStopStep):
         """Return True in a worker that was given a node."""
         return bool(self.node)
 
-    def create(self, parent: Any) -> Supervisor:  # type: ignore[override]  # the stubs forget what it is for
+    def create(self, parent: Any) -> Agent:  # type: ignore[override]  # the stubs forget what it is for
         """Return the supervisor; Celery starts and stops it."""
         from django.conf import settings
 
-        from workers.agent.agent import Supervisor
+        from workers.agent.agent import Agent
         from workers.devices.choice import provider_for
 
         assert self.node is not None, "include_if"
-        return Supervisor(
+        return Agent(
             self.node,
             settings.DATA_DIR,
             self.sink_opener,

@@ -10,21 +10,21 @@ from collections.abc import Iterator
 from django.db import InterfaceError, OperationalError
 
 from workers.agent.counts import Counts
-from workers.agent.placeholder import Warming
+from workers.agent.placeholder import PlaceholderLifecycle
 from workers.agent.probes.canary import CanarySink
 from workers.agent.probes.http_probe import Prober
 from workers.agent.processes import adoption
-from workers.agent.processes.engine import EngineRoom
-from workers.agent.processes.kv_relay import RelayKeeper
-from workers.agent.processes.paths import Folders, Place
-from workers.agent.processes.slot_guard import Gate
-from workers.agent.processes.zygote import ZygoteRoom
-from workers.agent.replica import Lifecycle
+from workers.agent.processes.engine import EngineProcesses
+from workers.agent.processes.kv_relay import RelayProcess
+from workers.agent.processes.paths import AgentPaths, Folders
+from workers.agent.processes.slot_guard import SlotGuard
+from workers.agent.processes.zygote import ZygoteProcesses
+from workers.agent.replica import ReplicaLifecycle
 from workers.agent.starter import Starter
-from workers.agent.store.placeholder_rows import Held, PlaceholderRows
-from workers.agent.store.replica_rows import NodeRows, Wanted
-from workers.agent.timeouts import Timing
-from workers.agent.wakeup import Bell
+from workers.agent.store.placeholder_rows import PlaceholderRow, PlaceholderRows
+from workers.agent.store.replica_rows import NodeRows, ReplicaRow
+from workers.agent.timeouts import Timeouts
+from workers.agent.wakeup import WakeEvent
 from workers.devices.errors import DeviceError
 from workers.devices.provider import Device, DeviceProvider
 from workers.engines.errors import EngineError
@@ -33,7 +33,7 @@ from workers.errors import Superseded
 log = logging.getLogger(__name__)
 
 
-class Tenure:
+class NodeOwnership:
     """Owns the node of ``rows``. One thread calls it; each method raises Superseded once another agent does."""
 
     def __init__(
@@ -42,25 +42,27 @@ class Tenure:
         folders: Folders,
         devices: DeviceProvider,
         sink: CanarySink,
-        bell: Bell,
-        timing: Timing,
+        wake_event: WakeEvent,
+        timeouts: Timeouts,
         counts: Counts,
     ) -> None:
         self.rows = rows
-        self._held = PlaceholderRows(rows)
-        self._place = Place(node=rows.name, address=rows.address, folders=folders)
+        self._placeholder_rows = PlaceholderRows(rows)
+        self._paths = AgentPaths(node=rows.name, address=rows.address, folders=folders)
         self._devices = devices
         self._registered: tuple[Device, ...] = ()
-        self._timing = timing
+        self._timeouts = timeouts
         self._counts = counts
-        self._engines = EngineRoom(self._place, shutdown_seconds=timing.engine_shutdown_seconds)
-        self._zygotes = ZygoteRoom(self._place)
-        self._gate = Gate(rows, self._place, devices, counts, patience_seconds=timing.slot_free_seconds)
-        self._warming = Warming(self._held, self._zygotes, self._gate, bell, timing, counts)
-        self._starter = Starter(rows, self._engines, self._warming, self._gate, bell, timing, counts)
-        prober = Prober(sink, timeout_seconds=timing.probe_timeout_seconds)
-        self._relay = RelayKeeper(self._place)
-        self._lifecycle = Lifecycle(rows, self._engines, self._starter, prober, bell, timing)
+        self._engines = EngineProcesses(self._paths, shutdown_seconds=timeouts.engine_shutdown_seconds)
+        self._zygotes = ZygoteProcesses(self._paths)
+        self._slot_guard = SlotGuard(rows, self._paths, devices, counts, patience_seconds=timeouts.slot_free_seconds)
+        self._placeholders = PlaceholderLifecycle(
+            self._placeholder_rows, self._zygotes, self._slot_guard, wake_event, timeouts, counts
+        )
+        self._starter = Starter(rows, self._engines, self._placeholders, self._slot_guard, wake_event, timeouts, counts)
+        prober = Prober(sink, timeout_seconds=timeouts.probe_timeout_seconds)
+        self._relay = RelayProcess(self._paths)
+        self._replicas = ReplicaLifecycle(rows, self._engines, self._starter, prober, wake_event, timeouts)
         self._swept_at = self._looked_at = time.monotonic()
         self._counted_at = 0.0
 
@@ -69,17 +71,17 @@ class Tenure:
 
         Return how many processes were adopted. Devices that cannot be looked at now stay as they were registered.
         """
-        held = self._held.held()
-        rows = self.rows.wanted()
+        held = self._placeholder_rows.all()
+        rows = self.rows.replicas()
         found = adoption.adopt(self._engines, self._zygotes, rows, held)
         for engine in found.engines:
-            self._lifecycle.keep(engine)
-        for zygote in (*found.zygotes, *(zygote for _, zygote in found.halfway)):
-            self._warming.keep(zygote)
+            self._replicas.keep(engine)
+        for zygote in (*found.zygotes, *(zygote for _, zygote in found.mid_promotion)):
+            self._placeholders.keep(zygote)
         self._sweep()
         self._finish_promotions(found, rows)
-        self._look_at_devices()
-        adopted = len(found.engines) + len(found.zygotes) + len(found.halfway)
+        self._check_devices()
+        adopted = len(found.engines) + len(found.zygotes) + len(found.mid_promotion)
         self._counts.adopted += adopted
         return adopted
 
@@ -89,44 +91,44 @@ class Tenure:
         Placeholders are read first: one that a replica read afterwards is promoted from is still known then.
         """
         self.rows.check()  # signals go to processes without asking the database
-        held = self._held.held()
-        rows = self.rows.wanted()
+        held = self._placeholder_rows.all()
+        rows = self.rows.replicas()
         for placeholder in held:
-            with _alone(f"placeholder {placeholder.placeholder_id}"):
-                self._warming.step(placeholder)
+            with _isolated(f"placeholder {placeholder.placeholder_id}"):
+                self._placeholders.step(placeholder)
         for row in rows:
-            with _alone(f"replica {row.replica_id}"):
-                self._lifecycle.step(row)
-        self._warming.end_all_but(held)
-        self._lifecycle.bury_all_but({row.replica_id for row in rows})
-        self._gate.forget_all_but({*(row.replica_id for row in rows), *(row.placeholder_id for row in held)})
+            with _isolated(f"replica {row.replica_id}"):
+                self._replicas.step(row)
+        self._placeholders.end_all_but(held)
+        self._replicas.kill_all_but({row.replica_id for row in rows})
+        self._slot_guard.forget_all_but({*(row.replica_id for row in rows), *(row.placeholder_id for row in held)})
         now = time.monotonic()
-        if now - self._counted_at >= self._timing.observe_seconds:
+        if now - self._counted_at >= self._timeouts.observe_seconds:
             self._counted_at = now
-            self._see_to_relay()
-        if now - self._looked_at >= self._timing.devices_seconds:
+            self._observe_relay()
+        if now - self._looked_at >= self._timeouts.devices_seconds:
             self._looked_at = now
-            self._look_at_devices()
-        if now - self._swept_at >= self._timing.sweep_seconds:
+            self._check_devices()
+        if now - self._swept_at >= self._timeouts.sweep_seconds:
             self._swept_at = now
             self._sweep()
         return self._pause_seconds(rows, held)
 
-    def _pause_seconds(self, rows: list[Wanted], held: list[Held]) -> float:
+    def _pause_seconds(self, rows: list[ReplicaRow], held: list[PlaceholderRow]) -> float:
         if any(row.state in {"requested", "warming", "evicting"} for row in held):
-            return self._timing.eager_probe_seconds
-        return self._lifecycle.pause_seconds(rows)
+            return self._timeouts.eager_probe_seconds
+        return self._replicas.pause_seconds(rows)
 
     def _sweep(self) -> None:
-        engines = (engine.record.process for engine in self._lifecycle.engines)
-        zygotes = (zygote.record.process for zygote in self._warming.zygotes)
-        self._counts.orphans_killed += adoption.sweep(self._place, (*engines, *zygotes))
-        self._place.drop_old_logs()
+        engines = (engine.record.process for engine in self._replicas.engines)
+        zygotes = (zygote.record.process for zygote in self._placeholders.zygotes)
+        self._counts.orphans_killed += adoption.sweep(self._paths, (*engines, *zygotes))
+        self._paths.drop_old_logs()
 
-    def _finish_promotions(self, found: adoption.Adopted, rows: list[Wanted]) -> None:
+    def _finish_promotions(self, found: adoption.Adopted, rows: list[ReplicaRow]) -> None:
         """Tell zygotes again what an agent that died may not have told them; end those whose replica has gone on."""
         by_id = {row.replica_id: row for row in rows}
-        for engine, zygote in found.halfway:
+        for engine, zygote in found.mid_promotion:
             row = by_id[engine.record.replica_id]
             if row.state == "starting" and row.wanted:
                 try:
@@ -134,23 +136,23 @@ class Tenure:
                 except (EngineError, OSError) as error:
                     log.error("replica %s: its promotion cannot be finished: %s", row.replica_id, error)
                 else:
-                    self._lifecycle.keep(promoted)
+                    self._replicas.keep(promoted)
             else:
                 self._starter.abandon(row, zygote, f"the replica was {row.state} when the agent came back")
 
-    def _see_to_relay(self) -> None:
+    def _observe_relay(self) -> None:
         try:
             self._relay.keep()
         except OSError as error:
-            log.error("node %s: its KV relay cannot be started: %s", self._place.node, error)
+            log.error("node %s: its KV relay cannot be started: %s", self._paths.node, error)
         for replica_id, blocks in self._relay.counts().items():
-            self._lifecycle.count_blocks(replica_id, blocks)
+            self._replicas.count_blocks(replica_id, blocks)
 
-    def _look_at_devices(self) -> None:
+    def _check_devices(self) -> None:
         try:
             found = self._devices.devices()
         except DeviceError as error:
-            log.warning("node %s: its devices cannot be looked at: %s", self._place.node, error)
+            log.warning("node %s: its devices cannot be looked at: %s", self._paths.node, error)
             return
         if found != self._registered or any(device.fault for device in found):
             self._register(found)
@@ -161,7 +163,7 @@ class Tenure:
 
 
 @contextlib.contextmanager
-def _alone(holder: str) -> Iterator[None]:
+def _isolated(holder: str) -> Iterator[None]:
     """Log what nobody foresaw of one holder: it may not keep the others, and the node's lease, from their turn.
 
     What concerns the whole node is raised: Superseded, and a database that is away.

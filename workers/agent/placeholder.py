@@ -20,11 +20,11 @@ from uuid import UUID
 
 from workers import metrics, processes
 from workers.agent.counts import Counts
-from workers.agent.processes.slot_guard import Gate, fault_of
-from workers.agent.processes.zygote import Zygote, ZygoteRoom
-from workers.agent.store.placeholder_rows import Held, PlaceholderRows, PlaceholderState
-from workers.agent.timeouts import Timing, backoff_seconds
-from workers.agent.wakeup import Bell
+from workers.agent.processes.slot_guard import SlotGuard, fault_of
+from workers.agent.processes.zygote import Zygote, ZygoteProcesses
+from workers.agent.store.placeholder_rows import PlaceholderRow, PlaceholderRows, PlaceholderState
+from workers.agent.timeouts import Timeouts, backoff_seconds
+from workers.agent.wakeup import WakeEvent
 from workers.engines.errors import EngineError
 from workers.errors import Superseded
 from workers.models import Level
@@ -36,27 +36,33 @@ FAILED_ZYGOTES = 3
 
 
 @dataclass(slots=True)
-class _Trouble:
+class _Failures:
     """What has gone wrong with a placeholder's zygotes. ``retry_at`` is on the monotonic clock."""
 
-    failures: int = 0
+    count: int = 0
     retry_at: float = 0.0
 
 
-class Warming:
+class PlaceholderLifecycle:
     """The zygotes of one node and the steps of their placeholders. One thread calls it."""
 
     def __init__(
-        self, rows: PlaceholderRows, room: ZygoteRoom, gate: Gate, bell: Bell, timing: Timing, counts: Counts
+        self,
+        rows: PlaceholderRows,
+        zygote_processes: ZygoteProcesses,
+        slot_guard: SlotGuard,
+        wake_event: WakeEvent,
+        timeouts: Timeouts,
+        counts: Counts,
     ) -> None:
         self._rows = rows
-        self._room = room
-        self._gate = gate
-        self._bell = bell
-        self._timing = timing
+        self._zygote_processes = zygote_processes
+        self._slot_guard = slot_guard
+        self._wake_event = wake_event
+        self._timeouts = timeouts
         self._counts = counts
         self._zygotes: dict[UUID, Zygote] = {}
-        self._troubles: dict[UUID, _Trouble] = {}
+        self._failures: dict[UUID, _Failures] = {}
         self._evicting_since: dict[UUID, float] = {}
 
     @property
@@ -67,7 +73,7 @@ class Warming:
     def keep(self, zygote: Zygote) -> None:
         """Take a zygote in, started or adopted."""
         self._zygotes[zygote.record.placeholder_id] = zygote
-        self._bell.watch(zygote.record.process)
+        self._wake_event.watch(zygote.record.process)
 
     def zygote(self, placeholder_id: UUID | None) -> Zygote | None:
         """Return the placeholder's living zygote."""
@@ -77,17 +83,17 @@ class Warming:
     def consumed(self, zygote: Zygote) -> None:
         """Forget a zygote that has become an engine."""
         self._zygotes.pop(zygote.record.placeholder_id, None)
-        self._room.forget(zygote.record)
+        self._zygote_processes.forget(zygote.record)
 
     def end(self, zygote: Zygote) -> bool:
         """Kill a zygote and forget it; False when something survives, to be tried again."""
-        if not self._room.end(zygote):
+        if not self._zygote_processes.end(zygote):
             log.error("placeholder %s: processes survive SIGKILL: %s", *_names(zygote))
             return False
         self._zygotes.pop(zygote.record.placeholder_id, None)
         return True
 
-    def step(self, row: Held) -> None:
+    def step(self, row: PlaceholderRow) -> None:
         """Make the placeholder's next move, if there is one."""
         zygote = self._zygotes.get(row.placeholder_id)
         if row.state == "promoted":
@@ -103,21 +109,21 @@ class Warming:
         elif row.state == "warming":
             self._warm(row, zygote)
         elif row.has_zygote:
-            self._look_after(row, zygote)
+            self._check_warm(row, zygote)
 
-    def end_all_but(self, rows: Iterable[Held]) -> None:
+    def end_all_but(self, rows: Iterable[PlaceholderRow]) -> None:
         """End zygotes whose placeholders are over or unknown."""
         known = {row.placeholder_id for row in rows}
         for placeholder_id in self._zygotes.keys() - known:
             self.end(self._zygotes[placeholder_id])
-        self._troubles = {key: value for key, value in self._troubles.items() if key in known}
+        self._failures = {key: value for key, value in self._failures.items() if key in known}
         self._evicting_since = {key: value for key, value in self._evicting_since.items() if key in known}
 
-    def _begin(self, row: Held, zygote: Zygote | None) -> None:
-        closed = self._gate.closed(row.placeholder_id, row.slots)
-        if closed is not None:
-            if closed.for_good:
-                self._give_up(row, zygote, closed.reason)
+    def _begin(self, row: PlaceholderRow, zygote: Zygote | None) -> None:
+        blocked = self._slot_guard.blocked_by(row.placeholder_id, row.slots)
+        if blocked is not None:
+            if blocked.permanent:
+                self._give_up(row, zygote, blocked.reason)
             return
         if not row.wants_zygote:
             self._move(row, "warm", "its slot is free", level=Level.H0)
@@ -126,9 +132,9 @@ class Warming:
         elif self._move(row, "warming", "importing its engine") and zygote is None:
             self._start(dataclasses.replace(row, state="warming"))
 
-    def _start(self, row: Held) -> None:
+    def _start(self, row: PlaceholderRow) -> None:
         try:
-            zygote = self._room.start(row)
+            zygote = self._zygote_processes.start(row)
         except (EngineError, OSError) as error:
             self._failed(row, f"no zygote: {error}")
             return
@@ -137,13 +143,13 @@ class Warming:
         try:
             self._rows.note(row, pid=record.pid, pid_start_ticks=record.start_ticks, boot_id=record.boot_id)
         except Superseded:
-            self._room.end(zygote)  # the node's new agent has never heard of it
+            self._zygote_processes.end(zygote)  # the node's new agent has never heard of it
             raise
 
-    def _warm(self, row: Held, zygote: Zygote | None) -> None:
-        trouble = self._troubles.get(row.placeholder_id)
+    def _warm(self, row: PlaceholderRow, zygote: Zygote | None) -> None:
+        failures = self._failures.get(row.placeholder_id)
         if zygote is None:
-            if trouble is None or time.monotonic() >= trouble.retry_at:
+            if failures is None or time.monotonic() >= failures.retry_at:
                 self._start(row)
         elif not zygote.running:
             self._ended(row, zygote)
@@ -158,53 +164,53 @@ class Warming:
             if self.end(zygote):
                 self._failed(row, f"not warm after {zygote.startup_budget_seconds:.0f} s")
         else:
-            self._ask(zygote, self._timing.eager_probe_seconds)
+            self._ask(zygote, self._timeouts.eager_probe_seconds)
 
-    def _look_after(self, row: Held, zygote: Zygote | None) -> None:
+    def _check_warm(self, row: PlaceholderRow, zygote: Zygote | None) -> None:
         if zygote is None or not zygote.running:
             self._cool(row, zygote, "its zygote ended")
         elif (status := zygote.take_status()) is not None and status.state != "warm":
             self._cool(row, zygote, f"its zygote is unfit: {status.reason}")
         else:
-            if row.state_seconds > self._timing.healthy_seconds:
-                self._troubles.pop(row.placeholder_id, None)
-            self._ask(zygote, self._timing.zygote_look_seconds)
+            if row.state_seconds > self._timeouts.healthy_seconds:
+                self._failures.pop(row.placeholder_id, None)
+            self._ask(zygote, self._timeouts.zygote_look_seconds)
 
-    def _cool(self, row: Held, zygote: Zygote | None, reason: str) -> None:
+    def _cool(self, row: PlaceholderRow, zygote: Zygote | None, reason: str) -> None:
         """Warm the placeholder again: first nobody may promote it any more, then its process is ended."""
         if not self._move(row, "warming", reason, level=Level.H0, memory_bytes=None):
             return
         if zygote is None or self.end(zygote):
             self._failed(dataclasses.replace(row, state="warming"), reason)
 
-    def _ended(self, row: Held, zygote: Zygote) -> None:
+    def _ended(self, row: PlaceholderRow, zygote: Zygote) -> None:
         status = processes.collect(zygote.record.process)
-        words = self._room.last_words(row)
+        words = self._zygote_processes.last_log_line(row)
         how = "its zygote ended" if status is None else f"its zygote ended with status {status}"
         if self.end(zygote):
             self._failed(row, f"{how}: {words}" if words else how)
 
-    def _failed(self, row: Held, reason: str) -> None:
+    def _failed(self, row: PlaceholderRow, reason: str) -> None:
         """Try again in a while; after too many failures in a row make do with the slot."""
-        trouble = self._troubles.setdefault(row.placeholder_id, _Trouble())
-        trouble.failures += 1
-        if trouble.failures >= FAILED_ZYGOTES:
+        failures = self._failures.setdefault(row.placeholder_id, _Failures())
+        failures.count += 1
+        if failures.count >= FAILED_ZYGOTES:
             gone = {"level": Level.H0, "memory_bytes": None, "pid": None}
             self._move(row, "warm", f"{reason}; given up after {FAILED_ZYGOTES} tries", **gone)
             return
-        delay = backoff_seconds(self._timing, trouble.failures, random.random())
-        trouble.retry_at = time.monotonic() + delay
+        delay = backoff_seconds(self._timeouts, failures.count, random.random())
+        failures.retry_at = time.monotonic() + delay
         self._rows.note(row, reason=f"{reason}; next try in {delay:.1f} s"[:500], pid=None)
 
-    def _evict(self, row: Held, zygote: Zygote | None) -> None:
+    def _evict(self, row: PlaceholderRow, zygote: Zygote | None) -> None:
         since = self._evicting_since.setdefault(row.placeholder_id, time.monotonic())
         if (zygote is None or self.end(zygote)) and self._move(row, "evicted", row.reason, pid=None):
             self._counts.placeholders_evicted += 1
             metrics.EVICT_SECONDS.observe(time.monotonic() - since)
 
-    def _give_up(self, row: Held, zygote: Zygote | None, reason: str) -> None:
+    def _give_up(self, row: PlaceholderRow, zygote: Zygote | None, reason: str) -> None:
         """End the placeholder with its lease: its slot cannot be used."""
-        self._gate.forget(row.placeholder_id)
+        self._slot_guard.forget(row.placeholder_id)
         if zygote is None or self.end(zygote):
             self._move(row, "evicted", reason, pid=None)
 
@@ -212,13 +218,13 @@ class Warming:
         now = time.monotonic()
         if now - zygote.asked_at >= pause_seconds:
             zygote.asked_at = now
-            self._room.ask(zygote, self._timing.probe_timeout_seconds, self._bell.ring)
+            self._zygote_processes.ask(zygote, self._timeouts.probe_timeout_seconds, self._wake_event.set)
 
-    def _move(self, row: Held, to: PlaceholderState, reason: str, **changes: object) -> bool:
+    def _move(self, row: PlaceholderRow, to: PlaceholderState, reason: str, **changes: object) -> bool:
         moved = self._rows.move(row, to, reason, **changes)
         if moved:
             log.info("placeholder %s: %s → %s: %s", row.placeholder_id, row.state, to, reason)
-            self._bell.ring()
+            self._wake_event.set()
         return moved
 
 

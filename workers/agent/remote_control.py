@@ -57,9 +57,9 @@ def placeholders(state: Any, **options: Any) -> dict[str, Any]:
 
 def _listed(what: str) -> dict[str, Any]:
     """Return what the agent of this process last read, and how long ago; never waits."""
-    from workers.agent.agent import views
+    from workers.agent.agent import snapshots
 
-    found = views()
+    found = snapshots()
     if not found:
         return {"none": NO_AGENT.format(what)}
     if any(view is None for view in found.values()):

@@ -9,14 +9,14 @@ from typing import Any
 from django.db.models.functions import Now
 
 from workers.agent.counts import Counts
-from workers.agent.placeholder import Warming
-from workers.agent.processes.engine import Engine, EngineRoom
+from workers.agent.placeholder import PlaceholderLifecycle
+from workers.agent.processes.engine import Engine, EngineProcesses
 from workers.agent.processes.paths import free_port
-from workers.agent.processes.slot_guard import Closed, Gate
+from workers.agent.processes.slot_guard import Blocked, SlotGuard
 from workers.agent.processes.zygote import Zygote
-from workers.agent.store.replica_rows import NodeRows, Wanted
-from workers.agent.timeouts import Timing
-from workers.agent.wakeup import Bell
+from workers.agent.store.replica_rows import NodeRows, ReplicaRow
+from workers.agent.timeouts import Timeouts
+from workers.agent.wakeup import WakeEvent
 from workers.engines.errors import EngineError
 from workers.errors import Superseded
 from workers.models import Level
@@ -33,27 +33,27 @@ class Starter:
     def __init__(
         self,
         rows: NodeRows,
-        room: EngineRoom,
-        warming: Warming,
-        gate: Gate,
-        bell: Bell,
-        timing: Timing,
+        engine_processes: EngineProcesses,
+        placeholders: PlaceholderLifecycle,
+        slot_guard: SlotGuard,
+        wake_event: WakeEvent,
+        timeouts: Timeouts,
         counts: Counts,
     ) -> None:
         self._rows = rows
-        self._room = room
-        self._warming = warming
-        self._gate = gate
-        self._bell = bell
-        self._timing = timing
+        self._engine_processes = engine_processes
+        self._placeholders = placeholders
+        self._slot_guard = slot_guard
+        self._wake_event = wake_event
+        self._timeouts = timeouts
         self._counts = counts
 
-    def closed(self, row: Wanted) -> Closed | None:
+    def blocked_by(self, row: ReplicaRow) -> Blocked | None:
         """Return why the replica cannot start on its slots now; None when it can. Raises Superseded."""
         mine = () if row.placeholder_id is None else (row.placeholder_id,)
-        return self._gate.closed(row.replica_id, row.slots, mine=mine)
+        return self._slot_guard.blocked_by(row.replica_id, row.slots, mine=mine)
 
-    def announce(self, row: Wanted) -> Wanted | None:
+    def announce(self, row: ReplicaRow) -> ReplicaRow | None:
         """Move the replica to starting, as a new generation; None when it has changed meanwhile.
 
         A start after a backoff is cold, and its time counts from here: the slots are still the replica's. Raises
@@ -78,54 +78,54 @@ class Starter:
         moved = self._rows.move(row, "starting", f"{how} as generation {fresh.generation}", **changes)
         return fresh if moved else None
 
-    def start(self, row: Wanted) -> Engine:
+    def start(self, row: ReplicaRow) -> Engine:
         """Start the engine of an announced replica. Raises EngineError or OSError when it cannot run; Superseded."""
         zygote = self._zygote(row)
         engine = None if zygote is None else self.promote(row, zygote)
         return engine or self._spawn(row)
 
-    def promote(self, row: Wanted, zygote: Zygote) -> Engine | None:
+    def promote(self, row: ReplicaRow, zygote: Zygote) -> Engine | None:
         """Let the zygote become the replica's engine. None when it did not; then nothing of it is left.
 
         Raises OSError when something of it outlives SIGKILL; Superseded.
         """
         assert row.port is not None, "announced"
         try:
-            engine = self._room.promote(
-                row, row.port, zygote.record, timeout_seconds=self._timing.promotion_timeout_seconds
+            engine = self._engine_processes.promote(
+                row, row.port, zygote.record, timeout_seconds=self._timeouts.promotion_timeout_seconds
             )
         except (EngineError, OSError) as error:
             self.abandon(row, zygote, str(error))
             return None
-        self._warming.consumed(zygote)
+        self._placeholders.consumed(zygote)
         self._counts.promoted += 1
         log.info("replica %s: zygote %s becomes its engine", row.replica_id, engine.record.pid)
         return engine
 
-    def abandon(self, row: Wanted, zygote: Zygote, reason: str) -> None:
+    def abandon(self, row: ReplicaRow, zygote: Zygote, reason: str) -> None:
         """End a zygote that did not become the engine, and say so. Raises OSError when it outlives SIGKILL."""
         log.warning("replica %s: placeholder could not be promoted: %s", row.replica_id, reason)
         self._counts.promotions_failed += 1
-        if not self._warming.end(zygote):
+        if not self._placeholders.end(zygote):
             raise OSError(f"process {zygote.record.pid} of its placeholder survives SIGKILL")
-        self._room.forget(row)
+        self._engine_processes.forget(row)
         self._rows.note(row, pid=None, **_not_promoted(reason))
 
-    def _spawn(self, row: Wanted) -> Engine:
+    def _spawn(self, row: ReplicaRow) -> Engine:
         assert row.port is not None, "announced"
-        engine = self._room.start(row, row.port)
-        self._bell.watch(engine.record.process)
+        engine = self._engine_processes.start(row, row.port)
+        self._wake_event.watch(engine.record.process)
         record = engine.record
         try:
             self._rows.note(row, pid=record.pid, pid_start_ticks=record.start_ticks, boot_id=record.boot_id)
         except Superseded:
-            self._room.end(record)  # the node's new agent has never heard of it
+            self._engine_processes.end(record)  # the node's new agent has never heard of it
             raise
         return engine
 
-    def _zygote(self, row: Wanted) -> Zygote | None:
+    def _zygote(self, row: ReplicaRow) -> Zygote | None:
         """Return the zygote that waits to become the replica; it is there for its first start only."""
-        return None if row.state == "backoff" else self._warming.zygote(row.placeholder_id)
+        return None if row.state == "backoff" else self._placeholders.zygote(row.placeholder_id)
 
 
 def _not_promoted(reason: str) -> dict[str, Any]:

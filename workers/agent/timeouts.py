@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class Timeouts:
     """Every delay of an agent; tests shorten some."""
 
     #: Between two looks at the database; what kills or finishes in between is seen at once.
@@ -43,7 +43,7 @@ class Timing:
     kill_after_seconds: float = 15.0
 
 
-def backoff_seconds(timing: Timing, attempts: int, jitter: float) -> float:
+def backoff_seconds(timeouts: Timeouts, attempts: int, jitter: float) -> float:
     """Return the wait after ``attempts`` failures: doubling, capped, times 0.8 to 1.2 for ``jitter`` 0 to 1."""
-    doubled = timing.backoff_first_seconds * 2.0 ** min(attempts - 1, 16)
-    return min(timing.backoff_cap_seconds, doubled) * (0.8 + 0.4 * jitter)
+    doubled = timeouts.backoff_first_seconds * 2.0 ** min(attempts - 1, 16)
+    return min(timeouts.backoff_cap_seconds, doubled) * (0.8 + 0.4 * jitter)

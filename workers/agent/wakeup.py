@@ -9,29 +9,29 @@ import select
 from workers.processes import ProcessIdentity, is_running
 
 
-class Bell:
+class WakeEvent:
     """One thread waits; any thread rings. Watched processes need not be children."""
 
     def __init__(self) -> None:
-        self._ring = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poll = select.poll()
-        self._poll.register(self._ring, select.POLLIN)
+        self._poll.register(self._event, select.POLLIN)
         self._watched: set[int] = set()
 
-    def ring(self) -> None:
+    def set(self) -> None:
         """End the current wait, or the next one at once."""
-        os.eventfd_write(self._ring, 1)
+        os.eventfd_write(self._event, 1)
 
     def watch(self, process: ProcessIdentity) -> None:
         """Ring once when the process ends; at once when it has ended already. Only for the waiting thread."""
         try:
             descriptor = os.pidfd_open(process.pid)
         except ProcessLookupError:
-            self.ring()
+            self.set()
             return
         if not is_running(process):  # the descriptor may be a stranger's who took over the pid
             os.close(descriptor)
-            self.ring()
+            self.set()
             return
         self._watched.add(descriptor)
         self._poll.register(descriptor, select.POLLIN)
@@ -39,14 +39,14 @@ class Bell:
     def wait(self, timeout_seconds: float) -> None:
         """Return at the first ring, at the end of a watched process, or after the timeout."""
         for descriptor, _ in self._poll.poll(max(0.0, timeout_seconds) * 1000):
-            if descriptor == self._ring:
+            if descriptor == self._event:
                 with contextlib.suppress(BlockingIOError):
-                    os.eventfd_read(self._ring)
+                    os.eventfd_read(self._event)
             else:
                 self._drop(descriptor)
 
     def close(self) -> None:
-        """Forget everything watched. A late :meth:`ring` does no harm."""
+        """Forget everything watched. A late :meth:`set` does no harm."""
         for descriptor in tuple(self._watched):
             self._drop(descriptor)
 

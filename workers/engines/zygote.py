@@ -68,7 +68,7 @@ class Promotion:
 
 
 @dataclass(slots=True, eq=False)
-class _Caller:
+class _Client:
     """One connection and what has come of its next line."""
 
     connection: socket.socket
@@ -81,7 +81,7 @@ class Zygote:
     def __init__(self, expected: Expected, warm_up_seconds: float) -> None:
         self._expected = expected
         self._warm_up_seconds = warm_up_seconds
-        self._callers: list[_Caller] = []
+        self._callers: list[_Client] = []
         self._selector = selectors.DefaultSelector()
 
     def wait(self, path: Path) -> Promotion:
@@ -110,17 +110,17 @@ class Zygote:
         except OSError:
             return
         connection.setblocking(False)
-        caller = _Caller(connection)
+        caller = _Client(connection)
         self._callers.append(caller)
         self._selector.register(connection, selectors.EVENT_READ, caller)
 
-    def _drop(self, caller: _Caller) -> None:
+    def _drop(self, caller: _Client) -> None:
         if caller in self._callers:
             self._callers.remove(caller)
             self._selector.unregister(caller.connection)
             caller.connection.close()
 
-    def _hear(self, caller: _Caller) -> Promotion | None:
+    def _hear(self, caller: _Client) -> Promotion | None:
         """Read what a caller sent and answer its whole lines; a caller that went too far is dropped."""
         if caller not in self._callers:
             return None
@@ -161,7 +161,7 @@ class Zygote:
         return promotion
 
     def _status(self) -> dict[str, Any]:
-        reason = unfit_because()
+        reason = unfit_reason()
         return {
             "state": "unfit" if reason else "warm",
             "pid": os.getpid(),
@@ -173,7 +173,7 @@ class Zygote:
 
     def _promotion(self, request: dict[str, Any]) -> Promotion:
         """Check all of a request before anything changes. Raises Refused."""
-        if reason := unfit_because():
+        if reason := unfit_reason():
             raise Refused(reason)
         argv, env, log_path = request.get("argv"), request.get("env"), request.get("log_path")
         if not (isinstance(argv, list) and all(_is_text(part) for part in argv)):
@@ -198,7 +198,7 @@ class Zygote:
         return Promotion(arguments=tuple(argv[3:]), env=env, log=log)
 
 
-def unfit_because() -> str:
+def unfit_reason() -> str:
     """Return why this process must not fork, or an empty text."""
     if (threads := _threads()) != 1:
         return f"the process has {threads} threads, and only a process of one may fork"

@@ -352,6 +352,6 @@ def _promises(
         if suits:
             seconds = start_times.expected_seconds(measured.get(revision.id, ()), row.level)
             promises.append(
-                Promise(deployment=link.deployment.name, seconds=seconds, words=start_times.promise(seconds))
+                Promise(deployment=link.deployment.name, seconds=seconds, words=start_times.start_time_text(seconds))
             )
     return promises

@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from workers.kv_relay.relay import Place, serve
+from workers.kv_relay.relay import RelayPaths, serve
 
 
 def main() -> int:
@@ -21,7 +21,7 @@ def main() -> int:
     asked = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    place = Place(node=asked.node, registry=asked.registry, sockets=asked.sockets, agent_lock=asked.agent_lock)
+    place = RelayPaths(node=asked.node, registry=asked.registry, sockets=asked.sockets, agent_lock=asked.agent_lock)
     try:
         return 0 if serve(place) else 1
     except KeyboardInterrupt:

@@ -22,7 +22,7 @@ QUIET_SECONDS = 2.0
 _END = -1
 
 
-class Source:
+class EventSource:
     """The blocks of one engine process. ``told`` is called with each change, in order, on the event loop."""
 
     def __init__(self, context: zmq.asyncio.Context, address: EventAddress, told: Callable[[Change], None]) -> None:

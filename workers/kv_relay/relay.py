@@ -22,7 +22,7 @@ import zmq.asyncio
 from workers import processes
 from workers.kv_relay.addresses import engine_address, relay_socket
 from workers.kv_relay.block_set import Change
-from workers.kv_relay.event_source import Source
+from workers.kv_relay.event_source import EventSource
 from workers.kv_relay.messages import COUNT, FOLLOW, Delta, Gone, Message, Snapshot, frame
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ _Process = tuple[UUID, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RelayPaths:
     """Whose relay it is and where: the registry of engines, the folder of sockets, and the agent's lock."""
 
     node: str
@@ -46,14 +46,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class _Followed:
-    source: Source
+    source: EventSource
     task: asyncio.Task[None]
 
 
 class Relay:
     """Follows engines, serves followers. Lives on one event loop."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: RelayPaths) -> None:
         self._place = place
         self._context = zmq.asyncio.Context()
         self._engines: dict[_Process, _Followed] = {}
@@ -96,7 +96,7 @@ class Relay:
                 Delta(str(replica_id), generation, source.sequence, change.cleared, [*change.stored], [*change.removed])
             )
 
-        source = Source(self._context, engine_address(self._place.sockets, replica_id, generation), told)
+        source = EventSource(self._context, engine_address(self._place.sockets, replica_id, generation), told)
         task = asyncio.get_running_loop().create_task(source.run())
         self._engines[process] = _Followed(source, task)
         self._tell(Snapshot(str(replica_id), generation, 0, []))
@@ -132,7 +132,7 @@ class Relay:
                 writer.write(data)
 
 
-def serve(place: Place) -> bool:
+def serve(place: RelayPaths) -> bool:
     """Run the node's relay in this process until it is not needed; False at once when the node has one already."""
     place.sockets.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(lock_path(place), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -144,12 +144,12 @@ def serve(place: Place) -> bool:
     return True
 
 
-def is_serving(place: Place) -> bool:
+def is_serving(place: RelayPaths) -> bool:
     """Say whether the node's relay runs: the kernel drops its lock with the process, however that ends."""
     return _is_locked(lock_path(place))
 
 
-def lock_path(place: Place) -> Path:
+def lock_path(place: RelayPaths) -> Path:
     """Return the file that the relay holds locked."""
     return place.sockets / f"relay-{place.node[:40]}.lock"
 

@@ -20,7 +20,7 @@ from workers.models import Deployment, DeploymentPool, Level, Placeholder, Repli
 from workers.scheduler import scaling_policy
 from workers.scheduler.scaling_policy import Decision, Facts, Memory, PoolFacts
 from workers.serving import gateway_load, start_times
-from workers.serving.gateway_load import Load
+from workers.serving.gateway_load import DeploymentLoad
 from workers.serving.start_times import Summaries
 
 _State = Replica.State
@@ -53,7 +53,7 @@ class _Fleet:
     open_slots: Mapping[UUID, Sequence[int]]
     warm: frozenset[tuple[UUID, str]]
     measured: Summaries
-    demand: Mapping[UUID, Load]
+    demand: Mapping[UUID, DeploymentLoad]
     busy_at: Mapping[UUID, dt.datetime]
 
 
@@ -161,7 +161,7 @@ def _facts(row: Deployment, fleet: _Fleet) -> Facts:
         target_tokens=row.target_tokens_per_replica,
         up_delay_seconds=row.scale_up_delay_seconds,
         down_delay_seconds=row.scale_down_delay_seconds,
-        load=fleet.demand.get(row.id, Load()) if fleet.demand else None,
+        load=fleet.demand.get(row.id, DeploymentLoad()) if fleet.demand else None,
         pools=tuple(_pool_facts(row, link, fleet) for link in fleet.links[row.id]),
         memory=Memory(**{name: getattr(row, name) for name in _REMEMBERED}),
         busy_at=fleet.busy_at.get(row.id),

@@ -11,7 +11,7 @@ from collections.abc import Callable
 LONGEST_PAUSE_SECONDS = 8.0
 
 
-class Presence:
+class DatabaseUptime:
     """How long the database has answered without a pause. ``clock`` returns seconds that never go back."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -19,7 +19,7 @@ class Presence:
         self._since: float | None = None
         self._last = 0.0
 
-    def note(self) -> dt.timedelta:
+    def observe(self) -> dt.timedelta:
         """Take note that it answers now, and return for how long it has."""
         now = self._clock()
         if self._since is None or now - self._last > LONGEST_PAUSE_SECONDS:

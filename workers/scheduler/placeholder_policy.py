@@ -10,10 +10,10 @@ from uuid import UUID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shelf:
-    """One node's placeholders. ``free`` slots have no holder. ``held`` are its placeholders, best to keep first.
+class NodePlaceholders:
+    """One node's placeholders: ``placeholder_ids``, the best to keep first. ``free`` slots are leased to nothing.
 
-    ``calm`` is False while a replica starts there: making a zygote beside it would slow it down.
+    ``may_make`` is False while a replica starts there: making a zygote beside it would slow it down.
     """
 
     node_id: UUID
@@ -21,59 +21,59 @@ class Shelf:
     pool_id: UUID
     wanted: int
     free: int
-    held: tuple[UUID, ...]
-    calm: bool = True
+    placeholder_ids: tuple[UUID, ...]
+    may_make: bool = True
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         """Placeholders that the node can hold."""
-        return self.free + len(self.held)
+        return self.free + len(self.placeholder_ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refill:
+class PlaceholderPlan:
     """Nodes that get a placeholder, once for each, and placeholders to evict."""
 
     make: tuple[UUID, ...]
     evict: tuple[UUID, ...]
 
 
-def refill(shelves: Sequence[Shelf], next_pools: Mapping[UUID, UUID]) -> Refill:
-    """Return the steps to what the pools want. ``shelves`` come pool by pool, in the order of their priority.
+def plan(nodes: Sequence[NodePlaceholders], next_pools: Mapping[UUID, UUID]) -> PlaceholderPlan:
+    """Return the steps to what the pools want. ``nodes`` come pool by pool, in the order of their priority.
 
-    What a full node cannot hold is held by the other nodes of its pool instead, and by those of the next pool
-    (``next_pools``, by pool) when that is full too, so that warm capacity exists somewhere. One new placeholder per
-    node and round: they share its processors.
+    Placeholders that do not fit on a full node go to the other nodes of its pool, and from a full pool to the next
+    one (``next_pools``, by pool), so that warm capacity exists somewhere. Each node gets at most one new placeholder
+    per round, because they share its processors.
     """
-    goals = _goals(shelves, next_pools)
+    goals = _goals(nodes, next_pools)
     make: list[UUID] = []
     evict: list[UUID] = []
-    for shelf in shelves:
-        goal = goals[shelf.node_id]
-        evict += shelf.held[goal:]
-        if len(shelf.held) < goal and shelf.calm:
-            make.append(shelf.node_id)
-    return Refill(make=tuple(make), evict=tuple(evict))
+    for node in nodes:
+        goal = goals[node.node_id]
+        evict += node.placeholder_ids[goal:]
+        if len(node.placeholder_ids) < goal and node.may_make:
+            make.append(node.node_id)
+    return PlaceholderPlan(make=tuple(make), evict=tuple(evict))
 
 
-def _goals(shelves: Sequence[Shelf], next_pools: Mapping[UUID, UUID]) -> dict[UUID, int]:
+def _goals(nodes: Sequence[NodePlaceholders], next_pools: Mapping[UUID, UUID]) -> dict[UUID, int]:
     """Return how many placeholders each node shall have, of what fits there."""
     goals: dict[UUID, int] = {}
     carried: Counter[UUID] = Counter()
-    for pool_id, group in groupby(shelves, key=lambda shelf: shelf.pool_id):
+    for pool_id, group in groupby(nodes, key=lambda node: node.pool_id):
         pool = list(group)
         missing = carried[pool_id]
-        for shelf in pool:
-            goals[shelf.node_id] = min(shelf.wanted, shelf.room)
-            missing += shelf.wanted - goals[shelf.node_id]
-        while missing and (open_shelves := [shelf for shelf in pool if goals[shelf.node_id] < shelf.room]):
-            goals[min(open_shelves, key=lambda shelf: _cost(shelf, goals[shelf.node_id])).node_id] += 1
+        for node in pool:
+            goals[node.node_id] = min(node.wanted, node.capacity)
+            missing += node.wanted - goals[node.node_id]
+        while missing and (open_nodes := [node for node in pool if goals[node.node_id] < node.capacity]):
+            goals[min(open_nodes, key=lambda node: _cost(node, goals[node.node_id])).node_id] += 1
             missing -= 1
         if (following := next_pools.get(pool_id)) is not None:
             carried[following] += missing
     return goals
 
 
-def _cost(shelf: Shelf, goal: int) -> tuple[bool, int, str]:
+def _cost(node: NodePlaceholders, goal: int) -> tuple[bool, int, str]:
     """Order nodes for one more: those that hold it already, then those with the fewest."""
-    return (goal >= len(shelf.held), goal, shelf.name)
+    return (goal >= len(node.placeholder_ids), goal, node.name)

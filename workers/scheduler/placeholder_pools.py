@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 
 from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Pool, Replica, Slot, SlotLease
 from workers.scheduler import slot_leases
-from workers.scheduler.placeholder_policy import Shelf, refill
+from workers.scheduler.placeholder_policy import NodePlaceholders, plan
 
 _State = Placeholder.State
 #: States in which a placeholder has a slot.
@@ -28,7 +28,7 @@ def fill() -> list[UUID]:
     rank = _ranks()
     nodes = list(Node.objects.filter(lease_expires_at__gt=Now(), cordoned=False).select_related("pool"))
     nodes.sort(key=lambda node: (rank[node.pool_id], node.name))
-    steps = refill(_shelves(nodes), _next_pools(rank))
+    steps = plan(_node_placeholders(nodes), _next_pools(rank))
     by_id = {node.id: node for node in nodes}
     made = [node_id for node_id in steps.make if _make(by_id[node_id])]
     poorer = Placeholder.objects.filter(id__in=steps.evict).order_by().values_list("node_id", flat=True).distinct()
@@ -58,26 +58,26 @@ def _next_pools(rank: Mapping[UUID, int]) -> dict[UUID, UUID]:
     return found
 
 
-def _shelves(nodes: Sequence[Node]) -> list[Shelf]:
-    held: dict[UUID, list[UUID]] = defaultdict(list)
+def _node_placeholders(nodes: Sequence[Node]) -> list[NodePlaceholders]:
+    placeholder_ids: dict[UUID, list[UUID]] = defaultdict(list)
     rows = Placeholder.objects.filter(state__in=HELD, node__in=nodes)
     best_first = sorted(rows, key=lambda row: (row.level != Level.H2, row.state != _State.WARM, row.id))
     for row in best_first:
-        held[row.node_id].append(row.id)
-    held_slots = SlotLease.objects.filter(released_at=None).values("slot")
-    slots = Slot.objects.filter(health=Slot.Health.OK, node__in=nodes).exclude(id__in=held_slots)
+        placeholder_ids[row.node_id].append(row.id)
+    leased_slots = SlotLease.objects.filter(released_at=None).values("slot")
+    slots = Slot.objects.filter(health=Slot.Health.OK, node__in=nodes).exclude(id__in=leased_slots)
     free = Counter(slots.values_list("node_id", flat=True))
     starting = set(Replica.objects.filter(state__in=_STARTING, node__in=nodes).values_list("node_id", flat=True))
     warming = set(rows.exclude(state=_State.WARM).values_list("node_id", flat=True))
     return [
-        Shelf(
+        NodePlaceholders(
             node_id=node.id,
             name=node.name,
             pool_id=node.pool_id,
             wanted=node.pool.placeholders_per_node,
             free=free[node.id],
-            held=tuple(held[node.id]),
-            calm=node.id not in starting | warming,
+            placeholder_ids=tuple(placeholder_ids[node.id]),
+            may_make=node.id not in starting | warming,
         )
         for node in nodes
     ]
@@ -98,7 +98,7 @@ def _make(node: Node) -> bool:
         target_level=node.pool.placeholder_level,
         reason="the pool keeps it warm",
     )
-    fence = slot_leases.hold(row.id, node.id)
+    fence = slot_leases.lease_for_placeholder(row.id, node.id)
     if fence is None:
         row.delete()
         return False

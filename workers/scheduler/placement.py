@@ -66,14 +66,14 @@ class DeploymentView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class PlacementPlan:
     """What to do: (deployment, node) of each replica to create, and why each other one is no longer wanted."""
 
     place: tuple[tuple[UUID, UUID], ...]
     stop: Mapping[UUID, StopReason]
 
 
-class _Room:
+class _FreeSlots:
     """What each node still has to give while a plan is made."""
 
     def __init__(self, nodes: Sequence[NodeView]) -> None:
@@ -115,14 +115,14 @@ class _Room:
         return (not self.is_warm(node, deployment), evicts, self.replicas[node.id], node.name)
 
 
-def plan(deployments: Iterable[DeploymentView], nodes: Sequence[NodeView]) -> Plan:
+def plan(deployments: Iterable[DeploymentView], nodes: Sequence[NodeView]) -> PlacementPlan:
     """Return the steps from what is to what is desired. The same facts give the same steps, in any order of nodes.
 
     A lost replica stays wanted until its replacement has a place: if its node comes back first, it simply goes on.
     A failed one keeps its node off limits for its deployment until it has settled; see ``reconcile.FAILED_REST``.
     A crashed one gives way to a warm placeholder, which serves long before it would; without one it starts again.
     """
-    room = _Room(nodes)
+    room = _FreeSlots(nodes)
     place: list[tuple[UUID, UUID]] = []
     stop: dict[UUID, StopReason] = {}
     for deployment in deployments:
@@ -145,10 +145,10 @@ def plan(deployments: Iterable[DeploymentView], nodes: Sequence[NodeView]) -> Pl
             stop |= {replica.id: "replaced" for replica in lost}
             stop |= {replica.id: "surplus" for replica in _surplus(deployment, working, -missing)}
         stop |= {replica.id: "drained" for replica in _drained(deployment, leaving, working, missing - len(chosen))}
-    return Plan(place=tuple(place), stop=stop)
+    return PlacementPlan(place=tuple(place), stop=stop)
 
 
-def _revive(deployment: DeploymentView, working: Sequence[ReplicaView], room: _Room) -> dict[UUID, NodeView]:
+def _revive(deployment: DeploymentView, working: Sequence[ReplicaView], room: _FreeSlots) -> dict[UUID, NodeView]:
     """Return, for each crashed replica that has one, the node whose warm placeholder takes over."""
     revived: dict[UUID, NodeView] = {}
     for replica in working:
@@ -161,7 +161,7 @@ def _revive(deployment: DeploymentView, working: Sequence[ReplicaView], room: _R
     return revived
 
 
-def _fill(deployment: DeploymentView, working: Sequence[ReplicaView], missing: int, room: _Room) -> list[NodeView]:
+def _fill(deployment: DeploymentView, working: Sequence[ReplicaView], missing: int, room: _FreeSlots) -> list[NodeView]:
     """Return a node for each missing replica that has one: first what is prepared, then the pools in order."""
     there = Counter(replica.pool_id for replica in working)
     prepared = [

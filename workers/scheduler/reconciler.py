@@ -17,8 +17,8 @@ from django.db.models.functions import Now
 
 from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Replica, ReplicaEvent, Slot
 from workers.scheduler import autoscaler, placeholder_pools, slot_leases
-from workers.scheduler.database_uptime import Presence
-from workers.scheduler.placement import DeploymentView, NodeView, Plan, ReplicaView, StopReason, plan
+from workers.scheduler.database_uptime import DatabaseUptime
+from workers.scheduler.placement import DeploymentView, NodeView, PlacementPlan, ReplicaView, StopReason, plan
 from workers.serving import endpoints
 
 #: Longest pause between two statements of a transaction that reconciles. The database then ends it, so that a process
@@ -47,7 +47,7 @@ _REASONS: dict[StopReason, str] = {
     "crashed": "it crashed, and a warm placeholder takes over",
 }
 
-_presence = Presence()
+_database_uptime = DatabaseUptime()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +65,10 @@ class Outcome:
 def tick() -> Outcome | None:
     """Do one round; None when another process is doing one. Idempotent."""
     locked = lock(wait=False)
-    present = _presence.note()
+    uptime = _database_uptime.observe()
     if not locked:
         return None
-    lost = _mark_lost() if present >= DATABASE_GRACE else 0
+    lost = _mark_lost() if uptime >= DATABASE_GRACE else 0
     autoscaler.decide_all()
     steps = plan(_deployments(), _nodes())
     placed = _place(steps)
@@ -187,7 +187,7 @@ def _replaced_crashes() -> Counter[UUID]:
     return Counter(given_up.filter(created_at__gt=Now() - FAILED_REST).values_list("deployment_id", flat=True))
 
 
-def _place(steps: Plan) -> set[UUID]:
+def _place(steps: PlacementPlan) -> set[UUID]:
     """Create the replicas of the plan that get their slots, each with its fence; return the nodes that got one."""
     rows = {row.id: row for row in Deployment.objects.select_related("revision")}
     return {node_id for deployment_id, node_id in steps.place if reserve(rows[deployment_id], node_id) is not None}
@@ -201,14 +201,14 @@ def reserve(deployment: Deployment, node_id: UUID, *, promote: UUID | None = Non
     """
     row = Replica(deployment=deployment, revision=deployment.revision, node_id=node_id, reserved_at=Now())
     row.save()
-    asker = slot_leases.Asker(
+    request = slot_leases.SlotRequest(
         replica_id=row.id,
         deployment_id=deployment.id,
         engine=deployment.revision.engine,
         name=f"{deployment.name}/{str(row.id)[-6:]}",
         promote=promote,
     )
-    claim = slot_leases.claim(asker, node_id, deployment.slots_per_replica)
+    claim = slot_leases.claim(request, node_id, deployment.slots_per_replica)
     if claim is None:
         row.delete()
         return None
@@ -232,7 +232,7 @@ def _event(row: Replica, before: str, after: str, reason: str) -> None:
     ReplicaEvent.objects.create(replica=row, from_state=before, to_state=after, reason=reason)
 
 
-def _stop(steps: Plan) -> set[UUID]:
+def _stop(steps: PlacementPlan) -> set[UUID]:
     """Withdraw the wish for replicas; their agents stop them. Return the nodes concerned."""
     rows = list(Replica.objects.filter(id__in=steps.stop).select_for_update().order_by("id"))
     withdraw(Replica.objects.filter(id__in=[row.id for row in rows]))

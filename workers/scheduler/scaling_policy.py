@@ -16,7 +16,7 @@ from uuid import UUID
 
 import msgspec
 
-from workers.serving.gateway_load import Load
+from workers.serving.gateway_load import DeploymentLoad
 
 Action = Literal["up", "down", "wake", "prepare", "release"]
 
@@ -79,7 +79,7 @@ class Facts:
     target_tokens: int
     up_delay_seconds: float
     down_delay_seconds: float
-    load: Load | None
+    load: DeploymentLoad | None
     pools: tuple[PoolFacts, ...]
     memory: Memory
     busy_at: dt.datetime | None = None
@@ -144,7 +144,7 @@ def inputs_of(facts: Facts) -> dict[str, Any]:
     return inputs
 
 
-def wanted_replicas(facts: Facts, load: Load) -> int:
+def wanted_replicas(facts: Facts, load: DeploymentLoad) -> int:
     """Return how many replicas the load asks for: one per target of tokens, one while there is any request."""
     tokens = load.in_flight_tokens + load.queued_tokens
     anything = tokens + load.in_flight_requests + load.queued_requests > 0
@@ -180,7 +180,7 @@ class _Outlook:
     before: int
 
 
-def _outlooks(facts: Facts, load: Load) -> Iterator[_Outlook]:
+def _outlooks(facts: Facts, load: DeploymentLoad) -> Iterator[_Outlook]:
     tokens = load.in_flight_tokens + load.queued_tokens
     growth = _growth(facts, tokens)
     fits_before = 0
@@ -257,7 +257,7 @@ def _release(
 
 
 def _follow_load(
-    facts: Facts, load: Load, desired: int, prepared: Mapping[UUID, int]
+    facts: Facts, load: DeploymentLoad, desired: int, prepared: Mapping[UUID, int]
 ) -> tuple[int, Memory, Step | None]:
     """Return how many replicas the load and the delays make of ``desired``, what to remember, and the step if any."""
     target = with_prepared(facts, wanted_replicas(facts, load), prepared)
@@ -269,7 +269,9 @@ def _follow_load(
     return desired, memory, None
 
 
-def _grow(facts: Facts, load: Load, desired: int, target: int, memory: Memory) -> tuple[int, Memory, Step | None]:
+def _grow(
+    facts: Facts, load: DeploymentLoad, desired: int, target: int, memory: Memory
+) -> tuple[int, Memory, Step | None]:
     if desired == 0:
         return target, memory, Step(action="wake", before=0, after=target, reason=_why_wake(facts, load, target))
     # What waits while replicas start is a queue: it grows with the time they take, not with what is asked for.
@@ -281,7 +283,9 @@ def _grow(facts: Facts, load: Load, desired: int, target: int, memory: Memory) -
     return target, memory, Step(action="up", before=desired, after=target, reason=_why_up(facts, load, target))
 
 
-def _shrink(facts: Facts, load: Load, desired: int, target: int, memory: Memory) -> tuple[int, Memory, Step | None]:
+def _shrink(
+    facts: Facts, load: DeploymentLoad, desired: int, target: int, memory: Memory
+) -> tuple[int, Memory, Step | None]:
     since = facts.memory.less_wanted_since
     peak = target if since is None else max(target, facts.memory.less_wanted_peak)
     since = since or facts.now
@@ -293,7 +297,7 @@ def _shrink(facts: Facts, load: Load, desired: int, target: int, memory: Memory)
     return fewer, memory, Step(action="down", before=desired, after=fewer, reason=_why_down(facts, load, fewer))
 
 
-def _resampled(facts: Facts, load: Load) -> Memory:
+def _resampled(facts: Facts, load: DeploymentLoad) -> Memory:
     """Return a memory of the load alone: the earlier one while it is young enough, else this one."""
     sampled_at, tokens = facts.memory.sampled_at, facts.memory.sampled_tokens
     if sampled_at is None or (facts.now - sampled_at).total_seconds() >= SAMPLE_MOST:
@@ -338,7 +342,7 @@ def _decision(
     return Decision(desired=desired, prepared=prepared, not_needed_since=since, memory=memory, steps=steps)
 
 
-def _why_up(facts: Facts, load: Load, target: int) -> str:
+def _why_up(facts: Facts, load: DeploymentLoad, target: int) -> str:
     starting = sum(pool.starting for pool in facts.pools)
     there = sum(pool.replicas for pool in facts.pools) - starting
     return (
@@ -347,17 +351,17 @@ def _why_up(facts: Facts, load: Load, target: int) -> str:
     )
 
 
-def _why_wake(facts: Facts, load: Load, target: int) -> str:
+def _why_wake(facts: Facts, load: DeploymentLoad, target: int) -> str:
     waiting = "1 request waits" if load.queued_requests == 1 else f"{load.queued_requests} requests wait"
     return f"{waiting} and there is no replica: {_tokens(load)} wake {_replicas(target)} of {facts.target_tokens:,}"
 
 
-def _why_down(facts: Facts, load: Load, target: int) -> str:
+def _why_down(facts: Facts, load: DeploymentLoad, target: int) -> str:
     wanted = "nothing was in flight" if target == 0 else f"no more than {_replicas(target)} were wanted"
     return f"{wanted} for {facts.down_delay_seconds:g} s; {_tokens(load)} now, {facts.target_tokens:,} to a replica"
 
 
-def _tokens(load: Load) -> str:
+def _tokens(load: DeploymentLoad) -> str:
     """Return the load in words: "2,431 tokens in flight, 300 of them waiting"."""
     waiting = f", {load.queued_tokens:,} of them waiting" if load.queued_tokens else ""
     return f"{load.in_flight_tokens + load.queued_tokens:,} tokens in flight{waiting}"

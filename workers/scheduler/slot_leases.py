@@ -21,7 +21,7 @@ from django.db.models.functions import Now
 
 from workers.models import Level, Placeholder, Slot, SlotLease
 
-_Held = Placeholder.State
+_State = Placeholder.State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asker:
+class SlotRequest:
     """Who claims: a replica of a deployment on an engine. ``promote`` insists on one placeholder; None takes any."""
 
     replica_id: UUID
@@ -47,7 +47,7 @@ class Asker:
 
 
 @transaction.atomic
-def claim(asker: Asker, node_id: UUID, count: int) -> Claim | None:
+def claim(request: SlotRequest, node_id: UUID, count: int) -> Claim | None:
     """Give ``count`` slots of the node to a replica; None when it has not as many to give.
 
     All or nothing. A warm zygote of the asker's engine is promoted, then free slots are taken, then the coldest
@@ -56,26 +56,26 @@ def claim(asker: Asker, node_id: UUID, count: int) -> Claim | None:
     slots = _locked(node_id)
     _lock_placeholders(slots)
     open_leases = {lease.slot_id: lease for lease in _open(slots)}
-    promoted = _to_promote(asker, list(open_leases.values()))
+    promoted = _to_promote(request, list(open_leases.values()))
     ranked = sorted(
         (slot for slot in slots if _may_give(open_leases.get(slot.id))),
         key=lambda slot: (*_cost(open_leases.get(slot.id), promoted), slot.index),
     )
-    if len(ranked) < count or (asker.promote is not None and promoted is None):
+    if len(ranked) < count or (request.promote is not None and promoted is None):
         return None
     taken = ranked[:count]
     victims = [open_leases[slot.id] for slot in taken if slot.id in open_leases]
     _end(victims)
     made_room = (lease.placeholder_id for lease in victims)
     evicted = tuple(holder for holder in made_room if holder is not None and holder != promoted)
-    _give_way(evicted, f"its slot is needed by {asker.name}")
+    _give_way(evicted, f"its slot is needed by {request.name}")
     if promoted is not None:
         Placeholder.objects.filter(id=promoted).update(
-            state=_Held.PROMOTED, state_since=Now(), reason=f"promoted for {asker.name}"
+            state=_State.PROMOTED, state_since=Now(), reason=f"promoted for {request.name}"
         )
     fence = next_fence()
     SlotLease.objects.bulk_create(
-        SlotLease(slot=slot, kind=SlotLease.Kind.REPLICA, replica_id=asker.replica_id, fence=fence) for slot in taken
+        SlotLease(slot=slot, kind=SlotLease.Kind.REPLICA, replica_id=request.replica_id, fence=fence) for slot in taken
     )
     return Claim(
         fence=fence,
@@ -86,7 +86,7 @@ def claim(asker: Asker, node_id: UUID, count: int) -> Claim | None:
 
 
 @transaction.atomic
-def hold(placeholder_id: UUID, node_id: UUID) -> int | None:
+def lease_for_placeholder(placeholder_id: UUID, node_id: UUID) -> int | None:
     """Give one free slot of the node to a placeholder and return the fence; None when no slot is free."""
     slots = _locked(node_id)
     taken = set(_open(slots).values_list("slot_id", flat=True))
@@ -104,7 +104,7 @@ def evict(placeholder_ids: Sequence[UUID], reason: str) -> int:
     One that is promoted or evicted already is left alone. Call it inside a transaction.
     """
     rows = Placeholder.objects.filter(
-        id__in=placeholder_ids, state__in=(_Held.REQUESTED, _Held.WARMING, _Held.WARM)
+        id__in=placeholder_ids, state__in=(_State.REQUESTED, _State.WARMING, _State.WARM)
     ).select_for_update(no_key=True)
     ids = [row.id for row in rows.order_by("id")]
     SlotLease.objects.filter(placeholder_id__in=ids, released_at=None).update(released_at=Now())
@@ -157,17 +157,17 @@ def _may_give(lease: SlotLease | None) -> bool:
     return lease is None or lease.kind == SlotLease.Kind.PLACEHOLDER
 
 
-def _to_promote(asker: Asker, held: Sequence[SlotLease]) -> UUID | None:
+def _to_promote(request: SlotRequest, held: Sequence[SlotLease]) -> UUID | None:
     """Return the placeholder to promote: the one asked for, or the best warm zygote of the engine; None without one."""
-    warm = [lease.placeholder for lease in held if lease.placeholder is not None and _suits(lease.placeholder, asker)]
-    if asker.promote is not None:
-        return next((row.id for row in warm if row.id == asker.promote), None)
-    best = min(warm, key=lambda row: (row.deployment_id != asker.deployment_id, row.id), default=None)
+    warm = [lease.placeholder for lease in held if lease.placeholder is not None and _suits(lease.placeholder, request)]
+    if request.promote is not None:
+        return next((row.id for row in warm if row.id == request.promote), None)
+    best = min(warm, key=lambda row: (row.deployment_id != request.deployment_id, row.id), default=None)
     return best.id if best else None
 
 
-def _suits(row: Placeholder, asker: Asker) -> bool:
-    return (row.state, row.level, row.engine) == (_Held.WARM, Level.H2, asker.engine)
+def _suits(row: Placeholder, request: SlotRequest) -> bool:
+    return (row.state, row.level, row.engine) == (_State.WARM, Level.H2, request.engine)
 
 
 def _cost(lease: SlotLease | None, promoted: UUID | None) -> tuple[int, int]:
@@ -177,7 +177,7 @@ def _cost(lease: SlotLease | None, promoted: UUID | None) -> tuple[int, int]:
     row = lease.placeholder
     if row.id == promoted:
         return (0, 0)
-    return (2, 0) if row.target_level == Level.H0 else (3, row.state == _Held.WARM)
+    return (2, 0) if row.target_level == Level.H0 else (3, row.state == _State.WARM)
 
 
 def _end(leases: Sequence[SlotLease]) -> None:
@@ -186,5 +186,5 @@ def _end(leases: Sequence[SlotLease]) -> None:
 
 def _give_way(placeholder_ids: Sequence[UUID], reason: str) -> int:
     return Placeholder.objects.filter(id__in=placeholder_ids).update(
-        state=_Held.EVICTING, state_since=Now(), reason=reason[:500]
+        state=_State.EVICTING, state_since=Now(), reason=reason[:500]
     )

@@ -25,7 +25,7 @@ _WRITTEN = ("in_flight_requests", "in_flight_tokens", "queued_requests", "queued
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class DeploymentLoad:
     """Requests and their tokens, prompt and answer: at engines, and waiting for a first engine."""
 
     in_flight_requests: int = 0
@@ -34,14 +34,14 @@ class Load:
     queued_tokens: int = 0
 
 
-def report(process: str, loads: Mapping[UUID, Load], busy: Collection[UUID] = ()) -> None:
+def report(process: str, loads: Mapping[UUID, DeploymentLoad], busy: Collection[UUID] = ()) -> None:
     """Write down what one process has, by deployment; a deployment it does not name keeps its row.
 
     ``busy`` had a request since the last report, even if it has none now. At most two statements beside the check that
     each deployment is still there.
     """
     known = set(Deployment.objects.filter(id__in=loads).values_list("id", flat=True))
-    idle = {each for each in known if each not in busy and loads[each] == Load()}
+    idle = {each for each in known if each not in busy and loads[each] == DeploymentLoad()}
     for ids, written in ((known - idle, (*_WRITTEN, "busy_at")), (idle, _WRITTEN)):
         GatewayLoad.objects.bulk_create(
             [
@@ -63,7 +63,7 @@ def report(process: str, loads: Mapping[UUID, Load], busy: Collection[UUID] = ()
         )
 
 
-def demand() -> dict[UUID, Load]:
+def demand() -> dict[UUID, DeploymentLoad]:
     """Return the sum over all live processes, by deployment; one that nobody reports is absent."""
     fresh = GatewayLoad.objects.filter(reported_at__gt=Now() - LASTS).order_by()
     sums = fresh.values("deployment").annotate(
@@ -73,7 +73,7 @@ def demand() -> dict[UUID, Load]:
         waiting_tokens=Sum("queued_tokens"),
     )
     return {
-        row["deployment"]: Load(
+        row["deployment"]: DeploymentLoad(
             in_flight_requests=row["requests"],
             in_flight_tokens=row["tokens"],
             queued_requests=row["waiting"],

@@ -63,7 +63,7 @@ def _summary(level: str, seconds: Sequence[float]) -> StartSummary:
     )
 
 
-def promise(seconds: float | None) -> str:
+def start_time_text(seconds: float | None) -> str:
     """Return the measured time in the words of lists and pages."""
     if seconds is None:
         return "not measured yet"

@@ -70,7 +70,7 @@ def _number(name: str, value: object, attribute: str) -> float | int | bool:
     return number if attribute in {"error_rate", "latency", "drop_events"} else int(number)
 
 
-class Cut(Exception):
+class CutConnection(Exception):
     """The connection is to be closed without another byte."""
 
 
@@ -96,7 +96,7 @@ class FaultState:
         if faults.die_after_tokens is not None and tokens >= faults.die_after_tokens:
             die()
         if faults.cut_after_tokens is not None and tokens >= faults.cut_after_tokens:
-            raise Cut
+            raise CutConnection
         return faults.hang_after_tokens is not None and tokens >= faults.hang_after_tokens
 
     def loses_batch(self) -> bool:

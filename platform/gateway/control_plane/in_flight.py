@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from workers.serving.gateway_load import Load
+from workers.serving.gateway_load import DeploymentLoad
 
 
 class Flights:
@@ -41,12 +41,12 @@ class Flights:
             moved, self._moved = self._moved, set()
         return moved
 
-    def loads(self) -> dict[str, Load]:
+    def loads(self) -> dict[str, DeploymentLoad]:
         """Return what there is now; a deployment that never had anything is absent."""
         with self._lock:
             counts = {deployment: tuple(each) for deployment, each in self._counts.items()}
         return {
-            deployment: Load(
+            deployment: DeploymentLoad(
                 in_flight_requests=each[0], in_flight_tokens=each[1], queued_requests=each[2], queued_tokens=each[3]
             )
             for deployment, each in counts.items()

@@ -16,7 +16,7 @@ from gateway.control_plane.in_flight import Flights
 from gateway.control_plane.snapshot_feed import View
 from workers import tasks
 from workers.serving import gateway_load
-from workers.serving.gateway_load import KEEP_ALIVE_SECONDS, Load
+from workers.serving.gateway_load import KEEP_ALIVE_SECONDS, DeploymentLoad
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Reporter:
         self._process = process
         self._flights = flights
         self._poke = poke
-        self._told: dict[UUID, Load] = {}
+        self._told: dict[UUID, DeploymentLoad] = {}
         self._told_at = 0.0
         self._busy: set[UUID] = set()
 
@@ -47,7 +47,7 @@ class Reporter:
         moved = self._flights.moved()
         self._busy |= {each.id for each in view.deployments if each.name in moved}
         counted = self._flights.loads()
-        current = {each.id: counted.get(each.name, Load()) for each in view.deployments}
+        current = {each.id: counted.get(each.name, DeploymentLoad()) for each in view.deployments}
         waits = any(load.queued_requests and not self._held(deployment) for deployment, load in current.items())
         age = time.monotonic() - self._told_at
         no_news = current == self._told and not self._busy
@@ -64,4 +64,4 @@ class Reporter:
             self._poke()
 
     def _held(self, deployment: UUID) -> bool:
-        return self._told.get(deployment, Load()).queued_requests > 0
+        return self._told.get(deployment, DeploymentLoad()).queued_requests > 0

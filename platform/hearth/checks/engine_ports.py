@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from workers.agent.processes.process_records import EngineRecord, Registry
+from workers.agent.processes.process_records import EngineRecord, ProcessRecords
 from workers.processes import is_running
 
 TIMEOUT_SECONDS = 3.0
@@ -31,7 +31,7 @@ def unprotected(folder: Path) -> Iterator[Unprotected]:
     """Yield the engines recorded in an agent's folder that run and answer without a key."""
     if not folder.is_dir():
         return
-    for record in Registry(folder, "").all_nodes():
+    for record in ProcessRecords(folder, "").all_nodes():
         if isinstance(record, EngineRecord) and is_running(record.process):
             address = _address(record.port)
             if address is not None and _answers(address, record.port):

@@ -92,13 +92,13 @@ def _note_sent(**_: Any) -> None:
 
 
 def _agent() -> Health:
-    from workers.agent.agent import standings
+    from workers.agent.agent import statuses
 
     def loop_age() -> float | None:
-        return max((each.loop_age_seconds for each in standings() if each.loop_age_seconds is not None), default=None)
+        return max((each.loop_age_seconds for each in statuses() if each.loop_age_seconds is not None), default=None)
 
     def round_age() -> float | None:
-        return max((each.round_age_seconds for each in standings() if each.round_age_seconds is not None), default=None)
+        return max((each.round_age_seconds for each in statuses() if each.round_age_seconds is not None), default=None)
 
     age = metrics.Age("hearth_agent_loop_age_seconds", "Since the agent last did a round of its node.", round_age)
     return Health(
@@ -108,7 +108,7 @@ def _agent() -> Health:
         registry=registry(
             *metrics.AGENT,
             *billing.metrics.WRITER,
-            metrics.Done(lambda: [each.counts for each in standings()]),
+            metrics.Done(lambda: [each.counts for each in statuses()]),
             age,
         ),
     )

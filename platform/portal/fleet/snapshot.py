@@ -29,7 +29,7 @@ from workers.models import (
     SlotLease,
 )
 from workers.serving import gateway_load, start_times
-from workers.serving.gateway_load import Load
+from workers.serving.gateway_load import DeploymentLoad
 from workers.serving.start_times import StartSummary, Summaries
 
 #: Events shown of each replica.
@@ -147,7 +147,7 @@ class DeploymentStatus:
     pools: tuple[str, ...]
     replicas: tuple[ReplicaStatus, ...]
     #: What all gateways together have of it now.
-    load: Load
+    load: DeploymentLoad
     starts: tuple[StartSummary, ...]
 
     @property
@@ -327,6 +327,6 @@ def _deployments(
             scale_down_delay_seconds=row.scale_down_delay_seconds,
             pools=tuple(link.pool.name for link in row.deploymentpool_set.all()),
             replicas=tuple(by_name[row.name]),
-            load=demand.get(row.id, Load()),
+            load=demand.get(row.id, DeploymentLoad()),
             starts=tuple(measured.get(row.revision_id, ())),
         )

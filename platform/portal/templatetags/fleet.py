@@ -46,7 +46,7 @@ def start_words(replica: ReplicaStatus) -> str:
 @register.filter
 def promise(expected_seconds: float | None) -> str:
     """Say when a replica started from a placeholder would answer, in the words of the command line."""
-    return start_times.promise(expected_seconds)
+    return start_times.start_time_text(expected_seconds)
 
 
 @register.filter

@@ -22,7 +22,7 @@ from tests.gateway.fixtures.scripted_app import CHUNKS, events, streaming
 from tests.gateway.fixtures.tenants import HELLO, STREAMED, Gateway, World, in_database, until
 from workers.models import GatewayLoad
 from workers.serving import gateway_load, startup_eta
-from workers.serving.gateway_load import Load
+from workers.serving.gateway_load import DeploymentLoad
 
 QUEUE = "hearth.celery.control"
 
@@ -35,11 +35,11 @@ async def queue(gateway: Gateway) -> AsyncIterator[Redis]:
         yield redis
 
 
-async def demanded(gateway: Gateway, wanted: Callable[[Load], bool]) -> Load:
+async def demanded(gateway: Gateway, wanted: Callable[[DeploymentLoad], bool]) -> DeploymentLoad:
     """Return what the fleet knows of the deployment's load, once it is as wanted."""
     deployment = gateway.world.deployment.id
     while True:
-        load = (await in_database(gateway_load.demand)).get(deployment, Load())
+        load = (await in_database(gateway_load.demand)).get(deployment, DeploymentLoad())
         if wanted(load):
             return load
         await asyncio.sleep(0.05)
@@ -67,7 +67,7 @@ async def test_what_is_in_flight_is_reported_until_it_has_landed(gateway: Gatewa
         for exchange in exchanges:
             exchange.disconnect.set()
         await asyncio.gather(*sent)
-        assert await demanded(gateway, lambda load: load.in_flight_requests == 0) == Load()
+        assert await demanded(gateway, lambda load: load.in_flight_requests == 0) == DeploymentLoad()
 
 
 async def test_the_first_held_request_is_reported_and_wakes_control(gateway: Gateway, queue: Redis) -> None:
@@ -119,14 +119,14 @@ def test_a_report_is_written_when_it_has_news_and_a_wake_is_asked_for_once(two_t
     reporter = Reporter("gateway/1@here", flights, poke=lambda: pokes.append(None))
     view = deployed()
     reporter.look(view)
-    assert gateway_load.demand() == {two_tenants.deployment.id: Load()}
+    assert gateway_load.demand() == {two_tenants.deployment.id: DeploymentLoad()}
     with flights.held("demo", 40):
         reporter.look(view)
         with flights.held("demo", 50):
             reporter.look(view)
         assert (len(pokes), gateway_load.demand()) == (
             1,
-            {two_tenants.deployment.id: Load(queued_requests=1, queued_tokens=40)},
+            {two_tenants.deployment.id: DeploymentLoad(queued_requests=1, queued_tokens=40)},
         )
 
 
@@ -138,5 +138,5 @@ def test_a_request_that_came_and_went_between_two_reports_is_known(two_tenants: 
     flights.take_off("demo", 40)
     flights.land("demo", 40)
     reporter.look(view)
-    assert gateway_load.demand() == {two_tenants.deployment.id: Load()}
+    assert gateway_load.demand() == {two_tenants.deployment.id: DeploymentLoad()}
     assert set(gateway_load.busy_at()) == {two_tenants.deployment.id}

@@ -19,7 +19,7 @@ from hearth import secrets, variables
 from hearth.checks import deployment
 from hearth.instance import instance
 from tenants.ids import ReplicaId, new_id
-from workers.agent.processes.process_records import EngineRecord, Registry
+from workers.agent.processes.process_records import EngineRecord, ProcessRecords
 from workers.processes import identify
 
 SAFE = {
@@ -141,7 +141,7 @@ def test_an_engine_that_answers_without_a_key_is_found(folder: Path, status: int
             devices=(),
             begun_at=0.0,
         )
-        Registry(folder / "engines", "test").write(record)
+        ProcessRecords(folder / "engines", "test").write(record)
         said = f"The engine of replica {record.replica_id} answers without a key at 127.0.0.1:{port}."
         assert problems() == ([said] if is_found else [])
 

@@ -6,13 +6,13 @@ import pytest
 
 from workers.agent.probes.canary import CanaryResult
 from workers.agent.probes.health import FAILED_CANARIES, SUSPECT_REPORTS, UNHEALTHY_REPORTS, Health, Verdict
-from workers.agent.probes.http_probe import Load, Report, parse_load
-from workers.agent.timeouts import Timing, backoff_seconds
+from workers.agent.probes.http_probe import EngineLoad, ProbeResult, parse_load
+from workers.agent.timeouts import Timeouts, backoff_seconds
 
-WELL = Report(healthy=True)
-ILL = Report(healthy=False, problem="no answer in time")
-ANSWERED = Report(healthy=True, canary=CanaryResult(finished_at_ns=1, status=200, completion_tokens=1))
-SILENT = Report(healthy=True, canary=CanaryResult(finished_at_ns=1, status=0, problem="no answer in time"))
+WELL = ProbeResult(healthy=True)
+ILL = ProbeResult(healthy=False, problem="no answer in time")
+ANSWERED = ProbeResult(healthy=True, canary=CanaryResult(finished_at_ns=1, status=200, completion_tokens=1))
+SILENT = ProbeResult(healthy=True, canary=CanaryResult(finished_at_ns=1, status=0, problem="no answer in time"))
 
 
 def test_an_engine_warms_once_healthy_and_is_ready_once_it_answered() -> None:
@@ -51,10 +51,10 @@ def test_a_suspect_engine_must_answer_or_go() -> None:
 
 @pytest.mark.parametrize(("attempts", "seconds"), [(1, 2), (2, 4), (5, 32), (6, 60), (400, 60)])
 def test_waits_double_up_to_a_minute_and_jitter_by_a_fifth(attempts: int, seconds: float) -> None:
-    timing = Timing()
-    assert backoff_seconds(timing, attempts, 0.5) == pytest.approx(seconds)
-    assert backoff_seconds(timing, attempts, 0.0) == pytest.approx(0.8 * seconds)
-    assert backoff_seconds(timing, attempts, 1.0) == pytest.approx(1.2 * seconds)
+    timeouts = Timeouts()
+    assert backoff_seconds(timeouts, attempts, 0.5) == pytest.approx(seconds)
+    assert backoff_seconds(timeouts, attempts, 0.0) == pytest.approx(0.8 * seconds)
+    assert backoff_seconds(timeouts, attempts, 1.0) == pytest.approx(1.2 * seconds)
 
 
 def test_load_is_read_from_the_engines_metrics() -> None:
@@ -68,5 +68,5 @@ vllm:prompt_tokens_total{engine="0",model_name="m"} 1e+03
 vllm:generation_tokens_total{engine="0",model_name="m"} 24.0
 vllm:generation_tokens_created{engine="0",model_name="m"} 1.7e+09
 """
-    assert parse_load(page) == Load(running=3, waiting=2, kv_usage=0.25, tokens=1024)
+    assert parse_load(page) == EngineLoad(running=3, waiting=2, kv_usage=0.25, tokens=1024)
     assert parse_load("process_cpu_seconds_total 1.0") is None

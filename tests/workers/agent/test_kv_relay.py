@@ -93,7 +93,7 @@ def test_the_relay_ends_with_the_last_engine_and_agent(fleet: Fleet, data_dir: P
         settled(in_state("stopped"))
         assert relays(data_dir)
     until(lambda: not relays(data_dir))
-    place = relay.Place(
+    place = relay.RelayPaths(
         node=NODE, registry=data_dir / "engines", sockets=data_dir / "s", agent_lock=agent_lock(data_dir, NODE)
     )
     until(lambda: not relay.is_serving(place))  # what is seen of a process goes before its lock does

@@ -13,7 +13,7 @@ from tenants.audit import SYSTEM
 from tests.workers.agent_processes import NODE, agent_thread, identity_of, in_state, records, settled, until, warm
 from tests.workers.conftest import Fleet, expire_lease
 from workers import processes
-from workers.agent.processes.process_records import Registry
+from workers.agent.processes.process_records import ProcessRecords
 from workers.devices.cpu import CpuShares
 from workers.fleet import deployments
 from workers.models import Deployment, Node, Placeholder, Pool, Replica, ReplicaEvent, SlotLease, StartTime
@@ -39,7 +39,7 @@ def size(deployment: Deployment, replicas: int) -> None:
 
 def zygotes(data_dir: Path) -> list[int]:
     """Return the pids of the zygotes in the registry."""
-    return [record.pid for record in Registry(data_dir / "engines", NODE).zygotes()]
+    return [record.pid for record in ProcessRecords(data_dir / "engines", NODE).zygotes()]
 
 
 def test_a_warm_placeholder_becomes_the_replica_and_the_pool_refills(shelf: Deployment, data_dir: Path) -> None:

@@ -90,7 +90,7 @@ def keep_warm(fleet: Fleet) -> Placeholder:
     row = Placeholder.objects.create(
         node=node, engine="simulated", target_level=Level.H2, level=Level.H2, state=Placeholder.State.WARM
     )
-    fence = slot_leases.hold(row.id, node.id)
+    fence = slot_leases.lease_for_placeholder(row.id, node.id)
     assert fence is not None
     Placeholder.objects.filter(id=row.id).update(fence=fence)
     return row

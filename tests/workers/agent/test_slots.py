@@ -71,7 +71,7 @@ def test_a_gang_takes_two_of_eight_placeholders_and_the_next_pool_keeps_two_inst
 def test_a_replica_waits_until_its_device_has_released_what_it_held(fleet: Fleet, data_dir: Path) -> None:
     patient = dataclasses.replace(QUICK, slot_free_seconds=100)
     gang(fleet, slots=1)
-    with agent_thread(data_dir, timing=patient, devices=devices(data_dir, 1, fake_0={"wedged": "3 GiB in use"})):
+    with agent_thread(data_dir, timeouts=patient, devices=devices(data_dir, 1, fake_0={"wedged": "3 GiB in use"})):
         until(lambda: Slot.objects.filter(device_uuid="fake-0").exists())
         waiting = settled(lambda: Replica.objects.filter(state="reserved").exclude(start_note="").first())
         assert waiting is not None and waiting.start_note == "waits for its slots: fake-0: 3 GiB in use"

@@ -36,7 +36,7 @@ from tests.workers.agent_processes import (
 from tests.workers.conftest import Fleet
 from workers import processes
 from workers.agent.processes.paths import OWNER_VARIABLE
-from workers.agent.processes.process_records import Registry, ZygoteRecord
+from workers.agent.processes.process_records import ProcessRecords, ZygoteRecord
 from workers.fleet import deployments
 from workers.models import Deployment, Node, Placeholder, Pool, Replica, SlotLease
 from workers.processes import ProcessIdentity
@@ -155,7 +155,7 @@ def test_an_agent_killed_in_the_middle_of_a_promotion_is_followed_by_one_that_fi
     assert (replica.generation, replica.start_level) == (1, "h2")
     assert leases() == held
     assert [record.pid for record in records(data_dir)] == [zygote.pid]
-    assert not list(Registry(data_dir / "engines", NODE).zygotes())
+    assert not list(ProcessRecords(data_dir / "engines", NODE).zygotes())
 
 
 @pytest.mark.long
@@ -169,7 +169,7 @@ def test_an_agent_killed_right_after_a_promotion_leaves_an_engine_and_no_zygote(
         Deployment.objects.update(desired_replicas=1)
         settled(lambda: of(deployment, "ready"))
     (engine,) = records(data_dir)
-    registry = Registry(data_dir / "engines", NODE)
+    registry = ProcessRecords(data_dir / "engines", NODE)
     registry.write(
         ZygoteRecord(
             placeholder_id=zygote.id,

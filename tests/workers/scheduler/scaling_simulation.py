@@ -12,7 +12,7 @@ import msgspec
 from workers.scheduler import placement, scaling_policy
 from workers.scheduler.placement import DeploymentView, NodeView, ReplicaView
 from workers.scheduler.scaling_policy import Facts, Memory, PoolFacts, Step
-from workers.serving.gateway_load import Load
+from workers.serving.gateway_load import DeploymentLoad
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 DEPLOYMENT = UUID(int=100)
@@ -23,9 +23,9 @@ def facts_from(inputs: object) -> Facts:
     return msgspec.convert(inputs, Facts)
 
 
-def tokens(count: int, held: int = 0) -> Load:
+def tokens(count: int, held: int = 0) -> DeploymentLoad:
     """Return a load of requests of 100 tokens each."""
-    return Load(
+    return DeploymentLoad(
         in_flight_requests=count // 100, in_flight_tokens=count, queued_requests=held // 100, queued_tokens=held
     )
 
@@ -55,7 +55,7 @@ class Moment:
     """The fleet after one tick: what is desired, what serves by pool, and what was decided."""
 
     seconds: float
-    load: Load | None
+    load: DeploymentLoad | None
     desired: int
     ready: dict[UUID, int]
     there: dict[UUID, int]
@@ -80,11 +80,11 @@ class SimulatedFleet:
     replicas: list[SimulatedReplica] = field(default_factory=list)
     made: int = 0
 
-    def run(self, load: Callable[[float, int], Load | None], seconds: float) -> list[Moment]:
+    def run(self, load: Callable[[float, int], DeploymentLoad | None], seconds: float) -> list[Moment]:
         """Tick until ``seconds`` have passed. ``load`` is asked with the time and how many replicas serve."""
         return list(self._ticks(load, seconds))
 
-    def _ticks(self, load: Callable[[float, int], Load | None], seconds: float) -> Iterator[Moment]:
+    def _ticks(self, load: Callable[[float, int], DeploymentLoad | None], seconds: float) -> Iterator[Moment]:
         now = 0.0
         while now <= seconds:
             reported = load(now, sum(replica.ready_at <= now for replica in self.replicas))
@@ -105,7 +105,7 @@ class SimulatedFleet:
     def _count(self, pool: SimulatedPool, ready_by: float = float("inf")) -> int:
         return sum(replica.pool is pool and replica.ready_at <= ready_by for replica in self.replicas)
 
-    def _facts(self, now: float, load: Load | None) -> Facts:
+    def _facts(self, now: float, load: DeploymentLoad | None) -> Facts:
         return Facts(
             now=START + dt.timedelta(seconds=now),
             desired=self.desired,

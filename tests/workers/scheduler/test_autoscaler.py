@@ -30,7 +30,7 @@ from workers.models import (
 )
 from workers.scheduler import autoscaler, reconciler, scaling_policy, slot_leases
 from workers.serving import gateway_load
-from workers.serving.gateway_load import Load
+from workers.serving.gateway_load import DeploymentLoad
 
 pytestmark = pytest.mark.django_db
 
@@ -45,7 +45,7 @@ def deploy(fleet: Fleet, minimum: int, maximum: int, *pools: Pool, name: str = "
 
 
 def in_flight(row: Deployment, tokens: int, *, held: int = 0, process: str = "gateway-1") -> None:
-    load = Load(
+    load = DeploymentLoad(
         in_flight_requests=tokens // 100, in_flight_tokens=tokens, queued_requests=held // 100, queued_tokens=held
     )
     gateway_load.report(process, {row.id: load})
@@ -161,7 +161,7 @@ def test_requests_too_short_to_be_seen_in_flight_keep_the_last_replica(fleet: Fl
     in_flight(row, 0, held=100)
     reconciler.tick()
     make_ready()
-    gateway_load.report("gateway-1", {row.id: Load()}, busy={row.id})
+    gateway_load.report("gateway-1", {row.id: DeploymentLoad()}, busy={row.id})
     reconciler.tick()
     wait_for(row, 301)
     reconciler.tick()
@@ -244,7 +244,7 @@ def test_room_is_what_live_nodes_can_give_to_whole_gangs(fleet: Fleet) -> None:
     expire_lease(nodes[1])
     Slot.objects.filter(node=nodes[2], index=0).update(health=Slot.Health.QUARANTINED)
     placeholder = Placeholder.objects.create(node=fleet.node, target_level=Level.H0, state="warm")
-    assert slot_leases.hold(placeholder.id, fleet.node.id) is not None
+    assert slot_leases.lease_for_placeholder(placeholder.id, fleet.node.id) is not None
     in_flight(row, 0, held=100)
     autoscaler.decide_all()
     (decision,) = ScaleDecision.objects.filter(deployment=row)
@@ -281,7 +281,8 @@ def test_a_larger_fleet_takes_no_more_statements(fleet: Fleet) -> None:
 
     def load_all() -> None:
         gateway_load.report(
-            "gateway-1", {row.id: Load(queued_requests=1, queued_tokens=100) for row in Deployment.objects.all()}
+            "gateway-1",
+            {row.id: DeploymentLoad(queued_requests=1, queued_tokens=100) for row in Deployment.objects.all()},
         )
 
     overflow = next_pool(fleet)

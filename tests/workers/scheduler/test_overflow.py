@@ -15,7 +15,7 @@ from workers.fleet import deployments
 from workers.models import Deployment, Placeholder, Pool, Replica, ScaleDecision
 from workers.scheduler import reconciler
 from workers.serving import gateway_load
-from workers.serving.gateway_load import Load
+from workers.serving.gateway_load import DeploymentLoad
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
 
@@ -52,7 +52,7 @@ def reach(row: Deployment, percent: int, *, replicas: int) -> None:
     The ramp takes as long as this machine takes to start engines, so its pace is forgotten: high water alone counts.
     """
     tokens = FULL * percent // 100
-    load = Load(in_flight_requests=tokens // 100, in_flight_tokens=tokens)
+    load = DeploymentLoad(in_flight_requests=tokens // 100, in_flight_tokens=tokens)
     Deployment.objects.update(sampled_at=None)
 
     def reached() -> bool:

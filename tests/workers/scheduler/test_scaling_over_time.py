@@ -9,10 +9,10 @@ from uuid import UUID
 import pytest
 
 from tests.workers.scheduler.scaling_simulation import Moment, SimulatedFleet, SimulatedPool, tokens
-from workers.serving.gateway_load import Load
+from workers.serving.gateway_load import DeploymentLoad
 
 FIRST, NEXT = UUID(int=1), UUID(int=2)
-IDLE = Load()
+IDLE = DeploymentLoad()
 
 
 def one_pool(slots: int = 12, start_seconds: float = 10.0) -> tuple[SimulatedPool, ...]:
@@ -40,7 +40,7 @@ def turns(moments: list[Moment]) -> int:
 def test_a_burst_from_zero_is_one_wake_and_never_more_than_it_asks_for() -> None:
     fleet = SimulatedFleet(pools=one_pool(), minimum=0, maximum=10, desired=0)
 
-    def load(now: float, ready: int) -> Load:
+    def load(now: float, ready: int) -> DeploymentLoad:
         if now < 4:
             return IDLE
         return tokens(2500) if ready else tokens(0, held=2500) if now < 40 else IDLE
@@ -61,7 +61,7 @@ def test_the_queue_of_a_first_start_is_no_reason_for_more() -> None:
 def test_a_ramp_is_followed_without_overshoot_and_given_back_once() -> None:
     fleet = SimulatedFleet(pools=one_pool(), minimum=1, maximum=12, desired=1)
 
-    def load(now: float, ready: int) -> Load:
+    def load(now: float, ready: int) -> DeploymentLoad:
         return tokens(min(8000, int(now) * 20) if now < 1000 else 400)
 
     moments = fleet.run(load, 2000)
@@ -83,7 +83,7 @@ def test_days_go_up_once_and_down_once_each() -> None:
     fleet = SimulatedFleet(pools=one_pool(), minimum=1, maximum=12, desired=1, tick_seconds=20.0)
     day = 86_400
 
-    def load(now: float, ready: int) -> Load:
+    def load(now: float, ready: int) -> DeploymentLoad:
         return tokens(int(4000 - 3500 * math.cos(2 * math.pi * now / day)))
 
     moments = fleet.run(load, 2 * day)
@@ -126,7 +126,7 @@ def test_nothing_is_prepared_for_a_ramp_that_stops_at_sixty_percent(
 def test_what_was_prepared_goes_when_the_load_went_and_the_fleet_shrinks_to_its_minimum() -> None:
     fleet = SimulatedFleet(pools=two_pools(2.0), minimum=1, maximum=20, desired=1)
 
-    def load(now: float, ready: int) -> Load:
+    def load(now: float, ready: int) -> DeploymentLoad:
         return tokens(min(7500, int(now) * 100) if now < 600 else 300)
 
     moments = fleet.run(load, 1600)

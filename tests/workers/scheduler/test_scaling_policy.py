@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from tests.workers.scheduler.scaling_simulation import facts_from, tokens
 from workers.scheduler import scaling_policy
 from workers.scheduler.scaling_policy import Facts, Memory, PoolFacts
-from workers.serving.gateway_load import Load
+from workers.serving.gateway_load import DeploymentLoad
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 FIRST, NEXT = UUID(int=1), UUID(int=2)
-IDLE = Load()
+IDLE = DeploymentLoad()
 #: A busy machine is no failure.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -35,7 +35,7 @@ def pool(number: int = 1, **changes: object) -> PoolFacts:
     return replace(facts, **changes)  # type: ignore[arg-type]
 
 
-def facts(load: Load | None, desired: int, *pools: PoolFacts, **changes: object) -> Facts:
+def facts(load: DeploymentLoad | None, desired: int, *pools: PoolFacts, **changes: object) -> Facts:
     """Return one deployment of 0 to 8 replicas of 1,000 tokens; all that is desired serves in its first pool."""
     made = Facts(
         now=NOW,
@@ -90,7 +90,7 @@ def test_one_request_wakes_a_deployment_at_once_and_only_once() -> None:
 def test_a_wake_asks_for_what_waits_within_the_maximum() -> None:
     assert scaling_policy.decide(facts(tokens(0, held=2500), 0)).desired == 3
     assert scaling_policy.decide(facts(tokens(0, held=99_000), 0)).desired == 8
-    assert scaling_policy.decide(facts(Load(queued_requests=1), 0)).desired == 1
+    assert scaling_policy.decide(facts(DeploymentLoad(queued_requests=1), 0)).desired == 1
 
 
 def test_fewer_are_desired_after_the_down_delay_and_as_many_as_were_wanted_meanwhile() -> None:
@@ -109,7 +109,7 @@ def test_fewer_are_desired_after_the_down_delay_and_as_many_as_were_wanted_meanw
 def test_to_zero_only_when_nothing_at_all_was_in_flight_for_the_down_delay() -> None:
     nothing = Memory(less_wanted_since=ago(300), less_wanted_peak=0)
     assert scaling_policy.decide(facts(IDLE, 1, memory=nothing)).desired == 0
-    assert scaling_policy.decide(facts(Load(in_flight_requests=1), 1, memory=nothing)).desired == 1
+    assert scaling_policy.decide(facts(DeploymentLoad(in_flight_requests=1), 1, memory=nothing)).desired == 1
     assert scaling_policy.decide(facts(IDLE, 1, min_replicas=1, memory=nothing)).desired == 1
     lately = facts(IDLE, 1, memory=nothing, busy_at=ago(299))
     assert (scaling_policy.decide(lately).desired, scaling_policy.decide(lately).memory.less_wanted_since) == (
@@ -176,7 +176,7 @@ def test_nothing_is_prepared_in_vain(changes: dict[str, object], why: str) -> No
 
 
 def test_what_is_prepared_is_given_up_after_the_down_delay_below_low_water() -> None:
-    def ask(load: Load, since: dt.datetime | None) -> Facts:
+    def ask(load: DeploymentLoad, since: dt.datetime | None) -> Facts:
         prepared = pool(2, replicas=1, prepared=1, not_needed_since=since)
         return facts(load, 4, pool(replicas=3, room=1), prepared, memory=Memory(less_wanted_since=ago(100)))
 
@@ -205,7 +205,7 @@ def any_facts(draw: st.DrawFn) -> Facts:
     moments = st.none() | st.integers(0, 1000).map(ago)
     amounts = st.integers(0, 20_000)
     loads = st.builds(
-        Load, in_flight_requests=count, in_flight_tokens=amounts, queued_requests=count, queued_tokens=amounts
+        DeploymentLoad, in_flight_requests=count, in_flight_tokens=amounts, queued_requests=count, queued_tokens=amounts
     )
     pools = []
     for number in range(1, draw(st.integers(1, 3)) + 1):

@@ -32,7 +32,7 @@ def place(
     row = Placeholder.objects.create(
         node=node, deployment=by, engine=engine, target_level=level, level=level, state=state
     )
-    fence = slot_leases.hold(row.id, node.id)
+    fence = slot_leases.lease_for_placeholder(row.id, node.id)
     assert fence is not None
     row.fence = fence
     row.save(update_fields=["fence"])
@@ -320,7 +320,7 @@ def test_an_eviction_leaves_alone_what_was_promoted_meanwhile(fleet: Fleet) -> N
 def test_an_agent_with_an_old_fence_or_an_old_epoch_changes_nothing(fleet: Fleet) -> None:
     replica = reserve(deploy(fleet, "chat"), fleet.node)
     agent = NodeRows.take(fleet.node.name)
-    (wanted,) = agent.wanted()
+    (wanted,) = agent.replicas()
     Replica.objects.filter(id=replica.id).update(fence=slot_leases.next_fence())
     assert not agent.move(wanted, "stopped", "it says so")
     NodeRows.take(fleet.node.name)

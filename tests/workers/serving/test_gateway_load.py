@@ -11,11 +11,11 @@ from django.db.models import F
 from tests.workers.conftest import Fleet
 from workers.models import GatewayLoad
 from workers.serving import gateway_load
-from workers.serving.gateway_load import Load
+from workers.serving.gateway_load import DeploymentLoad
 
 pytestmark = pytest.mark.django_db
 
-BUSY = Load(in_flight_requests=2, in_flight_tokens=300, queued_requests=1, queued_tokens=40)
+BUSY = DeploymentLoad(in_flight_requests=2, in_flight_tokens=300, queued_requests=1, queued_tokens=40)
 
 
 def make_older(age: dt.timedelta) -> None:
@@ -25,28 +25,28 @@ def make_older(age: dt.timedelta) -> None:
 
 def test_the_loads_of_all_processes_add_up_by_deployment(fleet: Fleet) -> None:
     one, other = fleet.deploy(1), fleet.deploy(1, name="other")
-    gateway_load.report("a", {one.id: BUSY, other.id: Load(in_flight_tokens=7, in_flight_requests=1)})
+    gateway_load.report("a", {one.id: BUSY, other.id: DeploymentLoad(in_flight_tokens=7, in_flight_requests=1)})
     gateway_load.report("b", {one.id: BUSY})
     assert gateway_load.demand() == {
-        one.id: Load(in_flight_requests=4, in_flight_tokens=600, queued_requests=2, queued_tokens=80),
-        other.id: Load(in_flight_requests=1, in_flight_tokens=7),
+        one.id: DeploymentLoad(in_flight_requests=4, in_flight_tokens=600, queued_requests=2, queued_tokens=80),
+        other.id: DeploymentLoad(in_flight_requests=1, in_flight_tokens=7),
     }
 
 
 def test_a_later_report_replaces_the_earlier_one(fleet: Fleet) -> None:
     deployment = fleet.deploy(1)
     gateway_load.report("a", {deployment.id: BUSY})
-    gateway_load.report("a", {deployment.id: Load()})
-    assert gateway_load.demand() == {deployment.id: Load()}
+    gateway_load.report("a", {deployment.id: DeploymentLoad()})
+    assert gateway_load.demand() == {deployment.id: DeploymentLoad()}
     assert GatewayLoad.objects.count() == 1
 
 
 def test_a_request_between_two_reports_is_remembered_and_no_report_forgets_it(fleet: Fleet) -> None:
     quiet, busy, short = (fleet.deploy(1, name=name) for name in ("quiet", "busy", "short"))
-    gateway_load.report("a", {quiet.id: Load(), busy.id: BUSY, short.id: Load()}, busy={short.id})
+    gateway_load.report("a", {quiet.id: DeploymentLoad(), busy.id: BUSY, short.id: DeploymentLoad()}, busy={short.id})
     before = gateway_load.busy_at()
     assert set(before) == {busy.id, short.id}
-    gateway_load.report("a", {quiet.id: Load(), busy.id: Load(), short.id: Load()})
+    gateway_load.report("a", {quiet.id: DeploymentLoad(), busy.id: DeploymentLoad(), short.id: DeploymentLoad()})
     gateway_load.report("b", {short.id: BUSY})
     after = gateway_load.busy_at()
     assert after[busy.id] == before[busy.id]
@@ -55,11 +55,11 @@ def test_a_request_between_two_reports_is_remembered_and_no_report_forgets_it(fl
 
 def test_processes_that_report_are_known_by_name_even_when_they_have_nothing_to_do(fleet: Fleet) -> None:
     one, other = fleet.deploy(1), fleet.deploy(1, name="other")
-    gateway_load.report("b", {one.id: Load(), other.id: Load()})
-    gateway_load.report("a", {one.id: BUSY, other.id: Load()})
+    gateway_load.report("b", {one.id: DeploymentLoad(), other.id: DeploymentLoad()})
+    gateway_load.report("a", {one.id: BUSY, other.id: DeploymentLoad()})
     assert gateway_load.gateways() == ("a", "b")
     make_older(gateway_load.LASTS)
-    gateway_load.report("b", {one.id: Load()})
+    gateway_load.report("b", {one.id: DeploymentLoad()})
     assert gateway_load.gateways() == ("b",)
 
 

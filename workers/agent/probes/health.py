@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from workers.agent.probes.http_probe import Report
+from workers.agent.probes.http_probe import ProbeResult
 
 #: Reports in a row without health, and canaries in a row without a token, that make a ready engine suspect.
 UNHEALTHY_REPORTS = 3
@@ -32,38 +32,38 @@ class Health:
     failed_canaries: int = 0
     failed_while_suspect: int = 0
 
-    def judge(self, state: Watched, report: Report) -> Verdict | None:
+    def judge(self, state: Watched, result: ProbeResult) -> Verdict | None:
         """Return what the report changes; None when the state stands."""
         if state == "starting":
-            return Verdict("warming", "it answers /health") if report.healthy else None
+            return Verdict("warming", "it answers /health") if result.healthy else None
         if state == "warming":
-            answered = report.canary is not None and report.canary.answered
+            answered = result.canary is not None and result.canary.answered
             return Verdict("ready", "its first canary came back") if answered else None
-        return self._judge_ready(report) if state == "ready" else self._judge_suspect(report)
+        return self._judge_ready(result) if state == "ready" else self._judge_suspect(result)
 
-    def _judge_ready(self, report: Report) -> Verdict | None:
-        self.unhealthy = 0 if report.healthy else self.unhealthy + 1
-        if report.canary is not None:
-            self.failed_canaries = 0 if report.canary.answered else self.failed_canaries + 1
+    def _judge_ready(self, result: ProbeResult) -> Verdict | None:
+        self.unhealthy = 0 if result.healthy else self.unhealthy + 1
+        if result.canary is not None:
+            self.failed_canaries = 0 if result.canary.answered else self.failed_canaries + 1
         self.failed_while_suspect = 0
         if self.unhealthy >= UNHEALTHY_REPORTS or self.failed_canaries >= FAILED_CANARIES:
-            return Verdict("suspect", problem_of(report))
+            return Verdict("suspect", problem_of(result))
         return None
 
-    def _judge_suspect(self, report: Report) -> Verdict | None:
-        if report.healthy and report.canary is not None and report.canary.answered:
+    def _judge_suspect(self, result: ProbeResult) -> Verdict | None:
+        if result.healthy and result.canary is not None and result.canary.answered:
             self.unhealthy = self.failed_canaries = 0
             return Verdict("ready", "it answers again")
         self.failed_while_suspect += 1
         if self.failed_while_suspect >= SUSPECT_REPORTS:
-            return Verdict("backoff", problem_of(report))
+            return Verdict("backoff", problem_of(result))
         return None
 
 
-def problem_of(report: Report) -> str:
+def problem_of(result: ProbeResult) -> str:
     """Return what is wrong, in a few words."""
-    if not report.healthy:
-        return f"/health: {report.problem}"
-    if report.canary is not None and not report.canary.answered:
-        return f"canary: {report.canary.problem}"
+    if not result.healthy:
+        return f"/health: {result.problem}"
+    if result.canary is not None and not result.canary.answered:
+        return f"canary: {result.canary.problem}"
     return "no canary was sent"

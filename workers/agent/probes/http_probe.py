@@ -19,7 +19,7 @@ _PROGRESS = ("prompt_tokens_total", "generation_tokens_total")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class ProbeTarget:
     """The engine to ask, and what its canary is recorded under."""
 
     host: str
@@ -33,7 +33,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class EngineLoad:
     """What an engine is doing. ``kv_usage`` is a share, 0 to 1; ``tokens`` counts all since its start."""
 
     running: int
@@ -43,12 +43,12 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class ProbeResult:
     """One look at an engine. ``load`` and ``canary`` are None when they were not asked for or did not answer."""
 
     healthy: bool
     problem: str = ""
-    load: Load | None = None
+    load: EngineLoad | None = None
     canary: CanaryResult | None = None
 
 
@@ -59,25 +59,25 @@ class Prober:
         self._sink = sink
         self._timeout_seconds = timeout_seconds
 
-    def look(self, target: Target, *, canary_timeout_seconds: float | None) -> Report:
+    def probe(self, target: ProbeTarget, *, canary_timeout_seconds: float | None) -> ProbeResult:
         """Ask for health and load, and when a timeout is given for one token too. Raises nothing of the network's."""
         try:
             status, _ = _request(target, "GET", "/health", timeout_seconds=self._timeout_seconds)
         except (OSError, http.client.HTTPException) as error:
-            return Report(healthy=False, problem=_cause(error))
+            return ProbeResult(healthy=False, problem=_cause(error))
         if status != 200:
-            return Report(healthy=False, problem=f"/health answered {status}")
+            return ProbeResult(healthy=False, problem=f"/health answered {status}")
         canary = None if canary_timeout_seconds is None else self._canary(target, canary_timeout_seconds)
-        return Report(healthy=True, load=self._load(target), canary=canary)
+        return ProbeResult(healthy=True, load=self._load(target), canary=canary)
 
-    def _load(self, target: Target) -> Load | None:
+    def _load(self, target: ProbeTarget) -> EngineLoad | None:
         try:
             status, body = _request(target, "GET", "/metrics", timeout_seconds=self._timeout_seconds)
         except (OSError, http.client.HTTPException):
             return None
         return parse_load(body.decode(errors="replace")) if status == 200 else None
 
-    def _canary(self, target: Target, timeout_seconds: float) -> CanaryResult:
+    def _canary(self, target: ProbeTarget, timeout_seconds: float) -> CanaryResult:
         canary = Canary(
             endpoint=EMBEDDINGS if target.embeds else TEXT,
             request_id=cast(RequestId, new_id()),
@@ -92,14 +92,14 @@ class Prober:
         return result
 
 
-def parse_load(text: str) -> Load | None:
+def parse_load(text: str) -> EngineLoad | None:
     """Return the load in a page of Prometheus metrics, summed over engines; None when it has no request counts."""
     sums: dict[str, float] = {}
     for name, value in _SAMPLE.findall(text):
         sums[name] = sums.get(name, 0.0) + float(value)
     if "num_requests_running" not in sums or "num_requests_waiting" not in sums:
         return None
-    return Load(
+    return EngineLoad(
         running=int(sums["num_requests_running"]),
         waiting=int(sums["num_requests_waiting"]),
         kv_usage=min(1.0, sums.get("kv_cache_usage_perc", 0.0)),
@@ -107,7 +107,7 @@ def parse_load(text: str) -> Load | None:
     )
 
 
-def _one_token(target: Target, canary: Canary, timeout_seconds: float) -> CanaryResult:
+def _one_token(target: ProbeTarget, canary: Canary, timeout_seconds: float) -> CanaryResult:
     """Send a prompt shorter than any cache block, so that canaries neither fill nor hit a prefix cache."""
     body: dict[str, Any] = {"model": target.model_name, "prompt": "Hi", "max_tokens": 1, "temperature": 0}
     if target.embeds:
@@ -140,7 +140,7 @@ def _counted(usage: Mapping[str, Any], *, embeds: bool) -> CanaryResult:
 
 
 def _request(
-    target: Target,
+    target: ProbeTarget,
     method: str,
     path: str,
     *,

@@ -13,10 +13,10 @@ from django.conf import settings
 
 from workers import processes
 from workers.agent.probes.health import Health
-from workers.agent.probes.http_probe import Load, Report, Target
-from workers.agent.processes.paths import FENCE_VARIABLE, OWNER_VARIABLE, Place
+from workers.agent.probes.http_probe import EngineLoad, ProbeResult, ProbeTarget
+from workers.agent.processes.paths import FENCE_VARIABLE, OWNER_VARIABLE, AgentPaths
 from workers.agent.processes.process_records import EngineRecord, ZygoteRecord
-from workers.agent.store.replica_rows import Program, Wanted
+from workers.agent.store.replica_rows import Program, ReplicaRow
 from workers.engines import zygote_client
 from workers.engines.driver import EngineCommand, EngineSpec, driver_for, serves_embeddings
 from workers.kv_relay.addresses import engine_address
@@ -29,18 +29,18 @@ GPU = "GPU-"
 
 @dataclass(slots=True)
 class Engine:
-    """A process and what is known of it. Only the agent's thread writes it, except for ``report``."""
+    """A process and what is known of it. Only the agent's thread writes it, except for ``result``."""
 
     record: EngineRecord
-    target: Target
+    target: ProbeTarget
     startup_budget_seconds: float
     health: Health = field(default_factory=Health)
     #: Left by the thread that looked; None again once taken.
-    report: Report | None = None
-    looking: bool = False
-    looked_at: float = 0.0
+    result: ProbeResult | None = None
+    probing: bool = False
+    probed_at: float = 0.0
     canary_at: float = field(default_factory=time.monotonic)
-    load: Load | None = None
+    load: EngineLoad | None = None
     #: As the KV relay counts them; None until it has.
     cached_blocks: int | None = None
     progress_at: float = field(default_factory=time.monotonic)
@@ -59,35 +59,35 @@ class Engine:
         """How long ago it was spawned or promoted."""
         return processes.boot_seconds() - self.record.begun_at
 
-    def take_report(self) -> Report | None:
+    def take_result(self) -> ProbeResult | None:
         """Return the last look's report, once, and remember the load in it."""
-        report, self.report = self.report, None
-        if report is not None and report.load is not None:
-            if self.load is None or report.load.tokens != self.load.tokens:
+        result, self.result = self.result, None
+        if result is not None and result.load is not None:
+            if self.load is None or result.load.tokens != self.load.tokens:
                 self.progress_at = time.monotonic()
-            self.load = report.load
-        return report
+            self.load = result.load
+        return result
 
 
-class EngineRoom:
+class EngineProcesses:
     """Spawns, promotes and ends the engines of one node. Files: one record and one log per replica."""
 
-    def __init__(self, place: Place, *, shutdown_seconds: float) -> None:
-        self._place = place
+    def __init__(self, paths: AgentPaths, *, shutdown_seconds: float) -> None:
+        self._paths = paths
         self._shutdown_seconds = shutdown_seconds
 
-    def start(self, row: Wanted, port: int, environment: Mapping[str, str] = os.environ) -> Engine:
+    def start(self, row: ReplicaRow, port: int, environment: Mapping[str, str] = os.environ) -> Engine:
         """Start the replica's process and keep its record. Raises EngineError or OSError when it cannot run."""
         command = self._command(row, port)
         log_path = self.log_path(row)
         _rotate(log_path)
-        marks = {OWNER_VARIABLE: self._place.owner, FENCE_VARIABLE: str(row.fence)}
+        marks = {OWNER_VARIABLE: self._paths.owner, FENCE_VARIABLE: str(row.fence)}
         process = processes.launch(
             command.argv, log_path=log_path, environment=command.environment(environment) | marks
         )
         return self._record(row, port, process, begun_at=process.start_ticks / processes.TICKS_PER_SECOND)
 
-    def promote(self, row: Wanted, port: int, zygote: ZygoteRecord, *, timeout_seconds: float) -> Engine:
+    def promote(self, row: ReplicaRow, port: int, zygote: ZygoteRecord, *, timeout_seconds: float) -> Engine:
         """Let a zygote become the replica's engine; the record says so before the process hears of it.
 
         So an agent that dies at any moment leaves a record of the process. Raises EngineError or OSError; then the
@@ -97,11 +97,11 @@ class EngineRoom:
         log_path = self.log_path(row)
         _rotate(log_path)
         engine = self._record(row, port, zygote.process, begun_at=processes.boot_seconds())
-        socket_path = self._place.zygote_socket(zygote.placeholder_id)
+        socket_path = self._paths.zygote_socket(zygote.placeholder_id)
         zygote_client.become(socket_path, command, log_path, timeout_seconds)
         return engine
 
-    def adopt(self, row: Wanted) -> Engine | None:
+    def adopt(self, row: ReplicaRow) -> Engine | None:
         """Return the engine that an earlier agent left for the replica, if it lives and is still its own.
 
         It is when boot, pid, start time, fence and generation are those of its record and its replica has a process
@@ -109,34 +109,34 @@ class EngineRoom:
         """
         if row.state in {"requested", "reserved", "backoff"}:
             return None
-        record = next((each for each in self._place.registry.engines() if each.replica_id == row.replica_id), None)
+        record = next((each for each in self._paths.registry.engines() if each.replica_id == row.replica_id), None)
         if record is None:
             return self._recognise(row)
-        same = (self._place.boot_id, row.fence, row.generation) == (record.boot_id, record.fence, record.generation)
+        same = (self._paths.boot_id, row.fence, row.generation) == (record.boot_id, record.fence, record.generation)
         if not same or not processes.is_running(record.process):
             return None
         return self._engine(record, row)
 
     def end(self, record: EngineRecord, *, timeout_seconds: float = 2.0) -> bool:
         """Kill what lives of an engine and forget it; False when something outlives the timeout."""
-        return self._place.end(record, timeout_seconds=timeout_seconds)
+        return self._paths.end(record, timeout_seconds=timeout_seconds)
 
-    def forget(self, row: Wanted) -> None:
+    def forget(self, row: ReplicaRow) -> None:
         """Remove the record of an engine of which nothing lives."""
-        self._place.registry.forget(row.replica_id)
+        self._paths.registry.forget(row.replica_id)
 
-    def log_path(self, row: Wanted) -> Path:
+    def log_path(self, row: ReplicaRow) -> Path:
         """Return where the replica's engines write, one after another."""
-        return self._place.engine_log(row.replica_id)
+        return self._paths.engine_log(row.replica_id)
 
-    def last_words(self, row: Wanted) -> str:
+    def last_log_line(self, row: ReplicaRow) -> str:
         """Return the last line in the replica's log, or an empty text."""
         return last_line(self.log_path(row))
 
-    def _recognise(self, row: Wanted) -> Engine | None:
+    def _recognise(self, row: ReplicaRow) -> Engine | None:
         """Return the process that the row names, if it lives and carries no other fence; write its record anew."""
         process = row.process
-        if process is None or row.port is None or row.boot_id != self._place.boot_id:
+        if process is None or row.port is None or row.boot_id != self._paths.boot_id:
             return None
         fences = {None, str(row.fence), str(row.placeholder_fence)}
         if not processes.is_running(process) or processes.variable(process, FENCE_VARIABLE) not in fences:
@@ -144,25 +144,25 @@ class EngineRoom:
         begun_at = process.start_ticks / processes.TICKS_PER_SECOND
         return self._record(row, row.port, process, begun_at=begun_at)
 
-    def _record(self, row: Wanted, port: int, process: ProcessIdentity, *, begun_at: float) -> Engine:
+    def _record(self, row: ReplicaRow, port: int, process: ProcessIdentity, *, begun_at: float) -> Engine:
         record = EngineRecord(
             replica_id=row.replica_id,
-            node=self._place.node,
+            node=self._paths.node,
             fence=row.fence,
             generation=row.generation,
             pid=process.pid,
             start_ticks=process.start_ticks,
-            boot_id=self._place.boot_id,
+            boot_id=self._paths.boot_id,
             port=port,
             devices=row.devices,
             begun_at=begun_at,
         )
-        self._place.registry.write(record)
+        self._paths.registry.write(record)
         return self._engine(record, row)
 
-    def _engine(self, record: EngineRecord, row: Wanted) -> Engine:
-        target = Target(
-            host=row.host or self._place.address,
+    def _engine(self, record: EngineRecord, row: ReplicaRow) -> Engine:
+        target = ProbeTarget(
+            host=row.host or self._paths.address,
             port=record.port,
             api_key=engine_keys.derive(row.replica_id),
             replica_id=row.replica_id,
@@ -172,14 +172,14 @@ class EngineRoom:
         )
         return Engine(record, target, driver_for(row.program.engine).startup_budget_seconds)
 
-    def _command(self, row: Wanted, port: int) -> EngineCommand:
-        self._place.make_sockets()
-        published = engine_address(self._place.sockets, row.replica_id, row.generation)
+    def _command(self, row: ReplicaRow, port: int) -> EngineCommand:
+        self._paths.make_sockets()
+        published = engine_address(self._paths.sockets, row.replica_id, row.generation)
         spec = spec_for(row.program, row.devices, self.log_path(row))
         spec = dataclasses.replace(
             spec,
             replica_id=str(row.replica_id),
-            host=row.host or self._place.address,
+            host=row.host or self._paths.address,
             port=port,
             api_key=engine_keys.derive(row.replica_id),
             kv_events_endpoint=published.events,

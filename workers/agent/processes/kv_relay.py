@@ -9,7 +9,7 @@ from pathlib import Path
 from uuid import UUID
 
 from workers import processes
-from workers.agent.processes.paths import Place
+from workers.agent.processes.paths import AgentPaths
 from workers.kv_relay import messages, relay
 from workers.kv_relay.addresses import relay_socket
 from workers.processes import ProcessIdentity
@@ -20,13 +20,13 @@ PAUSE_SECONDS = 5.0
 COUNT_TIMEOUT_SECONDS = 0.2
 
 
-class RelayKeeper:
+class RelayProcess:
     """The relay of one node, whoever started it. One thread calls it."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._relay = relay.Place(
-            node=place.node, registry=place.registry.folder, sockets=place.sockets, agent_lock=place.agent_lock
+    def __init__(self, paths: AgentPaths) -> None:
+        self._paths = paths
+        self._relay = relay.RelayPaths(
+            node=paths.node, registry=paths.registry.folder, sockets=paths.sockets, agent_lock=paths.agent_lock
         )
         self._started: ProcessIdentity | None = None
         self._started_at = -PAUSE_SECONDS
@@ -39,12 +39,12 @@ class RelayKeeper:
         if self._started is not None:
             processes.collect(self._started)
         self._started_at = now
-        self._place.make_sockets()
-        command = [sys.executable, "-m", "workers.kv_relay", "--node", self._place.node]
+        self._paths.make_sockets()
+        command = [sys.executable, "-m", "workers.kv_relay", "--node", self._paths.node]
         command += ["--registry", str(self._relay.registry), "--sockets", str(self._relay.sockets)]
         command += ["--agent-lock", str(self._relay.agent_lock)]
         environment = dict(os.environ) | {"PYTHONPATH": str(SOURCE_ROOT)}
-        self._started = processes.launch(command, log_path=self._place.relay_log, environment=environment)
+        self._started = processes.launch(command, log_path=self._paths.relay_log, environment=environment)
 
     def counts(self) -> dict[UUID, int]:
         """Return how many blocks each replica has cached; empty while the relay does not answer."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from uuid import UUID
 
 from workers import processes
-from workers.agent.processes.process_records import Record, Registry
+from workers.agent.processes.process_records import ProcessRecords, Record
 
 #: In the environment of every process an agent starts: whose it is, and the fence it was started under. So one whose
 #: record is missing is found too.
@@ -32,13 +32,13 @@ class Folders:
     sockets: Path
 
 
-class Place:
+class AgentPaths:
     """What one agent keeps. ``address`` is where its engines listen."""
 
     def __init__(self, *, node: str, address: str, folders: Folders) -> None:
         self.node = node
         self.address = address
-        self.registry = Registry(folders.data / "engines", node)
+        self.registry = ProcessRecords(folders.data / "engines", node)
         self.logs = folders.data / "logs"
         self.logs.mkdir(parents=True, exist_ok=True)
         self.logs = self.logs.resolve()  # as the kernel names what a process has open

@@ -76,7 +76,7 @@ Record = EngineRecord | ZygoteRecord
 KINDS = ("engine", "placeholder")
 
 
-class Registry:
+class ProcessRecords:
     """The records of one node's processes in one folder."""
 
     def __init__(self, folder: Path, node: str) -> None:

@@ -10,43 +10,45 @@ from uuid import UUID
 
 from workers import processes
 from workers.agent.counts import Counts
-from workers.agent.processes.paths import Place
-from workers.agent.store.replica_rows import NodeRows, SlotView
+from workers.agent.processes.paths import AgentPaths
+from workers.agent.store.replica_rows import LeasedSlot, NodeRows
 from workers.devices.provider import DeviceProvider
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
-    """Why a holder may not use its slots. ``for_good``: it has to give them up; otherwise it waits."""
+class Blocked:
+    """Why a holder may not use its slots. ``permanent``: it has to give them up; otherwise it waits."""
 
     reason: str
-    for_good: bool
+    permanent: bool
 
 
-class Gate:
+class SlotGuard:
     """Guards the slots of one node. A slot that is not free in time is quarantined."""
 
     def __init__(
-        self, rows: NodeRows, place: Place, devices: DeviceProvider, counts: Counts, *, patience_seconds: float
+        self, rows: NodeRows, paths: AgentPaths, devices: DeviceProvider, counts: Counts, *, patience_seconds: float
     ) -> None:
         self._rows = rows
-        self._place = place
+        self._paths = paths
         self._devices = devices
         self._counts = counts
         self._patience_seconds = patience_seconds
         self._waiting_since: dict[UUID, float] = {}
 
-    def closed(self, holder_id: UUID, slots: Collection[SlotView], *, mine: Collection[UUID] = ()) -> Closed | None:
+    def blocked_by(
+        self, holder_id: UUID, slots: Collection[LeasedSlot], *, mine: Collection[UUID] = ()
+    ) -> Blocked | None:
         """Return why the holder may not start anything on its slots now; None when it may.
 
         ``mine`` are holders whose processes may be there: those it is made of. Raises Superseded.
         """
         if not slots:
-            return Closed("it has no slots", for_good=True)
+            return Blocked("it has no slots", permanent=True)
         if fault := fault_of(slots):
-            return Closed(fault, for_good=True)
+            return Blocked(fault, permanent=True)
         since = self._waiting_since.setdefault(holder_id, time.monotonic())
         busy = next(
             ((slot, why) for slot in slots if (why := self._occupant(slot.device_uuid, {holder_id, *mine}))), None
@@ -56,13 +58,13 @@ class Gate:
             return None
         slot, why = busy
         if time.monotonic() - since < self._patience_seconds:
-            return Closed(f"{slot.device_uuid}: {why}", for_good=False)
+            return Blocked(f"{slot.device_uuid}: {why}", permanent=False)
         self.forget(holder_id)
         fault = f"not free after {self._patience_seconds:.0f} s: {why}"
         if self._rows.quarantine(slot.slot_id, fault):
             self._counts.slots_quarantined += 1
-            log.error("node %s: slot %s is quarantined: %s", self._place.node, slot.device_uuid, fault)
-        return Closed(f"slot {slot.device_uuid} is quarantined: {fault}", for_good=True)
+            log.error("node %s: slot %s is quarantined: %s", self._paths.node, slot.device_uuid, fault)
+        return Blocked(f"slot {slot.device_uuid} is quarantined: {fault}", permanent=True)
 
     def forget(self, holder_id: UUID) -> None:
         """Start the patience with a holder anew."""
@@ -73,14 +75,14 @@ class Gate:
         self._waiting_since = {key: since for key, since in self._waiting_since.items() if key in holders}
 
     def _occupant(self, device: str, mine: Collection[UUID]) -> str:
-        for record in self._place.registry.records():
-            if device not in record.devices or record.holder_id in mine or record.boot_id != self._place.boot_id:
+        for record in self._paths.registry.records():
+            if device not in record.devices or record.holder_id in mine or record.boot_id != self._paths.boot_id:
                 continue
             if processes.session_members(record.process):
                 return f"process {record.pid} of another {record.kind} is still there"
         return self._devices.in_use(device)
 
 
-def fault_of(slots: Collection[SlotView]) -> str:
+def fault_of(slots: Collection[LeasedSlot]) -> str:
     """Return which of the slots may not be used and why; empty when all may."""
     return next((f"slot {slot.device_uuid} is unusable: {slot.fault}" for slot in slots if slot.fault), "")

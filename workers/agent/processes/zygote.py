@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from workers import processes
 from workers.agent.processes.engine import last_line, spec_for
-from workers.agent.processes.paths import FENCE_VARIABLE, OWNER_VARIABLE, Place
+from workers.agent.processes.paths import FENCE_VARIABLE, OWNER_VARIABLE, AgentPaths
 from workers.agent.processes.process_records import ZygoteRecord
-from workers.agent.store.placeholder_rows import Held
+from workers.agent.store.placeholder_rows import PlaceholderRow
 from workers.engines import zygote_client
 from workers.engines.driver import driver_for
 from workers.engines.errors import EngineUnavailable, ZygoteError
@@ -41,37 +41,37 @@ class Zygote:
         return status
 
 
-class ZygoteRoom:
+class ZygoteProcesses:
     """Spawns, asks and ends the zygotes of one node. Files: one record, one log and one socket per placeholder."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, paths: AgentPaths) -> None:
+        self._paths = paths
 
-    def start(self, row: Held, environment: Mapping[str, str] = os.environ) -> Zygote:
+    def start(self, row: PlaceholderRow, environment: Mapping[str, str] = os.environ) -> Zygote:
         """Start the placeholder's zygote and keep its record. Raises EngineError or OSError when it cannot run."""
         assert row.program is not None, "somebody's model to prepare for"
         driver = driver_for(row.program.engine)
-        self._place.make_sockets()
-        log_path = self._place.zygote_log(row.placeholder_id)
+        self._paths.make_sockets()
+        log_path = self._paths.zygote_log(row.placeholder_id)
         log_path.unlink(missing_ok=True)
-        socket_path = self._place.zygote_socket(row.placeholder_id)
+        socket_path = self._paths.zygote_socket(row.placeholder_id)
         command = driver.zygote(spec_for(row.program, row.devices, log_path), socket_path)
         if command is None:
             raise EngineUnavailable(f"{driver.name} has no zygote", "keep its slots at level h0")
-        marks = {OWNER_VARIABLE: self._place.owner, FENCE_VARIABLE: str(row.fence)}
+        marks = {OWNER_VARIABLE: self._paths.owner, FENCE_VARIABLE: str(row.fence)}
         process = processes.launch(
             command.argv, log_path=log_path, environment=command.environment(environment) | marks
         )
         return self._record(row, process)
 
-    def adopt(self, row: Held) -> Zygote | None:
+    def adopt(self, row: PlaceholderRow) -> Zygote | None:
         """Return the zygote that an earlier agent left for the placeholder, if it lives and is still its own."""
         record = next(
-            (each for each in self._place.registry.zygotes() if each.placeholder_id == row.placeholder_id), None
+            (each for each in self._paths.registry.zygotes() if each.placeholder_id == row.placeholder_id), None
         )
         if record is None:
             return self._recognise(row)
-        same = (self._place.boot_id, row.fence) == (record.boot_id, record.fence)
+        same = (self._paths.boot_id, row.fence) == (record.boot_id, record.fence)
         return self._zygote(record, row) if same and processes.is_running(record.process) else None
 
     def ask(self, zygote: Zygote, timeout_seconds: float, answered: Callable[[], None]) -> None:
@@ -80,61 +80,61 @@ class ZygoteRoom:
             return
         zygote.asking = True
 
-        def look() -> None:
+        def ask() -> None:
             status = self.ping(zygote.record, timeout_seconds)
             zygote.status = status
             zygote.asking = False
             if status is not None:
                 answered()
 
-        threading.Thread(target=look, name="ask", daemon=True).start()
+        threading.Thread(target=ask, name="ask", daemon=True).start()
 
     def ping(self, record: ZygoteRecord, timeout_seconds: float) -> ZygoteStatus | None:
         """Return how it is; None while it still imports, when it is gone, and on a timeout."""
         try:
-            return zygote_client.ping(self._place.zygote_socket(record.placeholder_id), timeout_seconds)
+            return zygote_client.ping(self._paths.zygote_socket(record.placeholder_id), timeout_seconds)
         except ZygoteError:
             return None
 
     def end(self, zygote: Zygote, *, timeout_seconds: float = 2.0) -> bool:
         """Kill what lives of it and forget it; False when something outlives the timeout."""
-        if not self._place.end(zygote.record, timeout_seconds=timeout_seconds):
+        if not self._paths.end(zygote.record, timeout_seconds=timeout_seconds):
             return False
         self.forget(zygote.record)
         return True
 
     def forget(self, record: ZygoteRecord) -> None:
         """Remove its record, log and socket; what it has become, or nothing, is left."""
-        self._place.registry.forget(record.placeholder_id)
-        self._place.zygote_socket(record.placeholder_id).unlink(missing_ok=True)
-        self._place.zygote_log(record.placeholder_id).unlink(missing_ok=True)
+        self._paths.registry.forget(record.placeholder_id)
+        self._paths.zygote_socket(record.placeholder_id).unlink(missing_ok=True)
+        self._paths.zygote_log(record.placeholder_id).unlink(missing_ok=True)
 
-    def last_words(self, row: Held) -> str:
+    def last_log_line(self, row: PlaceholderRow) -> str:
         """Return the last line in the zygote's log, or an empty text."""
-        return last_line(self._place.zygote_log(row.placeholder_id))
+        return last_line(self._paths.zygote_log(row.placeholder_id))
 
-    def _recognise(self, row: Held) -> Zygote | None:
+    def _recognise(self, row: PlaceholderRow) -> Zygote | None:
         """Return the process that the row names, if it lives and carries no other fence; write its record anew."""
         process = row.process
-        if process is None or row.boot_id != self._place.boot_id or not processes.is_running(process):
+        if process is None or row.boot_id != self._paths.boot_id or not processes.is_running(process):
             return None
         if processes.variable(process, FENCE_VARIABLE) not in {None, str(row.fence)}:
             return None
         return self._record(row, process)
 
-    def _record(self, row: Held, process: ProcessIdentity) -> Zygote:
+    def _record(self, row: PlaceholderRow, process: ProcessIdentity) -> Zygote:
         record = ZygoteRecord(
             placeholder_id=row.placeholder_id,
-            node=self._place.node,
+            node=self._paths.node,
             fence=row.fence,
             pid=process.pid,
             start_ticks=process.start_ticks,
-            boot_id=self._place.boot_id,
+            boot_id=self._paths.boot_id,
             devices=row.devices,
         )
-        self._place.registry.write(record)
+        self._paths.registry.write(record)
         return self._zygote(record, row)
 
-    def _zygote(self, record: ZygoteRecord, row: Held) -> Zygote:
+    def _zygote(self, record: ZygoteRecord, row: PlaceholderRow) -> Zygote:
         budget = driver_for(row.program.engine).startup_budget_seconds if row.program else 0.0
         return Zygote(record, budget)

@@ -10,7 +10,7 @@ from uuid import UUID
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
-from workers.agent.store.replica_rows import NodeRows, Program, SlotView, identity, leased_slots, program_of
+from workers.agent.store.replica_rows import LeasedSlot, NodeRows, Program, identity, leased_slots, program_of
 from workers.models import Level, Placeholder, Replica
 from workers.processes import ProcessIdentity
 from workers.scheduler import slot_leases
@@ -24,7 +24,7 @@ _PROMOTING = (Replica.State.RESERVED, Replica.State.STARTING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class PlaceholderRow:
     """One placeholder of this node as the database has it, with what its zygote is started for.
 
     ``program`` is None while nobody's model is known to prepare for. ``process`` is its zygote as last noted, in boot
@@ -37,7 +37,7 @@ class Held:
     fence: int
     wants_zygote: bool
     has_zygote: bool
-    slots: tuple[SlotView, ...]
+    slots: tuple[LeasedSlot, ...]
     program: Program | None
     process: ProcessIdentity | None
     boot_id: str
@@ -55,7 +55,7 @@ class PlaceholderRows:
     def __init__(self, node: NodeRows) -> None:
         self._node = node
 
-    def held(self) -> list[Held]:
+    def all(self) -> list[PlaceholderRow]:
         """Return every placeholder that has, or may have, a process here, oldest first; also while it is promoted."""
         promoting = Q(state=_State.PROMOTED, replica__state__in=_PROMOTING)
         rows = (
@@ -66,9 +66,9 @@ class PlaceholderRows:
         )
         found = list(rows)  # before the leases: those are made with the rows, and end later
         slots = leased_slots(self._node.node_id)
-        return [_held(row, row.age, slots.get(row.id, ())) for row in found]
+        return [_placeholder_row(row, row.age, slots.get(row.id, ())) for row in found]
 
-    def move(self, row: Held, to: PlaceholderState, reason: str, **changes: Any) -> bool:
+    def move(self, row: PlaceholderRow, to: PlaceholderState, reason: str, **changes: Any) -> bool:
         """Take the placeholder from the state in ``row`` to another; its lease ends when it is evicted.
 
         One transaction. False when it has changed since ``row`` was read. Raises Superseded.
@@ -79,19 +79,19 @@ class PlaceholderRows:
                 slot_leases.release(placeholder_id=row.placeholder_id)
         return bool(changed)
 
-    def note(self, row: Held, **changes: Any) -> bool:
+    def note(self, row: PlaceholderRow, **changes: Any) -> bool:
         """Write facts that change no state. False when the placeholder has changed. Raises Superseded."""
         with self._node.owning():
             return bool(self._same(row).update(**changes))
 
-    def _same(self, row: Held) -> Any:
+    def _same(self, row: PlaceholderRow) -> Any:
         return Placeholder.objects.filter(
             id=row.placeholder_id, node_id=self._node.node_id, fence=row.fence, state=row.state
         )
 
 
-def _held(row: Placeholder, age: dt.timedelta, slots: tuple[SlotView, ...]) -> Held:
-    return Held(
+def _placeholder_row(row: Placeholder, age: dt.timedelta, slots: tuple[LeasedSlot, ...]) -> PlaceholderRow:
+    return PlaceholderRow(
         placeholder_id=row.id,
         state=cast(PlaceholderState, row.state),
         state_seconds=age.total_seconds(),

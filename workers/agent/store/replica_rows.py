@@ -22,7 +22,7 @@ from django.db.models.functions import Now
 from catalogue.models import ModelRevision
 from tenants.ids import ReplicaId, RevisionId
 from workers import metrics, processes
-from workers.agent.probes.http_probe import Load
+from workers.agent.probes.http_probe import EngineLoad
 from workers.devices.provider import Device
 from workers.errors import NotFound, Superseded
 from workers.models import Level, Node, Placeholder, Replica, ReplicaEvent, Slot, SlotLease, StartTime
@@ -49,7 +49,7 @@ LONGEST_PAUSE_MS = 5000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlotView:
+class LeasedSlot:
     """A slot that is leased. ``fault`` says why it may not be used; empty when it may."""
 
     slot_id: UUID
@@ -69,7 +69,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ReplicaRow:
     """One replica of this node as the database has it, with what it needs to start.
 
     ``wanted`` is False once it shall stop. ``state_seconds`` is how long it has been in its state and ``due`` is True
@@ -96,7 +96,7 @@ class Wanted:
     placeholder_id: UUID | None
     placeholder_fence: int | None
     start_note: str
-    slots: tuple[SlotView, ...]
+    slots: tuple[LeasedSlot, ...]
     revision_id: RevisionId
     program: Program
 
@@ -166,7 +166,7 @@ class NodeRows:
         if not renewed:
             raise Superseded(self.name, self.epoch)
 
-    def wanted(self) -> list[Wanted]:
+    def replicas(self) -> list[ReplicaRow]:
         """Return every replica of the node that runs, shall run, or was lost, oldest first."""
         due = Q(next_attempt_at=None) | Q(next_attempt_at__lte=Now())
         over = Q(drain_deadline=None) | Q(drain_deadline__lte=Now())
@@ -184,11 +184,11 @@ class NodeRows:
         found = list(rows)  # before the leases: those are made with the rows, and end later
         slots = leased_slots(self.node_id)
         return [
-            _wanted(row, age=row.age, due=row.due, drain_over=row.drain_over, slots=slots.get(row.id, ()))
+            _replica_row(row, age=row.age, due=row.due, drain_over=row.drain_over, slots=slots.get(row.id, ()))
             for row in found
         ]
 
-    def move(self, row: Wanted, to: State, reason: str, **changes: Any) -> bool:
+    def move(self, row: ReplicaRow, to: State, reason: str, **changes: Any) -> bool:
         """Take the replica from the state in ``row`` to another, with its event and, if routing changes, the notice.
 
         One transaction. False when the replica has changed since ``row`` was read. Raises Superseded.
@@ -207,7 +207,7 @@ class NodeRows:
             metrics.STALE_FENCE_REJECTS.inc()
         return bool(changed)
 
-    def ready(self, row: Wanted, reason: str, *, process_seconds: float) -> bool:
+    def ready(self, row: ReplicaRow, reason: str, *, process_seconds: float) -> bool:
         """Take the replica to ready for the first time in this generation, and keep how long its start took.
 
         One transaction. False when the replica has changed. Raises Superseded.
@@ -228,7 +228,7 @@ class NodeRows:
                 )
         return True
 
-    def give_up(self, row: Wanted, reason: str) -> bool:
+    def give_up(self, row: ReplicaRow, reason: str) -> bool:
         """End the replica for good and free its slots, so that reconcile makes another where there is room.
 
         Not failed, which would keep its deployment off the node's other slots. Call it once nothing of the replica
@@ -245,12 +245,12 @@ class NodeRows:
                 )
             )
 
-    def note(self, row: Wanted, **changes: Any) -> bool:
+    def note(self, row: ReplicaRow, **changes: Any) -> bool:
         """Write facts about the replica that change no state. False when it has changed. Raises Superseded."""
         with self.owning():
             return bool(self._same(row).update(**changes))
 
-    def observe(self, row: Wanted, load: Load, cached_blocks: int | None) -> bool:
+    def observe(self, row: ReplicaRow, load: EngineLoad, cached_blocks: int | None) -> bool:
         """Write what the engine is doing. False when the replica has changed. Raises Superseded."""
         return self.note(
             row,
@@ -261,7 +261,7 @@ class NodeRows:
             observed_at=Now(),
         )
 
-    def failed_starts(self, row: Wanted) -> int:
+    def failed_starts(self, row: ReplicaRow) -> int:
         """Return how often the replica lately failed before it was ready. A crash after that is not counted:
         whoever kills engines five times in ten minutes must not end the deployment.
         """
@@ -278,7 +278,7 @@ class NodeRows:
             created_at__gt=Now() - FAILURE_WINDOW,
         ).count()
 
-    def _same(self, row: Wanted) -> Any:
+    def _same(self, row: ReplicaRow) -> Any:
         return Replica.objects.filter(
             id=row.replica_id, node_id=self.node_id, fence=row.fence, generation=row.generation, state=row.state
         )
@@ -301,9 +301,9 @@ class NodeRows:
             yield
 
 
-def leased_slots(node_id: UUID) -> dict[UUID, tuple[SlotView, ...]]:
+def leased_slots(node_id: UUID) -> dict[UUID, tuple[LeasedSlot, ...]]:
     """Return the node's leased slots by the id of their replica or placeholder, each by index."""
-    held: dict[UUID, tuple[SlotView, ...]] = {}
+    held: dict[UUID, tuple[LeasedSlot, ...]] = {}
     leased = SlotLease.objects.filter(slot__node_id=node_id, released_at=None).select_related("slot")
     for lease in leased.order_by("slot__index"):
         slot, holder = lease.slot, lease.replica_id or lease.placeholder_id
@@ -311,7 +311,7 @@ def leased_slots(node_id: UUID) -> dict[UUID, tuple[SlotView, ...]]:
         fault = "" if slot.health == Slot.Health.OK else slot.fault or slot.health
         held[holder] = (
             *held.get(holder, ()),
-            SlotView(slot_id=slot.id, device_uuid=slot.device_uuid, fault=fault),
+            LeasedSlot(slot_id=slot.id, device_uuid=slot.device_uuid, fault=fault),
         )
     return held
 
@@ -334,8 +334,10 @@ def identity(row: Replica | Placeholder) -> ProcessIdentity | None:
     return ProcessIdentity(pid=row.pid, start_ticks=row.pid_start_ticks)
 
 
-def _wanted(row: Replica, *, age: dt.timedelta, due: bool, drain_over: bool, slots: tuple[SlotView, ...]) -> Wanted:
-    return Wanted(
+def _replica_row(
+    row: Replica, *, age: dt.timedelta, due: bool, drain_over: bool, slots: tuple[LeasedSlot, ...]
+) -> ReplicaRow:
+    return ReplicaRow(
         replica_id=cast(ReplicaId, row.id),
         state=cast(State, row.state),
         wanted=row.desired_state == Replica.Desired.RUNNING,

@@ -14,7 +14,7 @@ from typing import Literal
 from workers.simulated.engine.block_pool import BlockHasher, BlockPool, Stored
 from workers.simulated.engine.kv_events import EventPublisher
 from workers.simulated.engine.metrics import Metrics
-from workers.simulated.engine.text_generator import Answer, FinishReason, Token
+from workers.simulated.engine.text_generator import FinishReason, GeneratedText, Token
 from workers.simulated.faults import FaultState
 from workers.simulated.settings import Settings
 
@@ -30,7 +30,7 @@ class Run:
 
     prompt: Sequence[int]
     salt: str | None
-    answer: Answer
+    answer: GeneratedText
     arrived_at: float
     admitted: "asyncio.Future[None]"
     #: When the next token is due, in the event loop's time.
@@ -87,7 +87,7 @@ class Engine:
         """Return the share of blocks in use, 0 to 1."""
         return self._pool.usage
 
-    def open(self, prompt: Sequence[int], salt: str | None, answer: Answer) -> Run:
+    def open(self, prompt: Sequence[int], salt: str | None, answer: GeneratedText) -> Run:
         """Return a request that holds nothing yet; ``tokens`` takes it through the engine."""
         loop = asyncio.get_running_loop()
         run = Run(prompt, salt, answer, loop.time(), loop.create_future())

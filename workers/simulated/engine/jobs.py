@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 from workers.simulated.engine.engine import Run
 from workers.simulated.engine.text_generator import Token
 from workers.simulated.engine.tokenizer import Tokenizer
-from workers.simulated.requests.output_schema import Form
+from workers.simulated.requests.output_schema import RequiredOutput
 from workers.simulated.requests.schemas import Common
 
 Kind = Literal["chat", "completion", "messages", "responses"]
@@ -36,7 +36,7 @@ class Job:
     #: Tokens that one choice may have.
     limit_tokens: int
     #: None: free text.
-    form: Form | None = None
+    form: RequiredOutput | None = None
     #: SHA-256 of each image's URL, in order.
     images: tuple[str, ...] = ()
     created: int = field(default_factory=lambda: int(time.time()))
@@ -68,7 +68,7 @@ class Job:
         return f"chatcmpl-tool-{self.call_id}{index or ''}"
 
 
-class Dialect(Protocol):
+class ReplyFormat(Protocol):
     """How one endpoint tells an answer. One of it serves one job, so it may count what it has told."""
 
     def whole(self, texts: Sequence[str]) -> dict[str, Any]:

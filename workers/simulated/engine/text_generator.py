@@ -36,7 +36,7 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class GeneratedText:
     """A whole answer, known before it is spoken. ``stop_reason`` is the stop string that ended it, if one did."""
 
     tokens: tuple[Token, ...]
@@ -58,14 +58,14 @@ class Sampling:
     index: int = 0
 
 
-class Speaker:
+class TextGenerator:
     """Draws answers with one tokenizer; the tokens of each word are computed once."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._pieces: dict[str, list[Token]] = {}
 
-    def answer(self, prompt: Sequence[int], sampling: Sampling) -> Answer:
+    def answer(self, prompt: Sequence[int], sampling: Sampling) -> GeneratedText:
         """Return the answer to ``prompt``. The cache salt plays no part in it."""
         rng = _generator(prompt, sampling)
         tokens: list[Token] = []
@@ -77,14 +77,14 @@ class Speaker:
                 break
         return self._ended(tokens, sampling)
 
-    def exact(self, text: str, max_tokens: int) -> Answer:
+    def exact(self, text: str, max_tokens: int) -> GeneratedText:
         """Return the answer that is exactly ``text``, as far as the token limit goes."""
         tokens = self._cut(text)
         if len(tokens) < max_tokens:
-            return Answer((*tokens, Token(self._tokenizer.end_id, "")), "stop", None)
-        return Answer(tuple(tokens[:max_tokens]), "length", None)
+            return GeneratedText((*tokens, Token(self._tokenizer.end_id, "")), "stop", None)
+        return GeneratedText(tuple(tokens[:max_tokens]), "length", None)
 
-    def _ended(self, tokens: list[Token], sampling: Sampling) -> Answer:
+    def _ended(self, tokens: list[Token], sampling: Sampling) -> GeneratedText:
         """Cut at a stop string, at the token limit, or end with the end token."""
         kept = tokens[: sampling.max_tokens]
         if (stopped := _stopped(kept, sampling)) is not None:
@@ -92,8 +92,8 @@ class Speaker:
         held = _held_back(kept, sampling)
         if len(tokens) < sampling.max_tokens and not sampling.ignore_end:
             remaining = "".join(t.text for t in kept)[len("".join(t.text for t in held)) :]
-            return Answer((*held, Token(self._tokenizer.end_id, remaining)), "stop", None)
-        return Answer(tuple(_flushed(held, kept)), "length", None)
+            return GeneratedText((*held, Token(self._tokenizer.end_id, remaining)), "stop", None)
+        return GeneratedText(tuple(_flushed(held, kept)), "length", None)
 
     def _tokens(self, piece: str) -> list[Token]:
         known = self._pieces.get(piece)
@@ -129,7 +129,7 @@ def _sentences(rng: random.Random, *, first: bool) -> list[str]:
     return pieces
 
 
-def _stopped(tokens: Sequence[Token], sampling: Sampling) -> Answer | None:
+def _stopped(tokens: Sequence[Token], sampling: Sampling) -> GeneratedText | None:
     """Return the answer up to the first stop string, or None when there is none in it."""
     text = ""
     for count, token in enumerate(tokens, start=1):
@@ -140,7 +140,7 @@ def _stopped(tokens: Sequence[Token], sampling: Sampling) -> Answer | None:
             kept = text[: place + len(stop)] if sampling.include_stop else text[:place]
             held = _held_back(tokens[: count - 1], sampling)
             sent = "".join(t.text for t in held)
-            return Answer((*held, Token(token.id, kept[len(sent) :])), "stop", stop)
+            return GeneratedText((*held, Token(token.id, kept[len(sent) :])), "stop", stop)
     return None
 
 

@@ -13,7 +13,7 @@ from workers.simulated.engine.metrics import Gauges
 from workers.simulated.faults import BadFault
 from workers.simulated.http.service import Service
 from workers.simulated.requests import field_reader
-from workers.simulated.requests.errors import ApiError, Finding, Malformed
+from workers.simulated.requests.errors import ApiError, FieldError, InvalidBody
 from workers.simulated.settings import VLLM_VERSION
 
 
@@ -111,14 +111,14 @@ def _development(service: Service) -> list[web.RouteDef]:
     async def pause(request: web.Request) -> web.Response:
         mode = request.query.get("mode", "abort")
         if mode not in get_args(PauseMode):
-            finding = Finding(
+            finding = FieldError(
                 "literal_error",
                 "query.mode",
                 "Input should be 'abort', 'wait' or 'keep'",
                 mode,
                 {"expected": "'abort', 'wait' or 'keep'"},
             )
-            raise Malformed([finding])
+            raise InvalidBody([finding])
         await service.engine.pause(cast("PauseMode", mode))
         return _json({"status": "paused"})
 

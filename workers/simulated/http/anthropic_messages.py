@@ -8,8 +8,8 @@ import orjson
 from workers.simulated.engine.jobs import Job
 from workers.simulated.engine.text_generator import Token
 from workers.simulated.http.openai_replies import finish_reason
-from workers.simulated.requests.errors import ApiError, Malformed
-from workers.simulated.requests.field_reader import Reader
+from workers.simulated.requests.errors import ApiError, InvalidBody
+from workers.simulated.requests.field_reader import FieldReader
 
 PATH = "/v1/messages"
 #: Fields that chat has under the same name.
@@ -47,7 +47,7 @@ def counted_body(body: Mapping[str, Any], *required: str) -> dict[str, Any]:
 
 def error_body(error: ApiError) -> dict[str, Any]:
     """Return Anthropic's envelope, but for a body of the wrong shape, which never gets as far as that."""
-    if isinstance(error, Malformed):
+    if isinstance(error, InvalidBody):
         return error.body()
     return {"type": "error", "error": {"type": error.kind, "message": error.message}}
 
@@ -134,7 +134,7 @@ def _event(kind: str, **fields: Any) -> bytes:
 
 
 def _check(body: Mapping[str, Any], required: Sequence[str]) -> None:
-    reader = Reader(dict(body))
+    reader = FieldReader(dict(body))
     for name in ("model", "messages", *required):
         if name not in body:
             reader.missing(name)

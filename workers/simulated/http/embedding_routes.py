@@ -15,17 +15,17 @@ from aiohttp import web
 
 from workers.simulated.engine.engine import Run
 from workers.simulated.engine.jobs import new_id
-from workers.simulated.engine.text_generator import Answer
+from workers.simulated.engine.text_generator import GeneratedText
 from workers.simulated.http.service import Service
 from workers.simulated.requests import field_reader
 from workers.simulated.requests.errors import ApiError, too_long
-from workers.simulated.requests.field_reader import Reader
+from workers.simulated.requests.field_reader import FieldReader
 from workers.simulated.requests.schemas import check_salt
 
 DIMENSIONS = 128
 FORMATS = ("float", "base64")
 #: An embedding takes the prompt through the engine and writes nothing.
-NOTHING = Answer((), "stop", None)
+NOTHING = GeneratedText((), "stop", None)
 
 
 def routes(service: Service) -> list[web.RouteDef]:
@@ -76,7 +76,7 @@ async def _through(service: Service, run: Run) -> None:
 
 def _prompts(service: Service, body: dict[str, Any]) -> list[tuple[int, ...]]:
     """Return the token ids of every input. Raises ApiError."""
-    reader = Reader(body)
+    reader = FieldReader(body)
     if "input" not in body:
         reader.missing("input")
     name = reader.text("model")

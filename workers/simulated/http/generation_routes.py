@@ -10,16 +10,16 @@ import orjson
 from aiohttp import web
 
 from workers.simulated.engine.engine import Run
-from workers.simulated.engine.jobs import Dialect, Job, Kind, new_id
+from workers.simulated.engine.jobs import Job, Kind, ReplyFormat, new_id
 from workers.simulated.engine.text_generator import Sampling, Token
 from workers.simulated.engine.tokenizer import render_chat
-from workers.simulated.faults import Cut
+from workers.simulated.faults import CutConnection
 from workers.simulated.http import anthropic_messages, openai_responses
-from workers.simulated.http.openai_replies import Replies
+from workers.simulated.http.openai_replies import ChatReplies
 from workers.simulated.http.service import Service
 from workers.simulated.requests import field_reader
 from workers.simulated.requests.errors import ApiError, too_long
-from workers.simulated.requests.output_schema import Form
+from workers.simulated.requests.output_schema import RequiredOutput
 from workers.simulated.requests.schemas import (
     Chat,
     Common,
@@ -32,9 +32,9 @@ from workers.simulated.requests.schemas import (
 
 Open = Callable[[Service, dict[str, Any], Mapping[str, str]], Job]
 
-DIALECTS: Mapping[Kind, Callable[[Job], Dialect]] = {
-    "chat": Replies,
-    "completion": Replies,
+DIALECTS: Mapping[Kind, Callable[[Job], ReplyFormat]] = {
+    "chat": ChatReplies,
+    "completion": ChatReplies,
     "messages": anthropic_messages.MessageEvents,
     "responses": openai_responses.ResponseEvents,
 }
@@ -174,7 +174,7 @@ def _runs(
     common: Common,
     prompts: Sequence[tuple[int, ...]],
     limits: Sequence[int],
-    form: Form | None = None,
+    form: RequiredOutput | None = None,
 ) -> tuple[Run, ...]:
     runs: list[Run] = []
     for prompt, limit in zip(prompts, limits, strict=True):
@@ -216,7 +216,7 @@ async def _serve(service: Service, request: web.Request, open_job: Callable[[], 
             response = await (_stream if job.common.stream else _whole)(service, request, job)
             ended = "finished"
             return response
-        except Cut:
+        except CutConnection:
             ended = "cut"
             if request.transport is not None:
                 request.transport.abort()

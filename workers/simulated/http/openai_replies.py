@@ -17,7 +17,7 @@ DONE = b"data: [DONE]\n\n"
 LOGPROB = -math.log(2)
 
 
-class Replies:
+class ChatReplies:
     """Tells a job's answer in OpenAI's chat and completion objects."""
 
     def __init__(self, job: Job) -> None:

@@ -9,7 +9,7 @@ from workers.simulated.engine.jobs import Job, new_id
 from workers.simulated.engine.text_generator import Token
 from workers.simulated.http.openai_replies import chat_logprobs
 from workers.simulated.requests.errors import ApiError
-from workers.simulated.requests.field_reader import Reader
+from workers.simulated.requests.field_reader import FieldReader
 
 LIMIT = "max_output_tokens"
 LOGPROBS = "message.output_text.logprobs"
@@ -174,7 +174,7 @@ class ResponseEvents:
 
 
 def _input(body: Mapping[str, Any]) -> str | list[Any]:
-    reader = Reader(dict(body))
+    reader = FieldReader(dict(body))
     given = body.get("input")
     if "input" not in body:
         reader.missing("input")

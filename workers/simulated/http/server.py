@@ -15,8 +15,8 @@ from workers.simulated.engine import tokenizer as tokens
 from workers.simulated.engine.engine import Engine
 from workers.simulated.engine.kv_events import EventPublisher
 from workers.simulated.engine.metrics import Metrics
-from workers.simulated.engine.text_generator import Speaker
-from workers.simulated.faults import Cut, FaultState
+from workers.simulated.engine.text_generator import TextGenerator
+from workers.simulated.faults import CutConnection, FaultState
 from workers.simulated.http import (
     admin_routes,
     anthropic_messages,
@@ -60,7 +60,7 @@ async def application(settings: Settings) -> web.Application:
     service = Service(
         settings=settings,
         tokenizer=tokenizer,
-        speaker=Speaker(tokenizer),
+        speaker=TextGenerator(tokenizer),
         engine=Engine(settings, metrics, faults, publisher),
         metrics=metrics,
         faults=faults,
@@ -113,7 +113,7 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         allow = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else None
         detail = orjson.dumps({"detail": error.reason})
         return web.Response(body=detail, status=error.status, headers=allow, content_type="application/json")
-    except Cut:
+    except CutConnection:
         return web.Response(status=500)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from workers.simulated.engine.engine import Engine
 from workers.simulated.engine.jobs import Job
 from workers.simulated.engine.metrics import Metrics
-from workers.simulated.engine.text_generator import Speaker
+from workers.simulated.engine.text_generator import TextGenerator
 from workers.simulated.engine.tokenizer import Tokenizer
 from workers.simulated.faults import FaultState
 from workers.simulated.requests.errors import unknown_model
@@ -17,7 +17,7 @@ REMEMBERED_REQUESTS = 200
 
 
 @dataclass(slots=True)
-class Ledger:
+class RequestLog:
     """What arrived and how it ended, for tests to read at /_sim/requests."""
 
     arrived: Counter[str] = field(default_factory=Counter)
@@ -57,11 +57,11 @@ class Service:
 
     settings: Settings
     tokenizer: Tokenizer
-    speaker: Speaker
+    speaker: TextGenerator
     engine: Engine
     metrics: Metrics
     faults: FaultState
-    ledger: Ledger = field(default_factory=Ledger)
+    ledger: RequestLog = field(default_factory=RequestLog)
     load: int = 0
 
     def require_model(self, name: str | None) -> None:

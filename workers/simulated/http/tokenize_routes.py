@@ -11,8 +11,8 @@ from workers.simulated.http import anthropic_messages
 from workers.simulated.http.generation_routes import chat_prompt, completion_prompts
 from workers.simulated.http.service import Service
 from workers.simulated.requests import field_reader
-from workers.simulated.requests.errors import Finding, Malformed
-from workers.simulated.requests.field_reader import Reader
+from workers.simulated.requests.errors import FieldError, InvalidBody
+from workers.simulated.requests.field_reader import FieldReader
 from workers.simulated.requests.schemas import Common, read_chat, read_completion, read_messages, token_limit
 
 
@@ -21,7 +21,7 @@ def routes(service: Service) -> list[web.RouteDef]:
 
     async def tokenize(request: web.Request) -> web.Response:
         body = await _body(request)
-        reader = Reader(body)
+        reader = FieldReader(body)
         text = _text_to_tokenize(reader)
         service.require_model(reader.text("model"))
         special = reader.flag("add_special_tokens", "messages" not in body)
@@ -34,7 +34,7 @@ def routes(service: Service) -> list[web.RouteDef]:
         body = await _body(request)
         tokens = body.get("tokens")
         if not isinstance(tokens, list) or not all(isinstance(number, int) for number in tokens):
-            raise Malformed([Finding("list_type", "body.tokens", "Input should be a valid list", tokens)])
+            raise InvalidBody([FieldError("list_type", "body.tokens", "Input should be a valid list", tokens)])
         return _json({"prompt": service.tokenizer.decode(tokens)})
 
     async def render_conversation(request: web.Request) -> web.Response:
@@ -74,7 +74,7 @@ def _json(content: object) -> web.Response:
     return web.Response(body=orjson.dumps(content), content_type="application/json")
 
 
-def _text_to_tokenize(reader: Reader) -> str:
+def _text_to_tokenize(reader: FieldReader) -> str:
     """Return the prompt, or the rendered conversation when there is no prompt."""
     if "messages" in reader.body and "prompt" not in reader.body:
         messages = read_messages(reader)

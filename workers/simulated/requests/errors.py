@@ -54,7 +54,7 @@ def too_long(limit: int, *, counted: int | None = None) -> ApiError:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class FieldError:
     """One mismatch of types: pydantic's kind, where it is, what it says, and the value met."""
 
     kind: str
@@ -75,10 +75,10 @@ class Finding:
         return str(told)
 
 
-class Malformed(ApiError):
+class InvalidBody(ApiError):
     """A body of the wrong shape. The parameter named is the first finding's."""
 
-    def __init__(self, findings: Sequence[Finding]) -> None:
+    def __init__(self, findings: Sequence[FieldError]) -> None:
         shown = [f"\n  {finding}" for finding in findings[:MOST_REPORTED]]
         if len(findings) > MOST_REPORTED:
             shown.append(f"\n  ...and {len(findings) - MOST_REPORTED} more errors")

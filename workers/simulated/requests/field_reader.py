@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from workers.simulated.requests.errors import Finding, Malformed, unsupported_media_type
+from workers.simulated.requests.errors import FieldError, InvalidBody, unsupported_media_type
 
 Value = TypeVar("Value", str, int, float, bool)
 
@@ -19,14 +19,14 @@ def parse(raw: bytes, content_type: str) -> dict[str, Any]:
     if content_type.lower().partition(";")[0] != "application/json":
         raise unsupported_media_type()
     if not raw:
-        raise Malformed([Finding("missing", "body", "Field required", None)])
+        raise InvalidBody([FieldError("missing", "body", "Field required", None)])
     try:
         body = orjson.loads(raw)
     except orjson.JSONDecodeError:
         body = _parse_slowly(raw)
     if not isinstance(body, dict):
         message = "Input should be a valid dictionary or object to extract fields from"
-        raise Malformed([Finding("model_attributes_type", "body", message, body)])
+        raise InvalidBody([FieldError("model_attributes_type", "body", message, body)])
     return body
 
 
@@ -38,21 +38,21 @@ def _parse_slowly(raw: bytes) -> Any:
         place, cause = f"body.{error.pos}", error.msg
     except UnicodeDecodeError as error:
         place, cause = f"body.{error.start}", "Expecting value"
-    raise Malformed([Finding("json_invalid", place, "JSON decode error", {}, {"error": cause})])
+    raise InvalidBody([FieldError("json_invalid", place, "JSON decode error", {}, {"error": cause})])
 
 
-class Reader:
+class FieldReader:
     """Reads one body field by field and collects what is wrong; ``finish`` raises it all at once."""
 
     def __init__(self, body: dict[str, Any], place: str = "body") -> None:
         self.body = body
         self.place = place
-        self.findings: list[Finding] = []
+        self.findings: list[FieldError] = []
 
     def finish(self) -> None:
         """Raise Malformed if anything was wrong."""
         if self.findings:
-            raise Malformed(self.findings)
+            raise InvalidBody(self.findings)
 
     def text(self, name: str) -> str | None:
         """Return a string or None."""
@@ -86,7 +86,7 @@ class Reader:
 
     def wrong(self, kind: str, name: str, message: str, value: object) -> None:
         """Note a finding about field ``name``."""
-        self.findings.append(Finding(kind, f"{self.place}.{name}", message, value))
+        self.findings.append(FieldError(kind, f"{self.place}.{name}", message, value))
 
     def missing(self, name: str) -> None:
         """Note that a required field is not there."""
@@ -96,7 +96,9 @@ class Reader:
         """Note that a check of vLLM's own refused the value."""
         value = self.body.get(name)
         context = {"error": ValueError(message)}
-        self.findings.append(Finding("value_error", f"{self.place}.{name}", f"Value error, {message}", value, context))
+        self.findings.append(
+            FieldError("value_error", f"{self.place}.{name}", f"Value error, {message}", value, context)
+        )
 
     def _read(self, name: str, convert: Callable[[Any], Value | tuple[str, str]]) -> Value | None:
         value = self.body.get(name)

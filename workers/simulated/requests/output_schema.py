@@ -19,7 +19,7 @@ DEEPEST = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class RequiredOutput:
     """The exact text of an answer. ``tool`` is the function it calls, and then the text its arguments."""
 
     text: str
@@ -44,7 +44,7 @@ def check_tools(body: Mapping[str, Any], *, chooses_tools: bool) -> None:
         raise ApiError(NO_PARSER)
 
 
-def form_of(body: Mapping[str, Any], messages: Sequence[Mapping[str, str]]) -> Form | None:
+def required_output(body: Mapping[str, Any], messages: Sequence[Mapping[str, str]]) -> RequiredOutput | None:
     """Return what the answer must be, or None for free text.
 
     A model that may choose calls the tool whose name the last message says, if that is a user's.
@@ -59,12 +59,12 @@ def form_of(body: Mapping[str, Any], messages: Sequence[Mapping[str, str]]) -> F
         called = _chosen(functions, messages) if choice != "none" else None
     if called is not None:
         arguments = _json(called.get("parameters") or {})
-        return Form(text=arguments, tool=str(called["name"]), named=isinstance(choice, dict))
+        return RequiredOutput(text=arguments, tool=str(called["name"]), named=isinstance(choice, dict))
     wanted = body.get("response_format") or {}
     if wanted.get("type") == "json_object":
-        return Form(text="{}")
+        return RequiredOutput(text="{}")
     if wanted.get("type") == "json_schema":
-        return Form(text=_json(wanted["json_schema"].get("schema") or {}))
+        return RequiredOutput(text=_json(wanted["json_schema"].get("schema") or {}))
     return None
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from workers.simulated.requests.errors import ApiError, bad_value
-from workers.simulated.requests.field_reader import Reader
-from workers.simulated.requests.output_schema import Form, check_tools, form_of
+from workers.simulated.requests.field_reader import FieldReader
+from workers.simulated.requests.output_schema import RequiredOutput, check_tools, required_output
 from workers.simulated.settings import Settings
 
 SALT_LENGTH = 128
@@ -52,7 +52,7 @@ class Chat:
     messages: tuple[Mapping[str, str], ...]
     generation_prompt: bool
     continue_final: bool
-    form: Form | None = None
+    form: RequiredOutput | None = None
     images: tuple[str, ...] = ()
 
 
@@ -66,7 +66,7 @@ class Completion:
 
 def read_chat(body: dict[str, Any], settings: Settings) -> Chat:
     """Return a chat request. Raises ApiError."""
-    reader = Reader(body)
+    reader = FieldReader(body)
     messages = read_messages(reader)
     limit = reader.integer("max_completion_tokens")
     fallback = reader.integer("max_tokens")
@@ -90,14 +90,14 @@ def read_chat(body: dict[str, Any], settings: Settings) -> Chat:
         messages=messages,
         generation_prompt=generation_prompt,
         continue_final=continue_final,
-        form=form_of(body, messages),
+        form=required_output(body, messages),
         images=images,
     )
 
 
 def read_completion(body: dict[str, Any]) -> Completion:
     """Return a completion request. Raises ApiError."""
-    reader = Reader(body)
+    reader = FieldReader(body)
     prompts = _prompts(reader)
     given = reader.integer("max_tokens") if "max_tokens" in body else COMPLETION_MAX_TOKENS
     common = _common(reader, max_tokens=given, logprobs=reader.integer("logprobs"))
@@ -110,7 +110,7 @@ def read_completion(body: dict[str, Any]) -> Completion:
     return Completion(common=common, prompts=prompts)
 
 
-def read_messages(reader: Reader) -> tuple[Mapping[str, str], ...]:
+def read_messages(reader: FieldReader) -> tuple[Mapping[str, str], ...]:
     """Return the conversation; parts of a content are joined by line ends, as vLLM does for text templates."""
     if "messages" not in reader.body:
         reader.missing("messages")
@@ -181,13 +181,13 @@ def token_limit(common: Common, prompt_tokens: int, context_tokens: int) -> int:
     return limit
 
 
-def _common(reader: Reader, *, max_tokens: int | None, logprobs: int | None) -> Common:
+def _common(reader: FieldReader, *, max_tokens: int | None, logprobs: int | None) -> Common:
     temperature = reader.number("temperature")
     n = reader.integer("n")
     for name in ("top_p", "presence_penalty", "frequency_penalty", "repetition_penalty"):
         reader.number(name)
     reader.integer("top_k")
-    options = Reader(reader.body.get("stream_options") or {}, "body.stream_options")
+    options = FieldReader(reader.body.get("stream_options") or {}, "body.stream_options")
     include_usage = options.flag("include_usage")
     continuous_usage = options.flag("continuous_usage_stats")
     reader.findings.extend(options.findings)
@@ -264,7 +264,7 @@ def _fingerprint(part: Mapping[str, Any]) -> str:
     return hashlib.sha256(str(url).encode()).hexdigest()
 
 
-def _prompts(reader: Reader) -> tuple[str | tuple[int, ...], ...]:
+def _prompts(reader: FieldReader) -> tuple[str | tuple[int, ...], ...]:
     """Return prompts from text, a list of texts, token ids, or a list of lists of those."""
     prompt = reader.body.get("prompt")
     if prompt is None:

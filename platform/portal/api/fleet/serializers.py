@@ -10,7 +10,7 @@ from portal.fleet import capacity, snapshot
 from workers.fleet.deployments import MAX_REPLICAS
 from workers.fleet.operations import LEVELS, MAX_PLACEHOLDERS, Effect
 from workers.models import Level, Slot, StartTime
-from workers.serving.gateway_load import Load
+from workers.serving.gateway_load import DeploymentLoad
 from workers.serving.start_times import StartSummary
 
 #: Largest number that the database's column holds.
@@ -68,7 +68,7 @@ class StartSummarySerializer(serializers.Serializer[StartSummary]):
     count = serializers.IntegerField(read_only=True)
 
 
-class LoadSerializer(serializers.Serializer[Load]):
+class LoadSerializer(serializers.Serializer[DeploymentLoad]):
     """What all gateways together have of a deployment now. Held requests wait for a first replica."""
 
     in_flight_requests = serializers.IntegerField(read_only=True)
