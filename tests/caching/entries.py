@@ -1,20 +1,13 @@
-"""Entries and their seal, for tests of what is kept of answers."""
+"""Entries for tests of stored responses."""
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from typing import Any
 from uuid import UUID
 
 from caching.entry import Entry
 
 NAME = b"n" * 32
-
-
-def seal(name: bytes, value: bytes) -> bytes:
-    """Seal as the keyspace does, under a key of these tests."""
-    return hmac.digest(b"key", len(name).to_bytes(8, "big") + name + value, hashlib.sha256)
 
 
 def entry_of(body: bytes, **changes: Any) -> Entry:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from caching.entry import Entry, decode, encode
 from caching.memory_cache import OVERHEAD_BYTES, MemoryCache
-from tests.caching.entries import entry_of, seal
+from tests.caching.entries import entry_of
 
 ACME, GLOBEX = UUID(int=1), UUID(int=2)
 ENTRY = entry_of(b"1234")
@@ -85,12 +85,12 @@ def test_a_flood_never_pushes_out_a_tenant_that_holds_less_than_its_share(flood:
 def test_what_is_kept_takes_no_more_memory_than_it_is_counted_for() -> None:
     recent = MemoryCache(max_bytes=1 << 30)
     fresh = [(os.urandom(32), new_entry(number)) for number in range(2000)]
-    values = [(name, encode(name, entry, seal)) for name, entry in fresh]
+    values = [(name, encode(name, entry)) for name, entry in fresh]
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
         for name, value in values:
-            found = decode(name, value, seal)
+            found = decode(name, value)
             assert found is not None
             recent.put(ACME, bytes(bytearray(name)), found, seconds=50)
         after, _ = tracemalloc.get_traced_memory()

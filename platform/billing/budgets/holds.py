@@ -15,6 +15,7 @@ alone, whose integers have 64 bits; Lua's numbers are doubles and take no part.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from uuid import UUID
 
 from tenants import keyspace
@@ -23,31 +24,8 @@ from tenants.ids import TenantId
 #: What the value of a settled hold begins with.
 SETTLED = "="
 
-#: Lua: end a hold and charge what the request cost. True if it was open. A counter that is missing stays missing:
-#: what it is rebuilt from has this request already. What cost nothing has no row to wait for and goes at once.
-SETTLE_FUNCTION = """
-local function settle(holds, counters, request, cost)
-    local held = redis.call('HGET', holds, request)
-    if not held or string.sub(held, 1, 1) == '=' then
-        return false
-    end
-    if cost == '0' then
-        redis.call('HDEL', holds, request)
-    else
-        redis.call('HSET', holds, request, '=' .. cost .. string.match(held, '^%S+(.*)$'))
-    end
-    local amount
-    for word in string.gmatch(held, '%S+') do
-        if not amount then
-            amount = word
-        elseif redis.call('EXISTS', counters .. word) == 1 then
-            redis.call('INCRBY', counters .. word, amount)
-            redis.call('DECRBY', counters .. word, cost)
-        end
-    end
-    return true
-end
-"""
+#: A Lua function for other scripts to build on: ``settle(holds, counter_prefix, request, cost)``.
+SETTLE_FUNCTION = (Path(__file__).parent / "settle.lua").read_text()
 
 #: KEYS[1] the tenant's holds; ARGV: what its counters' keys begin with, the request's id in hex, its cost in
 #: pico-dollars. Returns 1, or 0 where it was no longer open.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from redis import Redis
 from redis.exceptions import DataError
@@ -17,50 +18,9 @@ from tenants.ids import TenantId
 #: A counter is no less than this, whatever was spent: DECRBY must not run out of 64 bits.
 LOWEST_PICO = -(2**62)
 
-#: KEYS[1] the tenant's holds; ARGV: what its counters' keys begin with, then their names. Returns the hash and values.
-_READ = """
-local left = {}
-for i = 2, #ARGV do
-    left[i - 1] = redis.call('GET', ARGV[1] .. ARGV[i])
-end
-return {redis.call('HGETALL', KEYS[1]), left}
-"""
-
-#: KEYS[1] the tenant's holds; ARGV: what its counters' keys begin with; the number of fields to remove, and they; the
-#: number of holds to add, and of each its field and value; of each counter its name, what it is before the holds are
-#: taken off, and after how many seconds it expires (0 never).
-_RECOUNT = """
-local at = 3
-local function each(size, work)
-    local last = at + tonumber(ARGV[at - 1]) * size - 1
-    for i = at, last, size do
-        work(i)
-    end
-    at = last + 2
-end
-each(1, function(i) redis.call('HDEL', KEYS[1], ARGV[i]) end)
-each(2, function(i) redis.call('HSETNX', KEYS[1], ARGV[i], ARGV[i + 1]) end)
-local counted = {}
-for i = at - 1, #ARGV, 3 do
-    local key = ARGV[1] .. ARGV[i]
-    redis.call('SET', key, ARGV[i + 1])
-    if ARGV[i + 2] ~= '0' then
-        redis.call('EXPIRE', key, ARGV[i + 2])
-    end
-    counted[ARGV[i]] = key
-end
-for i, value in ipairs(redis.call('HVALS', KEYS[1])) do
-    local amount
-    for word in string.gmatch(value, '%S+') do
-        if not amount then
-            amount = string.gsub(word, '^=', '')
-        elseif counted[word] then
-            redis.call('DECRBY', counted[word], amount)
-        end
-    end
-end
-return 1
-"""
+_FOLDER = Path(__file__).parent
+_READ = (_FOLDER / "read_counters.lua").read_text()
+_RECOUNT = (_FOLDER / "recount_counters.lua").read_text()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,7 +89,7 @@ def not_kept(answer: Answer) -> Answer:
 
 def unpack(answer: Answer, stored: bytes | None) -> Entry | None:
     """Return the stored entry unless it was altered. Thread-safe."""
-    return decode(answer.name, stored, keyspace.value_mac) if stored and answer.name else None
+    return decode(answer.name, stored) if stored and answer.name else None
 
 
 def may_be_given(answer: Answer, caller: Caller, model_name: str, entry: Entry) -> bool:
@@ -136,7 +136,7 @@ def deposit(answer: Answer, caller: Caller, model_name: str, entry: Entry) -> Ca
     """Pack what may be kept; None where its tenant's quota is too small for it. Thread-safe."""
     if answer.name is None:
         return None
-    terms, value = caller.cache, encode(answer.name, entry, keyspace.value_mac)
+    terms, value = caller.cache, encode(answer.name, entry)
     if len(value) + store.OVERHEAD_BYTES > terms.quota_bytes:
         return None
     return CacheWrite(

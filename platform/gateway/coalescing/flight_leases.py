@@ -8,7 +8,6 @@ succeeds. Its key names the host's folder of sockets, because only processes of 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import secrets
 import time
 from dataclasses import dataclass, field
@@ -18,14 +17,13 @@ from gateway.admission.lease_renewer import batches
 from gateway.coalescing.peer_listener import PeerListener
 from gateway.redis_client.client import Turns
 from gateway.redis_client.connection import RedisFailed, Script
-from tenants import keyspace
+from tenants import keyspace, sealed
 from tenants.ids import TenantId
 from tenants.snapshot import Caller
 
 #: How long the lease of a dead process lasts, and how often one is renewed in that time.
 LEASE_SECONDS = 5.0
 RENEWALS = 3
-_SEAL_BYTES = 32
 _FENCE_BYTES = 8
 
 _FOLDER = Path(__file__).parent
@@ -113,7 +111,7 @@ class FlightLeases:
             name=name,
             tenant_id=caller.tenant_id,
             key=keyspace.redis_key(caller, "flight", f"{self._listener.folder}:{name.hex()}"),
-            value=keyspace.value_mac(name, packed) + packed,
+            value=sealed.seal(name, packed),
         )
 
     def _forget(self, lease: Lease) -> None:
@@ -151,7 +149,7 @@ class FlightLeases:
 
 def _owner(name: bytes, value: bytes) -> Owner | None:
     """Return the owner of a lease; None for a value that no gateway wrote: it stays until it expires."""
-    seal, packed = value[:_SEAL_BYTES], value[_SEAL_BYTES:]
-    if not hmac.compare_digest(seal, keyspace.value_mac(name, packed)):
+    packed = sealed.unseal(name, value)
+    if packed is None:
         return None
     return Owner(value=value, address=packed[_FENCE_BYTES:].decode())

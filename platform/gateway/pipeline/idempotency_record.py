@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from hmac import compare_digest
 
 import msgspec
 
-from tenants import keyspace
+from tenants import keyspace, sealed
 from tenants.snapshot import Caller
 
 MAX_ANSWER_BYTES = 1 << 20
-_SEAL_BYTES = 32
 
 
 class Claim(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -71,12 +69,12 @@ class Slot:
     def seal(self, record: Record) -> bytes:
         """Return the bytes to keep."""
         packed = zlib.compress(msgspec.msgpack.encode(record), level=1)
-        return keyspace.value_mac(self.name, packed) + packed
+        return sealed.seal(self.name, packed)
 
     def open(self, stored: bytes) -> Record | None:
         """Return what was kept, or None when it was altered, moved from another key, or is of another version."""
-        mark, packed = stored[:_SEAL_BYTES], stored[_SEAL_BYTES:]
-        if not compare_digest(mark, keyspace.value_mac(self.name, packed)):
+        packed = sealed.unseal(self.name, stored)
+        if packed is None:
             return None
         try:
             found: Record = _decoder.decode(zlib.decompress(packed))

@@ -29,6 +29,8 @@ def watch(drain: Drain) -> None:
     """Listen for a drain that owns its folder and is about to begin."""
     from django.conf import settings  # set up by now, as the drain's models need it
 
+    from billing.drain.lag_collector import LagCollector
+
     database = Inquiry(database_answers)
     quota = DiskQuota(settings.WAL_DIR, settings.WAL_MAX_BYTES)
 
@@ -48,7 +50,7 @@ def watch(drain: Drain) -> None:
         role="drain",
         loops=(Loop("drain", LOOP_LIMIT_SECONDS, age_seconds),),
         checks=checks,
-        registry=registry(*metrics.DRAIN, metrics.Backlog(drain.backlog, quota.usage)),
+        registry=registry(*metrics.DRAIN, LagCollector(drain.backlog, quota.usage)),
     )
     http_listener.start(health, instance.metrics_host, port_of(instance, "drain"))
 
