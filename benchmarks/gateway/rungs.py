@@ -22,7 +22,7 @@ from django.conf import settings
 from billing.wal.records import Record
 from billing.wal.writer import WalWriter
 from gateway.control_plane.in_flight import Flights
-from gateway.pipeline.components import Parts
+from gateway.pipeline.components import Components
 from gateway.pipeline.handler import Pipeline
 from gateway.pipeline.runtime import Runtime
 from gateway.upstream.dispatcher import Dispatcher
@@ -70,8 +70,8 @@ class Rung(GatewayRole):
             self._runtime = replace(running, pipeline=Pipeline(self._reduced(running)))
         return self._runtime
 
-    def _reduced(self, running: Runtime) -> Parts:
-        parts = running.parts
+    def _reduced(self, running: Runtime) -> Components:
+        parts = running.components
         if ROUTING not in self._kept:
             parts = replace(parts, dispatcher=Dispatcher(running.upstream, FirstReplica(), Flights()))
         if WAL not in self._kept:

@@ -14,8 +14,8 @@ from billing.errors import WalError
 from gateway import metrics
 from gateway.errors import BadRequest, BodyTooLarge, BodyTooSlow, GatewayError, Unavailable
 from gateway.pipeline.handler import Pipeline
-from gateway.protocols.endpoint_table import speaking
-from gateway.request import JSON, Departure, Incoming, Outgoing
+from gateway.protocols.endpoint_table import endpoint_for_errors
+from gateway.request import JSON, ClientDisconnect, Request, Response
 from gateway.server.request_response import ON_DISCONNECT
 from gateway.streaming.sender import Send, deliver
 from tenants import networks
@@ -47,7 +47,7 @@ class Body:
         self._asked: Awaitable[MutableMapping[str, Any]] | None = None
         self.complete = False
 
-    def at_hand(self) -> bytes | None:
+    def piece_if_ready(self) -> bytes | None:
         """Return the next piece if that is there already, as a small request's whole body is. Raises ClientGone."""
         asked = self._receive()
         if isinstance(asked, asyncio.Future) and asked.done():
@@ -125,28 +125,28 @@ class GatewayApp:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         interrupt = Interrupt()
-        departure = Departure(interrupt.fire)
+        disconnect = ClientDisconnect(interrupt.fire)
         body = Body(receive)
         try:
-            incoming = await self._read(scope, body, interrupt, departure)
+            request = await self._read(scope, body, interrupt, disconnect)
         except ClientGone:  # or it stays and wants an answer to a body that is not framed as its headers say
             broken = BadRequest("The body broke off, or is not framed as its headers say.", "body_broken")
-            await self._send(send, _refused(broken, scope["path"]), departure)
+            await self._send(send, _refused(broken, scope["path"]), disconnect)
             return
         except GatewayError as error:
             waits = any(name == b"expect" for name, _ in scope["headers"])  # to be told whether to send it
             if isinstance(error, BodyTooLarge) and not waits:
                 await self._discard(body)
             metrics.answered("unread", "", error.status)
-            await self._send(send, _refused(error, scope["path"]), departure)
+            await self._send(send, _refused(error, scope["path"]), disconnect)
             return
-        stop_watching = _watch(scope, receive, departure)
+        stop_watching = _watch(scope, receive, disconnect)
         try:
             try:
-                outgoing = await self._open().handle(incoming)
+                response = await self._open().handle(request)
             except Unavailable as error:
-                outgoing = _refused(error, incoming.path)
-            await self._send(send, outgoing, departure)
+                response = _refused(error, request.path)
+            await self._send(send, response, disconnect)
         except asyncio.CancelledError:
             if not interrupt.explains_cancellation():  # the server stops
                 raise
@@ -154,8 +154,8 @@ class GatewayApp:
             interrupt.disarm()
             stop_watching()
 
-    def _send(self, send: Send, outgoing: Outgoing, departure: Departure) -> Awaitable[None]:
-        return deliver(send, outgoing, timeout_seconds=self._send_timeout_seconds, departure=departure)
+    def _send(self, send: Send, response: Response, disconnect: ClientDisconnect) -> Awaitable[None]:
+        return deliver(send, response, timeout_seconds=self._send_timeout_seconds, disconnect=disconnect)
 
     def _open(self) -> Pipeline:
         """Return the pipeline, built with the first request where that failed at start. Raises Unavailable."""
@@ -173,23 +173,23 @@ class GatewayApp:
                 while left > 0 and not body.complete:
                     left -= len(await body.piece())
 
-    async def _read(self, scope: Scope, body: Body, interrupt: Interrupt, departure: Departure) -> Incoming:
+    async def _read(self, scope: Scope, body: Body, interrupt: Interrupt, disconnect: ClientDisconnect) -> Request:
         """Return the whole request. Raises ClientGone, BodyTooLarge, BodyTooSlow, Unauthorized, Unavailable."""
         headers = _headers(scope["headers"])
         client = client_of(scope, headers)
         announced = headers.get("content-length", "")
         if announced.isdecimal() and int(announced) > self._max_body_bytes:
             raise self._too_large()
-        content = body.at_hand()
+        content = body.piece_if_ready()
         if content is None or not body.complete or len(content) > self._max_body_bytes:
             content = await self._read_in_time(body, headers, client, interrupt, content)
-        return Incoming(
+        return Request(
             method=scope["method"],
             path=scope["path"],
             headers=headers,
             body=content,
             client=client,
-            departure=departure,
+            disconnect=disconnect,
         )
 
     async def _read_in_time(
@@ -227,15 +227,15 @@ class GatewayApp:
         return BodyTooLarge(f"The body is larger than the {self._max_body_bytes} bytes allowed.", "body_too_large")
 
 
-def _watch(scope: Scope, receive: Receive, departure: Departure) -> Callable[[], object]:
+def _watch(scope: Scope, receive: Receive, disconnect: ClientDisconnect) -> Callable[[], object]:
     """Have it told when the client leaves; return what ends that."""
     on_disconnect = scope.get("extensions", {}).get(ON_DISCONNECT)
     if on_disconnect is not None:
-        on_disconnect(departure.leave)
+        on_disconnect(disconnect.signal)
         return lambda: None
     # Nobody waits for it: a task for the answer, to wait for both, would cost 12 µs more.
     gone = asyncio.ensure_future(receive())
-    gone.add_done_callback(lambda _: departure.leave())
+    gone.add_done_callback(lambda _: disconnect.signal())
     return gone.cancel
 
 
@@ -261,8 +261,8 @@ def client_of(scope: Scope, headers: Mapping[str, str]) -> str:
     return networks.client_address(peer, heard, settings.TRUSTED_PROXIES)
 
 
-def _refused(error: GatewayError, path: str) -> Outgoing:
+def _refused(error: GatewayError, path: str) -> Response:
     """Return the error of a request whose body may not have been read: the connection cannot be used again."""
-    wire = speaking(path)
-    headers = [*JSON, *wire.named(str(new_id())), *error.headers, (b"connection", b"close")]
-    return Outgoing(status=error.status, headers=headers, body=wire.error_body(error))
+    endpoint = endpoint_for_errors(path)
+    headers = [*JSON, *endpoint.id_headers(str(new_id())), *error.headers, (b"connection", b"close")]
+    return Response(status=error.status, headers=headers, body=endpoint.error_body(error))

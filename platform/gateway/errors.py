@@ -252,7 +252,7 @@ def no_replica_ready(model: str, retry_after_seconds: float = 5.0) -> NotReady:
     )
 
 
-def too_many_held(model: str, retry_after_seconds: float) -> Unavailable:
+def queue_full(model: str, retry_after_seconds: float) -> Unavailable:
     """Return the answer for a tenant that has as many requests waiting for a replica as it may."""
     return Unavailable(
         f"No replica of {model!r} is ready, and as many requests of the tenant wait for one as may.",

@@ -14,7 +14,7 @@ from gateway.pipeline.runtime import Runtime, start
 T = TypeVar("T")
 
 
-class Background:
+class EventLoopThread:
     """One thread, one loop and one runtime for a whole process, started with the first request. Thread-safe."""
 
     def __init__(self, role: str) -> None:
@@ -23,7 +23,7 @@ class Background:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._runtime: Runtime | None = None
 
-    def journey(self, work: Callable[[Pipeline], Awaitable[T]]) -> Future[T]:
+    def run_on_pipeline(self, work: Callable[[Pipeline], Awaitable[T]]) -> Future[T]:
         """Begin ``work`` on the pipeline, once that knows callers and replicas. Cancelling the future stops it."""
         return self.run(lambda: self._with_pipeline(work))
 

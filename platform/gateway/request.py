@@ -12,26 +12,26 @@ import msgspec
 from billing.wal.records import State
 from caching.single_flight import Flight
 from gateway.errors import GatewayError
-from gateway.protocols.endpoint import Wire
+from gateway.protocols.endpoint import Endpoint
 
 Headers = list[tuple[bytes, bytes]]
 JSON: Headers = [(b"content-type", b"application/json")]
 SSE: Headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
 
-class Departure:
+class ClientDisconnect:
     """What becomes of a request whose client leaves: it is stopped, unless others follow the flight that it leads."""
 
-    __slots__ = ("_flight", "_stop", "gone")
+    __slots__ = ("_flight", "_stop", "happened")
 
     def __init__(self, stop: Callable[[], None] = lambda: None) -> None:
         self._stop = stop
         self._flight: Flight | None = None
         #: The client has left, so that nothing is sent any more.
-        self.gone = False
+        self.happened = False
 
     @property
-    def is_needed(self) -> bool:
+    def has_followers(self) -> bool:
         """Say whether somebody else waits for what the request brings."""
         flight = self._flight
         return flight is not None and flight.followers > 0 and not flight.ended
@@ -41,22 +41,22 @@ class Departure:
         self._flight = flight
         flight.on_abandoned = self._alone
 
-    def leave(self) -> None:
+    def signal(self) -> None:
         """Take note that the client has left."""
-        self.gone = True
-        if not self.is_needed:
+        self.happened = True
+        if not self.has_followers:
             self._stop()
 
-    def stop_with(self, stop: Callable[[], None]) -> None:
+    def cancel_with(self, stop: Callable[[], None]) -> None:
         """Stop it so from now on."""
         self._stop = stop
 
     def _alone(self) -> None:
-        if self.gone:
+        if self.happened:
             self._stop()
 
 
-class Incoming(msgspec.Struct, frozen=True, kw_only=True):
+class Request(msgspec.Struct, frozen=True, kw_only=True):
     """A whole request. Header names are lower case."""
 
     method: str
@@ -65,7 +65,7 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
     #: Address of whoever sent it; empty when it is not known.
     client: str = ""
-    departure: Departure = msgspec.field(default_factory=Departure)
+    disconnect: ClientDisconnect = msgspec.field(default_factory=ClientDisconnect)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class Heartbeat:
         return f": {self.comment()}\n\n".encode()
 
 
-class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
+class Response(msgspec.Struct, frozen=True, kw_only=True):
     """An answer: all of it in ``body``, or piece by piece from ``stream``.
 
     Whoever sends it calls ``on_close`` at the end, however the end came; calling it twice is allowed. ``end_with``
@@ -97,7 +97,7 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
     end_with: Callable[[GatewayError], None] = lambda error: None
 
 
-class Trace(msgspec.Struct, kw_only=True, eq=False):
+class RequestTimeline(msgspec.Struct, kw_only=True, eq=False):
     """What one request has gathered on its way, for its headers and its usage record."""
 
     request_id: UUID
@@ -108,7 +108,7 @@ class Trace(msgspec.Struct, kw_only=True, eq=False):
     started_at_ns: int
     started: float
     #: In whose words errors are told.
-    wire: Wire
+    endpoint: Endpoint
     #: The name in the catalogue, once known.
     model: str = ""
     headers: Headers = msgspec.field(default_factory=list)

@@ -7,15 +7,15 @@ from uuid import UUID
 
 from celery import shared_task
 
-from gateway.loop_thread import Background
+from gateway.loop_thread import EventLoopThread
 from gateway.pipeline.async_requests import TASK, enqueue
 from gateway.pipeline.handler import Pipeline
 from gateway.protocols.endpoint_table import ENDPOINTS
-from gateway.request import Incoming, Outgoing
+from gateway.request import Request, Response
 from tenants.ids import new_id
 from workers.deferred import store
 
-background = Background("inference")
+background = EventLoopThread("inference")
 
 
 @shared_task(name=TASK)
@@ -25,21 +25,21 @@ def run_deferred(request_id: str) -> None:
     if claimed is None:
         return
     kept = claimed.submission
-    incoming = Incoming(method="POST", path=kept.endpoint, headers=kept.headers, body=kept.body)
+    request = Request(method="POST", path=kept.endpoint, headers=kept.headers, body=kept.body)
 
     # A first attempt that died has left its own usage row behind; the second is another request of the same answer.
     billed_as = claimed.id if claimed.attempt == 1 else new_id()
 
-    def work(pipeline: Pipeline) -> Awaitable[Outgoing]:
-        return pipeline.run_deferred(billed_as, claimed.key_public_id, ENDPOINTS[kept.endpoint], incoming)
+    def work(pipeline: Pipeline) -> Awaitable[Response]:
+        return pipeline.run_deferred(billed_as, claimed.key_public_id, ENDPOINTS[kept.endpoint], request)
 
     try:
-        outgoing = background.journey(work).result()
+        response = background.run_on_pipeline(work).result()
     except Exception:
         store.fail(claimed.id, "Hearth could not begin to answer.")
         raise
-    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in outgoing.headers}
-    store.finish(claimed.id, outgoing.status, headers, outgoing.body)
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers}
+    store.finish(claimed.id, response.status, headers, response.body)
 
 
 @shared_task(name="gateway.tasks.tend_deferred")

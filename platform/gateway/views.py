@@ -15,21 +15,21 @@ from django.utils.decorators import async_only_middleware
 from django.views.decorators.csrf import csrf_exempt
 
 from gateway.errors import BodyTooLarge
-from gateway.loop_thread import Background
+from gateway.loop_thread import EventLoopThread
 from gateway.pipeline.handler import Pipeline
-from gateway.protocols.endpoint_table import speaking
-from gateway.request import JSON, Departure, Incoming, Outgoing
+from gateway.protocols.endpoint_table import endpoint_for_errors
+from gateway.request import JSON, ClientDisconnect, Request, Response
 from gateway.streaming.sender import run_on
 from tenants import networks
 
 #: Under WSGI, and in tests, each request has a loop of its own: the journey must outlive it.
-background = Background("view")
+background = EventLoopThread("view")
 
 
 Get = Callable[[HttpRequest], Awaitable[HttpResponseBase]]
 
 #: Where a request has its stream, for :func:`closing`.
-RELAY = "gateway.streaming.engine_stream"
+STREAM = "gateway.streaming.engine_stream"
 
 
 @async_only_middleware
@@ -40,8 +40,8 @@ def closing(get_response: Get) -> Get:
         try:
             return await get_response(request)
         except asyncio.CancelledError:
-            if RELAY in request.META:
-                request.META[RELAY].close()
+            if STREAM in request.META:
+                request.META[STREAM].close()
             raise
 
     return closing_middleware
@@ -54,9 +54,9 @@ async def journey(request: HttpRequest) -> HttpResponseBase:
         body = request.body
     except RequestDataTooBig:
         error = BodyTooLarge("The body is larger than allowed.", "body_too_large")
-        body = speaking(request.path).error_body(error)
-        return _response(request, Outgoing(status=error.status, headers=JSON, body=body), Departure())
-    incoming = Incoming(
+        body = endpoint_for_errors(request.path).error_body(error)
+        return _response(request, Response(status=error.status, headers=JSON, body=body), ClientDisconnect())
+    gateway_request = Request(
         method=request.method or "GET",
         path=request.path,
         headers={name.lower(): value for name, value in request.headers.items()},
@@ -65,28 +65,28 @@ async def journey(request: HttpRequest) -> HttpResponseBase:
             request.META.get("REMOTE_ADDR", ""), request.headers.get("x-forwarded-for", ""), settings.TRUSTED_PROXIES
         ),
     )
-    journeying = _Journey(incoming)
+    journeying = _PipelineRun(gateway_request)
     try:
-        outgoing = await asyncio.shield(asyncio.wrap_future(background.journey(journeying.run)))
+        gateway_response = await asyncio.shield(asyncio.wrap_future(background.run_on_pipeline(journeying.run)))
     except asyncio.CancelledError:
         background.run(journeying.leave)
         raise
-    return _response(request, outgoing, incoming.departure)
+    return _response(request, gateway_response, gateway_request.disconnect)
 
 
-class _Journey:
+class _PipelineRun:
     """One request on the journey's loop, where all of this runs."""
 
-    def __init__(self, incoming: Incoming) -> None:
-        self._incoming = incoming
-        self._task: asyncio.Task[Outgoing] | None = None
+    def __init__(self, gateway_request: Request) -> None:
+        self._request = gateway_request
+        self._task: asyncio.Task[Response] | None = None
         self._left = False
 
-    async def run(self, pipeline: Pipeline) -> Outgoing:
+    async def run(self, pipeline: Pipeline) -> Response:
         """Answer the request. A task of its own, because a cancelled Future of a thread forgets what was answered."""
         if self._left:
             raise asyncio.CancelledError
-        self._task = asyncio.create_task(pipeline.handle(self._incoming))
+        self._task = asyncio.create_task(pipeline.handle(self._request))
         return await self._task
 
     async def leave(self) -> None:
@@ -94,27 +94,27 @@ class _Journey:
         self._left = True
         if self._task is None:
             return
-        departure = self._incoming.departure
-        departure.stop_with(self._stop)
-        departure.leave()
+        disconnect = self._request.disconnect
+        disconnect.cancel_with(self._stop)
+        disconnect.signal()
         await asyncio.wait({self._task})
         if not self._task.cancelled():
-            await run_on(self._task.result(), departure)
+            await run_on(self._task.result(), disconnect)
 
     def _stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
 
 
-def _response(request: HttpRequest, outgoing: Outgoing, departure: Departure) -> HttpResponseBase:
+def _response(request: HttpRequest, gateway_response: Response, disconnect: ClientDisconnect) -> HttpResponseBase:
     response: HttpResponseBase
-    if outgoing.stream is None:
-        response = HttpResponse(outgoing.body, status=outgoing.status)
+    if gateway_response.stream is None:
+        response = HttpResponse(gateway_response.body, status=gateway_response.status)
     else:
-        relay = _Relay(outgoing, outgoing.stream, departure)
-        request.META[RELAY] = relay
-        response = StreamingHttpResponse(relay, status=outgoing.status)
-    for name, value in outgoing.headers:
+        relay = _StreamBridge(gateway_response, gateway_response.stream, disconnect)
+        request.META[STREAM] = relay
+        response = StreamingHttpResponse(relay, status=gateway_response.status)
+    for name, value in gateway_response.headers:
         response[name.decode("latin-1")] = value.decode("latin-1")
     return response
 
@@ -123,23 +123,23 @@ def _cancel(work: Future[bytes | None]) -> None:
     work.cancel()
 
 
-class _Relay:
+class _StreamBridge:
     """A stream of the journey's loop, read on another. :meth:`close` is called however the response ends."""
 
-    def __init__(self, outgoing: Outgoing, stream: AsyncIterator[bytes], departure: Departure) -> None:
-        self._outgoing = outgoing
+    def __init__(self, gateway_response: Response, stream: AsyncIterator[bytes], disconnect: ClientDisconnect) -> None:
+        self._response = gateway_response
         self._stream = stream
-        self._departure = departure
+        self._disconnect = disconnect
         #: The next piece, while it is awaited.
         self._coming: Future[bytes | None] | None = None
         self._closed = False
 
     @property
     def _every_seconds(self) -> float | None:
-        return self._outgoing.heartbeat.every_seconds if self._outgoing.heartbeat else None
+        return self._response.heartbeat.every_seconds if self._response.heartbeat else None
 
     def _heartbeat(self) -> bytes:
-        return self._outgoing.heartbeat.event() if self._outgoing.heartbeat else b""
+        return self._response.heartbeat.event() if self._response.heartbeat else b""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while True:
@@ -162,10 +162,10 @@ class _Relay:
         async def let_go() -> None:
             coming = self._coming
             if coming is not None:
-                self._departure.stop_with(partial(_cancel, coming))
-            self._departure.leave()
+                self._disconnect.cancel_with(partial(_cancel, coming))
+            self._disconnect.signal()
             if coming is not None:
                 await asyncio.wait({asyncio.wrap_future(coming)})
-            await run_on(self._outgoing, self._departure)
+            await run_on(self._response, self._disconnect)
 
         background.run(let_go)

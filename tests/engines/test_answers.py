@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.protocols.stream_token_counts import Counts
+from gateway.protocols.stream_token_counts import TokenCounts
 from tests.engines.replica import Client
 
 CHAT = "/v1/chat/completions"
@@ -113,7 +113,7 @@ async def test_the_gateway_counts_each_event_and_takes_nothing_but_the_usage_out
     client: Client, path: str, asked: dict[str, Any]
 ) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
-    reader, tokens = Counts(shown=False), []
+    reader, tokens = TokenCounts(shown=False), []
     for chunk in await client.stream(path, asked | {"n": 2, "temperature": 1, "stream_options": options}):
         told, counted = reader.take(b"data: " + orjson.dumps(chunk))
         if chunk["choices"]:

@@ -81,7 +81,7 @@ class Allowance(msgspec.Struct, kw_only=True):
 
 def reserved_tokens(call: Call, model: ServedModel, body_bytes: int) -> int:
     """Return how many tokens a limit reserves for the prompt and the answers; none for what costs none."""
-    if not call.wire.metered:
+    if not call.endpoint.metered:
         return 0
     new_tokens = min(call.max_new_tokens or DEFAULT_NEW_TOKENS, model.context_length_tokens)
     prompt = min(max(1, body_bytes // BYTES_PER_TOKEN), model.context_length_tokens)
@@ -103,7 +103,7 @@ def allowance(
     ``runs`` False: no engine is asked, so that it takes no token. Raises Unavailable for a model without a price: what
     it costs cannot be bounded.
     """
-    if not caller.budgets or not call.wire.metered:
+    if not caller.budgets or not call.endpoint.metered:
         return None
     for budget in caller.budgets:
         if budget.model_name in {"", model.name}:
@@ -121,7 +121,7 @@ def allowance(
     return Allowance(
         price=price,
         prompt_tokens=_most_prompt_tokens(call, model, body_bytes),
-        paid_tokens=min(step, most) if call.stream and call.wire.counts(call.body) is not None else most,
+        paid_tokens=min(step, most) if call.stream and call.endpoint.token_counts(call.body) is not None else most,
         step_tokens=step,
         most_tokens=most,
     )

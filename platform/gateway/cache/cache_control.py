@@ -16,7 +16,7 @@ HEADER = "x-prediction-cache"
 MOST_SECONDS = 2**31
 
 
-class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+class CacheDirectives(msgspec.Struct, frozen=True, kw_only=True):
     """What one request asks of the prediction cache. ``max_age_seconds`` None: no matter how old."""
 
     no_store: bool = False
@@ -26,10 +26,10 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True):
     switch: Switch | None = None
 
 
-NONE = Wishes()
+NONE = CacheDirectives()
 
 
-def wishes(headers: Mapping[str, str]) -> Wishes:
+def parse_directives(headers: Mapping[str, str]) -> CacheDirectives:
     """Read both headers. Raises BadRequest for an ``x-prediction-cache`` that is none of SWITCHES.
 
     Directives that are not known, or malformed, count as absent; of several max-ages the smallest counts.
@@ -40,7 +40,7 @@ def wishes(headers: Mapping[str, str]) -> Wishes:
     directives = list(_directives(control or ""))
     names = {name for name, _ in directives}
     ages = [min(int(value), MOST_SECONDS) for name, value in directives if name == "max-age" and _is_seconds(value)]
-    return Wishes(
+    return CacheDirectives(
         no_store="no-store" in names,
         no_cache="no-cache" in names,
         only_if_cached="only-if-cached" in names,

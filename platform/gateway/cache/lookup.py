@@ -1,4 +1,4 @@
-"""Look for a stored answer: what this process has at hand first, then what Redis had. Each look is counted."""
+"""Look up a stored response: first in this process, then in Redis. Each lookup is counted."""
 
 from __future__ import annotations
 
@@ -8,67 +8,66 @@ import msgspec
 
 from caching.entry import Entry
 from gateway import metrics
-from gateway.cache import policy
-from gateway.cache.policy import Answer
-from gateway.cache.two_level_store import PACKED_AT_ONCE_BYTES, Shelf
+from gateway.cache.policy import CachePolicy
+from gateway.cache.two_level_store import PACKED_AT_ONCE_BYTES, PredictionCache
 from gateway.protocols.request_body import Call
 from tenants.snapshot import Caller
 
 
-class Stored(msgspec.Struct, frozen=True):
-    """A stored answer that may be given, and what the client is told of it, in the shape that it asked for."""
+class CacheHit(msgspec.Struct, frozen=True):
+    """A stored response that may be returned. ``body`` is in the shape that the client asked for."""
 
     entry: Entry
-    told: bytes
+    body: bytes
 
 
-class Lookup(msgspec.Struct, frozen=True):
-    """What is looked for, and for whom."""
+class CacheLookup(msgspec.Struct, frozen=True):
+    """The lookup of one request."""
 
-    shelf: Shelf
-    answer: Answer
+    prediction_cache: PredictionCache
+    policy: CachePolicy
     caller: Caller
     call: Call
     model_name: str
 
-    def at_hand(self) -> Stored | None:
-        """Return what this process has, if it may be given and can be told."""
-        if self.answer.name is None or self.answer.bypass is not None:
+    def local(self) -> CacheHit | None:
+        """Return this process's entry if it may be returned and can be rendered."""
+        if self.policy.name is None or self.policy.bypass is not None:
             return None
-        entry = self.shelf.at_hand(self.caller.tenant_id, self.answer.name)
+        entry = self.prediction_cache.get_local(self.caller.tenant_id, self.policy.name)
         if entry is None:
             metrics.cache_looked_up("first", "miss")
             return None
-        return self._given("first", entry)
+        return self._hit("first", entry)
 
-    async def in_redis(self, stored: bytes | None) -> Stored | None:
-        """Return what Redis had, if it is what was stored, may be given and can be told; then it is at hand."""
-        if self.answer.name is None or self.answer.bypass is not None:
+    async def from_redis(self, stored: bytes | None) -> CacheHit | None:
+        """Return the entry that Redis returned if it is unaltered, fresh and can be rendered; keep it locally too."""
+        if self.policy.name is None or self.policy.bypass is not None:
             return None
         if stored is None:
             metrics.cache_looked_up("redis", "miss")
-            # since Redis was asked, which may have failed
-            kept = self.shelf.at_hand(self.caller.tenant_id, self.answer.name)
-            return self._given("first", kept) if kept is not None else None
+            # Another request may have stored it here since; the query to Redis may also have failed.
+            local = self.prediction_cache.get_local(self.caller.tenant_id, self.policy.name)
+            return self._hit("first", local) if local is not None else None
         if len(stored) <= PACKED_AT_ONCE_BYTES:
-            entry = policy.unpack(self.answer, stored)
+            entry = self.policy.unpack(stored)
         else:
-            entry = await asyncio.to_thread(policy.unpack, self.answer, stored)
+            entry = await asyncio.to_thread(self.policy.unpack, stored)
         if entry is None:
             metrics.cache_looked_up("redis", "altered")
             return None
-        found = self._given("redis", entry)
-        if found is not None:
-            self.shelf.found(self.caller.tenant_id, self.answer.name, entry)
-        return found
+        hit = self._hit("redis", entry)
+        if hit is not None:
+            self.prediction_cache.promote(self.caller.tenant_id, self.policy.name, entry)
+        return hit
 
-    def _given(self, level: metrics.CacheLevel, entry: Entry) -> Stored | None:
-        if not policy.may_be_given(self.answer, self.caller, self.model_name, entry):
+    def _hit(self, level: metrics.CacheLevel, entry: Entry) -> CacheHit | None:
+        if not self.policy.is_fresh(self.caller, self.model_name, entry):
             metrics.cache_looked_up(level, "stale")
             return None
-        told = self.call.told(entry.body)
-        if told is None:
+        body = self.call.render(entry.body)
+        if body is None:
             metrics.cache_looked_up(level, "no_stream")
             return None
         metrics.cache_looked_up(level, "hit")
-        return Stored(entry, told)
+        return CacheHit(entry, body)

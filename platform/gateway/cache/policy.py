@@ -1,6 +1,6 @@
-"""What the prediction cache may do for one request: what its answer is called, whether it is looked for, and kept.
+"""Decide what the prediction cache may do for one request, and write the headers that report it.
 
-And what is told of it: ``x-cache``, ``x-cache-reason``, ``x-cache-switch``, ``age``, ``cache-status`` (RFC 9211).
+The headers are ``x-cache``, ``x-cache-reason``, ``x-cache-switch``, ``age`` and ``cache-status`` (RFC 9211).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from caching.store import CacheWrite
 from catalogue.registry import ServedModel
 from gateway import metrics
 from gateway.cache import cache_control
-from gateway.cache.cache_control import Wishes
+from gateway.cache.cache_control import CacheDirectives
 from gateway.protocols import media
 from gateway.protocols.request_body import Call
 from gateway.protocols.usage import Usage
@@ -30,81 +30,124 @@ from tenants.caller_limits import LARGEST_ENTRY_BYTES
 from tenants.snapshot import Caller
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be done: ``name`` is the answer's in the caller's scope, None when it is neither read nor kept."""
+class CachePolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What the prediction cache may do for one request."""
 
+    #: The cache key within the caller's scope; None when the response may be neither read nor stored.
     name: bytes | None
-    #: Of the canonical request, SHA-256; None where that was not asked.
+    #: SHA-256 of the canonical request; None where it was not computed.
     digest: bytes | None
-    #: Why it may not be read; None when it may.
+    #: Why a stored response may not be read; None when it may.
     bypass: Bypass | None
-    #: Once it is whole it may be kept.
+    #: A complete response may be stored.
     writable: bool
-    #: It is answered from the cache or not at all.
+    #: The request accepts a stored response only.
     only_if_cached: bool
     max_age_seconds: int | None
 
     @property
     def readable(self) -> bool:
-        """Say whether a stored answer may be given."""
+        """Return whether a stored response may be returned."""
         return self.name is not None and self.bypass is None
 
+    def redis_key(self, caller: Caller) -> str | None:
+        """Return the Redis key of the stored response; None where it may not be read."""
+        return store.entry_key(caller.tenant_id, self.name) if self.name is not None and self.readable else None
 
-def of(caller: Caller, call: Call, model: ServedModel, headers: Mapping[str, str]) -> Answer:
-    """Return what the cache may do for a request. Raises BadRequest for an ``x-prediction-cache`` it does not know."""
-    wish = cache_control.wishes(headers)
-    barred = _barred(caller, call, wish)
-    if barred is not None:
-        return _beside(barred, wish)
-    unread = _unread(caller, wish)
-    writable = caller.cache.may_write and wish.switch != "read"
-    if unread is not None and not writable:
-        return _beside(unread, wish)
+    def without_storing(self) -> CachePolicy:
+        """Return the policy for a response of another revision, which must not be stored under this one's key."""
+        return msgspec.structs.replace(self, name=None, writable=False)
+
+    def unpack(self, stored: bytes | None) -> Entry | None:
+        """Return the entry in ``stored``; None when its MAC does not match. Thread-safe."""
+        return decode(self.name, stored) if stored and self.name else None
+
+    def is_fresh(self, caller: Caller, model_name: str, entry: Entry) -> bool:
+        """Return whether an entry is young enough for the caller's limits and this request, and not purged."""
+        fresh_seconds = min(entry.ttl_seconds, caller.cache.ttl_seconds)
+        if self.max_age_seconds is not None:
+            fresh_seconds = min(fresh_seconds, self.max_age_seconds)
+        # The clock of the process that stored the entry may be ahead.
+        if max(time.time() - entry.stored_at, 0) >= fresh_seconds:
+            return False
+        return not caller.cache.purges.cover(entry.source_id, entry.key_id, model_name)
+
+    def is_storable(self, caller: Caller, entry: Entry) -> bool:
+        """Return whether a complete response may be stored, as far as can be decided before it is packed."""
+        limits = caller.cache
+        if self.name is None or not self.writable or not limits.ttl_seconds:
+            return False
+        if limits.writes_per_minute == 0:
+            metrics.cache_stored("write_rate")
+            return False
+        if len(entry.body) > min(limits.entry_bytes, LARGEST_ENTRY_BYTES):
+            metrics.cache_stored("too_large")
+            return False
+        return True
+
+    def cache_write(self, caller: Caller, model_name: str, entry: Entry) -> CacheWrite | None:
+        """Pack an entry for Redis; return None when it is larger than the tenant's quota. Thread-safe."""
+        if self.name is None:
+            return None
+        limits, value = caller.cache, encode(self.name, entry)
+        if len(value) + store.OVERHEAD_BYTES > limits.quota_bytes:
+            return None
+        return CacheWrite(
+            tenant_id=caller.tenant_id,
+            name=self.name,
+            value=value,
+            ttl_seconds=limits.ttl_seconds,
+            quota_bytes=limits.quota_bytes,
+            writes_per_minute=limits.writes_per_minute,
+            key_id=caller.key_id,
+            source_id=entry.source_id,
+            model_name=model_name,
+        )
+
+    def miss_headers(self) -> Headers:
+        """Return the headers of a request that goes to an engine, known before its response."""
+        reason = self.bypass
+        if reason is None:
+            return [(b"x-cache", b"miss")]
+        headers = [(b"x-cache", b"bypass"), (b"x-cache-reason", reason.encode())]
+        switch = bypass.SWITCHES.get(reason)
+        return [*headers, (b"x-cache-switch", switch.encode())] if switch is not None else headers
+
+    def status_headers(self, *, stored: bool) -> Headers:
+        """Return the ``cache-status`` of an engine's response; a stream's headers are sent before it is stored."""
+        why = b"fwd=miss" if self.bypass is None else b"fwd=bypass; detail=" + self.bypass.encode()
+        return [(b"cache-status", b"hearth; " + why + (b"; stored" if stored else b""))]
+
+
+def policy_for(caller: Caller, call: Call, model: ServedModel, headers: Mapping[str, str]) -> CachePolicy:
+    """Return what the cache may do for a request. Raises BadRequest for an unknown ``x-prediction-cache``."""
+    directives = cache_control.parse_directives(headers)
+    forbidden = _forbidden(caller, call, directives)
+    if forbidden is not None:
+        return _bypass(forbidden, directives)
+    unreadable = _not_readable(caller, directives)
+    writable = caller.cache.may_write and directives.switch != "read"
+    if unreadable is not None and not writable:
+        return _bypass(unreadable, directives)
     digest = call.digest
     if digest is None:
-        canonical = fingerprint.canonical(call.body, call.wire.ignored)
+        canonical = fingerprint.canonical(call.body, call.endpoint.ignored)
         if settings.MEDIA_DOMAINS and b'url"' in canonical and media.fetches(call.body):
-            return _beside("media", wish)
-        digest = hashlib.sha256(canonical).digest()  # of a long request quicker than the MAC
-    name = keyspace.prediction_mac(caller, (fingerprint.FORMAT, call.endpoint, model.digest), digest)
-    return Answer(
+            return _bypass("media", directives)
+        digest = hashlib.sha256(canonical).digest()  # for a long request faster than the MAC
+    name = keyspace.prediction_mac(caller, (fingerprint.FORMAT, call.path, model.digest), digest)
+    return CachePolicy(
         name=name,
         digest=digest,
-        bypass=unread,
+        bypass=unreadable,
         writable=writable,
-        only_if_cached=wish.only_if_cached,
-        max_age_seconds=wish.max_age_seconds,
+        only_if_cached=directives.only_if_cached,
+        max_age_seconds=directives.max_age_seconds,
     )
 
 
-def redis_key(answer: Answer, caller: Caller) -> str | None:
-    """Return where Redis keeps it; None where it may not be read."""
-    return store.entry_key(caller.tenant_id, answer.name) if answer.name is not None and answer.readable else None
-
-
-def not_kept(answer: Answer) -> Answer:
-    """Return the answer of a replica whose revision is not the one that it would be kept under."""
-    return msgspec.structs.replace(answer, name=None, writable=False)
-
-
-def unpack(answer: Answer, stored: bytes | None) -> Entry | None:
-    """Return the stored entry unless it was altered. Thread-safe."""
-    return decode(answer.name, stored) if stored and answer.name else None
-
-
-def may_be_given(answer: Answer, caller: Caller, model_name: str, entry: Entry) -> bool:
-    """Say whether an entry is young enough for the caller's terms and this request, and not purged."""
-    fresh_seconds = min(entry.ttl_seconds, caller.cache.ttl_seconds)
-    if answer.max_age_seconds is not None:
-        fresh_seconds = min(fresh_seconds, answer.max_age_seconds)
-    # the clock of whoever stored it may be ahead
-    if max(time.time() - entry.stored_at, 0) >= fresh_seconds:
-        return False
-    return not caller.cache.purges.cover(entry.source_id, entry.key_id, model_name)
-
-
-def entry_of(caller: Caller, request_id: UUID, body: bytes, usage: Usage, *, engine_ms: float) -> Entry:
-    """Return the entry of a whole answer that an engine gives now."""
+def new_entry(caller: Caller, request_id: UUID, body: bytes, usage: Usage, *, engine_ms: float) -> Entry:
+    """Return the cache entry of a complete engine response."""
     return Entry(
         body=body,
         prompt_tokens=usage.prompt_tokens,
@@ -118,42 +161,8 @@ def entry_of(caller: Caller, request_id: UUID, body: bytes, usage: Usage, *, eng
     )
 
 
-def may_be_kept(answer: Answer, caller: Caller, entry: Entry) -> bool:
-    """Say whether a whole answer may be stored, as far as that is known before it is packed."""
-    terms = caller.cache
-    if answer.name is None or not answer.writable or not terms.ttl_seconds:
-        return False
-    if terms.writes_per_minute == 0:
-        metrics.cache_stored("write_rate")
-        return False
-    if len(entry.body) > min(terms.entry_bytes, LARGEST_ENTRY_BYTES):
-        metrics.cache_stored("too_large")
-        return False
-    return True
-
-
-def deposit(answer: Answer, caller: Caller, model_name: str, entry: Entry) -> CacheWrite | None:
-    """Pack what may be kept; None where its tenant's quota is too small for it. Thread-safe."""
-    if answer.name is None:
-        return None
-    terms, value = caller.cache, encode(answer.name, entry)
-    if len(value) + store.OVERHEAD_BYTES > terms.quota_bytes:
-        return None
-    return CacheWrite(
-        tenant_id=caller.tenant_id,
-        name=answer.name,
-        value=value,
-        ttl_seconds=terms.ttl_seconds,
-        quota_bytes=terms.quota_bytes,
-        writes_per_minute=terms.writes_per_minute,
-        key_id=caller.key_id,
-        source_id=entry.source_id,
-        model_name=model_name,
-    )
-
-
-def told_of_hit(caller: Caller, entry: Entry) -> Headers:
-    """Return the headers of an answer out of the cache."""
+def hit_headers(caller: Caller, entry: Entry) -> Headers:
+    """Return the headers of a response from the cache."""
     age = entry.age_seconds()
     left = min(entry.ttl_seconds, caller.cache.ttl_seconds) - age
     return [
@@ -164,54 +173,38 @@ def told_of_hit(caller: Caller, entry: Entry) -> Headers:
     ]
 
 
-def told_of_forward(answer: Answer) -> Headers:
-    """Return the headers of a request that an engine is asked for, before anything is stored of it."""
-    reason = answer.bypass
-    if reason is None:
-        return [(b"x-cache", b"miss")]
-    told = [(b"x-cache", b"bypass"), (b"x-cache-reason", reason.encode())]
-    switch = bypass.SWITCHES.get(reason)
-    return [*told, (b"x-cache-switch", switch.encode())] if switch is not None else told
-
-
-def status(answer: Answer, *, stored: bool) -> Headers:
-    """Return the ``cache-status`` of what an engine answered; of a stream nobody knows yet whether it is stored."""
-    why = b"fwd=miss" if answer.bypass is None else b"fwd=bypass; detail=" + answer.bypass.encode()
-    return [(b"cache-status", b"hearth; " + why + (b"; stored" if stored else b""))]
-
-
-def _barred(caller: Caller, call: Call, wish: Wishes) -> Bypass | None:
-    """Say why an answer may neither be read nor kept; None when one of the two may be."""
-    if call.wire.keeps == "never" or (call.wire.keeps == "whole" and call.stream):
+def _forbidden(caller: Caller, call: Call, directives: CacheDirectives) -> Bypass | None:
+    """Return why a response may be neither read nor stored; None when at least one of the two is allowed."""
+    if call.endpoint.cacheable == "never" or (call.endpoint.cacheable == "whole" and call.stream):
         return "endpoint"
     if caller.cache.mode == "off":
         return "off"
-    if wish.no_store:
+    if directives.no_store:
         return "no-store"
-    if wish.switch == "off":
+    if directives.switch == "off":
         return "header"
     found = bypass.of_body(call.body)
     if found is not None:
         return found
-    anyway = caller.cache.mode == "all" or wish.switch == "on" or call.wire.deterministic
-    return None if anyway or bypass.is_deterministic(call.body) else "sampled"
+    always = caller.cache.mode == "all" or directives.switch == "on" or call.endpoint.deterministic
+    return None if always or bypass.is_deterministic(call.body) else "sampled"
 
 
-def _unread(caller: Caller, wish: Wishes) -> Bypass | None:
-    """Say why an answer may not be read though it might be kept."""
+def _not_readable(caller: Caller, directives: CacheDirectives) -> Bypass | None:
+    """Return why a stored response may not be read although a new one may be stored."""
     if not caller.cache.may_read:
         return "scope"
-    if wish.switch == "write":
+    if directives.switch == "write":
         return "header"
-    return "no-cache" if wish.no_cache else None
+    return "no-cache" if directives.no_cache else None
 
 
-def _beside(reason: Bypass, wish: Wishes) -> Answer:
-    return Answer(
+def _bypass(reason: Bypass, directives: CacheDirectives) -> CachePolicy:
+    return CachePolicy(
         name=None,
         digest=None,
         bypass=reason,
         writable=False,
-        only_if_cached=wish.only_if_cached,
-        max_age_seconds=wish.max_age_seconds,
+        only_if_cached=directives.only_if_cached,
+        max_age_seconds=directives.max_age_seconds,
     )

@@ -30,7 +30,7 @@ MOST_TOLD = 500
 PACKED_AT_ONCE_BYTES = 64 * 1024
 
 
-class Shelf:
+class PredictionCache:
     """Both levels of the prediction cache, as one gateway process sees them. Nobody waits for what is stored."""
 
     def __init__(self, turns: Turns, max_bytes: int) -> None:
@@ -41,11 +41,11 @@ class Shelf:
         self._used: dict[TenantId, set[bytes]] = {}
         self._packing: set[asyncio.Future[CacheWrite | None]] = set()
 
-    def at_hand(self, tenant_id: UUID, name: bytes) -> Entry | None:
+    def get_local(self, tenant_id: UUID, name: bytes) -> Entry | None:
         """Return the entry that this process has of a name. Whether it may be given is the caller's to say."""
         return self._recent.get(tenant_id, name)
 
-    def keep(self, entry: Entry, pack: Callable[[], CacheWrite | None]) -> None:
+    def put(self, entry: Entry, pack: Callable[[], CacheWrite | None]) -> None:
         """Pack an entry, beside the loop where that takes long, and :meth:`store` it unless its quota is too small."""
         if len(entry.body) <= PACKED_AT_ONCE_BYTES:
             self._packed(entry, pack())
@@ -59,11 +59,11 @@ class Shelf:
         """Keep an entry if Redis finds room for it; while Redis is away, in this process alone."""
         self._turns.heed(STORE, *deposit.arguments(), heard=partial(self._stored, deposit, entry))
 
-    def found(self, tenant_id: UUID, name: bytes, entry: Entry) -> None:
+    def promote(self, tenant_id: UUID, name: bytes, entry: Entry) -> None:
         """Have an entry at hand that Redis had and that passed its check."""
         self._put(tenant_id, name, entry, entry.ttl_seconds - entry.age_seconds())
 
-    def given(self, tenant_id: TenantId, name: bytes) -> None:
+    def touch(self, tenant_id: TenantId, name: bytes) -> None:
         """Take note that an entry is given, so that Redis evicts others before it."""
         if not self._used:
             asyncio.get_running_loop().call_later(GATHER_SECONDS, self._tell_used)
@@ -71,7 +71,7 @@ class Shelf:
         if len(used) < MOST_TOLD:
             used.add(name)
 
-    def bytes_at_hand(self) -> int:
+    def local_bytes(self) -> int:
         """Return what this process has at hand, bytes, with what keeping it takes."""
         return self._recent.bytes
 
@@ -79,9 +79,9 @@ class Shelf:
         """Store what is being packed. The conversation must still be open."""
         if self._packing:
             await asyncio.wait(self._packing)
-        self.forget()
+        self.clear_local()
 
-    def forget(self) -> None:
+    def clear_local(self) -> None:
         """Have nothing at hand any more, as a process that has just begun."""
         self._recent = MemoryCache(self._recent.max_bytes)
 

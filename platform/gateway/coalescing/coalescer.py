@@ -14,12 +14,12 @@ from caching.entry import Entry
 from caching.errors import FlightFailed
 from caching.single_flight import Flight
 from catalogue.registry import ServedModel
-from gateway.cache.policy import Answer
+from gateway.cache.policy import CachePolicy
 from gateway.coalescing.shared_flights import SharedFlights
 from gateway.errors import EngineFailed, EngineRefused, GatewayError
 from gateway.metering.meter import Meter
 from gateway.protocols.request_body import Call
-from gateway.request import Departure, Headers, Trace
+from gateway.request import ClientDisconnect, Headers, RequestTimeline
 from tenants.snapshot import Caller
 
 #: A request whose leaders failed so often may be the cause itself; it is asked by itself, or told so.
@@ -49,7 +49,7 @@ class Course(Generic[B]):
         call: Call,
         model: ServedModel,
         meter: Meter,
-        trace: Trace,
+        trace: RequestTimeline,
     ) -> None:
         self._flights = flights
         self._caller = caller
@@ -57,7 +57,7 @@ class Course(Generic[B]):
         self._model = model
         self._meter = meter
         self._trace = trace
-        self.departure = Departure()
+        self.disconnect = ClientDisconnect()
         #: The name under which it may be followed, and follow; None where it may do neither.
         self._name: bytes | None = None
         #: It takes no answer that was there before it asked.
@@ -70,12 +70,12 @@ class Course(Generic[B]):
         #: It waits for another request's answer.
         self.follows = False
 
-    def set_out(self, answer: Answer, departure: Departure) -> None:
+    def set_out(self, policy: CachePolicy, disconnect: ClientDisconnect) -> None:
         """Begin with what the cache may do for the request. Call it first."""
-        self.departure = departure
-        if answer.readable and answer.writable and not self._tells_counts():
-            self._name = answer.name
-            self._wants_new = answer.max_age_seconds == 0
+        self.disconnect = disconnect
+        if policy.readable and policy.writable and not self._tells_counts():
+            self._name = policy.name
+            self._wants_new = policy.max_age_seconds == 0
 
     async def obtain(self, lead: Callable[[], Awaitable[B]]) -> B | Followed:
         """Return what ``lead`` began, or the answer of an identical request in flight. Raises GatewayError.
@@ -136,7 +136,7 @@ class Course(Generic[B]):
                 joined = True
                 return Followed(flight=flight, entry=None)
             entry = await flight.result()
-            told = None if entry is None else self._call.told(entry.body)
+            told = None if entry is None else self._call.render(entry.body)
             if told is not None:
                 return Followed(flight=flight, entry=entry, told=told)
             self._name = None
@@ -151,7 +151,7 @@ class Course(Generic[B]):
     def _begin(self, name: bytes) -> None:
         flight = Flight(name, self._trace.request_id, self._caller.key_id, streamed=self._call.stream)
         self._flights.begin(flight)
-        self.departure.lead(flight)
+        self.disconnect.lead(flight)
         self.flight = flight
 
     def _note(self, flight: Flight | None) -> None:

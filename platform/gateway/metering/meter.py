@@ -20,7 +20,7 @@ from gateway.admission.cost_estimate import Allowance
 from gateway.errors import Unavailable
 from gateway.protocols.request_body import Call
 from gateway.protocols.usage import NOTHING, Usage
-from gateway.request import Trace
+from gateway.request import RequestTimeline
 from tenants.ids import ReplicaId, RequestId
 from tenants.snapshot import Caller
 
@@ -40,7 +40,7 @@ class Meter:
     exactly as long as its request has a START and no END.
     """
 
-    def __init__(self, wal: WalWriter, trace: Trace, caller: Caller, call: Call, model: ServedModel) -> None:
+    def __init__(self, wal: WalWriter, trace: RequestTimeline, caller: Caller, call: Call, model: ServedModel) -> None:
         self._wal = wal
         self._trace = trace
         self._caller = caller
@@ -98,7 +98,7 @@ class Meter:
 
         What costs nothing leaves no record.
         """
-        if not self._call.wire.metered:
+        if not self._call.endpoint.metered:
             return
         self._begin(self._new_start(prompt_tokens_estimate, replica_id, route_reason))
         cached = min(cached_tokens_estimate, prompt_tokens_estimate)
@@ -216,7 +216,7 @@ class Meter:
             self.ticket.settle(tokens=tokens, amount_pico=charged)
         if end is not None:
             self._trace.ended = end.state
-            metrics.ended(self._call.endpoint, self._model.name, end)
+            metrics.ended(self._call.path, self._model.name, end)
 
     def _owe(self, end: End) -> None:
         """Try to write the END again, each OWED_SECONDS while this log may still take it."""
@@ -240,7 +240,7 @@ class Meter:
             project_id=self._caller.project_id,
             key_id=self._caller.key_id,
             purpose="tenant",
-            endpoint=self._call.endpoint,
+            endpoint=self._call.path,
             model_name=self._model.name,
             revision_id=self._model.revision_id,
             started_at_ns=self._trace.started_at_ns,

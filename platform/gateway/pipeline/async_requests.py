@@ -12,8 +12,8 @@ from celery import current_app
 from django.db import DatabaseError, InterfaceError, close_old_connections
 
 from gateway.errors import NotFound, Unavailable
-from gateway.protocols.endpoint import Wire
-from gateway.request import JSON, Headers, Incoming, Outgoing, Trace
+from gateway.protocols.endpoint import Endpoint
+from gateway.request import JSON, Headers, Request, RequestTimeline, Response
 from tenants.snapshot import Caller
 from workers.deferred import store
 
@@ -28,33 +28,33 @@ PATIENCE_SECONDS = 15.0
 T = TypeVar("T")
 
 
-async def accept(caller: Caller, wire: Wire, incoming: Incoming, trace: Trace) -> Outgoing:
+async def accept(caller: Caller, endpoint: Endpoint, request: Request, timeline: RequestTimeline) -> Response:
     """Keep the request, hand its id to Celery, and answer 202 with where to ask. Raises Unavailable."""
-    headers = {name: incoming.headers[name] for name in KEPT_HEADERS if name in incoming.headers}
+    headers = {name: request.headers[name] for name in KEPT_HEADERS if name in request.headers}
     submission = store.Submission(
         tenant_id=caller.tenant_id,
         project_id=caller.project_id,
         key_id=caller.key_id,
-        endpoint=wire.path,
+        endpoint=endpoint.path,
         headers=headers,
-        body=incoming.body,
+        body=request.body,
     )
-    await _in_thread(lambda: store.submit(submission, enqueue=enqueue, identity=trace.request_id))
-    where = f"{POLL_PATH}{trace.request_id}"
-    return Outgoing(
+    await _in_thread(lambda: store.submit(submission, enqueue=enqueue, identity=timeline.request_id))
+    where = f"{POLL_PATH}{timeline.request_id}"
+    return Response(
         status=202,
         headers=[
             *JSON,
-            *trace.headers,
+            *timeline.headers,
             (b"location", where.encode()),
             (b"preference-applied", b"respond-async"),
             (b"retry-after", b"1"),
         ],
-        body=_ticket(str(trace.request_id), "queued"),
+        body=_ticket(str(timeline.request_id), "queued"),
     )
 
 
-async def poll(caller: Caller, text: str) -> Outgoing:
+async def poll(caller: Caller, text: str) -> Response:
     """Return the answer once it is there, 202 until then. Another project's id does not exist. Raises NotFound."""
     try:
         request_id = UUID(text)
@@ -65,9 +65,9 @@ async def poll(caller: Caller, text: str) -> Outgoing:
         raise _unknown(text)
     if found.status is None:
         waiting = [*JSON, (b"x-request-id", str(request_id).encode()), (b"retry-after", b"1")]
-        return Outgoing(status=202, headers=waiting, body=_ticket(str(request_id), found.state))
+        return Response(status=202, headers=waiting, body=_ticket(str(request_id), found.state))
     headers: Headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in found.headers.items()]
-    return Outgoing(status=found.status, headers=headers, body=found.body or b"")
+    return Response(status=found.status, headers=headers, body=found.body or b"")
 
 
 def enqueue(request_id: UUID) -> None:

@@ -7,35 +7,35 @@ from dataclasses import dataclass
 
 from billing.wal.writer import WalWriter
 from gateway.admission.controller import Admission
-from gateway.cache.parsed_requests import Repeats
-from gateway.cache.two_level_store import Shelf
+from gateway.cache.parsed_requests import ParsedRequestCache
+from gateway.cache.two_level_store import PredictionCache
 from gateway.coalescing.shared_flights import SharedFlights
 from gateway.control_plane.snapshot_feed import Feed
 from gateway.pipeline.idempotency import Idempotency
-from gateway.pipeline.revocation import Visits
-from gateway.protocols.endpoint import Wire
-from gateway.request import Incoming, Outgoing, Trace
+from gateway.pipeline.revocation import ActiveRequests
+from gateway.protocols.endpoint import Endpoint
+from gateway.request import Request, RequestTimeline, Response
 from gateway.upstream.dispatcher import Dispatcher
 from gateway.upstream.wait_queue import Hold
 from tenants.snapshot import Caller
 
-#: Hands a deferred request over: (caller, wire, incoming, trace) → the 202 answer.
-Defer = Callable[[Caller, Wire, Incoming, Trace], Awaitable[Outgoing]]
+#: Hands a deferred request over: (caller, endpoint, request, timeline) → the 202 answer.
+Defer = Callable[[Caller, Endpoint, Request, RequestTimeline], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Components:
     """The parts of the journey. ``poll_deferred`` answers GET /v1/requests/{id}."""
 
     feed: Feed
-    hold: Hold
+    replica_queue: Hold
     admission: Admission
-    shelf: Shelf
-    repeats: Repeats
+    prediction_cache: PredictionCache
+    parsed_requests: ParsedRequestCache
     dispatcher: Dispatcher
     wal: WalWriter
     defer: Defer
-    visits: Visits
+    active_requests: ActiveRequests
     idempotency: Idempotency
     single_flight: SharedFlights
-    poll_deferred: Callable[[Caller, str], Awaitable[Outgoing]]
+    poll_deferred: Callable[[Caller, str], Awaitable[Response]]

@@ -18,10 +18,10 @@ from typing import TypeVar
 import msgspec
 
 from gateway import errors
-from gateway.pipeline.idempotency_record import MAX_ANSWER_BYTES, Answer, Claim, NotKept, Record, Slot
+from gateway.pipeline.idempotency_record import MAX_ANSWER_BYTES, Claim, KeySlot, NotStored, Record, StoredResponse
 from gateway.redis_client.client import Turns
 from gateway.redis_client.connection import RedisFailed, Script
-from gateway.request import Incoming, Outgoing, Trace
+from gateway.request import Request, RequestTimeline, Response
 from tenants.snapshot import Caller
 
 log = logging.getLogger(__name__)
@@ -80,44 +80,44 @@ class Idempotency:
         self._keeping: set[asyncio.Task[None]] = set()
 
     async def once(
-        self, caller: Caller, incoming: Incoming, trace: Trace, work: Callable[[], Awaitable[Outgoing]]
-    ) -> Outgoing:
+        self, caller: Caller, request: Request, timeline: RequestTimeline, work: Callable[[], Awaitable[Response]]
+    ) -> Response:
         """Return what ``work`` answers, or what it answered when the key came first; without a key, do the work.
 
         A key whose work fails is free again. Raises BadRequest, Conflict, Unavailable, and what ``work`` raises.
         """
-        text = incoming.headers.get(HEADER)
+        text = request.headers.get(HEADER)
         if text is None:
             return await work()
         if not _TEXT.fullmatch(text):
             raise errors.BadRequest(
                 "An Idempotency-Key is 1 to 255 printable ASCII characters.", "invalid_value", HEADER
             )
-        how = incoming.headers.get("prefer", "").lower().encode("latin-1", "replace")
-        slot = await _aside(len(incoming.body), partial(Slot.of, caller, incoming.path, text, (how, incoming.body)))
-        owned = _Owned(self._turns, slot, self._claim_seconds, self._keeping, self._hourly_bytes)
+        how = request.headers.get("prefer", "").lower().encode("latin-1", "replace")
+        slot = await _aside(len(request.body), partial(KeySlot.of, caller, request.path, text, (how, request.body)))
+        owned = _ClaimedKey(self._turns, slot, self._claim_seconds, self._keeping, self._hourly_bytes)
         try:
             found = await owned.take()
             if found is not None:
-                return _again(found, slot, trace)
-            return await owned.watch(await work(), trace)
+                return _again(found, slot, timeline)
+            return await owned.watch(await work(), timeline)
         except BaseException:
             owned.free()
             raise
 
 
-class _Owned:
+class _ClaimedKey:
     """A key that this request has claimed, until its answer is kept or it is free again."""
 
     def __init__(
-        self, turns: Turns, slot: Slot, claim_seconds: float, keeping: set[asyncio.Task[None]], hourly_bytes: int
+        self, turns: Turns, slot: KeySlot, claim_seconds: float, keeping: set[asyncio.Task[None]], hourly_bytes: int
     ) -> None:
         self._turns = turns
         self._hourly_bytes = hourly_bytes
         self._all_keeping = keeping
         self._slot = slot
         self._claim = slot.seal(Claim(request=slot.request, fence=secrets.token_bytes(16)))
-        self._not_kept = slot.seal(NotKept(request=slot.request))
+        self._not_kept = slot.seal(NotStored(request=slot.request))
         self._claim_seconds = claim_seconds
         self._milliseconds = int(claim_seconds * 1000)
         self._renewing: asyncio.TimerHandle | None = None
@@ -143,29 +143,29 @@ class _Owned:
             raise errors.idempotency_unavailable()
         return record
 
-    async def watch(self, outgoing: Outgoing, trace: Trace) -> Outgoing:
+    async def watch(self, response: Response, timeline: RequestTimeline) -> Response:
         """Return the answer to send, which is kept once all of it was told."""
-        if outgoing.status // 100 != 2:
+        if response.status // 100 != 2:
             self.free()
-        elif outgoing.stream is not None:
-            told = _Told(self, outgoing, outgoing.stream, trace)
-            return msgspec.structs.replace(outgoing, stream=told.pieces(), on_close=told.close)
+        elif response.stream is not None:
+            told = _RecordedStream(self, response, response.stream, timeline)
+            return msgspec.structs.replace(response, stream=told.pieces(), on_close=told.close)
         else:
-            self.keep(outgoing, outgoing.body)
+            self.keep(response, response.body)
             await self.offered()
-        return outgoing
+        return response
 
-    def keep(self, outgoing: Outgoing, body: bytes | None) -> None:
+    def keep(self, response: Response, body: bytes | None) -> None:
         """Put the answer in the claim's place, whatever becomes of the request; ``body`` None: it is too large."""
         if self._keeping is None:
-            record: Record = NotKept(request=self._slot.request)
+            record: Record = NotStored(request=self._slot.request)
             if body is not None and len(body) <= MAX_ANSWER_BYTES:
-                record = Answer(
+                record = StoredResponse(
                     request=self._slot.request,
-                    status=outgoing.status,
-                    headers=[each for each in outgoing.headers if not each[0].startswith(_NOT_KEPT)],
+                    status=response.status,
+                    headers=[each for each in response.headers if not each[0].startswith(_NOT_KEPT)],
                     body=body,
-                    is_stream=outgoing.stream is not None,
+                    is_stream=response.stream is not None,
                 )
             self._stop_renewing()
             self._keeping = asyncio.ensure_future(self._offer(record, 0 if body is None else len(body)))
@@ -225,14 +225,16 @@ class _Owned:
             self._renewing.cancel()
 
 
-class _Told:
+class _RecordedStream:
     """A stream on its way to its client, noted for those who ask again."""
 
-    def __init__(self, owned: _Owned, outgoing: Outgoing, stream: AsyncIterator[bytes], trace: Trace) -> None:
+    def __init__(
+        self, owned: _ClaimedKey, response: Response, stream: AsyncIterator[bytes], timeline: RequestTimeline
+    ) -> None:
         self._owned = owned
-        self._outgoing = outgoing
+        self._response = response
         self._stream = stream
-        self._trace = trace
+        self._timeline = timeline
         #: None once they are more than is kept.
         self._pieces: list[bytes] | None = []
         self._size = 0
@@ -249,7 +251,7 @@ class _Told:
 
     def close(self) -> None:
         """End it for good. A client that leaves once it has heard everything finds its answer kept."""
-        self._outgoing.on_close()
+        self._response.on_close()
         if self._is_whole:
             self._keep()
         else:
@@ -257,7 +259,7 @@ class _Told:
 
     def _note(self, piece: bytes) -> None:
         # A stream's last piece is told once its END is written.
-        self._is_whole = self._trace.ended == "complete"
+        self._is_whole = self._timeline.ended == "complete"
         self._size += len(piece)
         if self._size > MAX_ANSWER_BYTES:
             self._pieces = None
@@ -265,23 +267,23 @@ class _Told:
             self._pieces.append(piece)
 
     def _keep(self) -> None:
-        self._owned.keep(self._outgoing, None if self._pieces is None else b"".join(self._pieces))
+        self._owned.keep(self._response, None if self._pieces is None else b"".join(self._pieces))
 
 
-def _again(found: Record, slot: Slot, trace: Trace) -> Outgoing:
+def _again(found: Record, slot: KeySlot, timeline: RequestTimeline) -> Response:
     """Return the answer that is kept. Raises BadRequest for another request's, Conflict where there is none."""
     if found.request != slot.request:
         raise errors.idempotency_key_reused()
     match found:
         case Claim():
             raise errors.idempotency_in_progress()
-        case NotKept():
+        case NotStored():
             raise errors.idempotency_answer_not_kept()
-    own = [each for each in trace.headers if each[0] == b"x-client-request-id"]
+    own = [each for each in timeline.headers if each[0] == b"x-client-request-id"]
     headers = [*found.headers, *own, (b"idempotent-replayed", b"true")]
     if found.is_stream:
-        return Outgoing(status=found.status, headers=headers, stream=_at_once(found.body))
-    return Outgoing(status=found.status, headers=headers, body=found.body)
+        return Response(status=found.status, headers=headers, stream=_at_once(found.body))
+    return Response(status=found.status, headers=headers, body=found.body)
 
 
 async def _aside(size_bytes: int, work: Callable[[], T]) -> T:

@@ -23,7 +23,7 @@ class Claim(msgspec.Struct, frozen=True, array_like=True, tag=1):
     fence: bytes
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True, tag=2):
+class StoredResponse(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """The answer to the request of this MAC; a stream's body is all its events."""
 
     request: bytes
@@ -33,18 +33,18 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, tag=2):
     is_stream: bool
 
 
-class NotKept(msgspec.Struct, frozen=True, array_like=True, tag=3):
+class NotStored(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """The request of this MAC was answered with more than is kept, of one answer or of a tenant's in an hour."""
 
     request: bytes
 
 
-Record = Claim | Answer | NotKept
+Record = Claim | StoredResponse | NotStored
 _decoder = msgspec.msgpack.Decoder(Record)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slot:
+class KeySlot:
     """Where a key is kept, and which request came with it. ``name`` and ``request`` are MACs.
 
     ``volume_key`` begins the name of the count of bytes that its tenant keeps; the hour follows.
@@ -56,7 +56,7 @@ class Slot:
     request: bytes
 
     @classmethod
-    def of(cls, caller: Caller, path: str, text: str, request: tuple[bytes, ...]) -> Slot:
+    def of(cls, caller: Caller, path: str, text: str, request: tuple[bytes, ...]) -> KeySlot:
         """Return the slot of a key's text at one endpoint; nobody but this very API key has the same."""
         name = keyspace.idempotency_name(caller, path, text)
         return cls(

@@ -11,17 +11,17 @@ from billing.wal.writer import WalWriter
 from gateway import metrics
 from gateway.admission.controller import Admission
 from gateway.admission.local_limiter import Rank
-from gateway.cache.parsed_requests import Repeats
-from gateway.cache.two_level_store import Shelf
+from gateway.cache.parsed_requests import ParsedRequestCache
+from gateway.cache.two_level_store import PredictionCache
 from gateway.coalescing.shared_flights import SharedFlights
 from gateway.control_plane.in_flight import Flights
 from gateway.control_plane.load_reporter import Reporter, process_name
 from gateway.control_plane.snapshot_feed import Feed, View
 from gateway.pipeline import async_requests
-from gateway.pipeline.components import Parts
+from gateway.pipeline.components import Components
 from gateway.pipeline.handler import Pipeline
 from gateway.pipeline.idempotency import Idempotency
-from gateway.pipeline.revocation import Visits
+from gateway.pipeline.revocation import ActiveRequests
 from gateway.redis_client.client import Turns
 from gateway.upstream.client import Upstream
 from gateway.upstream.dispatcher import Dispatcher
@@ -34,7 +34,7 @@ class Runtime:
     """Everything a process opens: connections to engines and to Redis, one WAL writer, one feed."""
 
     pipeline: Pipeline
-    parts: Parts
+    components: Components
     feed: Feed
     upstream: Upstream
     redis: tuple[Turns, ...]
@@ -44,9 +44,9 @@ class Runtime:
         """Close what was opened, the WAL last."""
         await asyncio.to_thread(self.feed.stop)
         await self.upstream.close()
-        self.parts.admission.close()
-        await self.parts.shelf.close()
-        await self.parts.single_flight.close()
+        self.components.admission.close()
+        await self.components.prediction_cache.close()
+        await self.components.single_flight.close()
         for turns in self.redis:
             await turns.close()
         self.wal.close()
@@ -59,22 +59,22 @@ def start(role: str) -> Runtime:
     wal = WalWriter(settings.WAL_DIR, role, settings.WAL_SYNC, max_bytes=settings.WAL_MAX_BYTES)
     router = Router()
     flights = Flights()
-    visits = Visits()
+    active_requests = ActiveRequests()
     name = process_name(role, settings.NODE_NAME)
     reporter = Reporter(name, flights)
 
     def changed(old: View | None, new: View) -> None:
         loop.call_soon_threadsafe(_forget_restarted, router, old, new)
         if old is not None and old.callers is not new.callers:
-            loop.call_soon_threadsafe(visits.look, new.callers)
-        loop.call_soon_threadsafe(hold.wake)
+            loop.call_soon_threadsafe(active_requests.revoke, new.callers)
+        loop.call_soon_threadsafe(replica_queue.wake)
 
     feed = Feed(on_change=changed, on_look=reporter.look)
 
     def rank() -> Rank:
         return Rank.of(name, feed.view.gateways)
 
-    hold = Hold(feed, flights, _hold_limits())
+    replica_queue = Hold(feed, flights, _hold_limits())
     upstream = Upstream(
         connect_seconds=settings.ENGINE_CONNECT_TIMEOUT_SECONDS, silence_seconds=settings.ENGINE_TIMEOUT_SECONDS
     )
@@ -85,25 +85,27 @@ def start(role: str) -> Runtime:
         cache, settings.GATEWAY_SOCKETS_DIR, lambda: any(each != name for each in feed.view.gateways)
     )
     single_flight.start()
-    shelf = Shelf(cache, settings.CACHE_FIRST_LEVEL_BYTES)
-    metrics.CACHE_FIRST_LEVEL_BYTES.set_function(shelf.bytes_at_hand)
-    parts = Parts(
+    prediction_cache = PredictionCache(cache, settings.CACHE_FIRST_LEVEL_BYTES)
+    metrics.CACHE_FIRST_LEVEL_BYTES.set_function(prediction_cache.local_bytes)
+    components = Components(
         feed=feed,
-        hold=hold,
+        replica_queue=replica_queue,
         admission=Admission(limits, cache, rank=rank),
-        shelf=shelf,
-        repeats=Repeats(),
+        prediction_cache=prediction_cache,
+        parsed_requests=ParsedRequestCache(),
         dispatcher=Dispatcher(upstream, router, flights),
         wal=wal,
         defer=async_requests.accept,
-        visits=visits,
+        active_requests=active_requests,
         idempotency=Idempotency(limits, hourly_bytes=settings.IDEMPOTENCY_HOURLY_BYTES),
         single_flight=single_flight,
         poll_deferred=async_requests.poll,
     )
     feed.start()
     redis = (limits,) if same else (limits, cache)
-    return Runtime(pipeline=Pipeline(parts), parts=parts, feed=feed, upstream=upstream, redis=redis, wal=wal)
+    return Runtime(
+        pipeline=Pipeline(components), components=components, feed=feed, upstream=upstream, redis=redis, wal=wal
+    )
 
 
 def _hold_limits() -> Limits:

@@ -10,7 +10,7 @@ import orjson
 from caching.replay import messages
 from gateway.errors import GatewayError, Headers
 from gateway.protocols import media, validators
-from gateway.protocols.endpoint import Kind, Reader, Wire
+from gateway.protocols.endpoint import Endpoint, EventKind, StreamParser
 from gateway.protocols.openai_chat import as_bytes, conversation, tools
 from gateway.protocols.usage import Usage, of_total
 from routing.prefix_hash import PromptMessage
@@ -38,12 +38,12 @@ def usage_of(reported: Mapping[str, Any]) -> Usage:
     return of_total(prompt, cached, reported.get("output_tokens"))
 
 
-class MessageReader(Reader):
+class MessageParser(StreamParser):
     """Reads typed events up to ``message_stop``; the usage stands in ``message_delta``, just before it."""
 
     __slots__ = ()
 
-    def read(self, event: bytes) -> Kind:
+    def read(self, event: bytes) -> EventKind:
         """Take note of one event; a ``message_delta`` that cannot be read is an error."""
         if self.keep and event.startswith(b"event:"):
             self._keep_event(event)
@@ -62,7 +62,7 @@ class MessageReader(Reader):
             self._note_usage(event)
         return "error" if self.failed else "head"
 
-    def whole(self) -> bytes:
+    def assemble(self) -> bytes:
         """Return the message that the events tell. Raises NotReplayable."""
         return orjson.dumps(messages.fold(self._events))
 
@@ -78,7 +78,7 @@ class MessageReader(Reader):
             self.failed = True
 
 
-class _Anthropic(Wire):
+class _Anthropic(Endpoint):
     """What both endpoints share: the shape of a conversation and of errors."""
 
     required: ClassVar[tuple[str, ...]] = ("messages",)
@@ -92,9 +92,9 @@ class _Anthropic(Wire):
             block.pop("cache_control", None)
         media.clean_messages(body["messages"])
 
-    def named(self, request_name: str) -> Headers:
+    def id_headers(self, request_name: str) -> Headers:
         """Return the id under Anthropic's name too, which its SDK reads."""
-        return [*super().named(request_name), (b"request-id", request_name.encode())]
+        return [*super().id_headers(request_name), (b"request-id", request_name.encode())]
 
     def error_body(self, error: GatewayError) -> bytes:
         """Return Anthropic's envelope."""
@@ -123,7 +123,7 @@ class Messages(_Anthropic):
     }
     limits = ("max_tokens",)
     streams = True
-    keeps = "both"
+    cacheable = "both"
 
     def messages(self, body: Mapping[str, Any]) -> list[PromptMessage]:
         """Return tools, system prompt and conversation."""
@@ -136,13 +136,13 @@ class Messages(_Anthropic):
         """Return the usage of a whole message."""
         return usage_of(document["usage"]) if document.get("usage") else None
 
-    def is_whole(self, document: dict[str, Any]) -> bool:
+    def is_complete(self, document: dict[str, Any]) -> bool:
         """Say whether the message came to an end of its own."""
         return messages.is_whole(document)
 
-    def reader(self, *, keep: bool) -> Reader:
+    def stream_parser(self, *, keep: bool) -> StreamParser:
         """Return a reader of typed events."""
-        return MessageReader(keep=keep)
+        return MessageParser(keep=keep)
 
     def replay(self, document: dict[str, Any], *, include_usage: bool) -> Iterator[bytes]:
         """Tell a kept message as typed events, which have its usage in any case."""

@@ -1,4 +1,4 @@
-"""What the journey asks of an endpoint: how its requests, answers, streams and errors look on the wire."""
+"""What the journey asks of an endpoint: how its requests, answers, streams and errors look on the endpoint."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import orjson
 from caching.errors import NotReplayable
 from caching.fingerprint import IGNORED
 from gateway.errors import GatewayError, Headers
-from gateway.protocols.stream_token_counts import Counts
+from gateway.protocols.stream_token_counts import TokenCounts
 from gateway.protocols.usage import Usage
 from gateway.protocols.validators import Check
 from routing.prefix_hash import PromptMessage
 
 #: What one event of a stream is. ``content`` counts as a token when the stream is cut; ``usage`` is passed on only to
 #: a client that asked for it; ``done`` ends the stream and is withheld until the END is written.
-Kind = Literal["head", "content", "usage", "done", "error", "comment"]
+EventKind = Literal["head", "content", "usage", "done", "error", "comment"]
 #: Which answers the prediction cache may keep: none, those that are not streamed, or both shapes as one entry.
-Keeps = Literal["never", "whole", "both"]
+Cacheable = Literal["never", "whole", "both"]
 
 #: Events of an answer that may be kept wait for its end, 200 bytes of them for each token: so that 16,000 tokens fit.
 MAX_KEPT_BYTES = 4 << 20
@@ -28,7 +28,7 @@ MAX_KEPT_BYTES = 4 << 20
 ADDED_AT_ONCE_BYTES = 128 * 1024
 
 
-class Reader:
+class StreamParser:
     """Reads the events of one stream, at the cost of a few comparisons of bytes each."""
 
     __slots__ = ("_events", "_kept_bytes", "_max_kept_bytes", "done", "ending", "failed", "keep", "usage")
@@ -47,20 +47,20 @@ class Reader:
         self._kept_bytes = 0
         self._max_kept_bytes = max_kept_bytes
 
-    def read(self, event: bytes) -> Kind:
+    def read(self, event: bytes) -> EventKind:
         """Take note of one event, without its separator, and say what it is."""
         raise NotImplementedError
 
-    def whole(self) -> bytes:
+    def assemble(self) -> bytes:
         """Return the answer as it would be without streaming. Raises NotReplayable. Any thread may call it."""
         raise NotReplayable("stream")
 
-    async def told_whole(self) -> bytes:
+    async def assembled(self) -> bytes:
         """Return :meth:`whole`, without holding anybody up. Raises NotReplayable, also for what cannot be written."""
         try:
             if self._kept_bytes <= ADDED_AT_ONCE_BYTES:
-                return self.whole()
-            return await asyncio.to_thread(self.whole)
+                return self.assemble()
+            return await asyncio.to_thread(self.assemble)
         except (TypeError, RecursionError) as error:
             raise NotReplayable("malformed") from error
 
@@ -76,7 +76,7 @@ class Reader:
             self._events.clear()
 
 
-class Wire:
+class Endpoint:
     """One endpoint. Its instances hold nothing of a request, so one serves all."""
 
     #: Where clients ask, and where engines answer.
@@ -88,7 +88,7 @@ class Wire:
     #: Fields that say how many tokens may be written; the first that is there counts. Empty: none are written.
     limits: ClassVar[tuple[str, ...]] = ()
     streams: ClassVar[bool] = False
-    keeps: ClassVar[Keeps] = "never"
+    cacheable: ClassVar[Cacheable] = "never"
     #: Fields that cannot change an answer here, so that they are no part of its name.
     ignored: ClassVar[frozenset[str]] = IGNORED
     #: The same question always has the same answer.
@@ -113,7 +113,7 @@ class Wire:
                 return value
         return None
 
-    def tells_usage(self, body: Mapping[str, Any]) -> bool:
+    def wants_usage(self, body: Mapping[str, Any]) -> bool:
         """Say whether the client asked for the events of kind ``usage``."""
         return False
 
@@ -140,15 +140,15 @@ class Wire:
         """Return what a whole answer says it took; None when it says nothing."""
         return None
 
-    def is_whole(self, document: dict[str, Any]) -> bool:
+    def is_complete(self, document: dict[str, Any]) -> bool:
         """Say whether an answer came to an end of its own, so that it may be kept."""
         return False
 
-    def counts(self, body: Mapping[str, Any]) -> Counts | None:
+    def token_counts(self, body: Mapping[str, Any]) -> TokenCounts | None:
         """Return what reads the tokens of each event of a stream; None where engines do not say them here."""
         return None
 
-    def reader(self, *, keep: bool) -> Reader:
+    def stream_parser(self, *, keep: bool) -> StreamParser:
         """Return the reader of one stream."""
         raise NotImplementedError
 
@@ -156,7 +156,7 @@ class Wire:
         """Tell a kept answer as a stream; only where both shapes are kept."""
         raise NotImplementedError
 
-    def told(self, body: bytes, *, stream: bool, include_usage: bool) -> bytes | None:
+    def render(self, body: bytes, *, stream: bool, include_usage: bool) -> bytes | None:
         """Return a kept answer in the shape that is asked for; None for one that has no form as a stream."""
         if not stream:
             return body
@@ -165,7 +165,7 @@ class Wire:
         except (LookupError, TypeError, AttributeError, ValueError):  # an engine left out what a stream must say
             return None
 
-    def named(self, request_name: str) -> Headers:
+    def id_headers(self, request_name: str) -> Headers:
         """Return the headers that name a request."""
         return [(b"x-request-id", request_name.encode())]
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from gateway.protocols.anthropic_messages import CountTokens, Messages
-from gateway.protocols.endpoint import Wire
+from gateway.protocols.endpoint import Endpoint
 from gateway.protocols.openai_chat import Chat, Completions
 from gateway.protocols.openai_embeddings import Embeddings
 from gateway.protocols.openai_responses import Responses
 from gateway.protocols.tokenize import Detokenize, Tokenize
 
-ENDPOINTS: dict[str, Wire] = {
-    wire.path: wire
-    for wire in (
+ENDPOINTS: dict[str, Endpoint] = {
+    endpoint.path: endpoint
+    for endpoint in (
         Chat(),
         Completions(),
         Responses(),
@@ -25,7 +25,7 @@ ENDPOINTS: dict[str, Wire] = {
 _OPENAI, _ANTHROPIC = "/v1/chat/completions", "/v1/messages"
 
 
-def speaking(path: str) -> Wire:
+def endpoint_for_errors(path: str) -> Endpoint:
     """Return the endpoint in whose words an error at ``path`` is told: Anthropic's below its path, else OpenAI's."""
     anthropic = path == _ANTHROPIC or path.startswith(_ANTHROPIC + "/")
     return ENDPOINTS[path] if path in ENDPOINTS else ENDPOINTS[_ANTHROPIC if anthropic else _OPENAI]

@@ -10,8 +10,8 @@ import orjson
 from caching.replay import chunks
 from gateway.errors import BadRequest
 from gateway.protocols import media, validators
-from gateway.protocols.endpoint import Kind, Reader, Wire
-from gateway.protocols.stream_token_counts import Counts
+from gateway.protocols.endpoint import Endpoint, EventKind, StreamParser
+from gateway.protocols.stream_token_counts import TokenCounts
 from gateway.protocols.usage import Usage, of_total
 from routing.prefix_hash import PromptMessage
 
@@ -41,12 +41,12 @@ def usage_of(reported: Mapping[str, Any]) -> Usage:
     return of_total(reported.get("prompt_tokens"), details.get("cached_tokens"), reported.get("completion_tokens"))
 
 
-class ChunkReader(Reader):
+class ChunkParser(StreamParser):
     """Reads chunks up to ``[DONE]``. The usage chunk is the one without choices (OpenAI, ``include_usage``)."""
 
     __slots__ = ()
 
-    def read(self, event: bytes) -> Kind:
+    def read(self, event: bytes) -> EventKind:
         """Take note of one event; one that cannot be read is an error."""
         if event.startswith(_DONE):
             self.done = True
@@ -63,7 +63,7 @@ class ChunkReader(Reader):
             return "error" if self.failed else "usage"
         return "head" if _ROLE_MARK in event else "content"
 
-    def whole(self) -> bytes:
+    def assemble(self) -> bytes:
         """Return the answer that the chunks tell. Raises NotReplayable."""
         return orjson.dumps(chunks.fold(self._events))
 
@@ -81,11 +81,11 @@ class ChunkReader(Reader):
             return False
 
 
-class _Chunked(Wire):
+class _Chunked(Endpoint):
     """What chat and completions share."""
 
     streams = True
-    keeps = "both"
+    cacheable = "both"
 
     def prepare(self, body: dict[str, Any]) -> None:
         """Let no stream ask for what only a whole answer tells, so that one name stands for both shapes.
@@ -99,7 +99,7 @@ class _Chunked(Wire):
         if body.get("stream"):
             body.pop("prompt_logprobs", None)
 
-    def tells_usage(self, body: Mapping[str, Any]) -> bool:
+    def wants_usage(self, body: Mapping[str, Any]) -> bool:
         """Return ``stream_options.include_usage``."""
         return bool((body.get("stream_options") or {}).get("include_usage"))
 
@@ -111,25 +111,25 @@ class _Chunked(Wire):
             asked["stream_options"] = {**options, _EACH: counted or self._tells_counts(body)}
         return orjson.dumps(asked)
 
-    def counts(self, body: Mapping[str, Any]) -> Counts:
+    def token_counts(self, body: Mapping[str, Any]) -> TokenCounts:
         """Return what reads ``continuous_usage_stats``."""
-        return Counts(shown=self._tells_counts(body))
+        return TokenCounts(shown=self._tells_counts(body))
 
     def _tells_counts(self, body: Mapping[str, Any]) -> bool:
         """Say whether the client asked for usage with each event, which vLLM tells only beside the last one."""
-        return self.tells_usage(body) and bool(body["stream_options"].get(_EACH))
+        return self.wants_usage(body) and bool(body["stream_options"].get(_EACH))
 
     def usage(self, document: Mapping[str, Any]) -> Usage | None:
         """Return the usage of a whole answer."""
         return usage_of(document["usage"]) if document.get("usage") else None
 
-    def is_whole(self, document: dict[str, Any]) -> bool:
+    def is_complete(self, document: dict[str, Any]) -> bool:
         """Say whether all choices came to an end of their own."""
         return chunks.is_whole(document)
 
-    def reader(self, *, keep: bool) -> Reader:
+    def stream_parser(self, *, keep: bool) -> StreamParser:
         """Return a reader of chunks."""
-        return ChunkReader(keep=keep)
+        return ChunkParser(keep=keep)
 
     def replay(self, document: dict[str, Any], *, include_usage: bool) -> Iterator[bytes]:
         """Tell a kept answer as chunks."""

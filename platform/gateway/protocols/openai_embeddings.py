@@ -7,13 +7,13 @@ from typing import Any
 
 from gateway.errors import BadRequest
 from gateway.protocols import media, validators
-from gateway.protocols.endpoint import Wire
+from gateway.protocols.endpoint import Endpoint
 from gateway.protocols.openai_chat import as_bytes, conversation, usage_of
 from gateway.protocols.usage import Usage
 from routing.prefix_hash import PromptMessage
 
 
-class Embeddings(Wire):
+class Embeddings(Endpoint):
     """``/v1/embeddings``: of texts, token ids, or a conversation in ``messages``."""
 
     path = engine_path = "/v1/embeddings"
@@ -26,7 +26,7 @@ class Embeddings(Wire):
         "encoding_format": validators.encoding,
         "user": validators.text,
     }
-    keeps = "whole"
+    cacheable = "whole"
     deterministic = True
 
     def prepare(self, body: dict[str, Any]) -> None:
@@ -47,6 +47,6 @@ class Embeddings(Wire):
         """Return the usage, which is all prompt."""
         return usage_of(document["usage"]) if document.get("usage") else None
 
-    def is_whole(self, document: dict[str, Any]) -> bool:
+    def is_complete(self, document: dict[str, Any]) -> bool:
         """Say whether there are embeddings and their usage."""
         return bool(document.get("data") and document.get("usage"))

@@ -12,7 +12,7 @@ from caching.fingerprint import IGNORED
 from caching.replay import responses
 from gateway.errors import BadRequest, GatewayError
 from gateway.protocols import media, validators
-from gateway.protocols.endpoint import Kind, Reader, Wire
+from gateway.protocols.endpoint import Endpoint, EventKind, StreamParser
 from gateway.protocols.openai_chat import as_bytes, conversation, tools
 from gateway.protocols.usage import Usage, of_total
 from routing.prefix_hash import PromptMessage
@@ -34,7 +34,7 @@ def usage_of(reported: Mapping[str, Any]) -> Usage:
     return of_total(reported.get("input_tokens"), details.get("cached_tokens"), reported.get("output_tokens"))
 
 
-class ResponseReader(Reader):
+class ResponseParser(StreamParser):
     """Reads typed events up to ``response.completed``, which carries the whole answer and its usage."""
 
     __slots__ = ("_events_passed", "_response")
@@ -45,7 +45,7 @@ class ResponseReader(Reader):
         #: The whole answer, once its last event came.
         self._response: dict[str, Any] = {}
 
-    def read(self, event: bytes) -> Kind:
+    def read(self, event: bytes) -> EventKind:
         """Take note of one event; the last one that cannot be read is an error."""
         if event.startswith(_FAILURES):
             self.failed = True
@@ -57,7 +57,7 @@ class ResponseReader(Reader):
         self._events_passed += 1
         return "content" if event.find(_DELTA, 0, _TYPE_BYTES) > 0 else "head"
 
-    def whole(self) -> bytes:
+    def assemble(self) -> bytes:
         """Return the response that the last event carries. Raises NotReplayable."""
         if not responses.is_whole(self._response):
             raise NotReplayable("unfinished")
@@ -67,7 +67,7 @@ class ResponseReader(Reader):
         """Return the protocol's ``error`` event, numbered after those that were passed on."""
         return _error_event(error, self._events_passed)
 
-    def _end(self, event: bytes) -> Kind:
+    def _end(self, event: bytes) -> EventKind:
         try:
             response = orjson.loads(event.partition(b"data:")[2])["response"]
             self.usage = usage_of(response["usage"]) if response.get("usage") else None
@@ -81,7 +81,7 @@ class ResponseReader(Reader):
         return "done"
 
 
-class Responses(Wire):
+class Responses(Endpoint):
     """``/v1/responses``."""
 
     path = engine_path = "/v1/responses"
@@ -101,7 +101,7 @@ class Responses(Wire):
     }
     limits = ("max_output_tokens",)
     streams = True
-    keeps = "both"
+    cacheable = "both"
     ignored = IGNORED - _REPEATED
 
     def prepare(self, body: dict[str, Any]) -> None:
@@ -133,13 +133,13 @@ class Responses(Wire):
         """Return the usage of a whole response."""
         return usage_of(document["usage"]) if document.get("usage") else None
 
-    def is_whole(self, document: dict[str, Any]) -> bool:
+    def is_complete(self, document: dict[str, Any]) -> bool:
         """Say whether the response came to an end of its own, or of its limit."""
         return responses.is_whole(document)
 
-    def reader(self, *, keep: bool) -> Reader:
+    def stream_parser(self, *, keep: bool) -> StreamParser:
         """Return a reader of typed events."""
-        return ResponseReader(keep=keep)
+        return ResponseParser(keep=keep)
 
     def replay(self, document: dict[str, Any], *, include_usage: bool) -> Iterator[bytes]:
         """Tell a kept response as typed events, which have its usage in any case."""

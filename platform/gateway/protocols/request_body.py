@@ -11,7 +11,7 @@ import msgspec
 import orjson
 
 from gateway.errors import BadRequest
-from gateway.protocols.endpoint import Wire
+from gateway.protocols.endpoint import Endpoint
 
 #: What a client may not say to an engine: another tenant's cache, a place in the queue, an engine's own plumbing; and
 #: how many tokens make an event (``stream_interval``), as a stream that is cut is charged by its events.
@@ -40,7 +40,7 @@ MAX_CHOICES = 128
 class Call(msgspec.Struct, frozen=True, kw_only=True):
     """A checked inference request. ``body`` is without the stripped fields."""
 
-    wire: Wire
+    endpoint: Endpoint
     body: dict[str, Any]
     model: str
     stream: bool
@@ -53,32 +53,32 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     digest: bytes | None = None
 
     @property
-    def endpoint(self) -> str:
+    def path(self) -> str:
         """The path that was asked."""
-        return self.wire.path
+        return self.endpoint.path
 
-    def told(self, body: bytes) -> bytes | None:
+    def render(self, body: bytes) -> bytes | None:
         """Return a kept answer as this request wants it; None where that cannot be."""
-        return self.wire.told(body, stream=self.stream, include_usage=self.include_usage)
+        return self.endpoint.render(body, stream=self.stream, include_usage=self.include_usage)
 
 
-def parse(wire: Wire, raw: bytes) -> Call:
+def parse(endpoint: Endpoint, raw: bytes) -> Call:
     """Return the checked request. Raises BadRequest naming the field, what was found and what is allowed."""
     body = _read(raw)
     for name, value in body.items():
-        if value is not None and (check := wire.checks.get(name)) is not None:
+        if value is not None and (check := endpoint.checks.get(name)) is not None:
             check(name, value)
     model = body.get("model")
     if not model:
         raise BadRequest("Name the model: 'model' is missing.", "missing_field", "model")
-    for name in wire.required:
+    for name in endpoint.required:
         if body.get(name) is None:
             raise BadRequest(f"'{name}' is missing.", "missing_field", name)
     if not _STRIPPED.isdisjoint(body):
         for name in STRIPPED:
             body.pop(name, None)
-    wire.prepare(body)
-    choices = wire.choices(body)
+    endpoint.prepare(body)
+    choices = endpoint.choices(body)
     if choices > MAX_CHOICES:
         raise BadRequest(
             f"The request asks for {choices} choices, n of each prompt; allowed are {MAX_CHOICES}.",
@@ -86,15 +86,15 @@ def parse(wire: Wire, raw: bytes) -> Call:
             "n",
         )
     stream = bool(body.get("stream"))
-    if stream and not wire.streams:
-        raise BadRequest(f"{wire.path} does not stream; leave 'stream' out.", "invalid_value", "stream")
+    if stream and not endpoint.streams:
+        raise BadRequest(f"{endpoint.path} does not stream; leave 'stream' out.", "invalid_value", "stream")
     return Call(
-        wire=wire,
+        endpoint=endpoint,
         body=body,
         model=model,
         stream=stream,
-        include_usage=wire.tells_usage(body),
-        max_new_tokens=wire.max_new_tokens(body),
+        include_usage=endpoint.wants_usage(body),
+        max_new_tokens=endpoint.max_new_tokens(body),
         choices=choices,
     )
 

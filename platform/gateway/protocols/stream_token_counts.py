@@ -12,7 +12,7 @@ _CHOICE = re.compile(rb'"choices":\[\{"index":(\d+)')
 _USAGE = re.compile(rb',"usage":\{[^{}]*"completion_tokens":(\d+)[^{}]*(?:\{[^{}]*\}[^{}]*)*\}')
 
 
-class Counts:
+class TokenCounts:
     """What the events of one stream say. ``shown``: the client asked for it too, and sees it."""
 
     __slots__ = ("_shown", "_written")

@@ -6,10 +6,10 @@ from typing import Any
 
 from gateway.errors import BadRequest
 from gateway.protocols import media, validators
-from gateway.protocols.endpoint import Wire
+from gateway.protocols.endpoint import Endpoint
 
 
-class Tokenize(Wire):
+class Tokenize(Endpoint):
     """``/v1/tokenize``: of a ``prompt``, or of ``messages`` as the model's chat template writes them."""
 
     path = "/v1/tokenize"
@@ -26,7 +26,7 @@ class Tokenize(Wire):
         media.clean_messages(body.get("messages") or [])
 
 
-class Detokenize(Wire):
+class Detokenize(Endpoint):
     """``/v1/detokenize``."""
 
     path = "/v1/detokenize"

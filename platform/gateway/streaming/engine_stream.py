@@ -13,10 +13,10 @@ from gateway import metrics
 from gateway.errors import EngineFailed, GatewayError, Unavailable
 from gateway.metering.hold_extender import Advance
 from gateway.metering.meter import Meter
-from gateway.protocols.endpoint import Reader
-from gateway.protocols.stream_token_counts import Counts
+from gateway.protocols.endpoint import StreamParser
+from gateway.protocols.stream_token_counts import TokenCounts
 from gateway.protocols.usage import NOTHING, Usage
-from gateway.request import Trace
+from gateway.request import RequestTimeline
 from gateway.upstream import sse_splitter
 from gateway.upstream.connection import UpstreamError
 from gateway.upstream.dispatcher import Reply
@@ -31,25 +31,25 @@ STREAM_BROKEN = EngineFailed("The engine stopped in the middle of its answer.", 
 Land = Callable[[bytes | None, Usage | None, float], object]
 
 
-class Relay:
-    """One stream on its way from an engine to a client. Whoever sends it calls :meth:`leave` at the end."""
+class EngineStream:
+    """One stream on its way from an engine to a client. Whoever sends it calls :meth:`close` at the end."""
 
     def __init__(
         self,
         reply: Reply,
-        reader: Reader,
+        reader: StreamParser,
         meter: Meter,
-        trace: Trace,
+        timeline: RequestTimeline,
         *,
         include_usage: bool,
-        counts: Counts | None,
+        counts: TokenCounts | None,
         land: Land,
         flight: Flight | None,
     ) -> None:
         """``counts`` None: an event is a token. ``flight``: who follows it is told what the client is told."""
         self._reply = reply
         self._meter = meter
-        self._trace = trace
+        self._timeline = timeline
         self._include_usage = include_usage
         self._counts = counts
         self._land = land
@@ -63,7 +63,7 @@ class Relay:
         self._ended_as: State = "engine_error"
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield whole events. The END is written before the last byte; :meth:`leave` writes it for a cut stream."""
+        """Yield whole events. The END is written before the last byte; :meth:`close` writes it for a cut stream."""
         splitter = sse_splitter.EventSplitter()
         reader = self._reader
         try:
@@ -85,11 +85,11 @@ class Relay:
         except UpstreamError as error:
             if self._ended is None:
                 log.warning("replica %s broke a stream: %s", self._reply.choice.replica_id, error)
-                metrics.engine_failed(self._trace.model, error)
+                metrics.engine_failed(self._timeline.model, error)
         except Unavailable as error:  # the usage log is full: what cannot be metered is not sent
             self._end(error, "engine_error")
         except Exception:
-            log.exception("request %s failed in the middle of its stream", self._trace.request_id)
+            log.exception("request %s failed in the middle of its stream", self._timeline.request_id)
         yield self._cut()
 
     def end_with(self, error: GatewayError) -> None:
@@ -99,7 +99,7 @@ class Relay:
         """
         self._end(error, "refused")
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """End the stream for good; if nothing ended it before, its client left. A second call does nothing."""
         self._reply.close(answered=self._reader.done)
         self._end_cut("client_gone")
@@ -161,7 +161,7 @@ class Relay:
 
     async def _land_whole(self) -> None:
         reader = self._reader
-        engine_ms = (self._trace.engine_seconds + time.perf_counter() - self._begun_at) * 1000
+        engine_ms = (self._timeline.engine_seconds + time.perf_counter() - self._begun_at) * 1000
         whole = None
         if reader.usage is None:
             self._end_cut("complete")
@@ -176,7 +176,7 @@ class Relay:
 
     async def _whole(self) -> bytes | None:
         try:
-            return await self._reader.told_whole()
+            return await self._reader.assembled()
         except NotReplayable as part:
             log.warning("an answer is not kept: %s", part)
             return None

@@ -16,8 +16,8 @@ from gateway.errors import EngineFailed, GatewayError, Unavailable, internal_err
 from gateway.metering.meter import Meter
 from gateway.protocols.request_body import Call
 from gateway.protocols.usage import NOTHING
-from gateway.request import Outgoing
-from gateway.streaming.pending_stream import within
+from gateway.request import Response
+from gateway.streaming.pending_stream import done_within
 from gateway.streaming.sender import run_on
 
 log = logging.getLogger(__name__)
@@ -33,8 +33,8 @@ B = TypeVar("B")
 _running_on: set[asyncio.Task[None]] = set()
 
 
-class FollowedStream(Generic[B]):
-    """The stream of one follower. Whoever sends it calls :meth:`leave` at the end."""
+class FollowerStream(Generic[B]):
+    """The stream of one follower. Whoever sends it calls :meth:`close` at the end."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class FollowedStream(Generic[B]):
         meter: Meter,
         *,
         again: Callable[[], Awaitable[B | Followed]],
-        begin: Callable[[B], Outgoing],
+        begin: Callable[[B], Response],
     ) -> None:
         """``again``: what to do when the flight fails; ``begin`` makes a stream of what this request then leads."""
         self._followed: Followed | None = followed
@@ -53,16 +53,16 @@ class FollowedStream(Generic[B]):
         self._meter = meter
         self._again = again
         self._begin = begin
-        self._error_event = call.wire.reader(keep=False).error_event
+        self._error_event = call.endpoint.stream_parser(keep=False).error_event
         self._told: list[bytes] = []
         self._told_bytes = 0
         self._ended: GatewayError | None = None
         self._is_refused = False
         self._work: asyncio.Task[B | Followed] | None = None
-        self._own: Outgoing | None = None
+        self._own: Response | None = None
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield whole events. The END is written before the last byte; :meth:`leave` writes it for a cut stream."""
+        """Yield whole events. The END is written before the last byte; :meth:`close` writes it for a cut stream."""
         try:
             async for piece in self._all():
                 yield piece
@@ -87,7 +87,7 @@ class FollowedStream(Generic[B]):
         elif self._followed is not None:
             self._followed.flight.notify()
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """End the stream for good; if nothing ended it before, its client left. A second call does nothing."""
         self._leave_flight()
         if self._work is not None:
@@ -129,7 +129,7 @@ class FollowedStream(Generic[B]):
 
     async def _next(self) -> B | Followed:
         work = self._work = asyncio.ensure_future(self._again())
-        await within(work, None)
+        await done_within(work, None)
         self._work = None
         if self._ended is not None and work.cancelled():
             raise self._ended
@@ -199,13 +199,13 @@ class FollowedStream(Generic[B]):
         if followed is not None and followed.entry is None:
             followed.flight.leave()
 
-    def _runs_on(self, own: Outgoing) -> bool:
+    def _runs_on(self, own: Response) -> bool:
         """Let what this request leads run on for those who follow it, though its own client heard another answer."""
-        departure = self._course.departure
-        if self._ended is not NOT_REPEATED or not departure.is_needed:
+        disconnect = self._course.disconnect
+        if self._ended is not NOT_REPEATED or not disconnect.has_followers:
             return False
-        departure.leave()
-        task = asyncio.ensure_future(run_on(own, departure))
+        disconnect.signal()
+        task = asyncio.ensure_future(run_on(own, disconnect))
         _running_on.add(task)
         task.add_done_callback(_running_on.discard)
         return True

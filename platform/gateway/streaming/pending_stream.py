@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator, Callable
 from typing import Generic, TypeVar
 
 from gateway.errors import GatewayError, internal_error
-from gateway.request import Heartbeat, Outgoing
+from gateway.request import Heartbeat, Response
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
-async def within(work: asyncio.Task[T], seconds: float | None) -> bool:
+async def done_within(work: asyncio.Task[T], seconds: float | None) -> bool:
     """Say whether the work is done within so many seconds (None: any); stop it when whoever waits is stopped."""
     try:
         done, _ = await asyncio.wait({work}, timeout=seconds)
@@ -26,7 +26,7 @@ async def within(work: asyncio.Task[T], seconds: float | None) -> bool:
     return bool(done)
 
 
-class LateStream(Generic[T]):
+class PendingStream(Generic[T]):
     """Begins while ``work`` is not done, and then passes on what ``begin`` makes of its result.
 
     Whoever sends it calls :meth:`close` at the end, which stops the work or lets go of what it brought.
@@ -35,7 +35,7 @@ class LateStream(Generic[T]):
     def __init__(
         self,
         work: asyncio.Task[T],
-        begin: Callable[[T], Outgoing],
+        begin: Callable[[T], Response],
         *,
         heartbeat: Heartbeat,
         error_event: Callable[[GatewayError], bytes],
@@ -44,7 +44,7 @@ class LateStream(Generic[T]):
         self._begin = begin
         self._heartbeat = heartbeat
         self._error_event = error_event
-        self._begun: Outgoing | None = None
+        self._begun: Response | None = None
         self._ended: GatewayError | None = None
         work.add_done_callback(_seen)
 
@@ -52,7 +52,7 @@ class LateStream(Generic[T]):
         """Yield a heartbeat at once, then the stream that began or the error; whoever sends it tells the others."""
         try:
             yield self._heartbeat.event()
-            await within(self._work, None)
+            await done_within(self._work, None)
             if self._ended is not None and self._work.cancelled():
                 raise self._ended
             self._begun = self._begin(self._work.result())

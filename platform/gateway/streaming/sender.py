@@ -12,45 +12,45 @@ from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from functools import partial
 from typing import Any
 
-from gateway.request import Departure, Heartbeat, Outgoing
+from gateway.request import ClientDisconnect, Heartbeat, Response
 
 log = logging.getLogger(__name__)
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
-async def deliver(send: Send, outgoing: Outgoing, *, timeout_seconds: float, departure: Departure) -> None:
+async def deliver(send: Send, response: Response, *, timeout_seconds: float, disconnect: ClientDisconnect) -> None:
     """Send the answer and close it, whatever happens on the way.
 
     A client of a stream that has taken nothing for ``timeout_seconds`` counts as gone. What is left of a request whose
     client is gone runs to its end while others need it, and nothing of it is sent.
     """
     try:
-        if outgoing.stream is None:
-            length = (b"content-length", str(len(outgoing.body)).encode())
-            head = {"type": "http.response.start", "status": outgoing.status, "headers": [*outgoing.headers, length]}
-            if not departure.gone:
+        if response.stream is None:
+            length = (b"content-length", str(len(response.body)).encode())
+            head = {"type": "http.response.start", "status": response.status, "headers": [*response.headers, length]}
+            if not disconnect.happened:
                 await send(head)
-                await send({"type": "http.response.body", "body": outgoing.body})
+                await send({"type": "http.response.body", "body": response.body})
             return
-        if not departure.gone:
-            await send({"type": "http.response.start", "status": outgoing.status, "headers": outgoing.headers})
-        await _Stream(send, outgoing.heartbeat, timeout_seconds, departure).run(outgoing.stream)
+        if not disconnect.happened:
+            await send({"type": "http.response.start", "status": response.status, "headers": response.headers})
+        await _Stream(send, response.heartbeat, timeout_seconds, disconnect).run(response.stream)
     finally:
-        outgoing.on_close()
+        response.on_close()
 
 
-async def run_on(outgoing: Outgoing, departure: Departure) -> None:
+async def run_on(response: Response, disconnect: ClientDisconnect) -> None:
     """Run what is left of an answer to its end while others need it, send nothing of it, and close it."""
     task = asyncio.current_task()
     assert task is not None
-    departure.stop_with(partial(_cancel, task))
+    disconnect.cancel_with(partial(_cancel, task))
     try:
-        if departure.is_needed and outgoing.stream is not None:
-            async for _ in outgoing.stream:
+        if disconnect.has_followers and response.stream is not None:
+            async for _ in response.stream:
                 continue
     finally:
-        outgoing.on_close()
+        response.on_close()
 
 
 def _cancel(task: asyncio.Task[None]) -> None:
@@ -60,11 +60,13 @@ def _cancel(task: asyncio.Task[None]) -> None:
 class _Stream:
     """One stream on its way. A single timer looks after it, because one for each piece would cost more than sending."""
 
-    def __init__(self, send: Send, heartbeat: Heartbeat | None, timeout_seconds: float, departure: Departure) -> None:
+    def __init__(
+        self, send: Send, heartbeat: Heartbeat | None, timeout_seconds: float, disconnect: ClientDisconnect
+    ) -> None:
         self._send = send
         self._heartbeat = heartbeat
         self._timeout_seconds = timeout_seconds
-        self._departure = departure
+        self._disconnect = disconnect
         self._look_seconds = min(timeout_seconds, heartbeat.every_seconds) if heartbeat else timeout_seconds
         self._loop = asyncio.get_running_loop()
         task = asyncio.current_task()
@@ -106,7 +108,7 @@ class _Stream:
         self._breaks, self._comment = False, None
 
     async def _pass(self, piece: bytes, *, more_body: bool = True) -> None:
-        if self._departure.gone:
+        if self._disconnect.happened:
             return
         self._sending, self._since = True, self._loop.time()
         await self._send({"type": "http.response.body", "body": piece, "more_body": more_body})
@@ -119,8 +121,8 @@ class _Stream:
         if self._sending:
             if silent_seconds >= self._timeout_seconds:
                 log.info("a client that has read nothing for %.0f s is given up", silent_seconds)
-                self._departure.leave()
-                if self._departure.is_needed:
+                self._disconnect.signal()
+                if self._disconnect.has_followers:
                     self._breaks = True
                     (self._comment or self._task).cancel()
                 return

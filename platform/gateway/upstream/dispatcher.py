@@ -14,7 +14,7 @@ from gateway.control_plane.in_flight import Flights
 from gateway.errors import EngineFailed, EngineGone
 from gateway.metering.meter import Meter
 from gateway.protocols.request_body import Call
-from gateway.request import Trace
+from gateway.request import RequestTimeline
 from gateway.upstream.client import Upstream
 from gateway.upstream.connection import Broken, Exchange, Silent, Unreached, UpstreamError
 from routing.errors import NoReplica
@@ -46,7 +46,7 @@ class _Errand(msgspec.Struct, frozen=True, kw_only=True):
     salt: str
     payload: bytes
     meter: Meter
-    trace: Trace
+    trace: RequestTimeline
 
 
 class Reply(msgspec.Struct, kw_only=True, eq=False):
@@ -90,7 +90,13 @@ class Dispatcher:
         self._avoid: dict[UUID, float] = {}
 
     async def send(
-        self, call: Call, ask: RoutingRequest, salt: str, endpoints: Sequence[Endpoint], meter: Meter, trace: Trace
+        self,
+        call: Call,
+        ask: RoutingRequest,
+        salt: str,
+        endpoints: Sequence[Endpoint],
+        meter: Meter,
+        trace: RequestTimeline,
     ) -> Reply:
         """Return the first reply that began. Raises EngineRefused, EngineFailed, EngineGone, NotReady, Unavailable."""
         left: dict[UUID, Endpoint] = {endpoint.replica_id: endpoint for endpoint in endpoints}
@@ -98,7 +104,7 @@ class Dispatcher:
             call=call,
             ask=ask,
             salt=salt,
-            payload=call.wire.engine_body(
+            payload=call.endpoint.engine_body(
                 call.body, stream=call.stream, salt=salt, counted=meter.allowance is not None
             ),
             meter=meter,
@@ -167,7 +173,7 @@ class Dispatcher:
             if exchange.status in ABOUT_THE_REQUEST:
                 raise errors.engine_refused(exchange.status, first.replace(errand.salt.encode(), b"..."))
             if exchange.status != 200:
-                unserved = errors.not_served(exchange.status, first, errand.call.model, errand.call.endpoint)
+                unserved = errors.not_served(exchange.status, first, errand.call.model, errand.call.path)
                 raise unserved or WrongStatus(exchange.status)
             if not first:
                 raise Broken("the answer ended before its first byte", heard=True)
@@ -191,7 +197,7 @@ class Dispatcher:
             "x-request-id": errand.trace.request_name,
         }
         return self._upstream.post(
-            endpoint.base_url, errand.call.wire.engine_path, headers, errand.payload, stream=errand.call.stream
+            endpoint.base_url, errand.call.endpoint.engine_path, headers, errand.payload, stream=errand.call.stream
         )
 
 

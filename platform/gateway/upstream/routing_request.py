@@ -16,11 +16,11 @@ from tenants.snapshot import Caller
 
 def ask(call: Call, caller: Caller, model: ServedModel, headers: Mapping[str, str]) -> RoutingRequest:
     """Return what the router needs; sessions and prefixes are named inside the caller's own scope."""
-    session = session_of(call.body, headers) if call.wire.metered else None
+    session = session_of(call.body, headers) if call.endpoint.metered else None
     # No more than fits in the model: a number out of the air would keep others off the replica.
     new_tokens = min(call.max_new_tokens or DEFAULT_NEW_TOKENS, model.context_length_tokens)
     return RoutingRequest(
-        prefix=prefix_hashes(keyspace.prefix_root(caller, model.name), call.wire.messages(call.body)),
+        prefix=prefix_hashes(keyspace.prefix_root(caller, model.name), call.endpoint.messages(call.body)),
         session=keyspace.session_key(caller, model.name, session) if session else None,
         max_new_tokens=new_tokens * call.choices,
     )

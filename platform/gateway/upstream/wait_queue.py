@@ -137,7 +137,7 @@ class Hold:
             room.requests >= self.limits.requests_per_tenant
             or room.size_bytes + guest.size_bytes > self.limits.bytes_per_tenant
         ):
-            raise errors.too_many_held(guest.model.name, self.eta_seconds(guest.model))
+            raise errors.queue_full(guest.model.name, self.eta_seconds(guest.model))
 
     @contextmanager
     def _room(self, guest: Guest) -> Iterator[None]:

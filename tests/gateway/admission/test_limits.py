@@ -21,7 +21,7 @@ from tenants.caller_limits import LimitLine
 from tenants.snapshot import Caller
 from tests.caching.entries import entry_of
 from tests.gateway.fixtures import tenants
-from tests.gateway.fixtures.callers import Doors, caller, demand, deposit, line, tried, until
+from tests.gateway.fixtures.callers import Doors, cache_write, caller, demand, line, tried, until
 from tests.gateway.fixtures.private_redis import PrivateRedis
 
 
@@ -364,7 +364,14 @@ async def test_two_redis_hold_limits_and_answers_apart(door: Doors) -> None:
 
 
 async def test_what_was_just_stored_is_at_hand_although_redis_is_gone(door: Doors) -> None:
-    shelf, who, kept = door.shelf("unix:///nowhere", timeout_seconds=0.2), caller(), entry_of(b"answer")
-    shelf.store(deposit(who, b"a"), kept)
-    await tenants.until(lambda: shelf.at_hand(who.tenant_id, b"a"))
-    assert (shelf.at_hand(who.tenant_id, b"a"), shelf.at_hand(who.tenant_id, b"b")) == (kept, None)
+    prediction_cache, who, kept = (
+        door.prediction_cache("unix:///nowhere", timeout_seconds=0.2),
+        caller(),
+        entry_of(b"answer"),
+    )
+    prediction_cache.store(cache_write(who, b"a"), kept)
+    await tenants.until(lambda: prediction_cache.get_local(who.tenant_id, b"a"))
+    assert (prediction_cache.get_local(who.tenant_id, b"a"), prediction_cache.get_local(who.tenant_id, b"b")) == (
+        kept,
+        None,
+    )

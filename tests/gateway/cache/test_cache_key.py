@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from gateway.cache import policy
+from gateway.cache.policy import policy_for
 from gateway.errors import BadRequest
 from gateway.protocols import request_body
 from gateway.protocols.endpoint_table import ENDPOINTS
@@ -75,7 +75,7 @@ def name_of(
 ) -> bytes | None:
     """Return what the answer to a request is called; None where it is neither read nor kept."""
     call = request_body.parse(ENDPOINTS[path], raw)
-    return policy.of(who, call, _Served(), headers).name  # type: ignore[arg-type]
+    return policy_for(who, call, _Served(), headers).name  # type: ignore[arg-type]
 
 
 NAME = name_of(orjson.dumps(CHAT))
@@ -242,4 +242,4 @@ def test_the_revision_is_in_the_name() -> None:
     call = request_body.parse(ENDPOINTS["/v1/chat/completions"], orjson.dumps(CHAT))
     other = _Served()
     other.digest = "another"
-    assert policy.of(WHO, call, other, {}).name != NAME  # type: ignore[arg-type]
+    assert policy_for(WHO, call, other, {}).name != NAME  # type: ignore[arg-type]

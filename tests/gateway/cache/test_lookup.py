@@ -16,8 +16,7 @@ from redis.asyncio import Redis
 from caching import store
 from caching.memory_cache import OVERHEAD_BYTES
 from gateway import metrics
-from gateway.cache import policy
-from gateway.cache.policy import Answer
+from gateway.cache.policy import CachePolicy
 from gateway.cache.two_level_store import PACKED_AT_ONCE_BYTES
 from tenants import registry
 from tenants.caller_limits import LARGEST_ENTRY_BYTES, CacheTerms
@@ -25,7 +24,7 @@ from tenants.purges import PurgeTarget, purge
 from tenants.snapshot import Caller
 from tests.caching.entries import entry_of
 from tests.gateway.fixtures import callers
-from tests.gateway.fixtures.callers import Doors, caller, deposit
+from tests.gateway.fixtures.callers import Doors, cache_write, caller
 from tests.gateway.fixtures.private_redis import PrivateRedis
 from tests.gateway.fixtures.scripted_app import after, answer, saying
 from tests.gateway.fixtures.tenants import HELLO, MODEL, Gateway, in_database, until
@@ -36,7 +35,7 @@ for each in metrics.METRICS:
     SHOWN.register(each)
 #: Of one request: it is answered from what is stored or by an engine, and by no identical request that has just ended.
 READ = {"x-prediction-cache": "read"}
-NAMED = Answer(name=b"n" * 32, digest=None, bypass=None, writable=True, only_if_cached=False, max_age_seconds=None)
+NAMED = CachePolicy(name=b"n" * 32, digest=None, bypass=None, writable=True, only_if_cached=False, max_age_seconds=None)
 LOOKUPS, STORES, EVICTIONS = (f"hearth_gateway_cache_{what}_total" for what in ("lookups", "stores", "evictions"))
 
 
@@ -70,12 +69,12 @@ class Counted:
 
 
 async def test_each_look_is_counted_by_its_level_and_each_answer_by_whether_it_is_stored(gateway: Gateway) -> None:
-    counted, shelf = Counted(), gateway.runtime.parts.shelf
+    counted, prediction_cache = Counted(), gateway.runtime.components.prediction_cache
     await gateway.ask()
     await counted.becomes(first_miss=1, redis_miss=1, stored=1)
     await gateway.ask()
     await counted.becomes(first_hit=1)
-    shelf.forget()
+    prediction_cache.clear_local()
     await gateway.ask()
     await counted.becomes(first_miss=1, redis_hit=1)
     await gateway.ask(headers={"cache-control": "max-age=0"})
@@ -97,7 +96,7 @@ async def test_a_long_answer_is_packed_in_redis_and_given_as_it_was(
     counted = Counted()
     first = await gateway.ask()
     await counted.becomes(first_miss=1, redis_miss=1, stored=1)
-    gateway.runtime.parts.shelf.forget()
+    gateway.runtime.components.prediction_cache.clear_local()
     hit = await gateway.ask(headers=READ)
     assert (hit.body, hit.answer_headers["x-cache"]) == (first.body, "hit")
     await counted.becomes(first_miss=1, redis_hit=1)
@@ -107,10 +106,10 @@ async def test_a_long_answer_is_packed_in_redis_and_given_as_it_was(
 
 
 async def test_a_process_that_ends_stores_what_it_was_packing(redis: Redis, door: Doors) -> None:
-    shelf, who, large = door.shelf(), caller(), entry_of(bytes(2 * PACKED_AT_ONCE_BYTES))
-    kept = deposit(who, b"a")
-    shelf.keep(large, lambda: kept)
-    await shelf.close()
+    prediction_cache, who, large = door.prediction_cache(), caller(), entry_of(bytes(2 * PACKED_AT_ONCE_BYTES))
+    kept = cache_write(who, b"a")
+    prediction_cache.put(large, lambda: kept)
+    await prediction_cache.close()
 
     async def stored() -> bool:
         return bool(await redis.exists(store.entry_key(kept.tenant_id, kept.name)))
@@ -151,7 +150,7 @@ async def test_what_somebody_wrote_to_redis_is_counted_as_altered(gateway: Gatew
     async with Redis.from_url(os.environ["REDIS_URL"]) as redis:
         [key] = [key async for key in redis.scan_iter("*:prediction:*")]
         await redis.setrange(key, 40, b"!")
-    gateway.runtime.parts.shelf.forget()
+    gateway.runtime.components.prediction_cache.clear_local()
     assert (await gateway.ask(headers=READ)).answer_headers["x-cache"] == "miss"
     await counted.becomes(first_miss=1, redis_altered=1)
 
@@ -175,29 +174,29 @@ async def test_an_answer_that_is_not_whole_is_counted_as_incomplete(gateway: Gat
 async def test_what_redis_refuses_is_counted_by_its_reason_and_not_at_hand(
     redis: Redis, door: Doors, changes: dict[str, Any], outcome: str, at_hand: bool
 ) -> None:
-    counted, shelf, who = Counted(), door.shelf(), caller()
-    shelf.store(deposit(who, b"a", **changes), entry_of(b"{}"))
+    counted, prediction_cache, who = Counted(), door.prediction_cache(), caller()
+    prediction_cache.store(cache_write(who, b"a", **changes), entry_of(b"{}"))
     await counted.becomes(**{outcome: 1})
-    assert (shelf.at_hand(who.tenant_id, b"a") is not None) is at_hand
+    assert (prediction_cache.get_local(who.tenant_id, b"a") is not None) is at_hand
 
 
 async def test_what_is_stored_while_redis_is_gone_is_at_hand_and_counted(door: Doors) -> None:
     counted, who = Counted(), caller()
-    shelf = door.shelf("unix:///nowhere", timeout_seconds=0.2)
-    shelf.store(deposit(who, b"a"), entry_of(b"{}"))
-    await until(lambda: shelf.at_hand(who.tenant_id, b"a"))
+    prediction_cache = door.prediction_cache("unix:///nowhere", timeout_seconds=0.2)
+    prediction_cache.store(cache_write(who, b"a"), entry_of(b"{}"))
+    await until(lambda: prediction_cache.get_local(who.tenant_id, b"a"))
     await counted.becomes(failed=1)
 
 
 async def test_entries_that_make_room_are_counted_by_level(redis: Redis, door: Doors) -> None:
-    shelf, who = door.shelf(), caller()
+    prediction_cache, who = door.prediction_cache(), caller()
     before = [count(EVICTIONS, level=level) for level in ("first", "redis")]
     for name in (b"a", b"b", b"c"):
-        shelf.store(deposit(who, name, quota_bytes=1100), entry_of(bytes((1 << 19) - OVERHEAD_BYTES)))
-        await until(lambda name=name: shelf.at_hand(who.tenant_id, name))  # type: ignore[misc]
+        prediction_cache.store(cache_write(who, name, quota_bytes=1100), entry_of(bytes((1 << 19) - OVERHEAD_BYTES)))
+        await until(lambda name=name: prediction_cache.get_local(who.tenant_id, name))  # type: ignore[misc]
     after_all = [count(EVICTIONS, level=level) for level in ("first", "redis")]
     assert [now - then for now, then in zip(after_all, before, strict=True)] == [1, 1]
-    assert shelf.bytes_at_hand() == 1 << 20
+    assert prediction_cache.local_bytes() == 1 << 20
 
 
 @pytest.mark.parametrize(
@@ -213,7 +212,7 @@ async def test_what_no_redis_would_take_is_given_to_none_and_counted(
     body_bytes: int, terms: CacheTerms, refused: dict[str, float]
 ) -> None:
     counted = Counted()
-    assert policy.may_be_kept(NAMED, replace(caller(), cache=terms), entry_of(bytes(body_bytes))) is not bool(refused)
+    assert NAMED.is_storable(replace(caller(), cache=terms), entry_of(bytes(body_bytes))) is not bool(refused)
     await counted.becomes(**refused)
 
 
@@ -221,12 +220,12 @@ async def test_what_no_redis_would_take_is_given_to_none_and_counted(
 async def test_what_is_larger_than_a_quota_is_given_to_no_redis_and_counted_by_the_loop(
     door: Doors, body_bytes: int
 ) -> None:
-    counted, shelf, entry = Counted(), door.shelf("unix:///nowhere"), entry_of(bytes(body_bytes))
+    counted, prediction_cache, entry = Counted(), door.prediction_cache("unix:///nowhere"), entry_of(bytes(body_bytes))
     who = replace(caller(), cache=CacheTerms(quota_bytes=store.OVERHEAD_BYTES))
-    pack = partial(policy.deposit, NAMED, who, MODEL, entry)
+    pack = partial(NAMED.cache_write, who, MODEL, entry)
     assert await asyncio.to_thread(pack) is None
     await counted.becomes()
-    shelf.keep(entry, pack)
+    prediction_cache.put(entry, pack)
     await counted.becomes(quota=1)
 
 
@@ -251,7 +250,7 @@ async def test_redis_that_stops_during_a_store_takes_no_answer_away(
 
     async def in_redis() -> bool:
         await gateway.ask(other)
-        gateway.runtime.parts.shelf.forget()
+        gateway.runtime.components.prediction_cache.clear_local()
         return (await gateway.ask(other, headers=READ)).answer_headers["x-cache"] == "hit"
 
     await callers.until(in_redis)

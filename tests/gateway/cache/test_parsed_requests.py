@@ -12,7 +12,7 @@ import pytest
 from catalogue import registry as catalogue
 from catalogue.registry import Description
 from gateway.cache import parsed_requests
-from gateway.cache.parsed_requests import Repeats
+from gateway.cache.parsed_requests import ParsedRequestCache
 from gateway.protocols import request_body
 from gateway.protocols.endpoint_table import ENDPOINTS
 from tenants import registry
@@ -30,12 +30,12 @@ def body(text: str = "Hello", **fields: Any) -> bytes:
     return orjson.dumps({"model": "m", "messages": [{"role": "user", "content": text}], "max_tokens": 9, **fields})
 
 
-def noted(known: Repeats, who: Any, raw: bytes) -> None:
-    known.note(who, request_body.parse(CHAT, raw), PRICED, raw, DIGEST)
+def noted(known: ParsedRequestCache, who: Any, raw: bytes) -> None:
+    known.put(who, request_body.parse(CHAT, raw), PRICED, raw, DIGEST)
 
 
 def test_what_was_read_once_is_found_by_its_very_bytes() -> None:
-    known, who = Repeats(), callers.caller()
+    known, who = ParsedRequestCache(), callers.caller()
     noted(known, who, body())
     found = known.find(who, CHAT, body())
     assert found is not None
@@ -46,7 +46,7 @@ def test_what_was_read_once_is_found_by_its_very_bytes() -> None:
 
 
 def test_a_key_does_not_know_what_another_asked() -> None:
-    known, who = Repeats(), callers.caller()
+    known, who = ParsedRequestCache(), callers.caller()
     noted(known, who, body())
     other = callers.caller()
     assert known.find(other, CHAT, body()) is None
@@ -55,7 +55,7 @@ def test_a_key_does_not_know_what_another_asked() -> None:
 
 def test_only_so_much_is_kept_and_nothing_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parsed_requests, "MOST_BYTES", 3 * len(body("0000")))
-    known, who = Repeats(), callers.caller()
+    known, who = ParsedRequestCache(), callers.caller()
     for number in range(9):
         noted(known, who, body(f"{number:04}"))
         noted(known, who, body(f"{number:04}"))  # counts once

@@ -13,9 +13,9 @@ from redis.asyncio import Redis
 
 from caching import bypass
 from caching.bypass import Bypass
-from gateway.cache import cache_control, policy
-from gateway.cache.cache_control import Wishes
-from gateway.cache.policy import Answer
+from gateway.cache import cache_control
+from gateway.cache.cache_control import CacheDirectives
+from gateway.cache.policy import CachePolicy, hit_headers, policy_for
 from gateway.protocols import request_body
 from gateway.protocols.endpoint_table import ENDPOINTS
 from hearth.env import ROOT
@@ -29,20 +29,20 @@ from tests.tenants.customers import OPERATOR
 
 SAMPLED = {**HELLO, "temperature": 1}
 
-WISHES: list[tuple[dict[str, str], Wishes]] = [
-    ({}, Wishes()),
-    ({"cache-control": "No-Store , no-cache"}, Wishes(no_store=True, no_cache=True)),
-    ({"cache-control": "max-age=60, only-if-cached"}, Wishes(max_age_seconds=60, only_if_cached=True)),
-    ({"cache-control": 'max-age="7", max-age=9'}, Wishes(max_age_seconds=7)),
-    ({"cache-control": "max-age=99999999999"}, Wishes(max_age_seconds=2**31)),
-    ({"cache-control": "max-age=-1, max-age=1.5, max-age, max-age=x, unknown=1, ,"}, Wishes()),
-    ({"x-prediction-cache": " ON"}, Wishes(switch="on")),
+WISHES: list[tuple[dict[str, str], CacheDirectives]] = [
+    ({}, CacheDirectives()),
+    ({"cache-control": "No-Store , no-cache"}, CacheDirectives(no_store=True, no_cache=True)),
+    ({"cache-control": "max-age=60, only-if-cached"}, CacheDirectives(max_age_seconds=60, only_if_cached=True)),
+    ({"cache-control": 'max-age="7", max-age=9'}, CacheDirectives(max_age_seconds=7)),
+    ({"cache-control": "max-age=99999999999"}, CacheDirectives(max_age_seconds=2**31)),
+    ({"cache-control": "max-age=-1, max-age=1.5, max-age, max-age=x, unknown=1, ,"}, CacheDirectives()),
+    ({"x-prediction-cache": " ON"}, CacheDirectives(switch="on")),
 ]
 
 
 @pytest.mark.parametrize(("headers", "wish"), WISHES)
-def test_headers_are_read_as_rfc_9111_says(headers: dict[str, str], wish: Wishes) -> None:
-    assert cache_control.wishes(headers) == wish
+def test_headers_are_read_as_rfc_9111_says(headers: dict[str, str], wish: CacheDirectives) -> None:
+    assert cache_control.parse_directives(headers) == wish
 
 
 #: Terms, body, headers → the reason, whether it is kept, and the switch.
@@ -79,17 +79,17 @@ def test_a_bypass_has_a_reason_and_names_what_would_change_it(
     served: Any,
 ) -> None:
     call = request_body.parse(ENDPOINTS["/v1/chat/completions"], orjson.dumps(body))
-    found = policy.of(replace(callers.caller(), cache=terms), call, served, headers)
-    told = dict(policy.told_of_forward(found))
+    found = policy_for(replace(callers.caller(), cache=terms), call, served, headers)
+    told = dict(found.miss_headers())
     assert (found.bypass, found.writable, found.name is not None) == (reason, writable, writable or reason is None)
     assert told.get(b"x-cache-switch") == (switch.encode() if switch else None)
 
 
 def test_counts_of_tokens_are_kept_by_nothing_and_nothing_changes_that(served: Any) -> None:
     call = request_body.parse(ENDPOINTS["/v1/tokenize"], orjson.dumps({"model": MODEL, "prompt": "x"}))
-    found = policy.of(callers.caller(), call, served, {"x-prediction-cache": "on"})
+    found = policy_for(callers.caller(), call, served, {"x-prediction-cache": "on"})
     assert (found.bypass, found.name, found.writable) == ("endpoint", None, False)
-    assert policy.told_of_forward(found) == [(b"x-cache", b"bypass"), (b"x-cache-reason", b"endpoint")]
+    assert found.miss_headers() == [(b"x-cache", b"bypass"), (b"x-cache-reason", b"endpoint")]
 
 
 def test_the_page_for_developers_names_each_reason_and_what_changes_it() -> None:
@@ -103,10 +103,10 @@ def test_the_page_for_developers_names_each_reason_and_what_changes_it() -> None
 def test_a_hit_tells_its_age_and_how_long_it_may_still_be_given() -> None:
     who = replace(callers.caller(), cache=CacheTerms(ttl_seconds=500))
     entry = entry_of(b"{}", stored_at=time.time() - 90.5, ttl_seconds=1000)
-    told = dict(policy.told_of_hit(who, entry))
+    told = dict(hit_headers(who, entry))
     assert told[b"age"] in {b"90", b"91"}
     assert told[b"cache-status"] == b"hearth; hit; ttl=%d" % (500 - int(told[b"age"]))
-    early = dict(policy.told_of_hit(who, entry_of(b"{}", stored_at=time.time() + 90, ttl_seconds=100)))
+    early = dict(hit_headers(who, entry_of(b"{}", stored_at=time.time() + 90, ttl_seconds=100)))
     assert (early[b"age"], early[b"cache-status"]) == (b"0", b"hearth; hit; ttl=100")
 
 
@@ -130,7 +130,7 @@ def test_media_that_an_engine_fetches_may_be_another_the_next_time(
     parts = [{"type": "image_url", "image_url": {"url": url}}]
     body = {**HELLO, "messages": [{"role": "user", "content": parts}]}
     call = request_body.parse(ENDPOINTS["/v1/chat/completions"], orjson.dumps(body))
-    assert policy.of(callers.caller(), call, served, {}).bypass == reason
+    assert policy_for(callers.caller(), call, served, {}).bypass == reason
 
 
 async def test_only_if_cached_asks_no_engine_and_costs_a_request(gateway: Gateway) -> None:
@@ -184,11 +184,11 @@ def test_an_entry_is_given_while_it_is_younger_than_each_bound_whatever_other_cl
     age_seconds: int, ttl_seconds: int, own_ttl_seconds: int, max_age_seconds: int | None, given: bool
 ) -> None:
     who = replace(callers.caller(), cache=CacheTerms(ttl_seconds=own_ttl_seconds))
-    answer = Answer(
+    answer = CachePolicy(
         name=b"n" * 32, digest=None, bypass=None, writable=True, only_if_cached=False, max_age_seconds=max_age_seconds
     )
     entry = entry_of(b"{}", stored_at=time.time() - age_seconds, ttl_seconds=ttl_seconds)
-    assert policy.may_be_given(answer, who, MODEL, entry) is given
+    assert answer.is_fresh(who, MODEL, entry) is given
 
 
 async def test_an_entry_is_not_given_once_it_is_purged_or_older_than_the_policy_allows(gateway: Gateway) -> None:
@@ -197,11 +197,11 @@ async def test_an_entry_is_not_given_once_it_is_purged_or_older_than_the_policy_
     [start] = gateway.starts()
     entry = entry_of(b"{}", source_id=start.request_id, key_id=who.key_id, stored_at=time.time())
     call = request_body.parse(ENDPOINTS["/v1/chat/completions"], orjson.dumps(HELLO))
-    answer = policy.of(who, call, _Served(), {})  # type: ignore[arg-type]
-    assert policy.may_be_given(answer, who, MODEL, entry)
+    answer = policy_for(who, call, _Served(), {})  # type: ignore[arg-type]
+    assert answer.is_fresh(who, MODEL, entry)
     purged = replace(who.cache, purges=Purges(everything=new_id()))
     for terms in (purged, replace(who.cache, ttl_seconds=-1)):
-        assert not policy.may_be_given(answer, replace(who, cache=terms), MODEL, entry)
+        assert not answer.is_fresh(replace(who, cache=terms), MODEL, entry)
 
 
 @pytest.mark.parametrize("poison", ["altered", "cut", "another", "tenant"])
@@ -221,7 +221,7 @@ async def test_an_entry_that_was_put_there_by_others_is_a_miss_and_nothing_else(
         assert isinstance(strangers, bytes)
         value = {"altered": own[:-1] + b"x", "cut": own[:-1], "another": own, "tenant": strangers}[poison]
         await redis.set(_key(gateway, body), value)
-    gateway.runtime.parts.shelf.forget()
+    gateway.runtime.components.prediction_cache.clear_local()
     from_store = {"x-prediction-cache": "read"}  # or an identical request that has just ended would answer
     got = await gateway.ask(body, headers=from_store)
     assert (got.status, got.answer_headers["x-cache"], len(gateway.bodies())) == (200, "miss", 3)
@@ -238,7 +238,7 @@ async def test_two_keys_share_an_answer_only_where_the_policy_lets_them(gateway:
     one = _caller(gateway)
     call = request_body.parse(ENDPOINTS["/v1/chat/completions"], orjson.dumps(salted))
     names = {
-        policy.of(replace(one, **changed), call, _Served(), headers).name  # type: ignore[arg-type]
+        policy_for(replace(one, **changed), call, _Served(), headers).name  # type: ignore[arg-type]
         for changed in ({}, {"key_id": new_id()}, {"tenant_id": new_id()})
     }
     assert len(names) == 3
@@ -252,6 +252,6 @@ def _key(gateway: Gateway, body: dict[str, Any]) -> str:
     model = gateway.runtime.feed.view.catalogue.find(_caller(gateway).tenant_id, MODEL)
     assert model is not None
     call = request_body.parse(ENDPOINTS["/v1/chat/completions"], orjson.dumps(body))
-    key = policy.redis_key(policy.of(_caller(gateway), call, model, {}), _caller(gateway))
+    key = policy_for(_caller(gateway), call, model, {}).redis_key(_caller(gateway))
     assert key is not None
     return key

@@ -78,9 +78,9 @@ async def test_a_kept_answer_that_has_no_form_as_a_stream_is_none_for_who_asks_f
     gateway.let_all_say(saying(bare))
     kept = await gateway.ask(body, path=path)
     gateway.let_all_say(in_both_shapes())
-    await until(gateway.runtime.parts.shelf.bytes_at_hand)
+    await until(gateway.runtime.components.prediction_cache.local_bytes)
     if level == "redis":
-        gateway.runtime.parts.shelf.forget()
+        gateway.runtime.components.prediction_cache.clear_local()
     alone = {} if level == "flight" else {"x-prediction-cache": "read"}  # led and followed by nobody
     streamed = await gateway.ask({**body, "stream": True}, path=path, headers=alone)
     again = await gateway.ask(body, path=path)
@@ -228,7 +228,7 @@ async def test_a_long_stream_is_kept_too(gateway: Gateway) -> None:
     body = {"model": MODEL, "messages": SAID, "temperature": 0, "n": 2}
     first = await gateway.ask({**body, "stream": True})
     assert len(first.events) == len(events) - 1
-    await until(gateway.runtime.parts.shelf.bytes_at_hand)  # it is packed beside the loop
+    await until(gateway.runtime.components.prediction_cache.local_bytes)  # it is packed beside the loop
     again = await gateway.ask(body)
     assert again.answer_headers["x-cache"] == "hit"
     assert again.json["choices"][0]["message"]["content"] == "Gr" * 2001 + "üße 👋"

@@ -74,5 +74,5 @@ async def test_a_request_leaves_no_cycle_behind(gateway: Gateway, ask: Ask) -> N
     with kept() as found:
         for number in range(1, 11):
             await ask(gateway, number)
-        await until(lambda: not gateway.runtime.parts.single_flight._flights)
+        await until(lambda: not gateway.runtime.components.single_flight._flights)
     assert not found

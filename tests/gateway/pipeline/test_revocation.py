@@ -120,7 +120,7 @@ async def test_whatever_a_key_loses_ends_what_runs_and_refuses_what_comes(
     assert {end.state for end in gateways[0].ends()} == {"refused"}
     for gateway in gateways:
         assert gateway.loads() == [0, 0]
-        assert gateway.runtime.parts.visits.keys() == set()
+        assert gateway.runtime.components.active_requests.keys() == set()
 
 
 @pytest.mark.parametrize("how", ["rotated", "expired"])
@@ -207,4 +207,4 @@ async def test_a_request_that_is_held_when_its_key_expires_is_served(gateway: Ga
     await wake_up(gateway)
     assert [each.status for each in await asyncio.gather(*waiting)] == [200, 200]
     assert {end.state for end in gateway.ends()} == {"complete"}
-    assert gateway.runtime.parts.visits.keys() == set()
+    assert gateway.runtime.components.active_requests.keys() == set()

@@ -14,7 +14,7 @@ from catalogue.registry import ServedModel
 from gateway.admission.cost_estimate import DEFAULT_NEW_TOKENS
 from gateway.errors import BadRequest
 from gateway.protocols import request_body
-from gateway.protocols.endpoint import Wire
+from gateway.protocols.endpoint import Endpoint
 from gateway.protocols.endpoint_table import ENDPOINTS
 from gateway.protocols.request_body import MAX_BRACKETS, MAX_CHOICES, MAX_DEPTH, STRIPPED, Call
 from gateway.protocols.validators import MAX_INPUTS, MAX_MESSAGES
@@ -39,17 +39,17 @@ MODEL = ServedModel(
 )
 
 
-def parse(body: dict[str, Any], endpoint: Wire = CHAT) -> Call:
+def parse(body: dict[str, Any], endpoint: Endpoint = CHAT) -> Call:
     """Parse a body as it comes over the wire."""
     return request_body.parse(endpoint, orjson.dumps(body))
 
 
 def engine_body(call: Call, salt: str) -> bytes:
     """Return what an engine is asked."""
-    return call.wire.engine_body(call.body, stream=call.stream, salt=salt)
+    return call.endpoint.engine_body(call.body, stream=call.stream, salt=salt)
 
 
-def refused(raw: bytes, endpoint: Wire = CHAT) -> tuple[str, str | None]:
+def refused(raw: bytes, endpoint: Endpoint = CHAT) -> tuple[str, str | None]:
     """Return the code and the field that a body is refused with."""
     with pytest.raises(BadRequest) as error:
         request_body.parse(endpoint, raw)
@@ -86,7 +86,7 @@ WRONG: list[tuple[str, Any, str]] = [
 
 @pytest.mark.parametrize(("field", "value", "code"), WRONG)
 @pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS])
-def test_a_field_of_the_wrong_kind_is_named(endpoint: Wire, field: str, value: Any, code: str) -> None:
+def test_a_field_of_the_wrong_kind_is_named(endpoint: Endpoint, field: str, value: Any, code: str) -> None:
     body = {**(HELLO if endpoint == CHAT else ONCE), field: value}
     assert refused(orjson.dumps(body), endpoint) == (code, field)
 
@@ -183,7 +183,7 @@ def test_a_streaming_engine_is_always_asked_for_usage(options: dict[str, Any] | 
 @pytest.mark.parametrize("options", [None, {}, {"include_usage": True, "continuous_usage_stats": True}])
 def test_a_counted_stream_is_asked_for_usage_with_each_event(options: dict[str, Any] | None) -> None:
     call = parse({**HELLO, "stream": True, "stream_options": options})
-    sent = orjson.loads(call.wire.engine_body(call.body, stream=True, salt="salt", counted=True))
+    sent = orjson.loads(call.endpoint.engine_body(call.body, stream=True, salt="salt", counted=True))
     assert sent["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
 
 
@@ -234,7 +234,7 @@ def test_a_batch_of_more_prompts_than_choices_is_refused() -> None:
         (CHAT, {**HELLO, "prompt": 1}),
     ],
 )
-def test_the_other_endpoints_field_is_the_engines_business(endpoint: Wire, body: dict[str, Any]) -> None:
+def test_the_other_endpoints_field_is_the_engines_business(endpoint: Endpoint, body: dict[str, Any]) -> None:
     asked = routing_request.ask(parse(body, endpoint), caller(), MODEL, {})
     assert len(asked.prefix.hashes) == 1
 
@@ -291,7 +291,7 @@ VALID: dict[str, dict[str, Any]] = {
     "/v1/tokenize": {"prompt": "Hello"},
     "/v1/detokenize": {"tokens": [1]},
 }
-known = sorted({name for wire in ENDPOINTS.values() for name in wire.checks} - {"model"})
+known = sorted({name for endpoint in ENDPOINTS.values() for name in endpoint.checks} - {"model"})
 others = ["stream_options", "tools", "seed", "metadata", "conversation", "x"]
 endpoints = st.sampled_from(list(ENDPOINTS.values()))
 
@@ -301,21 +301,21 @@ def test_every_endpoint_has_a_body_that_is_tried_here() -> None:
 
 
 @given(st.dictionaries(st.sampled_from([*known, *others]), json_values, max_size=6), endpoints)
-def test_any_json_is_either_refused_or_can_be_routed_and_sent(body: dict[str, Any], wire: Wire) -> None:
-    raw = json.dumps({"model": "demo", **VALID[wire.path], **body}).encode()
+def test_any_json_is_either_refused_or_can_be_routed_and_sent(body: dict[str, Any], endpoint: Endpoint) -> None:
+    raw = json.dumps({"model": "demo", **VALID[endpoint.path], **body}).encode()
     try:
-        call = request_body.parse(wire, raw)
+        call = request_body.parse(endpoint, raw)
     except BadRequest as error:
-        assert orjson.loads(wire.error_body(error))["error"]["message"]
+        assert orjson.loads(endpoint.error_body(error))["error"]["message"]
         return
-    wire.clamp(call.body, MODEL.context_length_tokens)
+    endpoint.clamp(call.body, MODEL.context_length_tokens)
     routing_request.ask(call, caller(), MODEL, {})
-    assert orjson.loads(engine_body(call, "salt")).get("cache_salt") == ("salt" if wire.salted else None)
+    assert orjson.loads(engine_body(call, "salt")).get("cache_salt") == ("salt" if endpoint.salted else None)
 
 
 @given(st.binary(max_size=60), endpoints)
-def test_any_bytes_are_answered_with_an_error_of_ours(raw: bytes, wire: Wire) -> None:
-    code, _ = refused(raw, wire)
+def test_any_bytes_are_answered_with_an_error_of_ours(raw: bytes, endpoint: Endpoint) -> None:
+    code, _ = refused(raw, endpoint)
     assert code in {"invalid_json", "invalid_type", "missing_field"}
 
 
@@ -358,9 +358,9 @@ def test_one_list_of_tokens_may_be_as_long_as_it_is() -> None:
 
 
 def test_what_writes_nothing_expects_no_answer() -> None:
-    for wire in ENDPOINTS.values():
-        call = parse({"model": "demo", **VALID[wire.path]}, wire)
-        assert (routing_request.ask(call, caller(), MODEL, {}).max_new_tokens > 0) == bool(wire.limits)
+    for endpoint in ENDPOINTS.values():
+        call = parse({"model": "demo", **VALID[endpoint.path]}, endpoint)
+        assert (routing_request.ask(call, caller(), MODEL, {}).max_new_tokens > 0) == bool(endpoint.limits)
 
 
 def test_an_anthropic_user_is_a_session_and_a_free_count_is_none() -> None:

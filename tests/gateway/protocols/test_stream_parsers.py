@@ -9,10 +9,10 @@ import pytest
 
 from caching.errors import NotReplayable
 from gateway.errors import EngineFailed
-from gateway.protocols.anthropic_messages import MessageReader
-from gateway.protocols.endpoint import Kind, Reader
-from gateway.protocols.openai_chat import ChunkReader
-from gateway.protocols.openai_responses import ResponseReader
+from gateway.protocols.anthropic_messages import MessageParser
+from gateway.protocols.endpoint import EventKind, StreamParser
+from gateway.protocols.openai_chat import ChunkParser
+from gateway.protocols.openai_responses import ResponseParser
 from gateway.protocols.usage import Usage
 from gateway.upstream.sse_splitter import EventSplitter
 from tests.gateway.fixtures.protocol_replies import MESSAGE, MESSAGE_EVENTS, RESPONSE, RESPONSE_EVENTS, named
@@ -22,9 +22,9 @@ TOLD = Usage(prompt_tokens=8, cached_prompt_tokens=4, completion_tokens=3)
 BROKEN = EngineFailed("It broke.", "engine_failed_mid_stream")
 
 
-def reading(*, keep: bool = False) -> Reader:
+def reading(*, keep: bool = False) -> StreamParser:
     """Return a reader of chunks that keeps little."""
-    return ChunkReader(keep=keep, max_kept_bytes=1000)
+    return ChunkParser(keep=keep, max_kept_bytes=1000)
 
 
 def split(whole: bytes, size: int) -> list[bytes]:
@@ -57,7 +57,7 @@ def test_a_real_stream_in_pieces_of_any_size_is_read_the_same(size: int) -> None
         (b'data: "usage"', "error"),
     ],
 )
-def test_an_event_is_taken_for_what_it_is(event: bytes, kind: Kind) -> None:
+def test_an_event_is_taken_for_what_it_is(event: bytes, kind: EventKind) -> None:
     reader = reading()
     assert reader.read(event) == kind
     assert (reader.done, reader.failed, reader.usage) == (kind == "done", kind == "error", None)
@@ -108,7 +108,7 @@ def test_events_are_kept_up_to_a_size_and_then_not_at_all() -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 64, 4096])
 def test_a_response_is_read_up_to_its_completion_which_tells_its_usage(size: int) -> None:
-    reader = ResponseReader(keep=False)
+    reader = ResponseParser(keep=False)
     kinds = [reader.read(event) for event in split(b"".join(RESPONSE_EVENTS), size)]
     assert kinds == ["head", "head", "head", "head", "content", "content", "head", "head", "head", "done"]
     assert (reader.usage, reader.done, reader.failed) == (TOLD, True, False)
@@ -117,7 +117,7 @@ def test_a_response_is_read_up_to_its_completion_which_tells_its_usage(size: int
 
 @pytest.mark.parametrize("size", [1, 7, 64, 4096])
 def test_a_message_is_read_up_to_its_stop_and_its_usage_stands_before(size: int) -> None:
-    reader = MessageReader(keep=False)
+    reader = MessageParser(keep=False)
     kinds = [reader.read(event) for event in split(b"".join(MESSAGE_EVENTS), size)]
     assert kinds == ["head", "head", "content", "content", "head", "head", "done"]
     assert (reader.usage, reader.done, reader.failed) == (TOLD, True, False)
@@ -125,7 +125,7 @@ def test_a_message_is_read_up_to_its_stop_and_its_usage_stands_before(size: int)
 
 
 def test_usage_of_a_message_is_not_known_before_it_is_told_at_the_end() -> None:
-    reader = MessageReader(keep=False)
+    reader = MessageParser(keep=False)
     for event in MESSAGE_EVENTS[:4]:
         reader.read(event.removesuffix(b"\n\n"))
     assert (reader.usage, reader.done) == (None, False)
@@ -133,38 +133,40 @@ def test_usage_of_a_message_is_not_known_before_it_is_told_at_the_end() -> None:
 
 @pytest.mark.parametrize("delta_type", ["response.reasoning_text.delta", "response.function_call_arguments.delta"])
 def test_thoughts_and_arguments_of_a_response_count_as_content(delta_type: str) -> None:
-    reader = ResponseReader(keep=False)
+    reader = ResponseParser(keep=False)
     assert reader.read(named(delta_type, delta="x").removesuffix(b"\n\n")) == "content"
 
 
 def test_the_seal_of_a_thought_is_no_token() -> None:
     event = named("content_block_delta", index=0, delta={"type": "signature_delta", "signature": "x"})
-    assert MessageReader(keep=False).read(event.removesuffix(b"\n\n")) == "head"
+    assert MessageParser(keep=False).read(event.removesuffix(b"\n\n")) == "head"
 
 
 @pytest.mark.parametrize(
     ("reader", "event", "kind"),
     [
-        (ResponseReader, b"event: response.completed\ndata: nonsense", "error"),
-        (ResponseReader, b"event: response.completed\ndata: {}", "error"),
-        (ResponseReader, b'event: response.failed\ndata: {"response": {}}', "error"),
-        (ResponseReader, b'event: error\ndata: {"type": "error"}', "error"),
-        (ResponseReader, b": keep alive", "comment"),
-        (MessageReader, b"event: message_delta\ndata: nonsense", "error"),
-        (MessageReader, b'event: message_delta\ndata: ["usage"]', "error"),
-        (MessageReader, b'event: error\ndata: {"type": "error"}', "error"),
-        (MessageReader, b'event: ping\ndata: {"type": "ping"}', "head"),
-        (MessageReader, b"", "comment"),
+        (ResponseParser, b"event: response.completed\ndata: nonsense", "error"),
+        (ResponseParser, b"event: response.completed\ndata: {}", "error"),
+        (ResponseParser, b'event: response.failed\ndata: {"response": {}}', "error"),
+        (ResponseParser, b'event: error\ndata: {"type": "error"}', "error"),
+        (ResponseParser, b": keep alive", "comment"),
+        (MessageParser, b"event: message_delta\ndata: nonsense", "error"),
+        (MessageParser, b'event: message_delta\ndata: ["usage"]', "error"),
+        (MessageParser, b'event: error\ndata: {"type": "error"}', "error"),
+        (MessageParser, b'event: ping\ndata: {"type": "ping"}', "head"),
+        (MessageParser, b"", "comment"),
     ],
 )
-def test_what_cannot_be_read_is_an_error_in_every_protocol(reader: type[Reader], event: bytes, kind: Kind) -> None:
+def test_what_cannot_be_read_is_an_error_in_every_protocol(
+    reader: type[StreamParser], event: bytes, kind: EventKind
+) -> None:
     one = reader(keep=False)
     assert one.read(event) == kind
     assert (one.done, one.failed) == (False, kind == "error")
 
 
 def test_an_incomplete_response_ends_as_it_is() -> None:
-    reader = ResponseReader(keep=False)
+    reader = ResponseParser(keep=False)
     usage = {"input_tokens": 12, "output_tokens": 3, "input_tokens_details": {"cached_tokens": 4}}
     event = named("response.incomplete", response={"status": "incomplete", "usage": usage})
     assert reader.read(event.removesuffix(b"\n\n")) == "done"
@@ -172,7 +174,7 @@ def test_an_incomplete_response_ends_as_it_is() -> None:
 
 
 def test_an_error_is_told_in_the_words_of_the_protocol() -> None:
-    response = ResponseReader(keep=False)
+    response = ResponseParser(keep=False)
     for event in RESPONSE_EVENTS[:5]:
         response.read(event.removesuffix(b"\n\n"))
     assert _data(response.error_event(BROKEN)) == {
@@ -182,7 +184,7 @@ def test_an_error_is_told_in_the_words_of_the_protocol() -> None:
         "param": None,
         "sequence_number": 5,
     }
-    message = MessageReader(keep=False)
+    message = MessageParser(keep=False)
     assert _data(message.error_event(BROKEN)) == {
         "type": "error",
         "error": {"type": "api_error", "message": "It broke."},
@@ -193,24 +195,24 @@ def test_an_error_is_told_in_the_words_of_the_protocol() -> None:
 @pytest.mark.parametrize("size", [1, 64, 4096])
 @pytest.mark.parametrize(
     ("reader", "events", "whole"),
-    [(ResponseReader, RESPONSE_EVENTS, RESPONSE), (MessageReader, MESSAGE_EVENTS, MESSAGE)],
+    [(ResponseParser, RESPONSE_EVENTS, RESPONSE), (MessageParser, MESSAGE_EVENTS, MESSAGE)],
 )
 def test_typed_events_are_also_told_as_the_whole_answer(
-    reader: type[Reader], events: list[bytes], whole: dict[str, Any], size: int
+    reader: type[StreamParser], events: list[bytes], whole: dict[str, Any], size: int
 ) -> None:
     one = reader(keep=True)
     for event in split(b"".join(events), size):
         one.read(event)
-    assert orjson.loads(one.whole()) == whole
+    assert orjson.loads(one.assemble()) == whole
 
 
 def test_a_response_that_did_not_come_to_its_end_is_no_answer() -> None:
-    reader = ResponseReader(keep=True)
+    reader = ResponseParser(keep=True)
     with pytest.raises(NotReplayable, match="unfinished"):
-        reader.whole()
+        reader.assemble()
     reader.read(named("response.completed", response={**RESPONSE, "status": "cancelled"}).removesuffix(b"\n\n"))
     with pytest.raises(NotReplayable, match="unfinished"):
-        reader.whole()
+        reader.assemble()
 
 
 def _data(event: bytes) -> Any:

@@ -14,8 +14,8 @@ from gateway.coalescing.coalescer import Course, Followed
 from gateway.metering.meter import Meter
 from gateway.protocols import request_body
 from gateway.protocols.endpoint_table import ENDPOINTS
-from gateway.request import Outgoing, Trace
-from gateway.streaming.follower_stream import FollowedStream
+from gateway.request import RequestTimeline, Response
+from gateway.streaming.follower_stream import FollowerStream
 from tenants.ids import new_id
 from tests.gateway.fixtures.tenants import MODEL, STREAMED, Gateway
 
@@ -29,9 +29,9 @@ class Reply:
         self.ended: list[errors.GatewayError] = []
         self.closed = 0
 
-    def begun(self, _: str) -> Outgoing:
+    def begun(self, _: str) -> Response:
         """Return its stream."""
-        return Outgoing(status=200, headers=[], stream=self._pieces(), on_close=self._close, end_with=self.ended.append)
+        return Response(status=200, headers=[], stream=self._pieces(), on_close=self._close, end_with=self.ended.append)
 
     async def _pieces(self) -> AsyncIterator[bytes]:
         yield b"data: one\n\n"
@@ -48,24 +48,24 @@ def failed() -> Flight:
     return flight
 
 
-def stream_of(gateway: Gateway, again: Callable[[], Awaitable[str | Followed]], reply: Reply) -> FollowedStream[str]:
+def stream_of(gateway: Gateway, again: Callable[[], Awaitable[str | Followed]], reply: Reply) -> FollowerStream[str]:
     """Return the stream of a follower whose flight has failed."""
-    parts = gateway.runtime.parts
+    parts = gateway.runtime.components
     who = parts.feed.view.callers.caller(gateway.world.acme.key.public_id)
     call = request_body.parse(WIRE, orjson.dumps(STREAMED))
     model = parts.feed.view.catalogue.models[MODEL]
-    trace = Trace(
+    trace = RequestTimeline(
         request_id=new_id(),
         request_name="r",
         client_request_id="",
         started_at_ns=time.time_ns(),
         started=time.perf_counter(),
-        wire=WIRE,
+        endpoint=WIRE,
     )
     meter = Meter(parts.wal, trace, who, call, model)
     course: Course[str] = Course(parts.single_flight, who, call, model, meter, trace)
     followed = Followed(flight=failed(), entry=None)
-    return FollowedStream(followed, course, call, meter, again=again, begin=reply.begun)
+    return FollowerStream(followed, course, call, meter, again=again, begin=reply.begun)
 
 
 async def test_a_reply_that_begins_as_its_client_leaves_is_closed(gateway: Gateway) -> None:
@@ -79,7 +79,7 @@ async def test_a_reply_that_begins_as_its_client_leaves_is_closed(gateway: Gatew
     sending = asyncio.ensure_future(_all(stream))
     await asyncio.wait({sending})
     assert sending.cancelled()
-    stream.leave()
+    stream.close()
     assert reply.closed == 1
 
 
@@ -94,7 +94,7 @@ async def test_a_flight_that_is_found_as_its_client_leaves_has_no_follower_left(
     stream = stream_of(gateway, again, Reply())
     sending = asyncio.ensure_future(_all(stream))
     await asyncio.wait({sending})
-    stream.leave()
+    stream.close()
     assert other.followers == 0
 
 
@@ -110,5 +110,5 @@ async def test_a_reply_that_begins_as_its_key_is_revoked_is_ended(gateway: Gatew
     assert reply.ended == [refusal]
 
 
-async def _all(stream: FollowedStream[str]) -> list[bytes]:
+async def _all(stream: FollowerStream[str]) -> list[bytes]:
     return [piece async for piece in stream.pieces()]

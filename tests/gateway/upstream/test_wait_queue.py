@@ -103,10 +103,10 @@ async def test_who_waited_for_an_identical_request_as_long_as_it_may_is_not_held
         model=gateway.runtime.feed.view.catalogue.models[MODEL],
         size_bytes=1,
         tokens=1,
-        waited_seconds=gateway.runtime.parts.hold.limits.seconds,
+        waited_seconds=gateway.runtime.components.replica_queue.limits.seconds,
     )
     with pytest.raises(NotReady):
-        await gateway.runtime.parts.hold.until(guest, no_replica_ready(MODEL), attempt)
+        await gateway.runtime.components.replica_queue.until(guest, no_replica_ready(MODEL), attempt)
     assert (tried, gateway.held()) == ([], 0)
 
 
