@@ -18,7 +18,7 @@ from django.utils import timezone
 
 from billing.budgets import spending
 from billing.ledger import bulk_insert, ledger, rollups
-from billing.ledger.usage_rows import COLUMNS, NUMBER, Buckets, UsageRow, buckets, moment_of, rated
+from billing.ledger.usage_rows import COLUMNS, NUMBER, Buckets, UsageRow, buckets, moment_of, rated, stored
 from billing.models import UsageRecord, WalOffset
 from billing.pricing import prices
 from billing.pricing.rating import Price
@@ -67,7 +67,7 @@ def rate_unrated() -> int:
             prices.exclude_changes()
             spending.exclude_counting()
             waiting = UsageRecord.objects.select_for_update(skip_locked=True).filter(amount_pico=None, id__gt=after)
-            page = [_row(record) for record in waiting.order_by("id")[:PAGE_ROWS]]
+            page = [stored(record) for record in waiting.order_by("id")[:PAGE_ROWS]]
             new = [row for row in _rated(page) if row.amount_pico is not None]
             UsageRecord.objects.bulk_update([UsageRecord(**_charge(row)) for row in new], _CHARGED)
             of_tenants = buckets(new)
@@ -150,10 +150,6 @@ def _move(positions: dict[UUID, Position], node: str) -> None:
         unique_fields=["writer_id"],
         update_fields=["node", "segment", "offset", "updated_at"],
     )
-
-
-def _row(record: UsageRecord) -> UsageRow:
-    return UsageRow(**{name: getattr(record, name) for name in COLUMNS})
 
 
 def _charge(row: UsageRow) -> dict[str, Any]:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from datetime import datetime
+from typing import Self
 from uuid import UUID
 
 import msgspec
@@ -15,23 +17,39 @@ import msgspec
 from billing.ledger import bulk_insert
 from billing.ledger.usage_rows import Bucket, Buckets, UsageRow
 
-#: What is added to a bucket, in the order of the columns.
-SUMS = (
-    "requests",
-    "errors",
-    "prediction_hits",
-    "coalesced_requests",
-    "bypassed_requests",
-    "prefix_hits",
-    "prompt_tokens",
-    "cached_prompt_tokens",
-    "completion_tokens",
-    "avoided_tokens",
-    "avoided_engine_ms",
-    "amount_pico",
-    "saved_prediction_pico",
-    "saved_prefix_pico",
-)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sums:
+    """Totals of a bucket or a period.
+
+    ``prompt_tokens`` leaves out the cached ones; ``prefix_hits`` are requests with any of those. ``doc`` is the API's
+    description of a sum.
+    """
+
+    requests: int = 0
+    errors: int = 0
+    prediction_hits: int = 0
+    coalesced_requests: int = field(default=0, metadata={"doc": "Given another request's answer as it was written."})
+    bypassed_requests: int = field(
+        default=0, metadata={"doc": "Never looked up in the prediction cache; each request names its reason."}
+    )
+    prefix_hits: int = field(default=0, metadata={"doc": "Requests with any warm prompt token."})
+    prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    completion_tokens: int = 0
+    avoided_tokens: int = field(default=0, metadata={"doc": "By hits and coalesced answers."})
+    avoided_engine_ms: int = field(default=0, metadata={"doc": "By the same: what engines worked on them."})
+    amount_pico: int = 0
+    saved_prediction_pico: int = 0
+    saved_prefix_pico: int = 0
+
+    def __add__(self, other: Self) -> Self:
+        """Return both together."""
+        return type(self)(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)})
+
+
+#: The columns that sum, in order.
+SUMS = tuple(each.name for each in fields(Sums))
 ERROR_STATES = frozenset({"engine_error", "interrupted"})
 FIRST_ERROR_STATUS = 400
 _KEYS = Bucket._fields

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from operator import attrgetter
-from typing import NamedTuple
+from types import NoneType
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 from uuid import UUID
 
 import msgspec
@@ -21,18 +23,31 @@ BUCKET_SECONDS = 900
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """How clients see a column: in the API, under ``name`` if given and described by ``doc``, and in CSV exports."""
+
+    name: str = ""
+    doc: str = ""
+    in_api: bool = True
+    in_csv: bool = True
+
+
 class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One row; the fields are the table's columns. ``amount_pico`` None is unrated."""
+    """One row; the fields are the table's columns, in the API's order. ``amount_pico`` None is unrated.
+
+    The only description of these columns besides the model: SQL, API and CSV exports are derived from it.
+    """
 
     id: UUID
-    tenant_id: UUID
+    tenant_id: Annotated[UUID, Shown(in_csv=False)]
     project_id: UUID
     key_id: UUID
-    purpose: str
+    purpose: Annotated[str, Shown(in_api=False, in_csv=False)]
     endpoint: str
-    model_name: str
-    revision_id: UUID
-    replica_id: UUID | None
+    model_name: Annotated[str, Shown(name="model")]
+    revision_id: Annotated[UUID, Shown(in_csv=False)]
+    replica_id: Annotated[UUID | None, Shown(doc="null: answered without an engine.", in_csv=False)]
     started_at: datetime
     finished_at: datetime
     state: str
@@ -49,18 +64,43 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
     avoided_cached_prompt_tokens: int
     avoided_completion_tokens: int
     avoided_engine_ms: float
-    source_id: UUID | None
-    price_version_id: UUID | None = None
-    currency: str = "USD"
-    amount_pico: int | None = None
-    saved_prediction_pico: int = 0
-    saved_prefix_pico: int = 0
+    source_id: Annotated[UUID | None, Shown(doc="Of a hit and of a coalesced answer: the request whose answer it is.")]
+    price_version_id: Annotated[UUID | None, Shown(in_csv=False)] = None
+    #: Exports show money in currency units, in columns of their own.
+    currency: Annotated[str, Shown(in_csv=False)] = "USD"
+    amount_pico: Annotated[int | None, Shown(doc="null: waits for a price.", in_csv=False)] = None
+    saved_prediction_pico: Annotated[int, Shown(in_csv=False)] = 0
+    saved_prefix_pico: Annotated[int, Shown(in_csv=False)] = 0
     ttft_ms: float | None
     duration_ms: float
     client_request_id: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of usage rows. ``kind`` is the type of its values."""
+
+    name: str
+    kind: type
+    nullable: bool
+    shown: Shown
+
+    @property
+    def shown_name(self) -> str:
+        """Its name in the API."""
+        return self.shown.name or self.name
+
+
+def _column(name: str, annotation: Any) -> Column:
+    shown = Shown()
+    if get_origin(annotation) is Annotated:
+        annotation, shown = get_args(annotation)
+    kinds = [each for each in get_args(annotation) if each is not NoneType]
+    return Column(name=name, kind=kinds[0] if kinds else annotation, nullable=bool(kinds), shown=shown)
+
+
 COLUMNS = UsageRow.__struct_fields__
+SHOWN_COLUMNS = tuple(_column(*each) for each in get_type_hints(UsageRow, include_extras=True).items())
 #: Of an id: to hash and compare an UUID itself takes ten times as long.
 NUMBER = attrgetter("int")
 _TENANT: str = UsageRecord.Purpose.TENANT.value
@@ -112,6 +152,11 @@ def moment_of(request_id: UUID) -> datetime:
 @lru_cache(maxsize=1024)
 def _begin_of(bucket: int) -> datetime:
     return datetime.fromtimestamp(bucket * BUCKET_SECONDS, tz=UTC)
+
+
+def stored(record: UsageRecord) -> UsageRow:
+    """Return a row of the table."""
+    return UsageRow(**{name: getattr(record, name) for name in COLUMNS})
 
 
 def finished(start: Start, end: End) -> UsageRow:

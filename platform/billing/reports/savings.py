@@ -12,8 +12,9 @@ from uuid import UUID
 
 from django.db.models import Sum
 
+from billing.ledger.rollups import Sums
 from billing.models import NO_KEY, BypassRollup
-from billing.reports.usage import TOTALS, Period, Sums, floor, rollups_in, sums_of
+from billing.reports.usage import TOTALS, Period, floor, rollups_in, sums_of
 from tenants import keys
 from tenants.ids import TenantId
 from tenants.models import ApiKey, Project, Tenant

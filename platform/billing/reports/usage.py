@@ -8,17 +8,17 @@ tenants asked for; canaries are seen among requests only.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 from uuid import UUID
 
 from django.db.models import DateTimeField, DurationField, F, Func, Q, QuerySet, Sum, Value
 
-from billing.ledger.rollups import ERROR_STATES, FIRST_ERROR_STATUS, SUMS
-from billing.ledger.usage_rows import BUCKET_SECONDS
+from billing.ledger.rollups import ERROR_STATES, FIRST_ERROR_STATUS, SUMS, Sums
+from billing.ledger.usage_rows import BUCKET_SECONDS, UsageRow, stored
 from billing.models import UsageRecord, UsageRollup
-from tenants.ids import RequestId, TenantId, first_id_at
+from tenants.ids import TenantId, first_id_at
 from tenants.models import Tenant
 
 
@@ -29,30 +29,6 @@ class Period(Protocol):
     def start(self) -> datetime: ...
     @property
     def end(self) -> datetime: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sums:
-    """Totals. ``prompt_tokens`` leaves out the cached ones; ``prefix_hits`` are requests with any of those."""
-
-    requests: int = 0
-    errors: int = 0
-    prediction_hits: int = 0
-    coalesced_requests: int = 0
-    bypassed_requests: int = 0
-    prefix_hits: int = 0
-    prompt_tokens: int = 0
-    cached_prompt_tokens: int = 0
-    completion_tokens: int = 0
-    avoided_tokens: int = 0
-    avoided_engine_ms: int = 0
-    amount_pico: int = 0
-    saved_prediction_pico: int = 0
-    saved_prefix_pico: int = 0
-
-    def __add__(self, other: Self) -> Self:
-        """Return both together."""
-        return type(self)(**{each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,58 +69,6 @@ class Filters:
     cache_result: str | None = None
     purpose: str | None = UsageRecord.Purpose.TENANT
     errors_only: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """One request as it was metered and charged; ``amount_pico`` None waits for a price."""
-
-    id: RequestId
-    tenant_id: TenantId
-    project_id: UUID
-    key_id: UUID
-    purpose: str
-    endpoint: str
-    model_name: str
-    revision_id: UUID
-    replica_id: UUID | None
-    started_at: datetime
-    finished_at: datetime
-    state: str
-    http_status: int
-    stream: bool
-    cache_result: str
-    cache_reason: str
-    route_reason: str
-    prompt_tokens: int
-    cached_prompt_tokens: int
-    completion_tokens: int
-    tokens_source: str
-    avoided_prompt_tokens: int
-    avoided_cached_prompt_tokens: int
-    avoided_completion_tokens: int
-    avoided_engine_ms: float
-    source_id: RequestId | None
-    price_version_id: UUID | None
-    currency: str
-    amount_pico: int | None
-    saved_prediction_pico: int
-    saved_prefix_pico: int
-    ttft_ms: float | None
-    duration_ms: float
-    client_request_id: str
-
-    @property
-    def alone_pico(self) -> int | None:
-        """What it would have cost without the prediction cache; None where that did not answer, or without a price."""
-        if self.amount_pico is None or self.cache_result not in {"hit", "coalesced"}:
-            return None
-        return self.amount_pico + self.saved_prediction_pico
-
-    @classmethod
-    def of(cls, record: UsageRecord) -> Self:
-        """Return the row as data."""
-        return cls(**{field.name: getattr(record, field.name) for field in fields(cls)})
 
 
 def totals(period: Period, tenant_id: TenantId | None) -> Sums:
@@ -198,18 +122,18 @@ def by_model(period: Period, tenant_id: TenantId | None) -> tuple[ModelSums, ...
 
 def requests(
     tenant_id: TenantId | None, *, before_id: UUID | None = None, limit: int = 50, filters: Filters | None = None
-) -> tuple[Request, ...]:
+) -> tuple[UsageRow, ...]:
     """Return up to ``limit`` requests, newest first; the last one's id is the next page's ``before_id``."""
     rows = _records(tenant_id).filter(_conditions(filters or Filters()))
     if before_id is not None:
         rows = rows.filter(id__lt=before_id)
-    return tuple(Request.of(record) for record in rows.order_by("-id")[:limit])
+    return tuple(stored(record) for record in rows.order_by("-id")[:limit])
 
 
-def request(tenant_id: TenantId | None, request_id: UUID) -> Request | None:
+def request(tenant_id: TenantId | None, request_id: UUID) -> UsageRow | None:
     """Return one request, or None when there is none or it is another tenant's."""
     record = _records(tenant_id).filter(id=request_id).first()
-    return None if record is None else Request.of(record)
+    return None if record is None else stored(record)
 
 
 def _conditions(filters: Filters) -> Q:

@@ -12,9 +12,10 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from billing.ledger.rollups import is_error
+from billing.ledger.usage_rows import UsageRow
 from billing.models import UsageRecord
 from billing.reports import usage
-from billing.reports.usage import Filters, Request
+from billing.reports.usage import Filters
 from portal.access.principal import Principal, tenant_for, tenants_of
 from portal.errors import BadQuery
 from portal.formats import csv_export, query_params
@@ -37,7 +38,7 @@ CACHE_RESULTS = ("hit", "miss", "coalesced", "bypass")
 class Row:
     """One line: the request, whose it is, and where its page is."""
 
-    request: Request
+    request: UsageRow
     slug: str
     link: str
 
@@ -126,7 +127,7 @@ def _before_id(request: HttpRequest) -> UUID | None:
 def _show(
     request: HttpRequest,
     principal: Principal,
-    found: Sequence[Request],
+    found: Sequence[UsageRow],
     slugs: dict[UUID, str],
     *,
     tenant: Tenant | None,
@@ -148,7 +149,7 @@ def _show(
     return show(request, principal, "portal/requests.html", context, active=active, tenant=tenant)
 
 
-def _row(found: Request, slugs: dict[UUID, str]) -> Row:
+def _row(found: UsageRow, slugs: dict[UUID, str]) -> Row:
     slug = slugs.get(found.tenant_id, "")
     link = reverse("portal:request", args=[slug, found.id]) if slug else ""
     return Row(request=found, slug=slug, link=link)

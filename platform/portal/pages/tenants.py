@@ -11,8 +11,8 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
+from billing.ledger.rollups import Sums
 from billing.reports import usage
-from billing.reports.usage import Sums
 from portal.access.principal import Principal, tenant_for, tenants_of
 from portal.formats.query_params import posted
 from portal.pages.base import operator_page, page, show

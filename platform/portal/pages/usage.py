@@ -12,8 +12,8 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
+from billing.ledger.rollups import Sums
 from billing.reports import usage
-from billing.reports.usage import Sums
 from portal.access.addresses import api_base, example_model
 from portal.access.principal import Principal, tenant_for, tenants_of
 from portal.fleet import snapshot

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-from billing.reports.usage import Sums
+from billing.ledger.rollups import Sums
 from tenants.models import Tenant
 
 

@@ -8,7 +8,8 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Literal
 
-from billing.reports.usage import Point, Sums
+from billing.ledger.rollups import Sums
+from billing.reports.usage import Point
 from portal.formats import money
 from portal.formats.numbers import count, milliseconds, percent
 from portal.reporting.periods import Period

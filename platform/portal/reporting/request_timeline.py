@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from billing.ledger.rollups import is_error
-from billing.reports.usage import Request
+from billing.ledger.usage_rows import UsageRow
 from portal.formats import money
 from portal.formats.numbers import count, milliseconds, short_id
 from tenants.ids import created_at
@@ -40,13 +40,13 @@ class Step:
     tone: Literal["", "warm", "bad"] = ""
 
 
-def steps(found: Request, *, shows_replica: bool) -> tuple[Step, ...]:
+def steps(found: UsageRow, *, shows_replica: bool) -> tuple[Step, ...]:
     """Return the journey in order. ``shows_replica``: name the engine, which is the operator's business."""
     taken = (_admitted(found), _looked_up(found), _routed(found, shows_replica), _first_token(found), _ended(found))
     return tuple(step for step in (*taken, _charged(found)) if step is not None)
 
 
-def _admitted(found: Request) -> Step:
+def _admitted(found: UsageRow) -> Step:
     return Step(
         title="Admitted",
         detail=f"{found.endpoint}{', streamed' if found.stream else ''}",
@@ -54,7 +54,7 @@ def _admitted(found: Request) -> Step:
     )
 
 
-def _looked_up(found: Request) -> Step:
+def _looked_up(found: UsageRow) -> Step:
     reason = found.cache_reason.replace("_", " ")
     if found.cache_result in CACHE_TITLES:
         source = f" of request …{short_id(found.source_id)}" if found.source_id else ""
@@ -64,13 +64,13 @@ def _looked_up(found: Request) -> Step:
     return Step(title=title, detail=reason, at=found.started_at)
 
 
-def _avoided(found: Request) -> str:
+def _avoided(found: UsageRow) -> str:
     tokens = found.avoided_prompt_tokens + found.avoided_cached_prompt_tokens + found.avoided_completion_tokens
     worked = f", on which an engine worked {milliseconds(found.avoided_engine_ms)}" if found.avoided_engine_ms else ""
     return f"{count(tokens)} tokens did not have to be computed{worked}"
 
 
-def _routed(found: Request, shows_replica: bool) -> Step | None:
+def _routed(found: UsageRow, shows_replica: bool) -> Step | None:
     if found.cache_result in CACHE_TITLES or not found.route_reason:
         return None
     where = f" to …{short_id(found.replica_id)}" if shows_replica and found.replica_id else ""
@@ -84,7 +84,7 @@ def _routed(found: Request, shows_replica: bool) -> Step | None:
     )
 
 
-def _first_token(found: Request) -> Step | None:
+def _first_token(found: UsageRow) -> Step | None:
     if found.ttft_ms is None:
         return None
     return Step(
@@ -94,7 +94,7 @@ def _first_token(found: Request) -> Step | None:
     )
 
 
-def _ended(found: Request) -> Step:
+def _ended(found: UsageRow) -> Step:
     seconds = (found.duration_ms - (found.ttft_ms or 0.0)) / 1000
     speed = f", {found.completion_tokens / seconds:.0f} a second" if seconds > 0.01 and found.completion_tokens else ""
     written = f"{count(found.completion_tokens)} tokens written{speed}; " if found.completion_tokens else ""
@@ -109,7 +109,7 @@ def _ended(found: Request) -> Step:
     )
 
 
-def _charged(found: Request) -> Step:
+def _charged(found: UsageRow) -> Step:
     if found.amount_pico is None:
         return Step(title="Waits for a price", detail="it is never charged as nothing by default", at=found.finished_at)
     saved = ""

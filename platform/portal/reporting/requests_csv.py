@@ -5,41 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from uuid import UUID
 
+from billing.ledger.usage_rows import SHOWN_COLUMNS, UsageRow
 from billing.reports import usage
-from billing.reports.usage import Filters, Request
+from billing.reports.usage import Filters
 from portal.formats import money
 from tenants.ids import TenantId
 from tenants.rls import as_tenant
 
 #: Rows read at a time, each page in a transaction of its own.
 PAGE_ROWS = 1000
-CSV_COLUMNS = (
-    "id",
-    "started_at",
-    "finished_at",
-    "project_id",
-    "key_id",
-    "endpoint",
-    "model_name",
-    "state",
-    "http_status",
-    "stream",
-    "cache_result",
-    "cache_reason",
-    "route_reason",
-    "prompt_tokens",
-    "cached_prompt_tokens",
-    "completion_tokens",
-    "tokens_source",
-    "avoided_prompt_tokens",
-    "avoided_cached_prompt_tokens",
-    "avoided_completion_tokens",
-    "avoided_engine_ms",
-    "source_id",
-    "ttft_ms",
-    "duration_ms",
-    "client_request_id",
-)
+_FIRST = ("id", "started_at", "finished_at")
+CSV_COLUMNS = (*_FIRST, *(each.name for each in SHOWN_COLUMNS if each.shown.in_csv and each.name not in _FIRST))
 CSV_HEADER = (*CSV_COLUMNS, "currency", "billed", "saved_by_prediction", "saved_by_prefix")
 
 
@@ -55,7 +31,7 @@ def csv_rows(tenant_id: TenantId, filters: Filters) -> Iterator[tuple[str, ...]]
         before = page[-1].id
 
 
-def csv_row(found: Request) -> tuple[str, ...]:
+def csv_row(found: UsageRow) -> tuple[str, ...]:
     """Return one request as cells; money with all its twelve decimals, empty where there is none."""
     cells = [getattr(found, name) for name in CSV_COLUMNS]
     return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from billing.reports.usage import Sums
+from billing.ledger.rollups import Sums
 from portal.formats import money
 from portal.formats.numbers import compact, count, milliseconds, percent
 

@@ -6,9 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from billing.ledger.rollups import Sums
 from billing.pricing.prices import DEMO_RATES
 from billing.reports import usage
-from billing.reports.usage import Filters, Sums
+from billing.reports.usage import Filters
 from tenants import rls
 from tenants.ids import TenantId, new_id
 from tenants.models import Tenant

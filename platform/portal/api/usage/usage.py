@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -16,6 +17,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from billing.ledger.rollups import Sums
+from billing.ledger.usage_rows import SHOWN_COLUMNS, Column, UsageRow
 from billing.models import UsageRecord
 from billing.reports import usage
 from billing.reports.usage import Filters
@@ -52,69 +55,33 @@ FILTER_PARAMETERS = [
 
 Found = TypeVar("Found")
 
+_FIELDS: Mapping[type, type[serializers.Field[Any, Any, Any, Any]]] = {
+    UUID: serializers.UUIDField,
+    str: serializers.CharField,
+    int: serializers.IntegerField,
+    float: serializers.FloatField,
+    bool: serializers.BooleanField,
+    datetime: serializers.DateTimeField,
+}
 
-class RequestSerializer(serializers.Serializer[usage.Request]):
+
+class RequestSerializer(serializers.Serializer[UsageRow]):
     """One request as it was metered and charged. ``prompt_tokens`` leaves out the cached ones."""
 
-    id = serializers.UUIDField(read_only=True)
-    tenant_id = serializers.UUIDField(read_only=True)
-    project_id = serializers.UUIDField(read_only=True)
-    key_id = serializers.UUIDField(read_only=True)
-    endpoint = serializers.CharField(read_only=True)
-    model = serializers.CharField(source="model_name", read_only=True)
-    revision_id = serializers.UUIDField(read_only=True)
-    replica_id = serializers.UUIDField(read_only=True, allow_null=True, help_text="null: answered without an engine.")
-    started_at = serializers.DateTimeField(read_only=True)
-    finished_at = serializers.DateTimeField(read_only=True)
-    state = serializers.CharField(read_only=True)
-    http_status = serializers.IntegerField(read_only=True)
-    stream = serializers.BooleanField(read_only=True)
-    cache_result = serializers.CharField(read_only=True)
-    cache_reason = serializers.CharField(read_only=True)
-    route_reason = serializers.CharField(read_only=True)
-    prompt_tokens = serializers.IntegerField(read_only=True)
-    cached_prompt_tokens = serializers.IntegerField(read_only=True)
-    completion_tokens = serializers.IntegerField(read_only=True)
-    tokens_source = serializers.CharField(read_only=True)
-    avoided_prompt_tokens = serializers.IntegerField(read_only=True)
-    avoided_cached_prompt_tokens = serializers.IntegerField(read_only=True)
-    avoided_completion_tokens = serializers.IntegerField(read_only=True)
-    avoided_engine_ms = serializers.FloatField(read_only=True)
-    source_id = serializers.UUIDField(
-        read_only=True, allow_null=True, help_text="Of a hit and of a coalesced answer: the request whose answer it is."
-    )
-    price_version_id = serializers.UUIDField(read_only=True, allow_null=True)
-    currency = serializers.CharField(read_only=True)
-    amount_pico = serializers.IntegerField(read_only=True, allow_null=True, help_text="null: waits for a price.")
-    saved_prediction_pico = serializers.IntegerField(read_only=True)
-    saved_prefix_pico = serializers.IntegerField(read_only=True)
-    ttft_ms = serializers.FloatField(read_only=True, allow_null=True)
-    duration_ms = serializers.FloatField(read_only=True)
-    client_request_id = serializers.CharField(read_only=True)
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        """Return a field for each column of usage rows that the API shows."""
+        return {column.shown_name: _field(column) for column in SHOWN_COLUMNS if column.shown.in_api}
 
 
-class SumsSerializer(serializers.Serializer[usage.Sums]):
+class SumsSerializer(serializers.Serializer[Sums]):
     """Totals. Money in pico-units of the currency (10⁻¹²)."""
 
-    requests = serializers.IntegerField(read_only=True)
-    # REST framework takes fields out of the class, so the property of this name stays what it is
-    errors = serializers.IntegerField(read_only=True)  # type: ignore[assignment]
-    prediction_hits = serializers.IntegerField(read_only=True)
-    coalesced_requests = serializers.IntegerField(
-        read_only=True, help_text="Given another request's answer as it was written."
-    )
-    bypassed_requests = serializers.IntegerField(
-        read_only=True, help_text="Never looked up in the prediction cache; each request names its reason."
-    )
-    prefix_hits = serializers.IntegerField(read_only=True, help_text="Requests with any warm prompt token.")
-    prompt_tokens = serializers.IntegerField(read_only=True)
-    cached_prompt_tokens = serializers.IntegerField(read_only=True)
-    completion_tokens = serializers.IntegerField(read_only=True)
-    avoided_tokens = serializers.IntegerField(read_only=True, help_text="By hits and coalesced answers.")
-    avoided_engine_ms = serializers.IntegerField(read_only=True, help_text="By the same: what engines worked on them.")
-    amount_pico = serializers.IntegerField(read_only=True)
-    saved_prediction_pico = serializers.IntegerField(read_only=True)
-    saved_prefix_pico = serializers.IntegerField(read_only=True)
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        """Return a field for each sum."""
+        return {
+            each.name: serializers.IntegerField(read_only=True, **_help(each.metadata.get("doc")))
+            for each in fields(Sums)
+        }
 
 
 class TenantSumsSerializer(serializers.Serializer[usage.TenantSums]):
@@ -178,7 +145,7 @@ class UsageView(APIView):
                 raise ValidationError({"tenant": "Name the tenant whose requests to export."})
             return csv_export.attachment(request._request, "usage", CSV_HEADER, csv_rows(tenant_id, filters))
         page = pagination.page_request(request)
-        rows: Sequence[usage.Request] = read_as(
+        rows: Sequence[UsageRow] = read_as(
             tenant_id,
             lambda: usage.requests(tenant_id, before_id=page.after, limit=page.limit + 1, filters=filters),
         )
@@ -272,6 +239,19 @@ def read_as(tenant_id: TenantId | None, read: Callable[[], Found]) -> Found:
         return read()
     with as_tenant(tenant_id):
         return read()
+
+
+def _field(column: Column) -> serializers.Field[Any, Any, Any, Any]:
+    options: dict[str, Any] = _help(column.shown.doc)
+    if column.nullable:
+        options["allow_null"] = True
+    if column.shown_name != column.name:
+        options["source"] = column.name
+    return _FIELDS[column.kind](read_only=True, **options)
+
+
+def _help(doc: str | None) -> dict[str, Any]:
+    return {"help_text": doc} if doc else {}
 
 
 def _step(request: Request, period: periods.Period) -> int:
