@@ -21,7 +21,7 @@ from django.conf import settings
 
 from billing.wal.records import Record
 from billing.wal.writer import WalWriter
-from gateway.control_plane.in_flight import Flights
+from gateway.control_plane.in_flight import InFlight
 from gateway.pipeline.components import Components
 from gateway.pipeline.handler import Pipeline
 from gateway.pipeline.runtime import Runtime
@@ -73,7 +73,7 @@ class Rung(GatewayRole):
     def _reduced(self, running: Runtime) -> Components:
         parts = running.components
         if ROUTING not in self._kept:
-            parts = replace(parts, dispatcher=Dispatcher(running.upstream, FirstReplica(), Flights()))
+            parts = replace(parts, dispatcher=Dispatcher(running.upstream, FirstReplica(), InFlight()))
         if WAL not in self._kept:
             parts = replace(parts, wal=NoLog(settings.WAL_DIR, "bench"))
         return parts

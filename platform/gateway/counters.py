@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 
-class Tally:
+class Counter:
     """One number that only grows."""
 
     __slots__ = ("value",)
@@ -22,39 +22,39 @@ class Tally:
     def __init__(self) -> None:
         self.value = 0
 
-    def add(self, amount: int = 1) -> None:
+    def inc(self, amount: int = 1) -> None:
         """Count so many more."""
         self.value += amount
 
 
-class Tallies(Collector):
-    """A counter: a tally for each combination of labels."""
+class CounterVec(Collector):
+    """A counter: a counter for each combination of labels."""
 
     def __init__(self, name: str, documentation: str, labels: Sequence[str]) -> None:
         """``name`` is without ``_total``."""
         self._name = name
         self._documentation = documentation
         self._labelnames = tuple(labels)
-        self._tallies: dict[tuple[str, ...], Tally] = {}
+        self._children: dict[tuple[str, ...], Counter] = {}
 
-    def of(self, *labels: str) -> Tally:
-        """Return the tally of these labels."""
-        found = self._tallies.get(labels)
+    def labels(self, *labels: str) -> Counter:
+        """Return the counter of these labels."""
+        found = self._children.get(labels)
         if found is None:
             assert len(labels) == len(self._labelnames), self._name
-            found = self._tallies[labels] = Tally()
+            found = self._children[labels] = Counter()
         return found
 
     def collect(self) -> Iterator[Metric]:
         """Yield the counter."""
         family = CounterMetricFamily(self._name, self._documentation, labels=self._labelnames)
-        for labels, tally in list(self._tallies.items()):
-            family.add_metric(labels, tally.value)
+        for labels, counter in list(self._children.items()):
+            family.add_metric(labels, counter.value)
         yield family
 
 
-class Spread:
-    """How measurements spread over buckets; ``bounds`` are those a bucket includes, ascending."""
+class Histogram:
+    """How measurements histogram over buckets; ``bounds`` are those a bucket includes, ascending."""
 
     __slots__ = ("_bounds", "_counts", "_sum")
 
@@ -68,7 +68,7 @@ class Spread:
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
-    def told(self) -> tuple[list[tuple[str, float]], float]:
+    def cumulative(self) -> tuple[list[tuple[str, float]], float]:
         """Return how many are within each bound, the last of which is infinite, and their sum."""
         counts, within = list(self._counts), 0
         buckets: list[tuple[str, float]] = []
@@ -78,28 +78,28 @@ class Spread:
         return buckets, self._sum
 
 
-class Spreads(Collector):
-    """A histogram: a spread for each combination of labels."""
+class HistogramVec(Collector):
+    """A histogram: a histogram for each combination of labels."""
 
     def __init__(self, name: str, documentation: str, labels: Sequence[str], *, bounds: Sequence[float]) -> None:
         self._name = name
         self._documentation = documentation
         self._labelnames = tuple(labels)
         self._bounds = bounds
-        self._spreads: dict[tuple[str, ...], Spread] = {}
+        self._children: dict[tuple[str, ...], Histogram] = {}
 
-    def of(self, *labels: str) -> Spread:
-        """Return the spread of these labels."""
-        found = self._spreads.get(labels)
+    def labels(self, *labels: str) -> Histogram:
+        """Return the histogram of these labels."""
+        found = self._children.get(labels)
         if found is None:
             assert len(labels) == len(self._labelnames), self._name
-            found = self._spreads[labels] = Spread(self._bounds)
+            found = self._children[labels] = Histogram(self._bounds)
         return found
 
     def collect(self) -> Iterator[Metric]:
         """Yield the histogram."""
         family = HistogramMetricFamily(self._name, self._documentation, labels=self._labelnames)
-        for labels, spread in list(self._spreads.items()):
-            buckets, total = spread.told()
+        for labels, histogram in list(self._children.items()):
+            buckets, total = histogram.cumulative()
             family.add_metric(labels, buckets, total)
         yield family

@@ -11,14 +11,16 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import Counter as PrometheusCounter
+from prometheus_client import Gauge
+from prometheus_client import Histogram as PrometheusHistogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from billing.wal.records import End
-from gateway.counters import Spread, Spreads, Tallies, Tally
-from gateway.upstream.connection import Broken, Garbled, Silent, Unreached, UpstreamError
+from gateway.counters import Counter, CounterVec, Histogram, HistogramVec
+from gateway.upstream.connection import ConnectFailed, ConnectionLost, ProtocolError, ReadTimeout, UpstreamError
 
 #: Seconds: from an answer out of the prediction cache to a long generation.
 DURATIONS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -29,39 +31,39 @@ CacheLevel = Literal["first", "redis"]
 CacheLookup = Literal["hit", "miss", "stale", "altered", "no_stream"]
 CacheStore = Literal["stored", "quota", "write_rate", "too_large", "incomplete", "failed"]
 
-_REQUESTS = Tallies(
+_REQUESTS = CounterVec(
     "hearth_gateway_requests",
     "Requests that were answered, refusals included; model is empty until it is known.",
     ("endpoint", "model", "status"),
 )
-_ANSWERS = Tallies("hearth_gateway_answers", "Metered answers, by how they ended.", ("model", "state"))
-_DURATION = Spreads(
+_ANSWERS = CounterVec("hearth_gateway_answers", "Metered answers, by how they ended.", ("model", "state"))
+_DURATION = HistogramVec(
     "hearth_gateway_request_duration_seconds",
     "From the arrival of a metered request to its last byte.",
     ("endpoint", "model"),
     bounds=DURATIONS,
 )
-_FIRST_TOKEN = Spreads(
+_FIRST_TOKEN = HistogramVec(
     "hearth_gateway_time_to_first_token_seconds",
     "From the arrival of a streamed request to its first token, without answers from the prediction cache.",
     ("model",),
     bounds=FIRST_TOKENS,
 )
-_TOKENS = Tallies("hearth_gateway_tokens", "Tokens of metered answers, in disjoint classes.", ("model", "kind"))
-_CACHE = Tallies(
+_TOKENS = CounterVec("hearth_gateway_tokens", "Tokens of metered answers, in disjoint classes.", ("model", "kind"))
+_CACHE = CounterVec(
     "hearth_gateway_cache_results",
     "What the prediction cache had for metered requests.",
     ("result", "reason"),
 )
-_CACHE_LOOKUPS = Tallies(
+_CACHE_LOOKUPS = CounterVec(
     "hearth_gateway_cache_lookups",
     "Looks for a stored answer, by where and what came of it.",
     ("level", "outcome"),
 )
-_CACHE_STORES = Tallies(
+_CACHE_STORES = CounterVec(
     "hearth_gateway_cache_stores", "Answers that were to be stored, by what came of it.", ("outcome",)
 )
-_CACHE_EVICTIONS = Tallies(
+_CACHE_EVICTIONS = CounterVec(
     "hearth_gateway_cache_evictions",
     "Stored answers that made room for others.",
     ("level",),
@@ -69,44 +71,44 @@ _CACHE_EVICTIONS = Tallies(
 CACHE_FIRST_LEVEL_BYTES = Gauge(
     "hearth_gateway_cache_first_level_bytes", "What a process has at hand of stored answers.", registry=None
 )
-_LIMIT_REFUSALS = Counter(
+_LIMIT_REFUSALS = PrometheusCounter(
     "hearth_gateway_limit_refusals", "Requests refused by a limit or a hard budget.", ("reason",), registry=None
 )
-_ENGINE_FAILURES = Counter(
+_ENGINE_FAILURES = PrometheusCounter(
     "hearth_gateway_engine_failures",
     "Engines that failed a request, before or after its first byte.",
     ("model", "reason"),
     registry=None,
 )
-_ENGINE_RETRIES = Counter(
+_ENGINE_RETRIES = PrometheusCounter(
     "hearth_gateway_engine_retries", "Requests sent to another replica.", ("model",), registry=None
 )
-REDIS_TURN_FAILURES = Counter(
+REDIS_TURN_FAILURES = PrometheusCounter(
     "hearth_gateway_redis_turn_failures", "Times that Redis failed or was too slow.", registry=None
 )
-REDIS_BREAKER_OPENS = Counter(
+REDIS_BREAKER_OPENS = PrometheusCounter(
     "hearth_gateway_redis_breaker_opens", "Times that Redis was left alone for a while.", registry=None
 )
 
 PEER_CONNECTIONS = Gauge(
     "hearth_gateway_peer_connections", "Connections with other gateway processes of this host.", registry=None
 )
-REMOTE_FLIGHTS = Counter(
+REMOTE_FLIGHTS = PrometheusCounter(
     "hearth_gateway_remote_flights", "Flights of other gateway processes that this one followed.", registry=None
 )
-FLIGHT_TAKEOVERS = Counter(
+FLIGHT_TAKEOVERS = PrometheusCounter(
     "hearth_gateway_flight_takeovers",
     "Flights begun in place of one of another gateway process that could not be followed.",
     registry=None,
 )
 
 #: For requests that wait for a replica: how many do now, and how long each waited, by what came of it.
-HELD_REQUESTS = Gauge(
-    "hearth_gateway_held_requests", "Requests that wait for a replica to be ready.", ("model",), registry=None
+QUEUED_REQUESTS = Gauge(
+    "hearth_gateway_queued_requests", "Requests that wait for a replica.", ("model",), registry=None
 )
-HOLD_SECONDS = Histogram(
-    "hearth_gateway_hold_seconds",
-    "How long requests waited for a replica to be ready.",
+QUEUE_SECONDS = PrometheusHistogram(
+    "hearth_gateway_queue_seconds",
+    "Time that requests waited for a replica.",
     ("model", "outcome"),
     buckets=(0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0),
     registry=None,
@@ -133,14 +135,14 @@ METRICS = (
     PEER_CONNECTIONS,
     REMOTE_FLIGHTS,
     FLIGHT_TAKEOVERS,
-    HELD_REQUESTS,
-    HOLD_SECONDS,
+    QUEUED_REQUESTS,
+    QUEUE_SECONDS,
 )
 
 
 def answered(endpoint: str, model: str, status: int) -> None:
     """Count a request whose answer begins now, or that was refused."""
-    _requests(endpoint, model, status // 100).add()
+    _requests(endpoint, model, status // 100).inc()
 
 
 def ended(endpoint: str, model: str, end: End) -> None:
@@ -150,32 +152,32 @@ def ended(endpoint: str, model: str, end: End) -> None:
     if end.ttft_ms is not None:
         series.first_token.observe(end.ttft_ms / 1000)
     if end.prompt_tokens:
-        series.prompt_tokens.add(end.prompt_tokens)
+        series.prompt_tokens.inc(end.prompt_tokens)
     if end.cached_prompt_tokens:
-        series.cached_prompt_tokens.add(end.cached_prompt_tokens)
+        series.cached_prompt_tokens.inc(end.cached_prompt_tokens)
     if end.completion_tokens:
-        series.completion_tokens.add(end.completion_tokens)
-    _ANSWERS.of(model, end.state).add()
-    _CACHE.of(end.cache_result, end.cache_reason).add()
+        series.completion_tokens.inc(end.completion_tokens)
+    _ANSWERS.labels(model, end.state).inc()
+    _CACHE.labels(end.cache_result, end.cache_reason).inc()
 
 
 def cache_looked_up(level: CacheLevel, outcome: CacheLookup) -> None:
     """Count a look for a stored answer."""
-    _CACHE_LOOKUPS.of(level, outcome).add()
+    _CACHE_LOOKUPS.labels(level, outcome).inc()
 
 
 def cache_stored(outcome: CacheStore) -> None:
     """Count an answer that was to be stored."""
-    _CACHE_STORES.of(outcome).add()
+    _CACHE_STORES.labels(outcome).inc()
 
 
 def cache_evicted(level: CacheLevel, entries: int) -> None:
     """Count stored answers that made room for others."""
     if entries:
-        _CACHE_EVICTIONS.of(level).add(entries)
+        _CACHE_EVICTIONS.labels(level).inc(entries)
 
 
-def limit_refused(reason: str) -> None:
+def limit_rejected(reason: str) -> None:
     """Count a request that a limit or budget refused; ``reason`` is what of it."""
     _LIMIT_REFUSALS.labels(reason).inc()
 
@@ -194,42 +196,42 @@ def retried(model: str) -> None:
 class _Series:
     """What is kept of one endpoint and model."""
 
-    duration: Spread
-    first_token: Spread
-    prompt_tokens: Tally
-    cached_prompt_tokens: Tally
-    completion_tokens: Tally
+    duration: Histogram
+    first_token: Histogram
+    prompt_tokens: Counter
+    cached_prompt_tokens: Counter
+    completion_tokens: Counter
 
 
 @cache
 def _series(endpoint: str, model: str) -> _Series:
     return _Series(
-        duration=_DURATION.of(endpoint, model),
-        first_token=_FIRST_TOKEN.of(model),
-        prompt_tokens=_TOKENS.of(model, "prompt"),
-        cached_prompt_tokens=_TOKENS.of(model, "cached_prompt"),
-        completion_tokens=_TOKENS.of(model, "completion"),
+        duration=_DURATION.labels(endpoint, model),
+        first_token=_FIRST_TOKEN.labels(model),
+        prompt_tokens=_TOKENS.labels(model, "prompt"),
+        cached_prompt_tokens=_TOKENS.labels(model, "cached_prompt"),
+        completion_tokens=_TOKENS.labels(model, "completion"),
     )
 
 
 @cache
-def _requests(endpoint: str, model: str, hundreds: int) -> Tally:
-    return _REQUESTS.of(endpoint, model, f"{hundreds}xx")
+def _requests(endpoint: str, model: str, hundreds: int) -> Counter:
+    return _REQUESTS.labels(endpoint, model, f"{hundreds}xx")
 
 
 def _reason(failure: UpstreamError) -> str:
     match failure:
-        case Silent():
+        case ReadTimeout():
             return "timeout"
-        case Unreached():
+        case ConnectFailed():
             return "connect"
-        case Broken() | Garbled():
+        case ConnectionLost() | ProtocolError():
             return "broken"
         case _:
             return "status"
 
 
-class Now(Collector):
+class ProcessMetrics(Collector):
     """What a gateway process is doing at this moment. ``feed_age`` is None before the first view."""
 
     def __init__(
@@ -237,17 +239,19 @@ class Now(Collector):
         *,
         in_flight: Callable[[], int],
         feed_age: Callable[[], float | None],
-        redis_left_alone: Callable[[], bool],
+        redis_breaker_open: Callable[[], bool],
     ) -> None:
         self._in_flight = in_flight
         self._feed_age = feed_age
-        self._redis_left_alone = redis_left_alone
+        self._redis_breaker_open = redis_breaker_open
 
     def collect(self) -> Iterator[Metric]:
         """Yield the gauges; the feed's age is absent before its first view."""
         yield GaugeMetricFamily("hearth_gateway_in_flight_requests", "Requests being served.", self._in_flight())
         yield GaugeMetricFamily(
-            "hearth_gateway_redis_breaker_open", "1 while Redis is left alone after failures.", self._redis_left_alone()
+            "hearth_gateway_redis_breaker_open",
+            "1 while Redis is left alone after failures.",
+            self._redis_breaker_open(),
         )
         age = self._feed_age()
         if age is not None:

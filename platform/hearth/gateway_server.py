@@ -16,7 +16,7 @@ from typing import Any
 
 import uvloop
 
-from gateway.server.server import Application, Front
+from gateway.server.server import Application, Server
 
 APPLICATION = "hearth.asgi:application"
 #: Connections that the kernel holds until they are taken.
@@ -56,25 +56,25 @@ class Lifespan:
             raise RuntimeError(f"the application failed at {event}: {answer.get('message', '')}")
 
 
-async def serve(front: Front, listener: socket.socket, *, grace_seconds: float) -> None:
+async def serve(server: Server, listener: socket.socket, *, grace_seconds: float) -> None:
     """Serve until SIGTERM or SIGINT; then give what runs ``grace_seconds``. Raises what its start raises."""
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
-    lifespan = Lifespan(front.application)
+    lifespan = Lifespan(server.application)
     await lifespan.start()
-    looking = asyncio.ensure_future(_look(front))
+    checking = asyncio.ensure_future(_check_timeouts(server))
     try:
-        server = await loop.create_server(front.accept, sock=listener, backlog=BACKLOG)
+        listening = await loop.create_server(server.accept, sock=listener, backlog=BACKLOG)
         await told.wait()
+        listening.close()
         server.close()
-        front.close()
-        if not await _is_over(front, within_seconds=grace_seconds):
-            front.abort()
-            await _is_over(front, within_seconds=ABORT_SECONDS)
+        if not await _is_over(server, within_seconds=grace_seconds):
+            server.abort()
+            await _is_over(server, within_seconds=ABORT_SECONDS)
     finally:
-        looking.cancel()
+        checking.cancel()
         await lifespan.stop()
 
 
@@ -92,18 +92,18 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def _is_over(front: Front, *, within_seconds: float) -> bool:
+async def _is_over(server: Server, *, within_seconds: float) -> bool:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(within_seconds):
-            await front.over()
+            await server.over()
             return True
     return False
 
 
-async def _look(front: Front) -> None:
+async def _check_timeouts(server: Server) -> None:
     while True:
         await asyncio.sleep(LOOK_SECONDS)
-        front.look()
+        server.check_timeouts()
 
 
 def main() -> None:
@@ -120,9 +120,11 @@ def main() -> None:
     from django.conf import settings  # what it reads is set up by the application
 
     listener = listen(options.host, options.port)
-    front = Front(application, most_connections=options.connections, send_timeout_seconds=settings.SEND_TIMEOUT_SECONDS)
+    server = Server(
+        application, most_connections=options.connections, send_timeout_seconds=settings.SEND_TIMEOUT_SECONDS
+    )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(front, listener, grace_seconds=options.grace_seconds))
+        runner.run(serve(server, listener, grace_seconds=options.grace_seconds))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from billing.wal.records import End
 from gateway import metrics
-from gateway.upstream.connection import Broken, Garbled, Silent, Unreached, UpstreamError
+from gateway.upstream.connection import ConnectFailed, ConnectionLost, ProtocolError, ReadTimeout, UpstreamError
 from gateway.upstream.dispatcher import WrongStatus
 from tenants.ids import RequestId, new_id
 
@@ -79,10 +79,10 @@ def test_a_request_is_counted_by_the_hundreds_of_its_status(registry: CollectorR
 @pytest.mark.parametrize(
     ("failure", "reason"),
     [
-        (Silent(), "timeout"),
-        (Unreached(), "connect"),
-        (Broken("reset", heard=False), "broken"),
-        (Garbled(), "broken"),
+        (ReadTimeout(), "timeout"),
+        (ConnectFailed(), "connect"),
+        (ConnectionLost("reset", after_first_byte=False), "broken"),
+        (ProtocolError(), "broken"),
         (WrongStatus(500), "status"),
     ],
 )
@@ -98,7 +98,9 @@ def test_every_failure_of_an_engine_has_one_of_a_few_reasons(
 def test_the_feed_has_no_age_before_its_first_view() -> None:
     age: float | None = None
     registry = CollectorRegistry()
-    registry.register(metrics.Now(in_flight=lambda: 3, feed_age=lambda: age, redis_left_alone=lambda: True))
+    registry.register(
+        metrics.ProcessMetrics(in_flight=lambda: 3, feed_age=lambda: age, redis_breaker_open=lambda: True)
+    )
     assert registry.get_sample_value("hearth_gateway_feed_age_seconds") is None
     age = 0.5
     assert registry.get_sample_value("hearth_gateway_feed_age_seconds") == 0.5

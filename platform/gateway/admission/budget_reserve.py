@@ -19,10 +19,10 @@ from functools import partial
 from uuid import UUID
 
 from billing.budgets import holds
-from gateway.admission.lease_renewer import End, Renewal
-from gateway.admission.limit_plan import Keys
-from gateway.admission.lua_scripts import SLICE
-from gateway.redis_client.client import Answer, Turns
+from gateway.admission.lease_renewer import EndScript, LeaseRenewer
+from gateway.admission.limit_plan import RedisKeys
+from gateway.admission.lua_scripts import RESERVE
+from gateway.redis_client.client import RedisClient, ReplyFuture
 from gateway.redis_client.connection import Script
 from tenants.ids import new_id
 
@@ -39,11 +39,11 @@ END_HOLD = Script.of(holds.SETTLE)
 
 
 @dataclass(slots=True)
-class _Slice:
+class _Reserved:
     """What was set aside of one counter. ``free`` is what no request has of it."""
 
     id: UUID
-    keys: Keys
+    keys: RedisKeys
     pico: int
     free: int
     since: float
@@ -54,24 +54,26 @@ class _Slice:
 class _Use:
     """What was held of one counter in this round."""
 
-    keys: Keys
+    keys: RedisKeys
     pico: int = 0
     requests: int = 0
 
 
-class Slices:
+class BudgetReserve:
     """The slices of one process, by the name of their counter. ``gateways`` says how many processes there are."""
 
-    def __init__(self, turns: Turns, renewal: Renewal, gateways: Callable[[], int], *, round_seconds: float) -> None:
-        self._turns = turns
+    def __init__(
+        self, turns: RedisClient, renewal: LeaseRenewer, gateways: Callable[[], int], *, round_seconds: float
+    ) -> None:
+        self._redis = turns
         self._renewal = renewal
         self._gateways = gateways
         self._round_seconds = round_seconds
-        self._slices: dict[str, _Slice] = {}
+        self._slices: dict[str, _Reserved] = {}
         self._uses: dict[str, _Use] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def used(self, keys: Keys, counters: tuple[str, ...], pico: int) -> None:
+    def used(self, keys: RedisKeys, counters: tuple[str, ...], pico: int) -> None:
         """Take note of what a request holds, to know what a slice should be."""
         for counter in counters:
             use = self._uses.get(counter)
@@ -117,14 +119,14 @@ class Slices:
         self._renewal.end(each.keys, each.id, self._end(each.keys, each.id))
         return True
 
-    def _end(self, keys: Keys, slice_id: UUID) -> End:
-        return End(script=END_HOLD, arguments=(1, keys.holds, keys.counters, slice_id.hex, "0"))
+    def _end(self, keys: RedisKeys, slice_id: UUID) -> EndScript:
+        return EndScript(script=END_HOLD, arguments=(1, keys.holds, keys.counters, slice_id.hex, "0"))
 
     def _round(self) -> None:
         self._timer = None
-        if self._turns.closed:
+        if self._redis.closed:
             return
-        if self._turns.failing:  # then a slice is for using
+        if self._redis.failing:  # then a slice is for using
             self._timer = asyncio.get_running_loop().call_later(self._round_seconds, self._round)
             return
         uses, self._uses = self._uses, {}
@@ -141,8 +143,8 @@ class Slices:
         """Take a slice; of one that is there, ask whether it still is and may be kept."""
         known = self._slices.get(counter)
         slice_id = known.id if known is not None else new_id()
-        answer = self._turns.call(
-            SLICE,
+        answer = self._redis.eval(
+            RESERVE,
             1,
             use.keys.holds,
             use.keys.counters,
@@ -154,7 +156,7 @@ class Slices:
         )
         answer.add_done_callback(partial(self._told, counter, use.keys, slice_id))
 
-    def _told(self, counter: str, keys: Keys, slice_id: UUID, answer: Answer) -> None:
+    def _told(self, counter: str, keys: RedisKeys, slice_id: UUID, answer: ReplyFuture) -> None:
         known = self._slices.get(counter)
         if answer.cancelled() or answer.exception() is not None:
             if known is None:  # it may have been taken
@@ -167,4 +169,4 @@ class Slices:
             elif pico == 0:
                 self._give_back(counter)
         elif pico > 0:
-            self._slices[counter] = _Slice(id=slice_id, keys=keys, pico=pico, free=pico, since=time.monotonic())
+            self._slices[counter] = _Reserved(id=slice_id, keys=keys, pico=pico, free=pico, since=time.monotonic())

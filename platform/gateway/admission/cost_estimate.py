@@ -4,7 +4,7 @@ Money is an upper bound, to the pico-dollar, at the price that rating will use. 
 body has bytes, as every tokenizer of byte pairs falls back to single bytes, plus what a chat template adds; and no more
 than the model's context. Each is taken at the dearer of the two prompt prices. An answer is paid for beforehand at its
 full length; a stream whose events say how many tokens they carry, STEP_TOKENS for each choice at a time
-(:meth:`Allowance.next_pico`).
+(:meth:`CostReservation.next_pico`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TEXT_PARTS = frozenset(
 )
 
 
-class Allowance(msgspec.Struct, kw_only=True):
+class CostReservation(msgspec.Struct, kw_only=True):
     """What a request under a hard budget has paid for beforehand."""
 
     price: Price
@@ -88,7 +88,7 @@ def reserved_tokens(call: Call, model: ServedModel, body_bytes: int) -> int:
     return prompt + new_tokens * call.choices
 
 
-def allowance(
+def cost_reservation(
     prices: PriceTable,
     caller: Caller,
     call: Call,
@@ -97,7 +97,7 @@ def allowance(
     request_id: UUID,
     *,
     runs: bool = True,
-) -> Allowance | None:
+) -> CostReservation | None:
     """Return what the request needs of hard budgets; None where none bounds it, or it costs nothing.
 
     ``runs`` False: no engine is asked, so that it takes no token. Raises Unavailable for a model without a price: what
@@ -114,11 +114,11 @@ def allowance(
     if price is None:
         raise price_missing(model.name)
     if not runs:
-        return Allowance(price=price, prompt_tokens=0, paid_tokens=0, step_tokens=0, most_tokens=0)
+        return CostReservation(price=price, prompt_tokens=0, paid_tokens=0, step_tokens=0, most_tokens=0)
     new_tokens = min(call.max_new_tokens or model.context_length_tokens, model.context_length_tokens)
     step = STEP_TOKENS * call.choices
     most = new_tokens * call.choices
-    return Allowance(
+    return CostReservation(
         price=price,
         prompt_tokens=_most_prompt_tokens(call, model, body_bytes),
         paid_tokens=min(step, most) if call.stream and call.endpoint.token_counts(call.body) is not None else most,

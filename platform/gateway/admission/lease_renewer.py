@@ -10,9 +10,9 @@ from itertools import islice
 from typing import TypeVar
 from uuid import UUID
 
-from gateway.admission.limit_plan import Keys
+from gateway.admission.limit_plan import RedisKeys
 from gateway.admission.lua_scripts import RENEW
-from gateway.redis_client.client import Answer, Turns
+from gateway.redis_client.client import RedisClient, ReplyFuture
 from gateway.redis_client.connection import Argument, Script
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ MOST_MISSED = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class End:
+class EndScript:
     """A script that ends something, and may be told twice. ``heard`` is called once Redis answered."""
 
     script: Script
@@ -36,15 +36,15 @@ class End:
     heard: Callable[[], None] = lambda: None
 
 
-class Renewal:
+class LeaseRenewer:
     """Looks after the open requests of this process, a few times in the life of a lease, while there are any."""
 
-    def __init__(self, turns: Turns, lease_seconds: float = LEASE_SECONDS) -> None:
-        self._turns = turns
+    def __init__(self, turns: RedisClient, lease_seconds: float = LEASE_SECONDS) -> None:
+        self._redis = turns
         self.lease_ms = int(lease_seconds * 1000)
         self._every_seconds = lease_seconds / RENEWALS
         self._leases: dict[str, set[UUID]] = {}
-        self._missed: dict[tuple[str, UUID], End] = {}
+        self._missed: dict[tuple[str, UUID], EndScript] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def opened(self, keys: tuple[str, ...], request_id: UUID) -> None:
@@ -62,27 +62,27 @@ class Renewal:
                 if not running:
                     del self._leases[key]
 
-    def end(self, keys: Keys, request_id: UUID, end: End) -> None:
+    def end(self, keys: RedisKeys, request_id: UUID, end: EndScript) -> None:
         """Tell Redis of an end, again until it has heard."""
         self._missed.pop((keys.holds, request_id), None)
         self._tell((keys.holds, request_id), end)
 
-    def end_later(self, keys: Keys, request_id: UUID, end: End) -> None:
+    def end_later(self, keys: RedisKeys, request_id: UUID, end: EndScript) -> None:
         """Do as :meth:`end` once Redis has had time to come back."""
         if len(self._missed) < MOST_MISSED:
             self._missed[(keys.holds, request_id)] = end
             self._schedule()
 
-    def end_now(self, keys: Keys, request_id: UUID) -> None:
+    def end_now(self, keys: RedisKeys, request_id: UUID) -> None:
         """Tell Redis at once of an end that it missed, if it did: of what began before, and not of what begins now."""
         missed = self._missed.pop((keys.holds, request_id), None)
         if missed is not None:
             self._tell((keys.holds, request_id), missed)
 
-    def _tell(self, name: tuple[str, UUID], end: End) -> None:
-        self._turns.call(end.script, *end.arguments).add_done_callback(partial(self._heard, name, end))
+    def _tell(self, name: tuple[str, UUID], end: EndScript) -> None:
+        self._redis.eval(end.script, *end.arguments).add_done_callback(partial(self._heard, name, end))
 
-    def _heard(self, name: tuple[str, UUID], end: End, answer: Answer) -> None:
+    def _heard(self, name: tuple[str, UUID], end: EndScript, answer: ReplyFuture) -> None:
         if answer.cancelled():
             return
         if answer.exception() is None:
@@ -97,7 +97,7 @@ class Renewal:
 
     def _renew(self) -> None:
         self._timer = None
-        if self._turns.closed:
+        if self._redis.closed:
             return
         missed, self._missed = self._missed, {}
         for name, end in missed.items():
@@ -105,7 +105,7 @@ class Renewal:
         # Last: a request that Redis missed may run here all the same, and has its lease from then on.
         for key, running in self._leases.items():
             for batch in batches([each.hex for each in running]):
-                self._turns.tell_script(RENEW, 1, key, self.lease_ms, *batch)
+                self._redis.fire_script(RENEW, 1, key, self.lease_ms, *batch)
         if self._leases:
             self._schedule()
 

@@ -26,7 +26,7 @@ MOST_TOKENS = 10**11
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keys:
+class RedisKeys:
     """Where Redis keeps what bounds one tenant (see ``gateway.admission.lua_scripts``)."""
 
     limits: str
@@ -36,7 +36,7 @@ class Keys:
     counters: str
 
     @classmethod
-    def of(cls, tenant_id: TenantId) -> Keys:
+    def of(cls, tenant_id: TenantId) -> RedisKeys:
         """Return a tenant's."""
         return cls(
             limits=keyspace.tenant_key(tenant_id, "limits"),
@@ -47,10 +47,10 @@ class Keys:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class LimitPlan:
     """What bounds one caller's requests to one model."""
 
-    keys: Keys
+    keys: RedisKeys
     lines: tuple[LimitLine, ...]
     budgets: tuple[BudgetLine, ...]
     #: Of the lines, as ADMIT and SETTLE take them.
@@ -61,12 +61,12 @@ class Plan:
     #: A limit of zero, which nothing passes, and what of it is zero.
     closed: tuple[LimitLine, Kind] | None
     #: What answers are told of requests, and of tokens.
-    gauges: tuple[tuple[Gauge, ...], tuple[Gauge, ...]]
+    gauges: tuple[tuple[RateLimitHeader, ...], tuple[RateLimitHeader, ...]]
     #: The names of counters in the minute since 1970 that was asked for last.
     _named: dict[int, tuple[str, ...]] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     @classmethod
-    def of(cls, caller: Caller, model_name: str) -> Plan:
+    def of(cls, caller: Caller, model_name: str) -> LimitPlan:
         """Return the plan of a caller for a model."""
         lines = tuple(line for line in caller.limits if line.model_name in {"", model_name})
         admit: list[Argument] = [len(lines)]
@@ -77,7 +77,7 @@ class Plan:
             admit += [line.id.hex, _argument(line.requests_per_minute), tokens, concurrent]
             if tokens != "-" or concurrent != "-":
                 settle += [line.id.hex, tokens, int(concurrent != "-")]
-        keys = Keys.of(caller.tenant_id)
+        keys = RedisKeys.of(caller.tenant_id)
         return cls(
             keys=keys,
             lines=lines,
@@ -104,7 +104,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gauge:
+class RateLimitHeader:
     """One figure of a limit, as answers are told of it. ``at``: where a script says what is owed of it."""
 
     at: int
@@ -115,7 +115,7 @@ class Gauge:
     reset_name: bytes
 
     @classmethod
-    def of(cls, line: LimitLine, kind: Kind, limit: int, *, at: int = 0) -> Gauge:
+    def of(cls, line: LimitLine, kind: Kind, limit: int, *, at: int = 0) -> RateLimitHeader:
         """Return that of a limit's requests or tokens."""
         name = kind.encode()
         return cls(
@@ -144,7 +144,7 @@ class Gauge:
         ]
 
 
-def headers(plan: Plan, owed: Sequence[int]) -> Headers:
+def headers(plan: LimitPlan, owed: Sequence[int]) -> Headers:
     """Return what an admitted request is told: of requests and of tokens the limit that is nearest to refusing.
 
     That is the one of which the smallest share is left. ``owed`` has two numbers for each line, requests and tokens.
@@ -185,10 +185,10 @@ def _window(period: Period, timezone: str, minute: int) -> int:
     return periods.begins(period, timezone, datetime.fromtimestamp(minute * 60, UTC))
 
 
-def _gauges(lines: Sequence[LimitLine], kind: Literal["requests", "tokens"]) -> tuple[Gauge, ...]:
+def _gauges(lines: Sequence[LimitLine], kind: Literal["requests", "tokens"]) -> tuple[RateLimitHeader, ...]:
     figures = [line.requests_per_minute if kind == "requests" else tokens_of(line) for line in lines]
     return tuple(
-        Gauge.of(line, kind, figure, at=2 * number + (kind == "tokens"))
+        RateLimitHeader.of(line, kind, figure, at=2 * number + (kind == "tokens"))
         for number, (line, figure) in enumerate(zip(lines, figures, strict=True))
         if figure is not None
     )

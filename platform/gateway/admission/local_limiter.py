@@ -20,14 +20,14 @@ AGAIN_MS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rank:
+class GatewayRank:
     """Which of the gateways this is. ``number`` counts from 0."""
 
     number: int = 0
     gateways: int = 1
 
     @classmethod
-    def of(cls, own: str, live: Iterable[str]) -> Rank:
+    def of(cls, own: str, live: Iterable[str]) -> GatewayRank:
         """Return the rank of the process of this name; one that is not known to live yet counts as if it were."""
         names = sorted({own, *live})
         return cls(number=names.index(own), gateways=len(names))
@@ -38,7 +38,7 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class Rejection:
     """Which limit refuses, by what, and for how long."""
 
     line: LimitLine
@@ -61,7 +61,7 @@ class _Bucket:
 
 
 @dataclass(slots=True)
-class _Counted:
+class _LimitState:
     """One limit here."""
 
     requests: _Bucket = field(default_factory=_Bucket)
@@ -69,33 +69,33 @@ class _Counted:
     running: set[UUID] = field(default_factory=set)
 
 
-class LocalLimits:
+class LocalLimiter:
     """Every limit that was asked here while Redis was away."""
 
     def __init__(self) -> None:
-        self._counted: dict[UUID, _Counted] = {}
+        self._counted: dict[UUID, _LimitState] = {}
 
     def take(
         self,
         lines: tuple[LimitLine, ...],
-        rank: Rank,
+        rank: GatewayRank,
         request_id: UUID,
         *,
         requests: int,
         tokens: int,
         leased: bool,
         forced: bool,
-    ) -> Refusal | list[int]:
+    ) -> Rejection | list[int]:
         """Take from every limit, or from none; return who refuses, or what requests and tokens each owes.
 
         Other gateways' shares count as owed. ``forced`` takes what does not fit.
         """
         now = time.monotonic_ns() // 1_000_000
-        refusals: list[Refusal] = []
+        refusals: list[Rejection] = []
         changes: list[tuple[_Bucket, int]] = []
         told: list[int] = []
         for line in lines:
-            counted = self._counted.setdefault(line.id, _Counted())
+            counted = self._counted.setdefault(line.id, _LimitState())
             kinds: tuple[tuple[Kind, _Bucket, int | None, int], ...] = (
                 ("requests", counted.requests, line.requests_per_minute, requests),
                 ("tokens", counted.tokens, tokens_of(line), tokens),
@@ -110,10 +110,10 @@ class LocalLimits:
                 told.append(owed + (limit - share) * UNITS)
                 if amount and owed > share * UNITS:
                     wait = -(-(owed - share * UNITS) // share) if amount <= share else AGAIN_MS
-                    refusals.append(Refusal(line=line, kind=kind, wait_ms=wait))
+                    refusals.append(Rejection(line=line, kind=kind, wait_ms=wait))
             together = line.concurrent_requests
             if leased and together is not None and len(counted.running) >= rank.share(together):
-                refusals.append(Refusal(line=line, kind="concurrency", wait_ms=AGAIN_MS))
+                refusals.append(Rejection(line=line, kind="concurrency", wait_ms=AGAIN_MS))
         if refusals and not forced:
             return max(refusals, key=lambda each: each.wait_ms)
         for bucket, owed in changes:
@@ -123,7 +123,7 @@ class LocalLimits:
                 self._counted[line.id].running.add(request_id)
         return told
 
-    def settle(self, lines: tuple[LimitLine, ...], rank: Rank, request_id: UUID, *, tokens: int) -> None:
+    def settle(self, lines: tuple[LimitLine, ...], rank: GatewayRank, request_id: UUID, *, tokens: int) -> None:
         """End a request: its leases, and the tokens it used beyond those it took, negative for fewer."""
         now = time.monotonic_ns() // 1_000_000
         for line in lines:

@@ -237,7 +237,7 @@ return 1
 #: for a slice that was taken before; what must be left; one part in how many of that is the most. Returns the
 #: pico-dollars that were set aside; of a slice from before 1 where it may be kept; 0 where it may not; -1 where it is
 #: no longer there. Its sums are rough and may be: what is moved is moved as text.
-SLICE = Script.of(
+RESERVE = Script.of(
     """
 local key, wanted = ARGV[1] .. ARGV[2], ARGV[4]
 if wanted == '0' and redis.call('HEXISTS', KEYS[1], ARGV[3]) == 0 then

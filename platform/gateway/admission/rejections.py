@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from gateway import metrics
-from gateway.admission.limit_plan import Gauge, Kind, scope_header
+from gateway.admission.limit_plan import Kind, RateLimitHeader, scope_header
 from gateway.errors import BadRequest, BudgetExceeded, RateLimited, Unavailable
 from tenants.caller_limits import BudgetLine, LimitLine
 
@@ -21,7 +21,7 @@ _PERIODS = {"day": "daily ", "week": "weekly ", "month": "monthly ", "total": ""
 
 def limited(line: LimitLine, kind: Kind, wait_ms: int) -> RateLimited:
     """Return the refusal of a limit that is used up for now. ``wait_ms``: until the request would fit."""
-    metrics.limit_refused(kind)
+    metrics.limit_rejected(kind)
     limit = {
         "requests": line.requests_per_minute,
         "tokens": line.tokens_per_minute,
@@ -34,14 +34,14 @@ def limited(line: LimitLine, kind: Kind, wait_ms: int) -> RateLimited:
         headers=[(b"retry-after", b"%d" % seconds)],
     )
     if kind != "concurrency":
-        refusal.headers.extend(Gauge.of(line, kind, limit or 0).headers(0, wait_ms))
+        refusal.headers.extend(RateLimitHeader.of(line, kind, limit or 0).headers(0, wait_ms))
     refusal.headers.append(scope_header(line))
     return refusal
 
 
 def too_large(line: LimitLine, tokens: int) -> BadRequest:
     """Return the refusal of a request that no waiting helps: it may take more tokens than the limit ever has."""
-    metrics.limit_refused("too_large")
+    metrics.limit_rejected("too_large")
     return BadRequest(
         f"The request may take {tokens} tokens, prompt and answer, and the {_whose(line)} limit{_of_model(line)} is "
         f"{line.tokens_per_minute} tokens a minute. Send a shorter prompt or ask for fewer tokens.",
@@ -52,7 +52,7 @@ def too_large(line: LimitLine, tokens: int) -> BadRequest:
 
 def budget_exceeded(line: BudgetLine) -> BudgetExceeded:
     """Return the refusal of a hard budget that has no room for what the request may cost."""
-    metrics.limit_refused("budget")
+    metrics.limit_rejected("budget")
     return BudgetExceeded(
         f"The {_whose(line)} {_PERIODS[line.period]}budget of {_money(line)}{_of_model(line)} has no room for what "
         "this request may cost.",
@@ -63,7 +63,7 @@ def budget_exceeded(line: BudgetLine) -> BudgetExceeded:
 
 def budget_unknown(line: BudgetLine) -> Unavailable:
     """Return the answer while nobody has counted yet what is left of a hard budget."""
-    metrics.limit_refused("budget_unknown")
+    metrics.limit_rejected("budget_unknown")
     return Unavailable(
         f"What is left of the {_whose(line)} {_PERIODS[line.period]}budget is being counted. Try again shortly.",
         "budget_unknown",
@@ -73,7 +73,7 @@ def budget_unknown(line: BudgetLine) -> Unavailable:
 
 def budget_unavailable(line: BudgetLine) -> Unavailable:
     """Return the answer while Redis is away and this process has nothing set aside of a hard budget."""
-    metrics.limit_refused("budget_unavailable")
+    metrics.limit_rejected("budget_unavailable")
     return Unavailable(
         f"What is left of the {_whose(line)} {_PERIODS[line.period]}budget cannot be asked at the moment.",
         "budget_unavailable",

@@ -12,7 +12,7 @@ from caching.entry import Entry
 from caching.memory_cache import MemoryCache
 from caching.store import CacheWrite
 from gateway import metrics
-from gateway.redis_client.client import Turns
+from gateway.redis_client.client import RedisClient
 from gateway.redis_client.connection import RedisFailed, Script
 from tenants.ids import TenantId
 
@@ -33,10 +33,10 @@ PACKED_AT_ONCE_BYTES = 64 * 1024
 class PredictionCache:
     """Both levels of the prediction cache, as one gateway process sees them. Nobody waits for what is stored."""
 
-    def __init__(self, turns: Turns, max_bytes: int) -> None:
+    def __init__(self, turns: RedisClient, max_bytes: int) -> None:
         """``turns``: with the Redis of answers. ``max_bytes``: what this process has at hand at most."""
-        turns.teach(STORE, USED)
-        self._turns = turns
+        turns.register(STORE, USED)
+        self._redis = turns
         self._recent = MemoryCache(max_bytes)
         self._used: dict[TenantId, set[bytes]] = {}
         self._packing: set[asyncio.Future[CacheWrite | None]] = set()
@@ -57,7 +57,7 @@ class PredictionCache:
 
     def store(self, deposit: CacheWrite, entry: Entry) -> None:
         """Keep an entry if Redis finds room for it; while Redis is away, in this process alone."""
-        self._turns.heed(STORE, *deposit.arguments(), heard=partial(self._stored, deposit, entry))
+        self._redis.eval_then(STORE, *deposit.arguments(), heard=partial(self._stored, deposit, entry))
 
     def promote(self, tenant_id: UUID, name: bytes, entry: Entry) -> None:
         """Have an entry at hand that Redis had and that passed its check."""
@@ -110,4 +110,4 @@ class PredictionCache:
     def _tell_used(self) -> None:
         used, self._used = self._used, {}
         for tenant_id, names in used.items():
-            self._turns.tell_script(USED, 1, store.used_key(tenant_id), *[name.hex() for name in names])
+            self._redis.fire_script(USED, 1, store.used_key(tenant_id), *[name.hex() for name in names])

@@ -39,7 +39,7 @@ class Followed(msgspec.Struct, frozen=True, kw_only=True):
     told: bytes = b""
 
 
-class Course(Generic[B]):
+class Coalescer(Generic[B]):
     """How one request comes by its answer. ``lead`` asks an engine and returns what began."""
 
     def __init__(
@@ -70,14 +70,14 @@ class Course(Generic[B]):
         #: It waits for another request's answer.
         self.follows = False
 
-    def set_out(self, policy: CachePolicy, disconnect: ClientDisconnect) -> None:
+    def prepare(self, policy: CachePolicy, disconnect: ClientDisconnect) -> None:
         """Begin with what the cache may do for the request. Call it first."""
         self.disconnect = disconnect
         if policy.readable and policy.writable and not self._tells_counts():
             self._name = policy.name
             self._wants_new = policy.max_age_seconds == 0
 
-    async def obtain(self, lead: Callable[[], Awaitable[B]]) -> B | Followed:
+    async def lead_or_follow(self, lead: Callable[[], Awaitable[B]]) -> B | Followed:
         """Return what ``lead`` began, or the answer of an identical request in flight. Raises GatewayError.
 
         When the flight that is followed fails, one of its followers leads and the others follow that one.
@@ -104,7 +104,7 @@ class Course(Generic[B]):
         if self.flight is not None:
             self.flight.fail(error if isinstance(error, GatewayError) else None)
 
-    def land(self, entry: Entry | None, *, stored: bool) -> None:
+    def complete(self, entry: Entry | None, *, stored: bool) -> None:
         """End the flight that it leads with a whole answer: one without a body can be told in its own shape only.
 
         ``stored``: the prediction cache was given it.
@@ -112,7 +112,7 @@ class Course(Generic[B]):
         if self.flight is not None:
             self.flight.land(entry, stays=stored)
 
-    def failed(self, flight: Flight) -> None:
+    def flight_failed(self, flight: Flight) -> None:
         """Take note that a flight failed that was followed. Raises what its engine said, or that it fails too often."""
         cause = flight.cause
         if isinstance(cause, EngineRefused):
@@ -141,7 +141,7 @@ class Course(Generic[B]):
                 return Followed(flight=flight, entry=entry, told=told)
             self._name = None
         except FlightFailed:
-            self.failed(flight)
+            self.flight_failed(flight)
         finally:
             if not joined:
                 flight.leave()
@@ -161,7 +161,7 @@ class Course(Generic[B]):
             self._meter.lead()
         else:
             self._meter.follow(flight.source_id)
-            told = told_of_follower(flight.source_id)
+            told = follower_headers(flight.source_id)
         self._trace.headers = [each for each in self._trace.headers if each[0] not in _TOLD] + told
 
     def _is_purged(self, flight: Flight) -> bool:
@@ -174,7 +174,7 @@ class Course(Generic[B]):
         return bool(options and options.get("continuous_usage_stats"))
 
 
-def told_of_follower(source_id: UUID) -> Headers:
+def follower_headers(source_id: UUID) -> Headers:
     """Return the headers of an answer that another request got (``cache-status``: RFC 9211)."""
     return [
         (b"x-cache", b"coalesced"),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gateway.admission.lease_renewer import batches
 from gateway.coalescing.peer_listener import PeerListener
-from gateway.redis_client.client import Turns
+from gateway.redis_client.client import RedisClient
 from gateway.redis_client.connection import RedisFailed, Script
 from tenants import keyspace, sealed
 from tenants.ids import TenantId
@@ -57,9 +57,9 @@ class Owner:
 class FlightLeases:
     """The leases of one process. Lives on one event loop."""
 
-    def __init__(self, redis: Turns, listener: PeerListener, *, lease_seconds: float = LEASE_SECONDS) -> None:
+    def __init__(self, redis: RedisClient, listener: PeerListener, *, lease_seconds: float = LEASE_SECONDS) -> None:
         """``listener``: where other processes reach this one."""
-        redis.teach(_TAKE, _RENEW, _RELEASE)
+        redis.register(_TAKE, _RENEW, _RELEASE)
         self._redis = redis
         self._listener = listener
         self._lease_ms = int(lease_seconds * 1000)
@@ -75,7 +75,7 @@ class FlightLeases:
             return None
         lease = self._leases[name] = self._new(caller, name)
         try:
-            found = await self._redis.call(_TAKE, 1, lease.key, lease.value, self._lease_ms, dead)
+            found = await self._redis.eval(_TAKE, 1, lease.key, lease.value, self._lease_ms, dead)
         except BaseException as failure:
             self.release(name)
             if isinstance(failure, RedisFailed):
@@ -96,7 +96,7 @@ class FlightLeases:
         lease = self._leases.get(name)
         if lease is not None:
             self._forget(lease)
-            self._redis.tell_script(_RELEASE, 1, lease.key, lease.value)
+            self._redis.fire_script(_RELEASE, 1, lease.key, lease.value)
 
     def close(self) -> None:
         """Release all leases. Redis must still be open."""
@@ -142,7 +142,7 @@ class FlightLeases:
         for leases in by_tenant.values():
             for batch in batches(leases):
                 keys = [each.key for each in batch]
-                self._redis.tell_script(_RENEW, len(keys), *keys, self._lease_ms, *[each.value for each in batch])
+                self._redis.fire_script(_RENEW, len(keys), *keys, self._lease_ms, *[each.value for each in batch])
         if self._leases:
             self._schedule_renewal()
 

@@ -30,7 +30,7 @@ from gateway.coalescing.peer_connection import (
 )
 from gateway.coalescing.peer_listener import PeerListener
 from gateway.coalescing.remote_flights import RemoteFlights
-from gateway.redis_client.client import Turns
+from gateway.redis_client.client import RedisClient
 from tenants.snapshot import Caller
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ MAX_OWNERS = 4
 class SharedFlights(SingleFlight):
     """The flights of this process, and copies of those of the host's other processes. Lives on one event loop."""
 
-    def __init__(self, redis: Turns, sockets_dir: Path, others: Callable[[], bool]) -> None:
+    def __init__(self, redis: RedisClient, sockets_dir: Path, others: Callable[[], bool]) -> None:
         """``redis``: the cache's Redis. ``others``: returns whether another gateway process runs."""
         super().__init__()
         self._others = others

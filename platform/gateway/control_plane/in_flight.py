@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from workers.serving.gateway_load import DeploymentLoad
 
 
-class Flights:
+class InFlight:
     """Requests and tokens of each deployment, by its name. Counted on an event loop, read from any thread."""
 
     def __init__(self) -> None:
@@ -18,16 +18,16 @@ class Flights:
         self._counts: dict[str, list[int]] = {}
         self._moved: set[str] = set()
 
-    def take_off(self, deployment: str, tokens: int) -> None:
+    def start(self, deployment: str, tokens: int) -> None:
         """Count a request in that goes to an engine."""
         self._add(deployment, 0, 1, tokens)
 
-    def land(self, deployment: str, tokens: int) -> None:
-        """Count it out; exactly once for each :meth:`take_off`."""
+    def finish(self, deployment: str, tokens: int) -> None:
+        """Count it out; exactly once for each :meth:`start`."""
         self._add(deployment, 0, -1, -tokens)
 
     @contextmanager
-    def held(self, deployment: str, tokens: int) -> Iterator[None]:
+    def queued(self, deployment: str, tokens: int) -> Iterator[None]:
         """Count a request as held for as long as the block lasts."""
         self._add(deployment, 2, 1, tokens)
         try:
@@ -35,7 +35,7 @@ class Flights:
         finally:
             self._add(deployment, 2, -1, -tokens)
 
-    def moved(self) -> set[str]:
+    def changed(self) -> set[str]:
         """Return the deployments of which a request came or went since this was asked last, however short it was."""
         with self._lock:
             moved, self._moved = self._moved, set()

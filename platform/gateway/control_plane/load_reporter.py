@@ -12,8 +12,8 @@ from uuid import UUID
 import psycopg
 from django.db.utils import Error as DjangoError
 
-from gateway.control_plane.in_flight import Flights
-from gateway.control_plane.snapshot_feed import View
+from gateway.control_plane.in_flight import InFlight
+from gateway.control_plane.snapshot_feed import ControlSnapshot
 from workers import tasks
 from workers.serving import gateway_load
 from workers.serving.gateway_load import KEEP_ALIVE_SECONDS, DeploymentLoad
@@ -28,25 +28,25 @@ def process_name(role: str, node: str) -> str:
     return f"{role}/{os.getpid()}-{secrets.token_hex(4)}@{node}"[:200]
 
 
-class Reporter:
+class LoadReporter:
     """Writes reports in the feed's thread, each second that has news and every KEEP_ALIVE_SECONDS.
 
     A report that fails is lost; the next one says everything again.
     """
 
-    def __init__(self, process: str, flights: Flights, poke: Callable[[], None] = tasks.wake_control) -> None:
+    def __init__(self, process: str, in_flight: InFlight, poke: Callable[[], None] = tasks.wake_control) -> None:
         self._process = process
-        self._flights = flights
+        self._in_flight = in_flight
         self._poke = poke
         self._told: dict[UUID, DeploymentLoad] = {}
         self._told_at = 0.0
         self._busy: set[UUID] = set()
 
-    def look(self, view: View) -> None:
+    def report_if_due(self, view: ControlSnapshot) -> None:
         """Report if it is time, at once when the first request of a deployment is held."""
-        moved = self._flights.moved()
+        moved = self._in_flight.changed()
         self._busy |= {each.id for each in view.deployments if each.name in moved}
-        counted = self._flights.loads()
+        counted = self._in_flight.loads()
         current = {each.id: counted.get(each.name, DeploymentLoad()) for each in view.deployments}
         waits = any(load.queued_requests and not self._held(deployment) for deployment, load in current.items())
         age = time.monotonic() - self._told_at

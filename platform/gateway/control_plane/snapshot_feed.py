@@ -44,7 +44,7 @@ CHANNELS = (policy_epoch.CHANNEL, endpoints.CHANNEL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class ControlSnapshot:
     """Everything as of one moment. ``endpoints`` is by model name, ``etas`` by deployment, seconds.
 
     ``gateways`` are the names of the processes that live, as they have reported.
@@ -58,28 +58,28 @@ class View:
     prices: PriceTable = field(default_factory=lambda: PriceTable(()))
     gateways: tuple[str, ...] = ()
 
-    def waking(self, model: ServedModel) -> Deployed | None:
+    def startable_deployment(self, model: ServedModel) -> Deployed | None:
         """Return the deployment that may bring up a replica of the model, the active revision's first."""
         able = [each for each in self.deployments if each.model_name == model.name and each.may_wake]
         return min(able, key=lambda each: each.revision_id != model.revision_id, default=None)
 
 
-class Feed:
+class SnapshotFeed:
     """Holds the current view. Both callbacks run in the feed's own thread: ``on_change(old, new)`` when the view is
-    replaced, ``on_look(view)`` after each look, a few times a second.
+    replaced, ``on_poll(view)`` after each look, a few times a second.
     """
 
     def __init__(
         self,
-        on_change: Callable[[View | None, View], None] = lambda old, new: None,
-        on_look: Callable[[View], None] = lambda view: None,
+        on_change: Callable[[ControlSnapshot | None, ControlSnapshot], None] = lambda old, new: None,
+        on_poll: Callable[[ControlSnapshot], None] = lambda view: None,
     ) -> None:
         self._on_change = on_change
-        self._on_look = on_look
+        self._on_poll = on_poll
         self._etas: Mapping[UUID, float] = {}
         self._gateways: tuple[str, ...] = ()
         self._etas_until = 0.0
-        self._view: View | None = None
+        self._snapshot: ControlSnapshot | None = None
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
@@ -98,17 +98,17 @@ class Feed:
 
     async def ready(self) -> None:
         """Wait until the first view is loaded, or for as long as the database may take to answer."""
-        while self._view is None:
-            await self._next_look()
+        while self._snapshot is None:
+            await self._next_poll()
             if not self._healthy:
                 return
 
     @property
-    def view(self) -> View:
+    def snapshot(self) -> ControlSnapshot:
         """Return the current view. Raises Unavailable until the first one is loaded."""
-        if self._view is None:
+        if self._snapshot is None:
             raise Unavailable("Hearth is starting; its database has not answered yet.", "starting")
-        return self._view
+        return self._snapshot
 
     @property
     def age_seconds(self) -> float | None:
@@ -121,37 +121,37 @@ class Feed:
         Raises KeyRefused; Unavailable when the key is not known and the database cannot be asked.
         """
         try:
-            return self.view.callers.authenticate(text)
+            return self.snapshot.callers.authenticate(text)
         except KeyRefused as refusal:
-            if refusal.reason != "unknown" or self.view.callers.knows(text):
+            if refusal.reason != "unknown" or self.snapshot.callers.knows(text):
                 raise
-        await self.renewed()
+        await self.refresh()
         if not self._healthy:
             raise Unavailable("This key is not known and the database cannot be asked.", "key_unverifiable")
-        return self.view.callers.authenticate(text)
+        return self.snapshot.callers.authenticate(text)
 
-    async def renewed(self) -> None:
+    async def refresh(self) -> None:
         """Wait until the view has all that was in the database when this was called, or the database does not answer.
 
         Two looks: the one under way may have begun before.
         """
         for _ in range(2):
-            await self._next_look()
+            await self._next_poll()
 
-    async def _next_look(self) -> None:
+    async def _next_poll(self) -> None:
         loop = asyncio.get_running_loop()
-        looked: asyncio.Future[None] = loop.create_future()
+        polled: asyncio.Future[None] = loop.create_future()
         with self._lock:
-            self._waiting.append((loop, looked))
+            self._waiting.append((loop, polled))
         try:
             async with asyncio.timeout(4 * POLL_SECONDS):
-                await looked
+                await polled
         except TimeoutError:
             self._healthy = False
         finally:
             # A database that hangs looks at nothing, while callers come and go.
             with self._lock:
-                self._waiting = [entry for entry in self._waiting if entry[1] is not looked]
+                self._waiting = [entry for entry in self._waiting if entry[1] is not polled]
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -163,7 +163,7 @@ class Feed:
             except Exception:
                 # Whatever it was, the thread goes on: without it no key would be revoked any more.
                 log.exception("the database cannot be followed, the last view stays in force")
-            self._looked(healthy=False)
+            self._polled(healthy=False)
             connection.close()
             self._stop.wait(POLL_SECONDS)
 
@@ -173,21 +173,21 @@ class Feed:
             for channel in CHANNELS:
                 cursor.execute(f"LISTEN {channel}")
         while not self._stop.is_set():
-            self._look()
-            self._looked(healthy=True)
+            self._poll()
+            self._polled(healthy=True)
             raw: Any = connection.connection
             for _ in raw.notifies(timeout=POLL_SECONDS / 2, stop_after=1):
                 pass
 
-    def _look(self) -> None:
-        old = self._view
+    def _poll(self) -> None:
+        old = self._snapshot
         new = self._read(old)
         if new != old:
-            self._view = new
+            self._snapshot = new
             self._on_change(old, new)
-        self._on_look(new)
+        self._on_poll(new)
 
-    def _read(self, old: View | None) -> View:
+    def _read(self, old: ControlSnapshot | None) -> ControlSnapshot:
         """Return what the database says now; callers, catalogue and prices are read again only when the epoch moved."""
         same = old is not None and old.callers.epoch == policy_epoch.current()
         if time.monotonic() >= self._etas_until:
@@ -197,7 +197,7 @@ class Feed:
         ready: dict[str, tuple[Endpoint, ...]] = {}
         for endpoint in endpoints.ready():
             ready[endpoint.model_name] = (*ready.get(endpoint.model_name, ()), endpoint)
-        return View(
+        return ControlSnapshot(
             callers=old.callers if old is not None and same else snapshot.load(),
             catalogue=old.catalogue if old is not None and same else registry.load(),
             prices=old.prices if old is not None and same else prices.load(),
@@ -207,16 +207,16 @@ class Feed:
             gateways=self._gateways,
         )
 
-    def _looked(self, *, healthy: bool) -> None:
+    def _polled(self, *, healthy: bool) -> None:
         with self._lock:
             self._healthy = healthy
             self._healthy_at = time.monotonic() if healthy else self._healthy_at
             waiting, self._waiting = self._waiting, []
-        for loop, looked in waiting:
+        for loop, polled in waiting:
             with contextlib.suppress(RuntimeError):  # that loop was closed while it waited
-                loop.call_soon_threadsafe(_resolve, looked)
+                loop.call_soon_threadsafe(_resolve, polled)
 
 
-def _resolve(looked: asyncio.Future[None]) -> None:
-    if not looked.done():
-        looked.set_result(None)
+def _resolve(polled: asyncio.Future[None]) -> None:
+    if not polled.done():
+        polled.set_result(None)

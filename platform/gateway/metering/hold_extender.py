@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from gateway.admission.controller import Ticket
-from gateway.admission.cost_estimate import Allowance
+from gateway.admission.controller import Reservation
+from gateway.admission.cost_estimate import CostReservation
 from gateway.errors import GatewayError
 from gateway.metering.meter import Meter
 
 
-class Advance:
+class HoldExtender:
     """The next part of what one answer may cost. Whoever has it calls :meth:`close` at the end.
 
     It is asked for while half of the part before is left, so that a stream waits for it only where Redis is slow.
     """
 
-    def __init__(self, ticket: Ticket, meter: Meter, allowance: Allowance) -> None:
+    def __init__(self, ticket: Reservation, meter: Meter, allowance: CostReservation) -> None:
         self._ticket = ticket
         self._meter = meter
         self._allowance = allowance

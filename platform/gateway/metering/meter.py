@@ -15,8 +15,8 @@ from billing.wal.writer import WalWriter
 from caching.entry import Entry
 from catalogue.registry import ServedModel
 from gateway import metrics
-from gateway.admission.controller import Ticket
-from gateway.admission.cost_estimate import Allowance
+from gateway.admission.controller import Reservation
+from gateway.admission.cost_estimate import CostReservation
 from gateway.errors import Unavailable
 from gateway.protocols.request_body import Call
 from gateway.protocols.usage import NOTHING, Usage
@@ -56,9 +56,9 @@ class Meter:
         #: Tokens of it that were passed on.
         self._heard_tokens = 0
         #: What the request was admitted with; settled with its END.
-        self.ticket: Ticket | None = None
+        self.reservation: Reservation | None = None
         #: What it has paid for beforehand, under a hard budget.
-        self.allowance: Allowance | None = None
+        self.cost_reservation: CostReservation | None = None
         #: What budgets hold for it, as every START says.
         self._held_pico = 0
         #: What the prompt takes by estimate, while an engine works on it.
@@ -68,8 +68,8 @@ class Meter:
 
     def admitted(self) -> None:
         """Take note of what budgets hold for the request. The START says it that :meth:`start` writes, at once."""
-        if self.allowance is not None:
-            self._held_pico = self.allowance.held_pico
+        if self.cost_reservation is not None:
+            self._held_pico = self.cost_reservation.held_pico
 
     def wait(self) -> None:
         """Write down what budgets hold before the request waits for anything but its engine. Raises Unavailable."""
@@ -210,10 +210,12 @@ class Meter:
     def _close(self, end: End | None) -> None:
         """Count the request as ended and give back what it did not use; None: it used nothing."""
         self._closed = True
-        if self.ticket is not None:
+        if self.reservation is not None:
             tokens = end.prompt_tokens + end.cached_prompt_tokens + end.completion_tokens if end is not None else 0
-            charged = self.allowance.amount_pico(end) if self.allowance is not None and end is not None else 0
-            self.ticket.settle(tokens=tokens, amount_pico=charged)
+            charged = (
+                self.cost_reservation.amount_pico(end) if self.cost_reservation is not None and end is not None else 0
+            )
+            self.reservation.settle(tokens=tokens, amount_pico=charged)
         if end is not None:
             self._trace.ended = end.state
             metrics.ended(self._call.path, self._model.name, end)

@@ -6,17 +6,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from billing.wal.writer import WalWriter
-from gateway.admission.controller import Admission
+from gateway.admission.controller import AdmissionController
 from gateway.cache.parsed_requests import ParsedRequestCache
 from gateway.cache.two_level_store import PredictionCache
 from gateway.coalescing.shared_flights import SharedFlights
-from gateway.control_plane.snapshot_feed import Feed
+from gateway.control_plane.snapshot_feed import SnapshotFeed
 from gateway.pipeline.idempotency import Idempotency
 from gateway.pipeline.revocation import ActiveRequests
 from gateway.protocols.endpoint import Endpoint
 from gateway.request import Request, RequestTimeline, Response
 from gateway.upstream.dispatcher import Dispatcher
-from gateway.upstream.wait_queue import Hold
+from gateway.upstream.wait_queue import ReplicaQueue
 from tenants.snapshot import Caller
 
 #: Hands a deferred request over: (caller, endpoint, request, timeline) → the 202 answer.
@@ -27,9 +27,9 @@ Defer = Callable[[Caller, Endpoint, Request, RequestTimeline], Awaitable[Respons
 class Components:
     """The parts of the journey. ``poll_deferred`` answers GET /v1/requests/{id}."""
 
-    feed: Feed
-    replica_queue: Hold
-    admission: Admission
+    feed: SnapshotFeed
+    replica_queue: ReplicaQueue
+    admission: AdmissionController
     prediction_cache: PredictionCache
     parsed_requests: ParsedRequestCache
     dispatcher: Dispatcher

@@ -12,7 +12,7 @@ import orjson
 
 from catalogue.registry import ServedModel
 from gateway import metrics
-from gateway.admission.controller import Demand
+from gateway.admission.controller import AdmissionRequest
 from gateway.errors import (
     BadRequest,
     GatewayError,
@@ -73,7 +73,7 @@ class Pipeline:
         self, public_id: str, endpoint: Endpoint, request: Request, timeline: RequestTimeline
     ) -> Response:
         try:
-            caller = self._components.feed.view.callers.caller(public_id)
+            caller = self._components.feed.snapshot.callers.caller(public_id)
         except KeyRefused as refusal:
             raise unauthorized(refusal) from None
         call = request_body.parse(endpoint, request.body)
@@ -159,7 +159,7 @@ class Pipeline:
         return caller
 
     def _model(self, caller: Caller, call: Call) -> ServedModel:
-        model = self._components.feed.view.catalogue.find(caller.tenant_id, call.model)
+        model = self._components.feed.snapshot.catalogue.find(caller.tenant_id, call.model)
         if model is None:
             raise NotFound(
                 f"The model {call.model!r} does not exist or is not yours. GET {MODELS} lists what you may call.",
@@ -172,7 +172,7 @@ class Pipeline:
 
     def _models(self, caller: Caller, request: Request, timeline: RequestTimeline) -> Response:
         """Describe the model of this name or alias, or all that the key may call."""
-        catalogue = self._components.feed.view.catalogue
+        catalogue = self._components.feed.snapshot.catalogue
         anthropic = model_list.asks_anthropic(request.headers)
         name = request.path.removeprefix(MODELS).removeprefix("/")
         if name:
@@ -206,10 +206,10 @@ async def _answered(work: Awaitable[Response], timeline: RequestTimeline, endpoi
         metrics.answered(endpoint, timeline.model, status)
 
 
-def _deferral(caller: Caller, model: ServedModel, timeline: RequestTimeline) -> Demand:
+def _deferral(caller: Caller, model: ServedModel, timeline: RequestTimeline) -> AdmissionRequest:
     """Return what accepting a deferred request takes: a request, and tokens only once it runs."""
-    return Demand(
-        caller=caller, model_name=model.name, request_id=timeline.request_id, tokens=0, hold_pico=0, answer_key=None
+    return AdmissionRequest(
+        caller=caller, model_name=model.name, request_id=timeline.request_id, tokens=0, hold_pico=0, cache_key=None
     )
 
 

@@ -19,7 +19,7 @@ import msgspec
 
 from gateway import errors
 from gateway.pipeline.idempotency_record import MAX_ANSWER_BYTES, Claim, KeySlot, NotStored, Record, StoredResponse
-from gateway.redis_client.client import Turns
+from gateway.redis_client.client import RedisClient
 from gateway.redis_client.connection import RedisFailed, Script
 from gateway.request import Request, RequestTimeline, Response
 from tenants.snapshot import Caller
@@ -71,9 +71,9 @@ return 0
 class Idempotency:
     """The keys of the requests of a process. Lives on one event loop."""
 
-    def __init__(self, turns: Turns, *, hourly_bytes: int, claim_seconds: float = CLAIM_SECONDS) -> None:
+    def __init__(self, turns: RedisClient, *, hourly_bytes: int, claim_seconds: float = CLAIM_SECONDS) -> None:
         """``hourly_bytes``: of one tenant's answers in an hour; further ones are not kept."""
-        self._turns = turns
+        self._redis = turns
         self._hourly_bytes = hourly_bytes
         self._claim_seconds = claim_seconds
         #: Answers on their way to Redis: a task that nobody holds may be collected before it is done.
@@ -95,7 +95,7 @@ class Idempotency:
             )
         how = request.headers.get("prefer", "").lower().encode("latin-1", "replace")
         slot = await _aside(len(request.body), partial(KeySlot.of, caller, request.path, text, (how, request.body)))
-        owned = _ClaimedKey(self._turns, slot, self._claim_seconds, self._keeping, self._hourly_bytes)
+        owned = _ClaimedKey(self._redis, slot, self._claim_seconds, self._keeping, self._hourly_bytes)
         try:
             found = await owned.take()
             if found is not None:
@@ -110,9 +110,14 @@ class _ClaimedKey:
     """A key that this request has claimed, until its answer is kept or it is free again."""
 
     def __init__(
-        self, turns: Turns, slot: KeySlot, claim_seconds: float, keeping: set[asyncio.Task[None]], hourly_bytes: int
+        self,
+        turns: RedisClient,
+        slot: KeySlot,
+        claim_seconds: float,
+        keeping: set[asyncio.Task[None]],
+        hourly_bytes: int,
     ) -> None:
-        self._turns = turns
+        self._redis = turns
         self._hourly_bytes = hourly_bytes
         self._all_keeping = keeping
         self._slot = slot
@@ -129,10 +134,10 @@ class _ClaimedKey:
         """Claim the key, or return what has it. Raises Unavailable."""
         key = self._slot.redis_key
         try:
-            if await self._turns.send("SET", key, self._claim, "NX", "PX", self._milliseconds) is not None:
+            if await self._redis.execute("SET", key, self._claim, "NX", "PX", self._milliseconds) is not None:
                 self._renew_later()
                 return None
-            found = await self._turns.send("GET", key)
+            found = await self._redis.execute("GET", key)
         except RedisFailed:
             raise errors.idempotency_unavailable() from None
         if found is None:  # it was given back between the two questions
@@ -181,7 +186,7 @@ class _ClaimedKey:
         if self._keeping is None and not self._is_free:
             self._is_free = True
             self._stop_renewing()
-            self._turns.tell_script(_FREE, 1, self._slot.redis_key, self._claim)
+            self._redis.fire_script(_FREE, 1, self._slot.redis_key, self._claim)
 
     async def _offer(self, record: Record, size_bytes: int) -> None:
         try:
@@ -198,7 +203,7 @@ class _ClaimedKey:
 
     async def _put(self, value: bytes) -> bool:
         try:
-            await self._turns.call(
+            await self._redis.eval(
                 _ANSWER,
                 2,
                 self._slot.redis_key,
@@ -217,7 +222,7 @@ class _ClaimedKey:
         self._renewing = asyncio.get_running_loop().call_later(self._claim_seconds / 3, self._renew)
 
     def _renew(self) -> None:
-        self._turns.tell_script(_RENEW, 1, self._slot.redis_key, self._claim, self._milliseconds)
+        self._redis.fire_script(_RENEW, 1, self._slot.redis_key, self._claim, self._milliseconds)
         self._renew_later()
 
     def _stop_renewing(self) -> None:

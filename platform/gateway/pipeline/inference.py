@@ -16,10 +16,10 @@ from caching.entry import Entry
 from catalogue.registry import ServedModel
 from gateway import metrics
 from gateway.admission import cost_estimate
-from gateway.admission.controller import Demand
+from gateway.admission.controller import AdmissionRequest
 from gateway.cache.lookup import CacheHit, CacheLookup
 from gateway.cache.policy import CachePolicy, hit_headers, new_entry, policy_for
-from gateway.coalescing.coalescer import Course, Followed
+from gateway.coalescing.coalescer import Coalescer, Followed
 from gateway.errors import NOT_NOW, EngineFailed, EngineRefused, GatewayError, not_cached
 from gateway.metering import cost_headers
 from gateway.metering.meter import Meter
@@ -31,8 +31,8 @@ from gateway.streaming.engine_stream import EngineStream
 from gateway.streaming.follower_stream import FollowerStream
 from gateway.streaming.pending_stream import PendingStream, done_within
 from gateway.upstream import routing_request
-from gateway.upstream.dispatcher import Reply
-from gateway.upstream.wait_queue import Guest
+from gateway.upstream.dispatcher import EngineReply
+from gateway.upstream.wait_queue import QueuedRequest
 from routing.router import RoutingRequest
 from tenants import keyspace
 from tenants.snapshot import Caller
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 class StartedReply(msgspec.Struct, frozen=True, kw_only=True):
     """A reply that has begun, and where the answer may be kept."""
 
-    reply: Reply
+    reply: EngineReply
     policy: CachePolicy
 
 
@@ -60,7 +60,7 @@ class Inference:
         self._model = model
         self._timeline = timeline
         self._meter = Meter(components.wal, timeline, caller, call, model)
-        self._course: Course[StartedReply] = Course(
+        self._coalescer: Coalescer[StartedReply] = Coalescer(
             components.single_flight, caller, call, model, self._meter, timeline
         )
         #: When it began to wait for a replica; None while it does not have to.
@@ -85,7 +85,7 @@ class Inference:
                 raise not_cached(policy.miss_headers())
             self._meter.admitted()
             self._tell_cache(policy)
-            self._course.set_out(policy, request.disconnect)
+            self._coalescer.prepare(policy, request.disconnect)
             if self._call.stream:
                 return await self._streamed(policy, request)
             return await self._whole(await self._obtain(policy, request))
@@ -95,24 +95,24 @@ class Inference:
 
     def _obtain(self, policy: CachePolicy, request: Request) -> Awaitable[StartedReply | Followed]:
         """Return the first reply, or the answer of an identical request in flight. Raises GatewayError."""
-        return self._course.obtain(lambda: self._reply(policy, request))
+        return self._coalescer.lead_or_follow(lambda: self._reply(policy, request))
 
     async def _reply(self, policy: CachePolicy, request: Request) -> StartedReply:
         """Return the first reply, of a replica that is still to come if need be. Raises GatewayError."""
-        ask = routing_request.ask(self._call, self._caller, self._model, request.headers)
+        ask = routing_request.build(self._call, self._caller, self._model, request.headers)
         try:
             return await self._begin(ask, policy)
         except NOT_NOW as failure:
             self._meter.wait()
             self._held_since = time.perf_counter()
-            guest = Guest(
+            guest = QueuedRequest(
                 tenant_id=self._caller.tenant_id,
                 model=self._model,
                 size_bytes=len(request.body),
                 tokens=ask.prefix.tokens + ask.max_new_tokens,
-                waited_seconds=self._course.waited_seconds,
+                waited_seconds=self._coalescer.waited_seconds,
             )
-            return await self._components.replica_queue.until(guest, failure, lambda: self._begin(ask, policy))
+            return await self._components.replica_queue.wait(guest, failure, lambda: self._begin(ask, policy))
 
     async def _begin(self, ask: RoutingRequest, policy: CachePolicy) -> StartedReply:
         """Return the first reply of the replicas that are ready now. Raises GatewayError, of it NOT_NOW."""
@@ -169,9 +169,9 @@ class Inference:
         hold = self._components.replica_queue
 
         def comment() -> str:
-            if self._at_engine or self._course.follows:
+            if self._at_engine or self._coalescer.follows:
                 return "waiting for the engine"
-            return f"waiting for a replica, which usually takes {hold.eta_seconds(self._model):.0f} s"
+            return f"waiting for a replica, which usually takes {hold.startup_eta_seconds(self._model):.0f} s"
 
         return Heartbeat(every_seconds=hold.limits.heartbeat_seconds, comment=comment)
 
@@ -188,7 +188,7 @@ class Inference:
 
         What another revision answers must not be kept under this one's name.
         """
-        known = self._components.feed.view.endpoints.get(self._model.name, ())
+        known = self._components.feed.snapshot.endpoints.get(self._model.name, ())
         current = tuple(endpoint for endpoint in known if endpoint.revision_id == self._model.revision_id)
         return (current, True) if current else (known, False)
 
@@ -197,8 +197,8 @@ class Inference:
         lookup = CacheLookup(self._components.prediction_cache, policy, self._caller, self._call, self._model.name)
         stored = lookup.local()
         may_run = stored is None and not policy.only_if_cached
-        allowance = self._meter.allowance = cost_estimate.allowance(
-            self._components.feed.view.prices,
+        allowance = self._meter.cost_reservation = cost_estimate.cost_reservation(
+            self._components.feed.snapshot.prices,
             self._caller,
             self._call,
             self._model,
@@ -206,17 +206,17 @@ class Inference:
             self._timeline.request_id,
             runs=may_run,
         )
-        demand = Demand(
+        demand = AdmissionRequest(
             caller=self._caller,
             model_name=self._model.name,
             request_id=self._timeline.request_id,
             tokens=cost_estimate.reserved_tokens(self._call, self._model, body_bytes) if may_run else 0,
             hold_pico=0 if allowance is None else allowance.held_pico if may_run else allowance.hit_pico,
-            answer_key=policy.redis_key(self._caller) if stored is None else None,
+            cache_key=policy.redis_key(self._caller) if stored is None else None,
             hit_pico=allowance.hit_pico if allowance is not None else 0,
             limited=limited,
         )
-        ticket = self._meter.ticket = await self._components.admission.admit(demand)
+        ticket = self._meter.reservation = await self._components.admission.admit(demand)
         if stored is None:
             stored = await lookup.from_redis(ticket.stored)
             if stored is None:
@@ -231,7 +231,7 @@ class Inference:
         self._meter.cache = ("miss", "") if policy.bypass is None else ("bypass", policy.bypass)
         self._timeline.headers.extend(policy.miss_headers())
 
-    def _tell_route(self, reply: Reply) -> None:
+    def _tell_route(self, reply: EngineReply) -> None:
         replica = keyspace.replica_token(self._caller.tenant_id, reply.choice.replica_id)
         self._timeline.headers += [(b"x-route", reply.choice.reason.encode()), (b"x-replica", replica)]
 
@@ -265,11 +265,11 @@ class Inference:
         return Response(status=200, headers=[*JSON, *self._timeline.headers, *told, *receipt], body=reply.first)
 
     def _receipt(self, usage: Usage) -> Headers:
-        prices = self._components.feed.view.prices
+        prices = self._components.feed.snapshot.prices
         return cost_headers.headers(prices, self._caller.tenant_id, self._model.name, self._timeline.request_id, usage)
 
     def _receipt_instead(self, entry: Entry, result: Literal["hit", "coalesced"] = "hit") -> Headers:
-        prices = self._components.feed.view.prices
+        prices = self._components.feed.snapshot.prices
         request_id = self._timeline.request_id
         return cost_headers.instead(prices, self._caller.tenant_id, self._model.name, request_id, entry, result=result)
 
@@ -282,7 +282,7 @@ class Inference:
         return Response(status=200, headers=headers, body=entry.body)
 
     def _follow(self, followed: Followed, again: Callable[[], Awaitable[StartedReply | Followed]]) -> Response:
-        stream = FollowerStream(followed, self._course, self._call, self._meter, again=again, begin=self._stream)
+        stream = FollowerStream(followed, self._coalescer, self._call, self._meter, again=again, begin=self._stream)
         return Response(
             status=200,
             headers=[*SSE, *self._timeline.headers],
@@ -297,13 +297,15 @@ class Inference:
         self._tell_route(reply)
         relay = EngineStream(
             reply,
-            self._call.endpoint.stream_parser(keep=policy.writable or self._course.flight is not None),
+            self._call.endpoint.stream_parser(keep=policy.writable or self._coalescer.flight is not None),
             self._meter,
             self._timeline,
             include_usage=self._call.include_usage,
-            counts=self._call.endpoint.token_counts(self._call.body) if self._meter.allowance is not None else None,
+            counts=self._call.endpoint.token_counts(self._call.body)
+            if self._meter.cost_reservation is not None
+            else None,
             land=partial(self._land, policy),
-            flight=self._course.flight,
+            flight=self._coalescer.flight,
         )
         return Response(
             status=200,
@@ -326,7 +328,7 @@ class Inference:
             stored = self._keep(policy, entry)
         elif policy.writable:
             metrics.cache_stored("incomplete")
-        self._course.land(entry, stored=stored)
+        self._coalescer.complete(entry, stored=stored)
         return stored
 
     def _keep(self, policy: CachePolicy, entry: Entry) -> bool:
@@ -337,7 +339,7 @@ class Inference:
 
     def _close_failed(self, error: BaseException) -> None:
         """Write the END of a request that ends before its answer began, and let who follows try again."""
-        self._course.fail(error)
+        self._coalescer.fail(error)
         match error:
             case EngineRefused():
                 self._meter.give_up("refused", error.status)

@@ -9,23 +9,23 @@ from django.conf import settings
 
 from billing.wal.writer import WalWriter
 from gateway import metrics
-from gateway.admission.controller import Admission
-from gateway.admission.local_limiter import Rank
+from gateway.admission.controller import AdmissionController
+from gateway.admission.local_limiter import GatewayRank
 from gateway.cache.parsed_requests import ParsedRequestCache
 from gateway.cache.two_level_store import PredictionCache
 from gateway.coalescing.shared_flights import SharedFlights
-from gateway.control_plane.in_flight import Flights
-from gateway.control_plane.load_reporter import Reporter, process_name
-from gateway.control_plane.snapshot_feed import Feed, View
+from gateway.control_plane.in_flight import InFlight
+from gateway.control_plane.load_reporter import LoadReporter, process_name
+from gateway.control_plane.snapshot_feed import ControlSnapshot, SnapshotFeed
 from gateway.pipeline import async_requests
 from gateway.pipeline.components import Components
 from gateway.pipeline.handler import Pipeline
 from gateway.pipeline.idempotency import Idempotency
 from gateway.pipeline.revocation import ActiveRequests
-from gateway.redis_client.client import Turns
-from gateway.upstream.client import Upstream
+from gateway.redis_client.client import RedisClient
+from gateway.upstream.client import UpstreamClient
 from gateway.upstream.dispatcher import Dispatcher
-from gateway.upstream.wait_queue import Hold, Limits
+from gateway.upstream.wait_queue import QueueLimits, ReplicaQueue
 from routing.router import Router
 
 
@@ -35,9 +35,9 @@ class Runtime:
 
     pipeline: Pipeline
     components: Components
-    feed: Feed
-    upstream: Upstream
-    redis: tuple[Turns, ...]
+    feed: SnapshotFeed
+    upstream: UpstreamClient
+    redis: tuple[RedisClient, ...]
     wal: WalWriter
 
     async def close(self) -> None:
@@ -58,31 +58,31 @@ def start(role: str) -> Runtime:
     # first: of all this, only it can fail
     wal = WalWriter(settings.WAL_DIR, role, settings.WAL_SYNC, max_bytes=settings.WAL_MAX_BYTES)
     router = Router()
-    flights = Flights()
+    in_flight = InFlight()
     active_requests = ActiveRequests()
     name = process_name(role, settings.NODE_NAME)
-    reporter = Reporter(name, flights)
+    reporter = LoadReporter(name, in_flight)
 
-    def changed(old: View | None, new: View) -> None:
+    def changed(old: ControlSnapshot | None, new: ControlSnapshot) -> None:
         loop.call_soon_threadsafe(_forget_restarted, router, old, new)
         if old is not None and old.callers is not new.callers:
             loop.call_soon_threadsafe(active_requests.revoke, new.callers)
         loop.call_soon_threadsafe(replica_queue.wake)
 
-    feed = Feed(on_change=changed, on_look=reporter.look)
+    feed = SnapshotFeed(on_change=changed, on_poll=reporter.report_if_due)
 
-    def rank() -> Rank:
-        return Rank.of(name, feed.view.gateways)
+    def rank() -> GatewayRank:
+        return GatewayRank.of(name, feed.snapshot.gateways)
 
-    replica_queue = Hold(feed, flights, _hold_limits())
-    upstream = Upstream(
-        connect_seconds=settings.ENGINE_CONNECT_TIMEOUT_SECONDS, silence_seconds=settings.ENGINE_TIMEOUT_SECONDS
+    replica_queue = ReplicaQueue(feed, in_flight, _queue_limits())
+    upstream = UpstreamClient(
+        connect_seconds=settings.ENGINE_CONNECT_TIMEOUT_SECONDS, read_timeout_seconds=settings.ENGINE_TIMEOUT_SECONDS
     )
-    limits = _turns(settings.REDIS_LIMITS_URL)
+    limits = _redis(settings.REDIS_LIMITS_URL)
     same = settings.REDIS_CACHE_URL == settings.REDIS_LIMITS_URL
-    cache = limits if same else _turns(settings.REDIS_CACHE_URL)
+    cache = limits if same else _redis(settings.REDIS_CACHE_URL)
     single_flight = SharedFlights(
-        cache, settings.GATEWAY_SOCKETS_DIR, lambda: any(each != name for each in feed.view.gateways)
+        cache, settings.GATEWAY_SOCKETS_DIR, lambda: any(each != name for each in feed.snapshot.gateways)
     )
     single_flight.start()
     prediction_cache = PredictionCache(cache, settings.CACHE_FIRST_LEVEL_BYTES)
@@ -90,10 +90,10 @@ def start(role: str) -> Runtime:
     components = Components(
         feed=feed,
         replica_queue=replica_queue,
-        admission=Admission(limits, cache, rank=rank),
+        admission=AdmissionController(limits, cache, rank=rank),
         prediction_cache=prediction_cache,
         parsed_requests=ParsedRequestCache(),
-        dispatcher=Dispatcher(upstream, router, flights),
+        dispatcher=Dispatcher(upstream, router, in_flight),
         wal=wal,
         defer=async_requests.accept,
         active_requests=active_requests,
@@ -108,8 +108,8 @@ def start(role: str) -> Runtime:
     )
 
 
-def _hold_limits() -> Limits:
-    return Limits(
+def _queue_limits() -> QueueLimits:
+    return QueueLimits(
         seconds=settings.HOLD_SECONDS,
         heartbeat_seconds=settings.HOLD_HEARTBEAT_SECONDS,
         requests_per_tenant=settings.HOLD_REQUESTS_PER_TENANT,
@@ -117,11 +117,11 @@ def _hold_limits() -> Limits:
     )
 
 
-def _turns(url: str) -> Turns:
-    return Turns(url, timeout_seconds=settings.REDIS_TIMEOUT_SECONDS)
+def _redis(url: str) -> RedisClient:
+    return RedisClient(url, timeout_seconds=settings.REDIS_TIMEOUT_SECONDS)
 
 
-def _forget_restarted(router: Router, old: View | None, new: View) -> None:
+def _forget_restarted(router: Router, old: ControlSnapshot | None, new: ControlSnapshot) -> None:
     """Drop what the router knows of replicas that are gone or have a new engine process, whose cache is empty."""
     before = {e.replica_id: e.generation for group in (old.endpoints.values() if old else ()) for e in group}
     after = {e.replica_id: e.generation for group in new.endpoints.values() for e in group}

@@ -23,13 +23,13 @@ import msgspec
 
 from gateway import metrics
 from gateway.redis_client.connection import (
-    Address,
     Argument,
-    Connection,
-    RedisAway,
+    RedisAddress,
+    RedisConnection,
     RedisFailed,
-    RedisNotAsked,
-    RedisRefused,
+    RedisNotSent,
+    RedisReplyError,
+    RedisUnavailable,
     Script,
     pack,
 )
@@ -41,10 +41,10 @@ OPEN_SECONDS = 1.0
 #: Between two looks at a command that is late, so that the loop has read in between what was there already.
 LEAST_LOOK_SECONDS = 0.001
 
-Answer = asyncio.Future[Any]
+ReplyFuture = asyncio.Future[Any]
 
 
-class _Asked(msgspec.Struct, eq=False):
+class _Pending(msgspec.Struct, eq=False):
     """A command on its way. ``heard`` is told the reply or what went wrong; None: nobody waits. ``script``: what to
     teach Redis if it does not know it.
     """
@@ -55,52 +55,52 @@ class _Asked(msgspec.Struct, eq=False):
     failed: Callable[[], None] | None = None
 
 
-class Turns:
+class RedisClient:
     """One conversation with one Redis. Lives on one event loop; connects when first asked."""
 
     def __init__(self, url: str, *, timeout_seconds: float) -> None:
         """Raise ValueError for an address that cannot be read."""
-        self._address = Address.of(url)
+        self._address = RedisAddress.of(url)
         #: Of one command, from when it is asked.
         self.timeout_seconds = timeout_seconds
         self._scripts: tuple[Script, ...] = ()
-        self._connection: Connection | None = None
+        self._connection: RedisConnection | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._unsent: list[bytes] = []
-        self._waiting: deque[_Asked] = deque()
-        self._late: _Asked | None = None
+        self._waiting: deque[_Pending] = deque()
+        self._late: _Pending | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._failures = 0
         self._alone_until = 0.0
         #: Nothing is asked any more.
         self.closed = False
 
-    def teach(self, *scripts: Script) -> None:
+    def register(self, *scripts: Script) -> None:
         """Have Redis know these whenever a connection begins, so that a call costs no second question."""
         self._scripts += scripts
 
-    def send(self, *command: Argument) -> Answer:
+    def execute(self, *command: Argument) -> ReplyFuture:
         """Put a command into this turn; the future has its answer, or RedisFailed. It need not be awaited."""
         return self._ask(pack(command), None)
 
-    def call(self, script: Script, *arguments: Argument) -> Answer:
-        """Do as :meth:`send` with a script; ``arguments`` begin with the number of keys."""
+    def eval(self, script: Script, *arguments: Argument) -> ReplyFuture:
+        """Do as :meth:`execute` with a script; ``arguments`` begin with the number of keys."""
         return self._ask(pack(("EVALSHA", script.sha, *arguments)), (script, arguments))
 
-    def heed(self, script: Script, *arguments: Argument, heard: Callable[[Any], None]) -> None:
-        """Do as :meth:`call`, and call ``heard`` with the reply or a RedisFailed: cheaper than a future.
+    def eval_then(self, script: Script, *arguments: Argument, heard: Callable[[Any], None]) -> None:
+        """Do as :meth:`eval`, and call ``heard`` with the reply or a RedisFailed: cheaper than a future.
 
         That may be before this returns; what it raises is logged.
         """
         if not self._put(pack(("EVALSHA", script.sha, *arguments)), heard, (script, arguments)):
             _tell(heard, _not_asked())
 
-    def tell(self, *command: Argument) -> None:
+    def fire(self, *command: Argument) -> None:
         """Put a command into this turn that nobody waits for. A failure is dropped."""
         self._put(pack(command), None, None)
 
-    def tell_script(self, script: Script, *arguments: Argument, failed: Callable[[], None] | None = None) -> None:
-        """Do as :meth:`tell` with a script; ``arguments`` begin with the number of keys.
+    def fire_script(self, script: Script, *arguments: Argument, failed: Callable[[], None] | None = None) -> None:
+        """Do as :meth:`fire` with a script; ``arguments`` begin with the number of keys.
 
         ``failed`` is called if Redis may not have run it: cheaper than a future, for what seldom fails.
         """
@@ -109,7 +109,7 @@ class Turns:
             failed()
 
     @property
-    def left_alone(self) -> bool:
+    def breaker_open(self) -> bool:
         """True while Redis has failed so often that it is not asked."""
         return self._failures >= FAILURES_TO_OPEN and time.monotonic() < self._alone_until
 
@@ -122,15 +122,15 @@ class Turns:
         """Wait for what was asked, each command for its time at most, then close the connection."""
         if self._waiting:
             with contextlib.suppress(RedisFailed):
-                await self.send("PING")  # answered last
+                await self.execute("PING")  # answered last
         self.closed = True
         self._drop()
         if self._timer is not None:
             self._timer.cancel()
         await asyncio.sleep(0)  # the loop closes what was aborted in its next turn
 
-    def _ask(self, packed: bytes, script: tuple[Script, tuple[Argument, ...]] | None) -> Answer:
-        answer: Answer = asyncio.get_running_loop().create_future()
+    def _ask(self, packed: bytes, script: tuple[Script, tuple[Argument, ...]] | None) -> ReplyFuture:
+        answer: ReplyFuture = asyncio.get_running_loop().create_future()
         if not self._put(packed, partial(_give, answer), script):
             _give(answer, _not_asked())
         return answer
@@ -150,7 +150,7 @@ class Turns:
         if not self._unsent:
             loop.call_soon(self._flush)
         self._unsent.append(packed)
-        self._waiting.append(_Asked(now + self.timeout_seconds, heard, script, failed))
+        self._waiting.append(_Pending(now + self.timeout_seconds, heard, script, failed))
         if self._timer is None:
             self._timer = loop.call_later(self.timeout_seconds / 2, self._look)
         return True
@@ -160,31 +160,31 @@ class Turns:
             return
         if self._connection is None:
             lessons = [("SCRIPT", "LOAD", script.text) for script in self._scripts]
-            self._connection = Connection((*self._address.login, *lessons), self._replied, self._failed)
+            self._connection = RedisConnection((*self._address.login, *lessons), self._replied, self._failed)
             self._connecting = asyncio.ensure_future(self._connect(self._connection))
         self._connection.write(self._unsent)
         self._unsent = []
 
-    async def _connect(self, connection: Connection) -> None:
+    async def _connect(self, connection: RedisConnection) -> None:
         try:
             await self._address.connect(connection)
         except OSError as error:
             if self._connection is connection:
-                self._failed(RedisAway(f"it cannot be reached: {error}"))
+                self._failed(RedisUnavailable(f"it cannot be reached: {error}"))
 
     def _replied(self, reply: Any) -> None:
         if not self._waiting:
-            self._failed(RedisAway("it answers what nobody asked"))
+            self._failed(RedisUnavailable("it answers what nobody asked"))
             return
         asked = self._waiting.popleft()
         self._failures = 0
-        if isinstance(reply, RedisRefused) and asked.script is not None and str(reply).startswith("NOSCRIPT"):
+        if isinstance(reply, RedisReplyError) and asked.script is not None and str(reply).startswith("NOSCRIPT"):
             script, arguments = asked.script  # it was told to forget all; EVAL also teaches it the script
             if not self._put(pack(("EVAL", script.text, *arguments)), asked.heard, None, asked.failed):
                 _fail(asked, _not_asked())
         elif asked.heard is not None:
             _tell(asked.heard, reply)
-        elif isinstance(reply, RedisRefused):
+        elif isinstance(reply, RedisReplyError):
             log.warning("Redis refused what nobody waits for: %s", reply)
             if asked.failed is not None:
                 asked.failed()
@@ -199,7 +199,7 @@ class Turns:
         now = time.monotonic()
         oldest = self._waiting[0]
         if oldest is self._late and now >= oldest.due:
-            self._failed(RedisAway("it did not answer in time"))
+            self._failed(RedisUnavailable("it did not answer in time"))
             return
         half_time = oldest.due - self.timeout_seconds / 2
         at = half_time
@@ -234,7 +234,7 @@ class Turns:
             connection.drop()
 
 
-def _fail(asked: _Asked, error: Exception) -> None:
+def _fail(asked: _Pending, error: Exception) -> None:
     if asked.heard is not None:
         _tell(asked.heard, error)
     elif asked.failed is not None:
@@ -249,11 +249,11 @@ def _tell(heard: Callable[[Any], None], reply: Any) -> None:
         log.exception("what Redis answered could not be taken in")
 
 
-def _not_asked() -> RedisNotAsked:
-    return RedisNotAsked("Redis failed a moment ago and is left alone")
+def _not_asked() -> RedisNotSent:
+    return RedisNotSent("Redis failed a moment ago and is left alone")
 
 
-def _give(waiting: Answer, answer: Any) -> None:
+def _give(waiting: ReplyFuture, answer: Any) -> None:
     if waiting.done():  # its request was cancelled
         return
     if isinstance(answer, Exception):

@@ -26,15 +26,15 @@ class RedisFailed(Exception):
     """A command without an answer that could be used."""
 
 
-class RedisAway(RedisFailed):
+class RedisUnavailable(RedisFailed):
     """Redis did not answer in time, or at all."""
 
 
-class RedisNotAsked(RedisAway):
+class RedisNotSent(RedisUnavailable):
     """Redis failed a moment ago; the command was not sent."""
 
 
-class RedisRefused(RedisFailed):
+class RedisReplyError(RedisFailed):
     """Redis answered with an error."""
 
 
@@ -52,7 +52,7 @@ class Script:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
+class RedisAddress:
     """Where a Redis is and what is said first on each connection. ``path`` is of a unix socket, else host and port."""
 
     path: str | None
@@ -62,7 +62,7 @@ class Address:
     login: tuple[tuple[Argument, ...], ...]
 
     @classmethod
-    def of(cls, url: str) -> Address:
+    def of(cls, url: str) -> RedisAddress:
         """Read a ``redis://``, ``rediss://`` or ``unix://`` URL, as redis-py does. Raises ValueError."""
         options: Mapping[str, Any] = parse_url(url)
         login: list[tuple[Argument, ...]] = []
@@ -79,7 +79,7 @@ class Address:
             login=tuple(login),
         )
 
-    async def connect(self, connection: Connection) -> None:
+    async def connect(self, connection: RedisConnection) -> None:
         """Open the connection. Raises OSError."""
         loop = asyncio.get_running_loop()
         if self.path is not None:
@@ -88,7 +88,7 @@ class Address:
             await loop.create_connection(lambda: connection, self.host, self.port, ssl=self.tls)
 
 
-class Connection(asyncio.Protocol):
+class RedisConnection(asyncio.Protocol):
     """A connection that hands each reply to ``on_reply`` in the order of the commands, an error as RedisRefused.
 
     What is written before it is open goes out once it is. ``on_lost`` is called once, with what went wrong.
@@ -103,7 +103,7 @@ class Connection(asyncio.Protocol):
         """``first`` is said before anything else; if Redis refuses any of it but a script, the connection is lost."""
         self._on_reply = on_reply
         self._on_lost = on_lost
-        self._reader = hiredis.Reader(protocolError=RedisAway, replyError=RedisRefused)
+        self._reader = hiredis.Reader(protocolError=RedisUnavailable, replyError=RedisReplyError)
         self._unheard = deque(first)
         self._early = [pack(command) for command in first]
         self._transport: asyncio.Transport | None = None
@@ -144,17 +144,19 @@ class Connection(asyncio.Protocol):
                     self._on_reply(reply)
                 if self._dropped:
                     return
-        except RedisAway as error:  # not the protocol: nothing that follows can be understood
+        except RedisUnavailable as error:  # not the protocol: nothing that follows can be understood
             self._lost(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell that it is closed."""
-        self._lost(RedisAway(f"the connection was lost: {exc or 'closed by Redis'}"))
+        self._lost(RedisUnavailable(f"the connection was lost: {exc or 'closed by Redis'}"))
 
     def _heard(self, reply: Any) -> None:
         said = self._unheard.popleft()
-        if isinstance(reply, RedisRefused) and said[0] != "SCRIPT":  # a wrong password, say, refuses all that follows
-            self._lost(RedisAway(f"Redis refused the connection: {reply}"))
+        if (
+            isinstance(reply, RedisReplyError) and said[0] != "SCRIPT"
+        ):  # a wrong password, say, refuses all that follows
+            self._lost(RedisUnavailable(f"Redis refused the connection: {reply}"))
 
     def _lost(self, error: Exception) -> None:
         if not self._dropped:

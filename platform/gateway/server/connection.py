@@ -20,7 +20,7 @@ from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrad
 from gateway import metrics
 from gateway.errors import BadRequest, GatewayError, HeadTooSlow, Unavailable, internal_error
 from gateway.server import request_head
-from gateway.server.request_response import ON_DISCONNECT, Headers, Request
+from gateway.server.request_response import ON_DISCONNECT, Headers, RequestResponse
 
 log = logging.getLogger(__name__)
 
@@ -46,17 +46,17 @@ class Shared(Protocol):
     date: bytes
     send_timeout_seconds: float
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: ClientConnection) -> None:
         """Take note that a connection is there."""
 
-    def begin(self, request: Request) -> None:
+    def begin(self, request: RequestResponse) -> None:
         """Have a request answered."""
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: ClientConnection) -> None:
         """Take note that a connection is gone."""
 
 
-class Connection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """One connection. The loop calls what asyncio.Protocol has, httptools the other ``on_`` methods."""
 
     __slots__ = (
@@ -64,7 +64,6 @@ class Connection(asyncio.Protocol):
         "_drains",
         "_expects",
         "_framing_bytes",
-        "_front",
         "_headers",
         "_in_head",
         "_incoming",
@@ -74,6 +73,7 @@ class Connection(asyncio.Protocol):
         "_peer",
         "_queue",
         "_refusal",
+        "_server",
         "_shut",
         "_since",
         "_taken_at",
@@ -83,8 +83,8 @@ class Connection(asyncio.Protocol):
         "is_full",
     )
 
-    def __init__(self, front: Shared) -> None:
-        self._front = front
+    def __init__(self, server: Shared) -> None:
+        self._server = server
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._peer: tuple[str, int] | None = None
@@ -99,9 +99,9 @@ class Connection(asyncio.Protocol):
         #: What is wrong with it.
         self._refusal: GatewayError | None = None
         #: Whose body comes; who is answered; and who is to be answered next.
-        self._incoming: Request | None = None
-        self._answering: Request | None = None
-        self._queue: deque[Request] = deque()
+        self._incoming: RequestResponse | None = None
+        self._answering: RequestResponse | None = None
+        self._queue: deque[RequestResponse] = deque()
         self._paused = False
         #: It takes no more answers.
         self._shut = False
@@ -116,12 +116,12 @@ class Connection(asyncio.Protocol):
     @property
     def date(self) -> bytes:
         """The header line that tells the time."""
-        return self._front.date
+        return self._server.date
 
     @property
     def stays_open(self) -> bool:
         """It will not be closed with the answer that is given now."""
-        return not self._front.closing and (self._parser is not None or bool(self._queue))
+        return not self._server.closing and (self._parser is not None or bool(self._queue))
 
     def write(self, data: bytes) -> None:
         """Send this."""
@@ -140,11 +140,11 @@ class Connection(asyncio.Protocol):
             self._paused = False
             self._transport.resume_reading()
 
-    def ran(self, request: Request) -> None:
+    def finished(self, request: RequestResponse) -> None:
         """Take note that the application is done with a request, and go on to the next."""
         self._answering = None
         if not request.answered:
-            if request.told:
+            if request.started:
                 self.abort()
             else:
                 self._answer_refusal(internal_error())
@@ -176,7 +176,7 @@ class Connection(asyncio.Protocol):
         elif self._answering is None:
             self._answer_refusal(error)
 
-    def look(self, now: float) -> None:
+    def check_timeouts(self, now: float) -> None:
         """Close it if it is silent for too long. ``now``: the loop's time, seconds."""
         silent_seconds = now - self._since
         if self.is_full and self._is_stuck(now):
@@ -201,7 +201,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self._peer = (peer[0], peer[1]) if peer else None
-        self._front.opened(self)
+        self._server.opened(self)
 
     def data_received(self, data: bytes) -> None:
         """Called by the loop."""
@@ -234,7 +234,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the loop, once."""
-        self._front.lost(self)
+        self._server.lost(self)
         self._parser = self._transport = None
         self._leave()
 
@@ -287,7 +287,7 @@ class Connection(asyncio.Protocol):
             return
         scope = request_head.scope(version, parser.get_method(), self._target, self._headers, self._peer)
         keeps = version == "1.1" and parser.should_keep_alive()
-        request = self._incoming = Request(self, scope, keeps=keeps, expects=self._expects and version == "1.1")
+        request = self._incoming = RequestResponse(self, scope, keeps=keeps, expects=self._expects and version == "1.1")
         scope["extensions"] = {ON_DISCONNECT: request.on_disconnect}
         if self._answering is None:
             self._begin(request)
@@ -338,7 +338,7 @@ class Connection(asyncio.Protocol):
         unsent_bytes = self._transport.get_write_buffer_size() if self._transport is not None else 0
         if unsent_bytes != self._unsent_bytes:
             self._unsent_bytes, self._taken_at = unsent_bytes, now
-        return now - self._taken_at >= self._front.send_timeout_seconds
+        return now - self._taken_at >= self._server.send_timeout_seconds
 
     def _reset(self) -> None:
         """Close it at once, and have the kernel forget what was not taken: some 4 MB that only a client can free."""
@@ -346,9 +346,9 @@ class Connection(asyncio.Protocol):
             self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
             self._transport.abort()
 
-    def _begin(self, request: Request) -> None:
+    def _begin(self, request: RequestResponse) -> None:
         self._answering = request
-        self._front.begin(request)
+        self._server.begin(request)
 
     def _pause(self) -> None:
         if not self._paused and self._transport is not None and not self._transport.is_closing():
@@ -378,7 +378,7 @@ class Connection(asyncio.Protocol):
         """Tell whoever is answered, or would be, that the client has left."""
         answering, self._answering = self._answering, None
         if answering is not None:
-            answering.left()
+            answering.disconnected()
         self._drop_queue()
         self._incoming = None
         self.resume_writing()
@@ -388,5 +388,5 @@ class Connection(asyncio.Protocol):
         """Forget the requests that will not be answered."""
         while self._queue:
             request = self._queue.popleft()
-            request.left()
-            request.ran()
+            request.disconnected()
+            request.finished()

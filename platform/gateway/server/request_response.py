@@ -42,11 +42,11 @@ class Client(Protocol):
     def read_on(self) -> None:
         """Listen again."""
 
-    def ran(self, request: Request) -> None:
+    def finished(self, request: RequestResponse) -> None:
         """Take note that the application is done with a request."""
 
 
-class Request:
+class RequestResponse:
     """One request and its answer, as an ASGI application is given them."""
 
     __slots__ = (
@@ -64,8 +64,8 @@ class Request:
         "answered",
         "keeps",
         "scope",
+        "started",
         "task",
-        "told",
         "whole",
     )
 
@@ -76,7 +76,7 @@ class Request:
         #: All of its body is here.
         self.whole = False
         #: Its client was told something of the answer; and all of it.
-        self.told = False
+        self.started = False
         self.answered = False
         self.task: asyncio.Task[None] | None = None
         #: None once its client has left, or has its answer.
@@ -95,13 +95,13 @@ class Request:
         self._in_chunks = False
         self._bodyless = False
 
-    def ran(self) -> None:
+    def finished(self) -> None:
         """Take note that the application is done with it."""
         self._on_disconnect = self._waiting = None
         self.scope.pop("extensions", None)  # it holds this request, which would wait for the garbage collector
         client, self._client = self._client, None
         if client is not None:
-            client.ran(self)
+            client.finished(self)
 
     def receive(self) -> asyncio.Future[Message]:
         """Return what comes next: some of the body, or that the client has left (ASGI)."""
@@ -147,7 +147,7 @@ class Request:
         """Call this, once, when the client leaves before it has its answer."""
         self._on_disconnect = called
         if self._client is None:
-            self.left()
+            self.disconnected()
 
     def feed(self, piece: bytes) -> bool:
         """Take a piece of the body. Return whether more may come before that is taken."""
@@ -168,7 +168,7 @@ class Request:
         self._broken = True
         self._tell()
 
-    def left(self) -> None:
+    def disconnected(self) -> None:
         """Take note that the client has left."""
         self._client = None
         self._tell()
@@ -210,7 +210,7 @@ class Request:
         """Send the head, if it is not sent yet, and what of the body there is."""
         unsent, self._head = self._head, b""
         if self._client is not None and (unsent or body):
-            self.told = True
+            self.started = True
             self._client.write(unsent + body)
 
 

@@ -9,29 +9,29 @@ from email.utils import formatdate
 from typing import Any
 
 from gateway.errors import Unavailable
-from gateway.server.connection import Connection
-from gateway.server.request_response import Request
+from gateway.server.connection import ClientConnection
+from gateway.server.request_response import RequestResponse
 
 log = logging.getLogger(__name__)
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 #: Of the connections that are too many so many may be open to be told so.
-MAX_TURNED_AWAY = 256
+MAX_REJECTED = 256
 
 
-class Front:
-    """What the connections of a process share. :meth:`look` is to be called each second."""
+class Server:
+    """What the connections of a process share. :meth:`check_timeouts` is to be called each second."""
 
     def __init__(self, application: Application, *, most_connections: int, send_timeout_seconds: float) -> None:
         """``send_timeout_seconds``: who takes nothing of what is sent for so long is cut off."""
         self.application = application
         self.send_timeout_seconds = send_timeout_seconds
-        self.connections: set[Connection] = set()
+        self.connections: set[ClientConnection] = set()
         #: Those that were too many, and may not know it yet.
-        self.turned_away: set[Connection] = set()
+        self.rejected: set[ClientConnection] = set()
         #: What runs, for clients and, once those have left, for whoever follows.
-        self.running: set[Request] = set()
+        self.running: set[RequestResponse] = set()
         #: Connections are closed with the answer that they wait for.
         self.closing = False
         self.date = b""
@@ -39,37 +39,37 @@ class Front:
         self._over = asyncio.Event()
         self._tell_time()
 
-    def accept(self) -> Connection:
+    def accept(self) -> ClientConnection:
         """Return the protocol of a new connection."""
-        return Connection(self)
+        return ClientConnection(self)
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: ClientConnection) -> None:
         """Take note that a connection is there, and turn it away if as many are open as may be."""
         if len(self.connections) < self._most_connections:
             self.connections.add(connection)
             return
-        self.turned_away.add(connection)
-        if len(self.turned_away) <= MAX_TURNED_AWAY:
+        self.rejected.add(connection)
+        if len(self.rejected) <= MAX_REJECTED:
             connection.refuse(Unavailable("Too many connections are open; try again.", "too_many_connections"))
         else:
             connection.abort()
 
-    def begin(self, request: Request) -> None:
+    def begin(self, request: RequestResponse) -> None:
         """Have a request answered."""
         self.running.add(request)
         request.task = asyncio.get_running_loop().create_task(self._run(request))
 
-    def look(self) -> None:
+    def check_timeouts(self) -> None:
         """Close what is silent for too long."""
         self._tell_time()
         now = asyncio.get_running_loop().time()
-        for connection in (*self.connections, *self.turned_away):
-            connection.look(now)
+        for connection in (*self.connections, *self.rejected):
+            connection.check_timeouts(now)
 
     def close(self) -> None:
         """Close each connection, those that wait for an answer once they have it."""
         self.closing = True
-        for connection in (*self.connections, *self.turned_away):
+        for connection in (*self.connections, *self.rejected):
             connection.close()
         self._see_whether_over()
 
@@ -77,32 +77,32 @@ class Front:
         """Wait until nothing runs and no connection is open. Close it first."""
         await self._over.wait()
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: ClientConnection) -> None:
         """Take note that a connection is gone."""
         self.connections.discard(connection)
-        self.turned_away.discard(connection)
+        self.rejected.discard(connection)
         self._see_whether_over()
 
     def abort(self) -> None:
         """Close each connection at once, and stop all that runs."""
-        for connection in (*self.connections, *self.turned_away):
+        for connection in (*self.connections, *self.rejected):
             connection.abort()
         for request in self.running:
             if request.task is not None:
                 request.task.cancel()
 
-    async def _run(self, request: Request) -> None:
+    async def _run(self, request: RequestResponse) -> None:
         try:
             await self.application(request.scope, request.receive, request.send)
         except Exception:
             log.exception("a request failed in the application")
         finally:
             self.running.discard(request)
-            request.ran()
+            request.finished()
             self._see_whether_over()
 
     def _see_whether_over(self) -> None:
-        if self.closing and not (self.running or self.connections or self.turned_away):
+        if self.closing and not (self.running or self.connections or self.rejected):
             self._over.set()
 
     def _tell_time(self) -> None:

@@ -11,7 +11,7 @@ from caching.errors import NotReplayable
 from caching.single_flight import Flight, Piece
 from gateway import metrics
 from gateway.errors import EngineFailed, GatewayError, Unavailable
-from gateway.metering.hold_extender import Advance
+from gateway.metering.hold_extender import HoldExtender
 from gateway.metering.meter import Meter
 from gateway.protocols.endpoint import StreamParser
 from gateway.protocols.stream_token_counts import TokenCounts
@@ -19,7 +19,7 @@ from gateway.protocols.usage import NOTHING, Usage
 from gateway.request import RequestTimeline
 from gateway.upstream import sse_splitter
 from gateway.upstream.connection import UpstreamError
-from gateway.upstream.dispatcher import Reply
+from gateway.upstream.dispatcher import EngineReply
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class EngineStream:
 
     def __init__(
         self,
-        reply: Reply,
+        reply: EngineReply,
         reader: StreamParser,
         meter: Meter,
         timeline: RequestTimeline,
@@ -56,9 +56,9 @@ class EngineStream:
         self._flight = flight
         self._begun_at = time.perf_counter()
         self._reader = reader
-        self._advance: Advance | None = None
-        if meter.allowance is not None and meter.ticket is not None:
-            self._advance = Advance(meter.ticket, meter, meter.allowance)
+        self._advance: HoldExtender | None = None
+        if meter.cost_reservation is not None and meter.reservation is not None:
+            self._advance = HoldExtender(meter.reservation, meter, meter.cost_reservation)
         self._ended: GatewayError | None = None
         self._ended_as: State = "engine_error"
 

@@ -11,7 +11,7 @@ from billing.wal.records import State
 from caching.errors import FlightFailed, NotReplayable
 from caching.single_flight import MAX_FLIGHT_BYTES, Piece
 from caching.stream_resume import ReplayMatcher
-from gateway.coalescing.coalescer import Course, Followed
+from gateway.coalescing.coalescer import Coalescer, Followed
 from gateway.errors import EngineFailed, GatewayError, Unavailable, internal_error
 from gateway.metering.meter import Meter
 from gateway.protocols.request_body import Call
@@ -39,7 +39,7 @@ class FollowerStream(Generic[B]):
     def __init__(
         self,
         followed: Followed,
-        course: Course[B],
+        coalescer: Coalescer[B],
         call: Call,
         meter: Meter,
         *,
@@ -48,7 +48,7 @@ class FollowerStream(Generic[B]):
     ) -> None:
         """``again``: what to do when the flight fails; ``begin`` makes a stream of what this request then leads."""
         self._followed: Followed | None = followed
-        self._course = course
+        self._coalescer = coalescer
         self._call = call
         self._meter = meter
         self._again = again
@@ -110,7 +110,7 @@ class FollowerStream(Generic[B]):
                 if not flight.failed:
                     raise FELL_BEHIND from None
             self._leave_flight()
-            self._course.failed(flight)
+            self._coalescer.flight_failed(flight)
             if self._told_bytes > MAX_FLIGHT_BYTES:
                 raise NOT_REPEATED
             matcher = ReplayMatcher(self._told)
@@ -201,7 +201,7 @@ class FollowerStream(Generic[B]):
 
     def _runs_on(self, own: Response) -> bool:
         """Let what this request leads run on for those who follow it, though its own client heard another answer."""
-        disconnect = self._course.disconnect
+        disconnect = self._coalescer.disconnect
         if self._ended is not NOT_REPEATED or not disconnect.has_followers:
             return False
         disconnect.signal()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import urlsplit
 
-from gateway.upstream.connection import Broken, Connection, Exchange, Silent, Unreached
+from gateway.upstream.connection import ConnectFailed, ConnectionLost, EngineConnection, ReadTimeout, UpstreamResponse
 
 #: An idle connection is closed after so long. vLLM does it after 5 s (VLLM_HTTP_TIMEOUT_KEEP_ALIVE), and a request
 #: that is sent at that moment is lost.
@@ -32,27 +32,28 @@ class Origin:
     path: str
 
 
-class Upstream:
+class UpstreamClient:
     """All connections of a process to its engines. Lives on one event loop.
 
     Redirects, cookies, compression and proxies of the environment are nothing that engines have; they are not followed.
     """
 
-    def __init__(self, *, connect_seconds: float, silence_seconds: float) -> None:
-        """``silence_seconds``: the longest pause of an engine between two bytes of an answer, its first included."""
+    def __init__(self, *, connect_seconds: float, read_timeout_seconds: float) -> None:
+        """``read_timeout_seconds``: the longest pause of an engine between two bytes of an answer, its first
+        included."""
         self._connect_seconds = connect_seconds
-        self._silence_seconds = silence_seconds
-        self._sweep_seconds = min(SWEEP_SECONDS, silence_seconds / 4)
-        self._connections: set[Connection] = set()
+        self._silence_seconds = read_timeout_seconds
+        self._sweep_seconds = min(SWEEP_SECONDS, read_timeout_seconds / 4)
+        self._connections: set[EngineConnection] = set()
         #: By base URL, as ordered sets: the one used last is used next, so that those at the front may expire.
-        self._idle: dict[str, dict[Connection, None]] = {}
+        self._idle: dict[str, dict[EngineConnection, None]] = {}
         self._sweeper: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Future[None] | None = None
 
     async def post(
         self, base_url: str, path: str, headers: Mapping[str, str], body: bytes, *, stream: bool
-    ) -> Exchange:
-        """Send a request and return its exchange once the answer is whole; a streamed 200 once its body has begun.
+    ) -> UpstreamResponse:
+        """Send a request and return its response once the answer is whole; a streamed 200 once its body has begun.
 
         Where a connection that was kept ends before any byte of the answer, the engine had most likely closed it
         already: the request is sent once more, over a new one. It may then have run twice, which changes nothing but
@@ -60,18 +61,18 @@ class Upstream:
         """
         origin = _origin(base_url)
         head = _head(origin, path, headers, len(body))
-        stale: Broken | None = None
+        stale: ConnectionLost | None = None
         kept = self._kept(base_url)
         if kept is not None:
             try:
                 return await _begin(kept, head, body, stream=stream)
-            except Broken as broken:
-                if broken.heard:
+            except ConnectionLost as broken:
+                if broken.after_first_byte:
                     raise
                 stale = broken
         try:
             fresh = await self._connect(base_url, origin)
-        except Unreached:
+        except ConnectFailed:
             if stale is not None:  # the engine may have had the request, and died of it
                 raise stale from None
             raise
@@ -87,7 +88,7 @@ class Upstream:
         if self._sweeper is not None:
             self._sweeper.cancel()
 
-    def _kept(self, base_url: str) -> Connection | None:
+    def _kept(self, base_url: str) -> EngineConnection | None:
         """Return a connection that is idle and fit to be used."""
         idle = self._idle.get(base_url)
         while idle:
@@ -97,28 +98,28 @@ class Upstream:
             connection.abort()
         return None
 
-    async def _connect(self, base_url: str, origin: Origin) -> Connection:
+    async def _connect(self, base_url: str, origin: Origin) -> EngineConnection:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self._connect_seconds):
                 _, connection = await loop.create_connection(
-                    lambda: Connection(base_url, freed=self._freed, lost=self._lost),
+                    lambda: EngineConnection(base_url, freed=self._freed, lost=self._lost),
                     origin.host,
                     origin.port,
                 )
         except TimeoutError:
-            raise Unreached(f"no connection within {self._connect_seconds:g} s") from None
+            raise ConnectFailed(f"no connection within {self._connect_seconds:g} s") from None
         except OSError as error:
-            raise Unreached(str(error)) from error
+            raise ConnectFailed(str(error)) from error
         self._connections.add(connection)
         if self._sweeper is None:
             self._sweeper = loop.call_later(self._sweep_seconds, self._sweep)
         return connection
 
-    def _freed(self, connection: Connection) -> None:
+    def _freed(self, connection: EngineConnection) -> None:
         self._idle.setdefault(connection.name, {})[connection] = None
 
-    def _lost(self, connection: Connection) -> None:
+    def _lost(self, connection: EngineConnection) -> None:
         self._connections.discard(connection)
         idle = self._idle.get(connection.name)
         if idle is not None:
@@ -139,19 +140,19 @@ class Upstream:
                 if silent_seconds >= LINGER_SECONDS:
                     connection.abort()
             elif silent_seconds >= self._silence_seconds:
-                connection.fail(Silent(f"silent for {silent_seconds:.0f} s"))
+                connection.fail(ReadTimeout(f"silent for {silent_seconds:.0f} s"))
         loop = asyncio.get_running_loop()
         self._sweeper = loop.call_later(self._sweep_seconds, self._sweep) if self._connections else None
 
 
-async def _begin(connection: Connection, head: bytes, body: bytes, *, stream: bool) -> Exchange:
-    exchange = connection.send(head, body, stream=stream)
+async def _begin(connection: EngineConnection, head: bytes, body: bytes, *, stream: bool) -> UpstreamResponse:
+    response = connection.send(head, body, stream=stream)
     try:
-        await exchange.begun()
+        await response.started()
     except BaseException:
-        exchange.close()
+        response.close()
         raise
-    return exchange
+    return response
 
 
 def _head(origin: Origin, path: str, headers: Mapping[str, str], length: int) -> bytes:
@@ -171,5 +172,5 @@ def _origin(base_url: str) -> Origin:
     except ValueError:
         port = 0
     if parts.scheme != "http" or not parts.hostname or not port:
-        raise Unreached(f"{base_url!r} is no address of an engine")
+        raise ConnectFailed(f"{base_url!r} is no address of an engine")
     return Origin(host=parts.hostname, port=port, netloc=parts.netloc, path=parts.path.rstrip("/"))

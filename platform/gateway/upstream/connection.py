@@ -1,4 +1,4 @@
-"""One HTTP/1.1 exchange with an engine, and the connection that carries one at a time.
+"""One HTTP/1.1 response with an engine, and the connection that carries one at a time.
 
 What an engine sends is not trusted. llhttp parses it in its strict mode, with a parser of its own for each answer;
 whatever is no body is bounded; and a connection on which more comes than was asked for is closed, never used again.
@@ -32,27 +32,27 @@ class UpstreamError(Exception):
     """A request that an engine did not answer."""
 
 
-class Unreached(UpstreamError):
+class ConnectFailed(UpstreamError):
     """There is no connection to the engine."""
 
 
-class Broken(UpstreamError):
-    """The connection ended too early. ``heard``: after a part of the answer had come."""
+class ConnectionLost(UpstreamError):
+    """The connection ended too early. ``after_first_byte``: after a part of the answer had come."""
 
-    def __init__(self, message: str, *, heard: bool) -> None:
+    def __init__(self, message: str, *, after_first_byte: bool) -> None:
         super().__init__(message)
-        self.heard = heard
+        self.after_first_byte = after_first_byte
 
 
-class Garbled(UpstreamError):
+class ProtocolError(UpstreamError):
     """What came cannot be an answer."""
 
 
-class Silent(UpstreamError):
+class ReadTimeout(UpstreamError):
     """Nothing came for longer than an engine may be silent."""
 
 
-class Exchange:
+class UpstreamResponse:
     """The answer to one request, as it comes. Whoever has one must :meth:`close` it.
 
     Lives on one event loop and is read by one task. httptools calls the ``on_`` methods.
@@ -68,21 +68,21 @@ class Exchange:
         "_pieces",
         "_size",
         "_waiting",
+        "after_first_byte",
         "complete",
-        "heard",
         "reusable",
         "status",
     )
 
-    def __init__(self, connection: Connection, *, stream: bool) -> None:
+    def __init__(self, connection: EngineConnection, *, stream: bool) -> None:
         self.status = 0
         #: The whole answer is here.
         self.complete = False
         #: Any of it is here.
-        self.heard = False
-        #: The connection may carry another exchange after this one.
+        self.after_first_byte = False
+        #: The connection may carry another response after this one.
         self.reusable = False
-        self._connection: Connection | None = connection
+        self._connection: EngineConnection | None = connection
         self._parser: HttpResponseParser | None = HttpResponseParser(self)
         self._by_pieces = stream
         self._pieces: list[bytes] = []
@@ -94,7 +94,7 @@ class Exchange:
         self._failure: UpstreamError | None = None
         self._waiting: asyncio.Future[None] | None = None
 
-    async def begun(self) -> None:
+    async def started(self) -> None:
         """Wait for the whole answer, or for the first of a body that is read by pieces: a streamed 200's.
 
         Raises Broken, Garbled or Silent.
@@ -117,12 +117,12 @@ class Exchange:
             self._connection.read_on()
         return whole
 
-    async def piece(self) -> bytes:
+    async def read(self) -> bytes:
         """Return what comes next of the body, b"" at its end. What came before a failure is returned first.
 
         Raises Broken, Garbled or Silent.
         """
-        await self.begun()
+        await self.started()
         return self.take()
 
     def close(self, *, answered: bool = False) -> None:
@@ -140,15 +140,15 @@ class Exchange:
         if self._parser is None:  # after the end, or after a failure
             self.reusable = False
             return
-        self.heard = True
+        self.after_first_byte = True
         self._framing_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade) as error:
-            self.fail(Garbled(f"not an HTTP answer: {error}"))
+            self.fail(ProtocolError(f"not an HTTP answer: {error}"))
         else:
             if self._framing_bytes > MAX_FRAMING_BYTES:
-                self.fail(Garbled(f"more than {MAX_FRAMING_BYTES} bytes that are no body"))
+                self.fail(ProtocolError(f"more than {MAX_FRAMING_BYTES} bytes that are no body"))
             elif self._size > READ_AHEAD_BYTES:
                 self._restrain()
         self._wake()
@@ -161,7 +161,11 @@ class Exchange:
             self._finish()
             self._wake()
         else:
-            self.fail(Broken(f"the connection ended: {cause or 'end of file'}", heard=self.heard))
+            self.fail(
+                ConnectionLost(
+                    f"the connection ended: {cause or 'end of file'}", after_first_byte=self.after_first_byte
+                )
+            )
 
     def fail(self, failure: UpstreamError) -> None:
         """End it, unless it is complete; whoever reads it gets ``failure`` after what came before."""
@@ -217,7 +221,7 @@ class Exchange:
             return
         if not (self._by_pieces and self.status == 200):
             if self._size > MAX_WHOLE_BYTES:
-                self.fail(Garbled(f"an answer of more than {MAX_WHOLE_BYTES} bytes"))
+                self.fail(ProtocolError(f"an answer of more than {MAX_WHOLE_BYTES} bytes"))
         elif self._connection is not None:
             self._connection.read_no_more()
 
@@ -227,7 +231,7 @@ class Exchange:
             waiting.set_result(None)
 
 
-class Connection(asyncio.Protocol):
+class EngineConnection(asyncio.Protocol):
     """One connection to one engine. ``freed`` and ``lost`` tell its owner that it can be used again, or not any more.
 
     ``since``: the loop's time when something last came, was sent, or was taken after the reading had to stop; when it
@@ -240,15 +244,15 @@ class Connection(asyncio.Protocol):
         self,
         name: str,
         *,
-        freed: Callable[[Connection], None],
-        lost: Callable[[Connection], None],
+        freed: Callable[[EngineConnection], None],
+        lost: Callable[[EngineConnection], None],
     ) -> None:
         self.name = name
         self._freed = freed
         self._lost = lost
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._exchange: Exchange | None = None
+        self._exchange: UpstreamResponse | None = None
         self._paused = False
         #: Nobody reads the answer any more; its end is waited for so that the connection can be used again.
         self.lingers = False
@@ -269,25 +273,25 @@ class Connection(asyncio.Protocol):
         """It can carry a request now."""
         return self._exchange is None and self._transport is not None and not self._transport.is_closing()
 
-    def send(self, head: bytes, body: bytes, *, stream: bool) -> Exchange:
+    def send(self, head: bytes, body: bytes, *, stream: bool) -> UpstreamResponse:
         """Send a request. ``stream``: the body of a 200 is read by pieces."""
         assert self._transport is not None and self._exchange is None
-        exchange = self._exchange = Exchange(self, stream=stream)
+        response = self._exchange = UpstreamResponse(self, stream=stream)
         self.since = self._loop.time()
         if len(body) <= ONE_WRITE_BYTES:
             self._transport.write(head + body)
         else:
             self._transport.writelines((head, body))
-        return exchange
+        return response
 
-    def release(self, exchange: Exchange, *, answered: bool) -> None:
-        """Be done with an exchange: be free, wait for its end if it was ``answered``, or be closed."""
-        if exchange is not self._exchange:
+    def release(self, response: UpstreamResponse, *, answered: bool) -> None:
+        """Be done with an response: be free, wait for its end if it was ``answered``, or be closed."""
+        if response is not self._exchange:
             return
-        if exchange.complete:
-            self._end(exchange)
+        if response.complete:
+            self._end(response)
         elif answered:
-            exchange.take()
+            response.take()
             self.read_on()
             self.lingers = True
             self.since = self._loop.time()
@@ -309,7 +313,7 @@ class Connection(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def fail(self, failure: UpstreamError) -> None:
-        """End the exchange, if there is one, and the connection."""
+        """End the response, if there is one, and the connection."""
         if self._exchange is not None:
             self._exchange.fail(failure)
         self.abort()
@@ -327,35 +331,35 @@ class Connection(asyncio.Protocol):
         """Called by the loop. An engine that speaks without being asked is not listened to again."""
         if not self.lingers:
             self.since = self._loop.time()
-        exchange = self._exchange
-        if exchange is None:
+        response = self._exchange
+        if response is None:
             self.abort()
             return
-        exchange.feed(data)
+        response.feed(data)
         if self.lingers:
-            self._linger(exchange, len(data))
+            self._linger(response, len(data))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the loop, once."""
-        exchange, self._exchange = self._exchange, None
+        response, self._exchange = self._exchange, None
         self._lost(self)
-        if exchange is not None:
-            exchange.ended(exc)
+        if response is not None:
+            response.ended(exc)
 
-    def _linger(self, exchange: Exchange, size: int) -> None:
-        if exchange.complete:
-            self._end(exchange)
+    def _linger(self, response: UpstreamResponse, size: int) -> None:
+        if response.complete:
+            self._end(response)
         elif size > READ_AHEAD_BYTES:
             self.abort()
         else:
-            exchange.take()
+            response.take()
 
-    def _end(self, exchange: Exchange) -> None:
-        """Be free for another exchange, unless something speaks against it."""
+    def _end(self, response: UpstreamResponse) -> None:
+        """Be free for another response, unless something speaks against it."""
         assert self._transport is not None
         self._exchange = None
         self.lingers = False
-        if exchange.reusable and self.usable and not self._transport.get_write_buffer_size():
+        if response.reusable and self.usable and not self._transport.get_write_buffer_size():
             self.read_on()
             self.since = self._loop.time()
             self._freed(self)

@@ -10,13 +10,13 @@ from uuid import UUID
 import msgspec
 
 from gateway import errors, metrics
-from gateway.control_plane.in_flight import Flights
+from gateway.control_plane.in_flight import InFlight
 from gateway.errors import EngineFailed, EngineGone
 from gateway.metering.meter import Meter
 from gateway.protocols.request_body import Call
 from gateway.request import RequestTimeline
-from gateway.upstream.client import Upstream
-from gateway.upstream.connection import Broken, Exchange, Silent, Unreached, UpstreamError
+from gateway.upstream.client import UpstreamClient
+from gateway.upstream.connection import ConnectFailed, ConnectionLost, ReadTimeout, UpstreamError, UpstreamResponse
 from routing.errors import NoReplica
 from routing.router import Choice, Router, RoutingRequest
 from workers.serving.endpoints import Endpoint
@@ -38,7 +38,7 @@ class WrongStatus(UpstreamError):
         self.status = status
 
 
-class _Errand(msgspec.Struct, frozen=True, kw_only=True):
+class _Dispatch(msgspec.Struct, frozen=True, kw_only=True):
     """One request on its way, to whichever replica."""
 
     call: Call
@@ -49,7 +49,7 @@ class _Errand(msgspec.Struct, frozen=True, kw_only=True):
     trace: RequestTimeline
 
 
-class Reply(msgspec.Struct, kw_only=True, eq=False):
+class EngineReply(msgspec.Struct, kw_only=True, eq=False):
     """An engine that has begun to answer: its whole body, or the first piece and the rest of its stream.
 
     Whoever holds a reply must call :meth:`close`, which also stops the engine's work if it is not done.
@@ -59,14 +59,14 @@ class Reply(msgspec.Struct, kw_only=True, eq=False):
     first: bytes
     #: Estimate of the whole prompt.
     prompt_tokens: int
-    exchange: Exchange
+    response: UpstreamResponse
     #: Counts the request out.
     finish: Callable[[], None]
     closed: bool = False
 
     async def rest(self) -> AsyncIterator[bytes]:
         """Yield what follows the first piece, as it comes."""
-        while piece := await self.exchange.piece():
+        while piece := await self.response.read():
             yield piece
 
     def close(self, *, answered: bool = False) -> None:
@@ -76,17 +76,17 @@ class Reply(msgspec.Struct, kw_only=True, eq=False):
         """
         if not self.closed:
             self.closed = True
-            self.exchange.close(answered=answered)
+            self.response.close(answered=answered)
             self.finish()
 
 
 class Dispatcher:
     """Owns the router's use and the connections to the engines."""
 
-    def __init__(self, upstream: Upstream, router: Router, flights: Flights) -> None:
+    def __init__(self, upstream: UpstreamClient, router: Router, in_flight: InFlight) -> None:
         self._upstream = upstream
         self._router = router
-        self._flights = flights
+        self._in_flight = in_flight
         self._avoid: dict[UUID, float] = {}
 
     async def send(
@@ -97,15 +97,15 @@ class Dispatcher:
         endpoints: Sequence[Endpoint],
         meter: Meter,
         trace: RequestTimeline,
-    ) -> Reply:
+    ) -> EngineReply:
         """Return the first reply that began. Raises EngineRefused, EngineFailed, EngineGone, NotReady, Unavailable."""
         left: dict[UUID, Endpoint] = {endpoint.replica_id: endpoint for endpoint in endpoints}
-        errand = _Errand(
+        errand = _Dispatch(
             call=call,
             ask=ask,
             salt=salt,
             payload=call.endpoint.engine_body(
-                call.body, stream=call.stream, salt=salt, counted=meter.allowance is not None
+                call.body, stream=call.stream, salt=salt, counted=meter.cost_reservation is not None
             ),
             meter=meter,
             trace=trace,
@@ -145,17 +145,17 @@ class Dispatcher:
         healthy = [replica for replica in left if self._avoid.get(replica, 0.0) <= now]
         return healthy or list(left)
 
-    async def _try(self, endpoint: Endpoint, choice: Choice, errand: _Errand) -> Reply:
+    async def _try(self, endpoint: Endpoint, choice: Choice, errand: _Dispatch) -> EngineReply:
         """Return the reply once its first byte is here.
 
         Raises UpstreamError, Unavailable or EngineRefused, with the request counted out.
         """
-        exchange: Exchange | None = None
-        self._flights.take_off(endpoint.deployment, choice.tokens)
+        response: UpstreamResponse | None = None
+        self._in_flight.start(endpoint.deployment, choice.tokens)
 
         def finish() -> None:
             self._router.finish(choice)
-            self._flights.land(endpoint.deployment, choice.tokens)
+            self._in_flight.finish(endpoint.deployment, choice.tokens)
 
         try:
             errand.meter.start(
@@ -166,31 +166,31 @@ class Dispatcher:
             )
             asked = time.perf_counter()
             try:
-                exchange = await self._post(endpoint, errand)
+                response = await self._post(endpoint, errand)
             finally:  # the time that a replica took which failed was not the gateway's either
                 errand.trace.engine_seconds += time.perf_counter() - asked
-            first = exchange.take()
-            if exchange.status in ABOUT_THE_REQUEST:
-                raise errors.engine_refused(exchange.status, first.replace(errand.salt.encode(), b"..."))
-            if exchange.status != 200:
-                unserved = errors.not_served(exchange.status, first, errand.call.model, errand.call.path)
-                raise unserved or WrongStatus(exchange.status)
+            first = response.take()
+            if response.status in ABOUT_THE_REQUEST:
+                raise errors.engine_refused(response.status, first.replace(errand.salt.encode(), b"..."))
+            if response.status != 200:
+                unserved = errors.not_served(response.status, first, errand.call.model, errand.call.path)
+                raise unserved or WrongStatus(response.status)
             if not first:
-                raise Broken("the answer ended before its first byte", heard=True)
-            return Reply(
+                raise ConnectionLost("the answer ended before its first byte", after_first_byte=True)
+            return EngineReply(
                 choice=choice,
                 first=first,
                 prompt_tokens=errand.ask.prefix.tokens,
-                exchange=exchange,
+                response=response,
                 finish=finish,
             )
         except BaseException:
-            if exchange is not None:
-                exchange.close()
+            if response is not None:
+                response.close()
             finish()
             raise
 
-    def _post(self, endpoint: Endpoint, errand: _Errand) -> Awaitable[Exchange]:
+    def _post(self, endpoint: Endpoint, errand: _Dispatch) -> Awaitable[UpstreamResponse]:
         headers = {
             "content-type": "application/json",
             "authorization": f"Bearer {endpoint.api_key}",
@@ -205,7 +205,7 @@ def _failed(failures: Sequence[UpstreamError]) -> EngineFailed:
     """Return the answer to a request on which every replica failed."""
     message = f"No replica answered ({_told(failures[-1])}). Nothing was charged; try again."
     if all(_is_gone(failure) for failure in failures):
-        reached = sum(not isinstance(failure, Unreached) for failure in failures)
+        reached = sum(not isinstance(failure, ConnectFailed) for failure in failures)
         return EngineGone(message, "engine_failed", reached=reached)
     return EngineFailed(message, "engine_failed")
 
@@ -214,7 +214,7 @@ def _is_gone(failure: UpstreamError) -> bool:
     """Say whether an engine that failed so may have ended or be about to: it broke off, or said that it is closing."""
     if isinstance(failure, WrongStatus):
         return failure.status == 503
-    return not isinstance(failure, Silent)
+    return not isinstance(failure, ReadTimeout)
 
 
 def _told(failure: UpstreamError) -> str:

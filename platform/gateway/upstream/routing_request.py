@@ -14,7 +14,7 @@ from tenants import keyspace
 from tenants.snapshot import Caller
 
 
-def ask(call: Call, caller: Caller, model: ServedModel, headers: Mapping[str, str]) -> RoutingRequest:
+def build(call: Call, caller: Caller, model: ServedModel, headers: Mapping[str, str]) -> RoutingRequest:
     """Return what the router needs; sessions and prefixes are named inside the caller's own scope."""
     session = session_of(call.body, headers) if call.endpoint.metered else None
     # No more than fits in the model: a number out of the air would keep others off the replica.

@@ -14,8 +14,8 @@ from typing import Literal, TypeVar
 
 from catalogue.registry import ServedModel
 from gateway import errors, metrics
-from gateway.control_plane.in_flight import Flights
-from gateway.control_plane.snapshot_feed import Feed
+from gateway.control_plane.in_flight import InFlight
+from gateway.control_plane.snapshot_feed import SnapshotFeed
 from gateway.errors import NOT_NOW, EngineGone, NotReady
 from tenants.ids import TenantId
 from workers.serving.startup_eta import UNMEASURED_SECONDS, Deployed
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class QueueLimits:
     """How long a request is held, how often its client is told, and how much of one tenant."""
 
     seconds: float
@@ -40,7 +40,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guest:
+class QueuedRequest:
     """A request to hold. ``tokens``: prompt and answer, as routing counts them. ``waited_seconds``: for another one."""
 
     tenant_id: TenantId
@@ -51,21 +51,21 @@ class Guest:
 
 
 @dataclass(slots=True)
-class _Room:
+class _TenantUsage:
     """What one tenant has waiting."""
 
     requests: int = 0
     size_bytes: int = 0
 
 
-class Hold:
+class ReplicaQueue:
     """The requests that wait in this process. Lives on one event loop."""
 
-    def __init__(self, feed: Feed, flights: Flights, limits: Limits) -> None:
+    def __init__(self, feed: SnapshotFeed, in_flight: InFlight, limits: QueueLimits) -> None:
         self.limits = limits
         self._feed = feed
-        self._flights = flights
-        self._rooms: dict[TenantId, _Room] = {}
+        self._in_flight = in_flight
+        self._rooms: dict[TenantId, _TenantUsage] = {}
         self._news = asyncio.Event()
 
     def wake(self) -> None:
@@ -73,12 +73,14 @@ class Hold:
         self._news.set()
         self._news = asyncio.Event()
 
-    def eta_seconds(self, model: ServedModel) -> float:
+    def startup_eta_seconds(self, model: ServedModel) -> float:
         """Return how long a start of the model's next replica takes, as measured."""
-        deployed = self._feed.view.waking(model)
-        return self._feed.view.etas.get(deployed.id, UNMEASURED_SECONDS) if deployed else UNMEASURED_SECONDS
+        deployed = self._feed.snapshot.startable_deployment(model)
+        return self._feed.snapshot.etas.get(deployed.id, UNMEASURED_SECONDS) if deployed else UNMEASURED_SECONDS
 
-    async def until(self, guest: Guest, failure: NotReady | EngineGone, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def wait(
+        self, guest: QueuedRequest, failure: NotReady | EngineGone, attempt: Callable[[], Awaitable[T]]
+    ) -> T:
         """Return what ``attempt`` returns, called each time the replicas have changed while it raises NOT_NOW.
 
         ``failure`` is what the first attempt raised. Raises it, or a later one, when nothing will come, the time is
@@ -88,41 +90,43 @@ class Hold:
         began = time.monotonic()
         outcome: Outcome = "client_gone"
         try:
-            result = await self._until(guest, failure, attempt)
+            result = await self._retry_until_served(guest, failure, attempt)
             outcome = "served"
             return result
         except errors.GatewayError:
             outcome = "expired" if time.monotonic() - began >= self.limits.seconds else "refused"
             raise
         finally:
-            metrics.HOLD_SECONDS.labels(guest.model.name, outcome).observe(time.monotonic() - began)
+            metrics.QUEUE_SECONDS.labels(guest.model.name, outcome).observe(time.monotonic() - began)
 
-    async def _until(self, guest: Guest, failure: NotReady | EngineGone, attempt: Callable[[], Awaitable[T]]) -> T:
-        if self._feed.view.waking(guest.model) is None:
-            await self._feed.renewed()  # an operator may have given it a deployment a moment ago
-        if self._feed.view.waking(guest.model) is None:
+    async def _retry_until_served(
+        self, guest: QueuedRequest, failure: NotReady | EngineGone, attempt: Callable[[], Awaitable[T]]
+    ) -> T:
+        if self._feed.snapshot.startable_deployment(guest.model) is None:
+            await self._feed.refresh()  # an operator may have given it a deployment a moment ago
+        if self._feed.snapshot.startable_deployment(guest.model) is None:
             raise failure
         self._require_room(guest)  # once: who waits again does not lose its place to who came meanwhile
         left = self.limits.seconds - guest.waited_seconds
         broken = 0
         while True:
             broken += failure.reached if isinstance(failure, EngineGone) else 0
-            deployed = self._feed.view.waking(guest.model)
+            deployed = self._feed.snapshot.startable_deployment(guest.model)
             if deployed is None or broken >= MAX_BROKEN:
                 raise failure
             if left <= 0:
                 raise self._expired(guest, failure)
-            left -= await self._wait(guest, deployed, left)
+            left -= await self._wait_for_change(guest, deployed, left)
             try:
                 return await attempt()
             except NOT_NOW as again:
                 failure = again
 
-    async def _wait(self, guest: Guest, deployed: Deployed, seconds: float) -> float:
+    async def _wait_for_change(self, guest: QueuedRequest, deployed: Deployed, seconds: float) -> float:
         """Wait for news, at most RETRY_SECONDS; return how long it took."""
         began = time.monotonic()
         news = self._news
-        with self._room(guest), self._flights.held(deployed.name, guest.tokens):
+        with self._room(guest), self._in_flight.queued(deployed.name, guest.tokens):
             try:
                 async with asyncio.timeout(min(seconds, RETRY_SECONDS)):
                     await news.wait()
@@ -130,22 +134,22 @@ class Hold:
                 pass
         return time.monotonic() - began
 
-    def _require_room(self, guest: Guest) -> None:
+    def _require_room(self, guest: QueuedRequest) -> None:
         """Raise Unavailable when the tenant has too much waiting. Nothing may be awaited before the place is taken."""
-        room = self._rooms.get(guest.tenant_id, _Room())
+        room = self._rooms.get(guest.tenant_id, _TenantUsage())
         if (
             room.requests >= self.limits.requests_per_tenant
             or room.size_bytes + guest.size_bytes > self.limits.bytes_per_tenant
         ):
-            raise errors.queue_full(guest.model.name, self.eta_seconds(guest.model))
+            raise errors.queue_full(guest.model.name, self.startup_eta_seconds(guest.model))
 
     @contextmanager
-    def _room(self, guest: Guest) -> Iterator[None]:
+    def _room(self, guest: QueuedRequest) -> Iterator[None]:
         """Take the request's place for as long as the block lasts: while it waits, not while it is tried."""
-        room = self._rooms.setdefault(guest.tenant_id, _Room())
+        room = self._rooms.setdefault(guest.tenant_id, _TenantUsage())
         room.requests += 1
         room.size_bytes += guest.size_bytes
-        held = metrics.HELD_REQUESTS.labels(guest.model.name)
+        held = metrics.QUEUED_REQUESTS.labels(guest.model.name)
         held.inc()
         try:
             yield
@@ -156,7 +160,7 @@ class Hold:
             if not room.requests:
                 self._rooms.pop(guest.tenant_id, None)
 
-    def _expired(self, guest: Guest, failure: NotReady | EngineGone) -> NotReady | EngineGone:
+    def _expired(self, guest: QueuedRequest, failure: NotReady | EngineGone) -> NotReady | EngineGone:
         if isinstance(failure, EngineGone):
             return failure
-        return errors.no_replica_ready(guest.model.name, self.eta_seconds(guest.model))
+        return errors.no_replica_ready(guest.model.name, self.startup_eta_seconds(guest.model))

@@ -43,8 +43,8 @@ class Gateway:
 
     def start(self) -> asyncio.Task[None]:
         """Begin to beat and to listen, on the running loop; cancel the task to end the beat."""
-        now = metrics.Now(
-            in_flight=lambda: self._app.in_flight, feed_age=self._feed_age, redis_left_alone=self._redis_left_alone
+        now = metrics.ProcessMetrics(
+            in_flight=lambda: self._app.in_flight, feed_age=self._feed_age, redis_breaker_open=self._redis_breaker_open
         )
         shown = (*metrics.METRICS, *billing.metrics.WRITER, now)
         return _start("gateway", self.checks, shown, self._try_to_open)
@@ -58,7 +58,7 @@ class Gateway:
         return (
             _usage_log(runtime.wal),
             self._database(),
-            redis if self._redis_left_alone() else Check("redis", "ok"),
+            redis if self._redis_breaker_open() else Check("redis", "ok"),
         )
 
     def _database(self) -> Check:
@@ -79,9 +79,9 @@ class Gateway:
         runtime = self._running()
         return runtime.feed.age_seconds if runtime else None
 
-    def _redis_left_alone(self) -> bool:
+    def _redis_breaker_open(self) -> bool:
         runtime = self._running()
-        return runtime is not None and any(turns.left_alone for turns in runtime.redis)
+        return runtime is not None and any(redis.breaker_open for redis in runtime.redis)
 
 
 def _usage_log(wal: WalWriter) -> Check:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 
 from billing.budgets import holds
-from gateway.admission.controller import Ticket
+from gateway.admission.controller import Reservation
 from gateway.errors import BudgetExceeded, RateLimited, Unavailable
 from tenants import keyspace, periods
 from tenants.caller_limits import BudgetLine
@@ -50,14 +50,14 @@ async def opened(redis: Redis, *budgets: BudgetLine, tenant: UUID | None = None)
 async def test_of_two_hundred_at_once_exactly_those_are_admitted_that_fit(redis: Redis, door: Doors) -> None:
     gate, who = door(), await opened(redis, budget(37 * 3 + 2), budget(10**6, "key"))
     answers = await asyncio.gather(*[tried(gate, demand(who, hold_pico=3)) for _ in range(200)])
-    admitted = [answer for answer in answers if isinstance(answer, Ticket)]
+    admitted = [answer for answer in answers if isinstance(answer, Reservation)]
     assert (len(admitted), await left(redis, who), await left(redis, who, 1)) == (37, 2, 10**6 - 111)
     refused = next(answer for answer in answers if isinstance(answer, BudgetExceeded))
     assert (refused.status, refused.code) == (429, "budget_exceeded")
     assert dict(refused.headers)[b"x-ratelimit-scope"] == b"tenant"
     for ticket in admitted:
         ticket.settle(tokens=10, amount_pico=1)
-    assert isinstance(await tried(gate, demand(who, hold_pico=3)), Ticket)
+    assert isinstance(await tried(gate, demand(who, hold_pico=3)), Reservation)
     assert await left(redis, who) == 37 * 3 + 2 - 37 - 3
 
 
@@ -69,15 +69,15 @@ async def test_of_two_hundred_answers_found_at_once_exactly_those_are_given_that
     key = keyspace.redis_key(who, "prediction", "ab")
     await redis.set(key, b"answer", ex=60)
     other = door(cache_url=os.environ["REDIS_URL"]) if apart else gate
-    asked = [demand(who, hold_pico=3 if apart else 50, hit_pico=3, answer_key=key) for _ in range(200)]
+    asked = [demand(who, hold_pico=3 if apart else 50, hit_pico=3, cache_key=key) for _ in range(200)]
     answers = await asyncio.gather(*[tried(other, each) for each in asked])
-    admitted = [answer for answer in answers if isinstance(answer, Ticket)]
+    admitted = [answer for answer in answers if isinstance(answer, Reservation)]
     assert {ticket.stored for ticket in admitted} == {b"answer"}
-    assert all(isinstance(answer, BudgetExceeded) for answer in answers if not isinstance(answer, Ticket))
+    assert all(isinstance(answer, BudgetExceeded) for answer in answers if not isinstance(answer, Reservation))
     assert (len(admitted), await left(redis, who)) == (37, 2)
     for ticket in admitted:
         ticket.settle(tokens=0, amount_pico=3)
-    assert isinstance(await tried(gate, demand(who, hit_pico=3, hold_pico=3, answer_key=key)), BudgetExceeded)
+    assert isinstance(await tried(gate, demand(who, hit_pico=3, hold_pico=3, cache_key=key)), BudgetExceeded)
     assert await left(redis, who) == 2
 
 
@@ -87,7 +87,7 @@ async def test_an_answer_that_cannot_be_used_gives_its_price_back_for_what_an_en
     gate, who = door(), await opened(redis, budget(100))
     key = keyspace.redis_key(who, "prediction", "ab")
     await redis.set(key, b"altered", ex=60)
-    ticket = await gate.admit(demand(who, hold_pico=98, hit_pico=3, answer_key=key))
+    ticket = await gate.admit(demand(who, hold_pico=98, hit_pico=3, cache_key=key))
     assert (ticket.stored, await left(redis, who)) == (b"altered", 97)
     await ticket.miss()
     assert await left(redis, who) == 2
@@ -100,7 +100,7 @@ async def test_an_answer_that_costs_nothing_asks_no_budget(redis: Redis, door: D
     gate, who = door(), await opened(redis, budget(0))
     key = keyspace.redis_key(who, "prediction", "ab")
     await redis.set(key, b"answer", ex=60)
-    assert (await gate.admit(demand(who, hold_pico=3, answer_key=key))).stored == b"answer"
+    assert (await gate.admit(demand(who, hold_pico=3, cache_key=key))).stored == b"answer"
     assert await left(redis, who) == 0
 
 
@@ -161,7 +161,7 @@ async def test_a_killed_process_gives_its_leases_back_when_they_end(redis: Redis
         await gateway.wait()
 
     async def admits() -> bool:
-        return isinstance(await tried(gate, demand(who)), Ticket)
+        return isinstance(await tried(gate, demand(who)), Reservation)
 
     await until(admits)
 
@@ -176,7 +176,7 @@ async def test_a_budget_that_refuses_takes_nothing_from_another_nor_from_limits(
     assert isinstance(refused, BudgetExceeded)
     assert "project's budget of 0.00 USD for 'm'" in refused.message
     assert (await left(redis, who), await left(redis, who, 1), len(await redis.keys())) == (100, 5, 2)
-    assert isinstance(await tried(gate, demand(who, hold_pico=5)), Ticket)
+    assert isinstance(await tried(gate, demand(who, hold_pico=5)), Reservation)
 
 
 async def test_a_limit_that_refuses_holds_nothing(redis: Redis, door: Doors) -> None:
@@ -184,7 +184,7 @@ async def test_a_limit_that_refuses_holds_nothing(redis: Redis, door: Doors) -> 
     who = caller(known.budgets[0], line(requests_per_minute=1), tenant=known.tenant_id)
     gate = door()
     answers = [await tried(gate, demand(who, hold_pico=10)) for _ in range(3)]
-    assert [type(answer) for answer in answers] == [Ticket, RateLimited, RateLimited]
+    assert [type(answer) for answer in answers] == [Reservation, RateLimited, RateLimited]
     assert await left(redis, who) == 90
 
 
@@ -224,7 +224,7 @@ async def test_a_hold_is_extended_while_there_is_room_and_then_no_further(redis:
     assert (await left(redis, who), await left(redis, who, 1)) == (50, 0)
     ticket.settle(tokens=1, amount_pico=20)
     await ticket.extend(hold_pico=5)  # it has ended, and holds nothing any more
-    assert isinstance(await tried(gate, demand(who, hold_pico=30)), Ticket)
+    assert isinstance(await tried(gate, demand(who, hold_pico=30)), Reservation)
     assert (await left(redis, who), await left(redis, who, 1)) == (50, 0)
 
 
@@ -236,7 +236,7 @@ async def test_amounts_are_exact_where_doubles_are_not(redis: Redis, door: Doors
     assert isinstance(await tried(gate, demand(who, hold_pico=65)), BudgetExceeded)
     await ticket.extend(hold_pico=63)
     ticket.settle(tokens=0, amount_pico=million - 1)
-    assert isinstance(await tried(gate, demand(who, hold_pico=1)), Ticket)
+    assert isinstance(await tried(gate, demand(who, hold_pico=1)), Reservation)
     assert await left(redis, who) == 0
     assert isinstance(await tried(gate, demand(who, hold_pico=2**63 - 1)), BudgetExceeded)
     assert await left(redis, who) == 0
@@ -246,7 +246,7 @@ async def test_a_stored_answer_is_given_although_nothing_is_left(redis: Redis, d
     gate, who = door(), await opened(redis, budget(0))
     key = keyspace.redis_key(who, "prediction", "abc")
     await redis.set(key, b"answer")
-    hit = await gate.admit(demand(who, hold_pico=5, answer_key=key))
+    hit = await gate.admit(demand(who, hold_pico=5, cache_key=key))
     assert (hit.stored, await redis.exists(holds.holds_key(who.tenant_id))) == (b"answer", 0)
     with pytest.raises(BudgetExceeded):
         await hit.miss()
@@ -254,7 +254,7 @@ async def test_a_stored_answer_is_given_although_nothing_is_left(redis: Redis, d
 
 async def test_what_is_only_accepted_for_later_holds_nothing(redis: Redis, door: Doors) -> None:
     gate, who = door(), await opened(redis, budget(0))
-    assert isinstance(await tried(gate, demand(who, tokens=0)), Ticket)
+    assert isinstance(await tried(gate, demand(who, tokens=0)), Reservation)
     assert await redis.exists(holds.holds_key(who.tenant_id)) == 0
 
 
@@ -297,13 +297,13 @@ async def test_what_is_left_is_the_limit_less_charges_and_holds(
     """A plain model of the same steps must agree on every decision, and on every counter to the pico-dollar."""
     async with Redis.from_url(os.environ["REDIS_URL"]) as redis, Doors() as door:
         gate, who = door(), await opened(redis, *[budget(limit) for limit in limits])
-        charged, held = 0, dict[Ticket, int]()
+        charged, held = 0, dict[Reservation, int]()
         for kind, pico in steps:
             room = min(limits) - charged - sum(held.values())
             if kind == "admit":
                 answer = await tried(gate, demand(who, hold_pico=pico))
-                assert isinstance(answer, Ticket) == (pico <= room)
-                if isinstance(answer, Ticket):
+                assert isinstance(answer, Reservation) == (pico <= room)
+                if isinstance(answer, Reservation):
                     held[answer] = pico
             elif held and kind == "extend":
                 ticket = next(iter(held))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from billing.budgets import holds
-from gateway.admission.controller import Admission, Ticket
+from gateway.admission.controller import AdmissionController, Reservation
 from gateway.admission.lease_renewer import RENEWALS
 from gateway.errors import BudgetExceeded, Unavailable
 from tenants.snapshot import Caller
@@ -26,18 +26,18 @@ class Site:
 
     def __init__(self, server: PrivateRedis, door: Doors) -> None:
         self.server = server
-        self.gate: Admission = door(server.url, 0.2, lease_seconds=LEASE_SECONDS)
+        self.gate: AdmissionController = door(server.url, 0.2, lease_seconds=LEASE_SECONDS)
         self.who: Caller = caller(budget(LIMIT))
         self.counter = holds.counter_prefix(self.who.tenant_id) + holds.counter_name(self.who.budgets[0].id, 0)
-        self.tickets: list[Ticket] = []
+        self.tickets: list[Reservation] = []
         self.spent = 0
 
-    async def admit(self, hold_pico: int = 10) -> Ticket:
+    async def admit(self, hold_pico: int = 10) -> Reservation:
         """Admit a request."""
         self.tickets.append(await self.gate.admit(demand(self.who, hold_pico=hold_pico)))
         return self.tickets[-1]
 
-    def settle(self, ticket: Ticket, pico: int) -> None:
+    def settle(self, ticket: Reservation, pico: int) -> None:
         """End a request that cost so much."""
         ticket.settle(tokens=0, amount_pico=pico)
         self.spent += pico
@@ -103,7 +103,7 @@ async def test_a_slice_is_spent_while_redis_is_away_and_charged_when_it_is_back(
     refused = 0
     for _ in range(aside // 10 + 5):
         answer = await tried(site.gate, demand(site.who, hold_pico=10))
-        if isinstance(answer, Ticket):
+        if isinstance(answer, Reservation):
             tickets.append(answer)
         else:
             assert isinstance(answer, Unavailable)

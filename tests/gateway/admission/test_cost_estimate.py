@@ -16,7 +16,7 @@ from billing.pricing.prices import DEMO_RATES, PriceTable
 from billing.pricing.rating import Price, Rates
 from catalogue.registry import ServedModel
 from gateway.admission import cost_estimate
-from gateway.admission.cost_estimate import STEP_TOKENS, TEMPLATE_TOKENS, Allowance
+from gateway.admission.cost_estimate import STEP_TOKENS, TEMPLATE_TOKENS, CostReservation
 from gateway.errors import Unavailable
 from gateway.protocols import request_body
 from gateway.protocols.endpoint_table import ENDPOINTS
@@ -58,12 +58,12 @@ def table(rates: Rates = DEMO_RATES) -> PriceTable:
     return PriceTable([version])
 
 
-def allowed(body: dict[str, Any], path: str = CHAT, *, rates: Rates = DEMO_RATES) -> tuple[Allowance | None, int]:
+def allowed(body: dict[str, Any], path: str = CHAT, *, rates: Rates = DEMO_RATES) -> tuple[CostReservation | None, int]:
     """Return what a request under a hard budget needs, and the size of its body."""
     raw = orjson.dumps(body)
     call = request_body.parse(ENDPOINTS[path], raw)
     who = callers.caller(callers.budget(1))
-    return cost_estimate.allowance(table(rates), who, call, MODEL, len(raw), new_id()), len(raw)
+    return cost_estimate.cost_reservation(table(rates), who, call, MODEL, len(raw), new_id()), len(raw)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_no_less_is_held_than_another_requests_answer_costs() -> None:
 def test_nothing_is_held_where_no_hard_budget_asks_or_nothing_is_charged() -> None:
     call = request_body.parse(ENDPOINTS[CHAT], orjson.dumps(HELLO))
     for who in (callers.caller(), callers.caller(callers.budget(1, model_name="other"))):
-        assert cost_estimate.allowance(PriceTable(()), who, call, MODEL, 9, new_id()) is None
+        assert cost_estimate.cost_reservation(PriceTable(()), who, call, MODEL, 9, new_id()) is None
     free, _ = allowed({"model": "m", "prompt": "a"}, "/v1/tokenize")
     assert free is None
 
@@ -130,14 +130,14 @@ def test_nothing_is_held_where_no_hard_budget_asks_or_nothing_is_charged() -> No
 def test_a_model_without_a_price_is_not_served_under_a_hard_budget() -> None:
     call = request_body.parse(ENDPOINTS[CHAT], orjson.dumps(HELLO))
     with pytest.raises(Unavailable) as refused:
-        cost_estimate.allowance(PriceTable(()), callers.caller(callers.budget(1)), call, MODEL, 9, new_id())
+        cost_estimate.cost_reservation(PriceTable(()), callers.caller(callers.budget(1)), call, MODEL, 9, new_id())
     assert (refused.value.status, refused.value.code) == (503, "price_missing")
 
 
 @given(most=st.integers(1, 5000), choices=st.integers(1, 4), steps=st.lists(st.integers(1, 40), max_size=400))
 def test_a_stream_has_always_paid_for_what_it_passes_on(most: int, choices: int, steps: list[int]) -> None:
     step = STEP_TOKENS * choices
-    found = Allowance(
+    found = CostReservation(
         price=Price(version_id=new_id(), currency="USD", effective_from=timezone.now(), rates=DEMO_RATES),
         prompt_tokens=100,
         paid_tokens=min(step, most * choices),

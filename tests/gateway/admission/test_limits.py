@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
-from gateway.admission.controller import Ticket
+from gateway.admission.controller import Reservation
 from gateway.admission.lua_scripts import RIDE_ALONG_BYTES, UNITS
 from gateway.errors import BadRequest, GatewayError, RateLimited
 from tenants import keyspace
@@ -25,9 +25,9 @@ from tests.gateway.fixtures.callers import Doors, cache_write, caller, demand, l
 from tests.gateway.fixtures.private_redis import PrivateRedis
 
 
-def told(answer: Ticket | GatewayError) -> dict[str, str]:
+def told(answer: Reservation | GatewayError) -> dict[str, str]:
     """Return the headers that an answer gets."""
-    headers = answer.headers() if isinstance(answer, Ticket) else answer.headers
+    headers = answer.headers() if isinstance(answer, Reservation) else answer.headers
     return {name.decode(): value.decode() for name, value in headers}
 
 
@@ -44,9 +44,9 @@ async def test_a_bucket_admits_exactly_its_limit_however_many_ask_at_once(
     began = time.monotonic()
     results = await asyncio.gather(*[tried(gate, demand(who)) for _ in range(limit + 20)])
     refilled = int((time.monotonic() - began) * limit / 60) + 1
-    admitted = [result for result in results if isinstance(result, Ticket)]
+    admitted = [result for result in results if isinstance(result, Reservation)]
     assert limit <= len(admitted) <= limit + refilled
-    assert all(isinstance(result, Ticket | RateLimited) for result in results)
+    assert all(isinstance(result, Reservation | RateLimited) for result in results)
 
 
 async def test_the_headers_tell_of_requests_and_tokens_and_whose_limit_is_nearest(redis: Redis, door: Doors) -> None:
@@ -85,11 +85,11 @@ async def test_a_refusal_names_its_limit_and_says_when_to_come_back(redis: Redis
 
 async def test_who_waits_as_long_as_told_is_admitted_next(redis: Redis, door: Doors) -> None:
     gate, who = door(), caller(line(requests_per_minute=60, tokens_per_minute=60_000))
-    refused: Ticket | GatewayError = await tried(gate, demand(who, tokens=59_000))
-    while isinstance(refused, Ticket):
+    refused: Reservation | GatewayError = await tried(gate, demand(who, tokens=59_000))
+    while isinstance(refused, Reservation):
         refused = await tried(gate, demand(who, tokens=2000))
     await asyncio.sleep(int(told(refused)["retry-after"]))
-    assert isinstance(await tried(gate, demand(who, tokens=2000)), Ticket)
+    assert isinstance(await tried(gate, demand(who, tokens=2000)), Reservation)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ async def test_who_waits_as_long_as_told_is_admitted_next(redis: Redis, door: Do
 async def test_a_refusal_by_one_limit_takes_nothing_from_any(redis: Redis, door: Doors, narrow: LimitLine) -> None:
     wide = line(requests_per_minute=50, tokens_per_minute=500, concurrent_requests=5)
     gate, who = door(), caller(wide, narrow)
-    assert isinstance(await tried(gate, demand(who)), Ticket)
+    assert isinstance(await tried(gate, demand(who)), Reservation)
     before = await everything(redis)
     for _ in range(5):
         assert isinstance(await tried(gate, demand(who)), RateLimited)
@@ -113,8 +113,10 @@ async def test_a_refusal_by_one_limit_takes_nothing_from_any(redis: Redis, door:
 async def test_limits_of_other_models_and_other_tenants_stay_out_of_it(redis: Redis, door: Doors) -> None:
     shared = line("project", requests_per_minute=1)
     gate, busy = door(), caller(line("key", "other", requests_per_minute=0), shared)
-    assert isinstance(await tried(gate, demand(busy)), Ticket)
-    assert isinstance(await tried(gate, demand(caller(shared))), Ticket)  # another tenant's, though it has the same id
+    assert isinstance(await tried(gate, demand(busy)), Reservation)
+    assert isinstance(
+        await tried(gate, demand(caller(shared))), Reservation
+    )  # another tenant's, though it has the same id
     assert isinstance(await tried(gate, demand(caller(shared, tenant=busy.tenant_id))), RateLimited)
 
 
@@ -145,7 +147,7 @@ async def test_what_never_fits_is_refused_for_good(redis: Redis, door: Doors) ->
         {"x-ratelimit-scope": "tenant"},
     )
     assert await redis.dbsize() == 0
-    assert isinstance(await tried(gate, demand(who, tokens=100)), Ticket)
+    assert isinstance(await tried(gate, demand(who, tokens=100)), Reservation)
 
 
 async def test_tokens_that_were_not_used_are_given_back_once(redis: Redis, door: Doors) -> None:
@@ -189,7 +191,7 @@ async def test_buckets_are_exact_for_any_limit(limits: tuple[int, int], steps: l
     flow = min(limits[1], 10**11)
     async with Redis.from_url(os.environ["REDIS_URL"]) as redis, Doors() as door:
         gate = door()
-        owed, since, open_tickets = 0, 0, list[Ticket]()
+        owed, since, open_tickets = 0, 0, list[Reservation]()
         for kind, number in steps:
             if kind == "settle" and open_tickets:
                 ticket = open_tickets.pop()
@@ -204,7 +206,7 @@ async def test_buckets_are_exact_for_any_limit(limits: tuple[int, int], steps: l
             elif kind == "admit":
                 tokens = 1 + number % flow
                 answer = await tried(gate, demand(who, tokens=tokens))
-                if isinstance(answer, Ticket):
+                if isinstance(answer, Reservation):
                     spent, at = await tokens_state(redis, who, counted)
                     assert spent == drained(owed, at - since, flow) + tokens * UNITS <= flow * UNITS
                     owed, since = spent, at
@@ -238,7 +240,7 @@ async def test_a_clock_that_was_set_back_stops_nobody_for_longer_than_a_minute(r
     refused = await tried(gate, demand(who))
     assert told(refused)["retry-after"] == "1"
     await asyncio.sleep(1.1)
-    assert isinstance(await tried(gate, demand(who)), Ticket)
+    assert isinstance(await tried(gate, demand(who)), Reservation)
 
 
 @pytest.mark.parametrize(("before", "after", "seconds"), [(2, 100, None), (100, 2, 30)])
@@ -247,7 +249,7 @@ async def test_a_changed_limit_counts_at_once(
 ) -> None:
     gate, who, counted = door(), caller(), line(requests_per_minute=before, tokens_per_minute=before)
     old = caller(counted, tenant=who.tenant_id)
-    while isinstance(await tried(gate, demand(old, tokens=1)), Ticket):
+    while isinstance(await tried(gate, demand(old, tokens=1)), Reservation):
         pass
     changed = LimitLine(
         id=counted.id,
@@ -258,21 +260,21 @@ async def test_a_changed_limit_counts_at_once(
         concurrent_requests=None,
     )
     answer = await tried(gate, demand(caller(changed, tenant=who.tenant_id), tokens=1))
-    assert isinstance(answer, Ticket) is (seconds is None)
+    assert isinstance(answer, Reservation) is (seconds is None)
     assert seconds is None or int(told(answer)["retry-after"]) in {seconds - 1, seconds}
 
 
 async def test_as_many_run_at_once_as_may_and_one_that_ends_makes_room(redis: Redis, door: Doors) -> None:
     gate, who = door(), caller(line("key", "m", concurrent_requests=3))
     results = await asyncio.gather(*[tried(gate, demand(who)) for _ in range(50)])
-    running = [result for result in results if isinstance(result, Ticket)]
+    running = [result for result in results if isinstance(result, Reservation)]
     refused = next(result for result in results if isinstance(result, RateLimited))
     assert (len(running), told(refused)) == (3, {"retry-after": "1", "x-ratelimit-scope": "key:m"})
     assert "API key's limit of 3 requests at once for 'm'" in refused.message
     for _ in range(2):
         running[0].settle(tokens=0, amount_pico=0)
     after = await asyncio.gather(*[tried(gate, demand(who)) for _ in range(3)])
-    assert sum(isinstance(result, Ticket) for result in after) == 1
+    assert sum(isinstance(result, Reservation) for result in after) == 1
 
 
 async def test_a_request_that_runs_on_keeps_its_lease_and_an_ended_one_does_not(redis: Redis, door: Doors) -> None:
@@ -305,7 +307,7 @@ async def test_a_cancelled_request_leaves_no_lease_behind(redis: Redis, door: Do
     asked.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asked
-    assert isinstance(await tried(gate, demand(who)), Ticket)
+    assert isinstance(await tried(gate, demand(who)), Reservation)
 
 
 async def test_a_stored_answer_comes_with_its_limits_and_takes_a_request_alone(redis: Redis, door: Doors) -> None:
@@ -315,13 +317,13 @@ async def test_a_stored_answer_comes_with_its_limits_and_takes_a_request_alone(r
     await redis.set(key, b"answer")
     await gate.admit(demand(who, tokens=100))
     await redis.config_resetstat()
-    hits = [await gate.admit(demand(who, tokens=90, answer_key=key)) for _ in range(4)]
+    hits = [await gate.admit(demand(who, tokens=90, cache_key=key)) for _ in range(4)]
     calls = await redis.info("commandstats")
     assert ([hit.stored for hit in hits], calls["cmdstat_evalsha"]["calls"]) == ([b"answer"] * 4, 4)
     assert told(hits[3])["x-ratelimit-remaining-requests"] == "0"
     for hit in hits:
         hit.settle(tokens=0, amount_pico=0)
-    assert isinstance(await tried(gate, demand(who, answer_key=key)), RateLimited)
+    assert isinstance(await tried(gate, demand(who, cache_key=key)), RateLimited)
 
 
 @pytest.mark.parametrize("size", [RIDE_ALONG_BYTES, RIDE_ALONG_BYTES + 1])
@@ -329,19 +331,19 @@ async def test_a_large_answer_is_fetched_by_itself(redis: Redis, door: Doors, si
     gate, who = door(), caller(line(requests_per_minute=5))
     key = keyspace.redis_key(who, "prediction", "abc")
     await redis.set(key, b"x" * size)
-    assert (await gate.admit(demand(who, answer_key=key))).stored == b"x" * size
+    assert (await gate.admit(demand(who, cache_key=key))).stored == b"x" * size
 
 
 async def test_an_answer_that_cannot_be_used_costs_the_request_what_an_engine_does(redis: Redis, door: Doors) -> None:
     gate, who = door(), caller(line(requests_per_minute=5, tokens_per_minute=100, concurrent_requests=1))
     key = keyspace.redis_key(who, "prediction", "abc")
     await redis.set(key, b"forged")
-    ticket = await gate.admit(demand(who, tokens=60, answer_key=key))
+    ticket = await gate.admit(demand(who, tokens=60, cache_key=key))
     await ticket.miss()
     assert ticket.stored is None
     assert told(ticket)["x-ratelimit-remaining-requests"] == "4"
     assert told(ticket)["x-ratelimit-remaining-tokens"] in {"40", "41", "42"}
-    second = await gate.admit(demand(who, tokens=10, answer_key=key))
+    second = await gate.admit(demand(who, tokens=10, cache_key=key))
     with pytest.raises(RateLimited, match="at once"):
         await second.miss()
 
@@ -352,13 +354,13 @@ async def test_two_redis_hold_limits_and_answers_apart(door: Doors) -> None:
         key = keyspace.redis_key(who, "prediction", "abc")
         gate = door(cache_url=cache.url)
         await cache.client.set(key, b"answer")
-        found = await gate.admit(demand(who, tokens=60, answer_key=key))
+        found = await gate.admit(demand(who, tokens=60, cache_key=key))
         assert (found.stored, await cache.client.dbsize()) == (b"answer", 1)
         await found.miss()  # it has taken all before it was known that an answer is there
         assert told(found)["x-ratelimit-remaining-tokens"] == "40"
         found.settle(tokens=0, amount_pico=0)
         cache.pause()
-        alone = await door(cache_url=cache.url, timeout_seconds=0.2).admit(demand(who, tokens=60, answer_key=key))
+        alone = await door(cache_url=cache.url, timeout_seconds=0.2).admit(demand(who, tokens=60, cache_key=key))
         assert alone.stored is None
         cache.resume()
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from billing.budgets import holds
-from gateway.admission.controller import Admission, Ticket
-from gateway.admission.local_limiter import LocalLimits, Rank, Refusal
+from gateway.admission.controller import AdmissionController, Reservation
+from gateway.admission.local_limiter import GatewayRank, LocalLimiter, Rejection
 from gateway.admission.lua_scripts import UNITS
 from gateway.errors import GatewayError, RateLimited, Unavailable
 from tenants import keyspace
@@ -20,7 +20,7 @@ from tenants.snapshot import Caller
 from tests.gateway.fixtures.callers import Doors, budget, caller, demand, line, tried, until
 from tests.gateway.fixtures.private_redis import PrivateRedis
 
-TWO = Rank(number=0, gateways=2), Rank(number=1, gateways=2)
+TWO = GatewayRank(number=0, gateways=2), GatewayRank(number=1, gateways=2)
 
 
 @pytest.fixture
@@ -37,31 +37,31 @@ async def door() -> AsyncIterator[Doors]:
         yield doors
 
 
-async def admitted(gate: Admission, who: Caller, requests: int, tokens: int = 10) -> list[Ticket]:
+async def admitted(gate: AdmissionController, who: Caller, requests: int, tokens: int = 10) -> list[Reservation]:
     """Return the tickets of so many requests that ask one after another."""
     answers = [await tried(gate, demand(who, tokens=tokens)) for _ in range(requests)]
-    assert all(isinstance(answer, Ticket | RateLimited) for answer in answers)
-    return [answer for answer in answers if isinstance(answer, Ticket)]
+    assert all(isinstance(answer, Reservation | RateLimited) for answer in answers)
+    return [answer for answer in answers if isinstance(answer, Reservation)]
 
 
 @given(st.integers(0, 10**11), st.integers(1, 300))
 def test_the_shares_of_all_gateways_sum_to_the_limit(limit: int, gateways: int) -> None:
-    shares = [Rank(number=number, gateways=gateways).share(limit) for number in range(gateways)]
+    shares = [GatewayRank(number=number, gateways=gateways).share(limit) for number in range(gateways)]
     assert (sum(shares), max(shares) - min(shares) <= 1) == (limit, True)
 
 
 def test_a_gateway_knows_its_rank_before_others_know_it() -> None:
-    assert Rank.of("b", ("a", "c")) == Rank(number=1, gateways=3)
-    assert Rank.of("b", ("a", "b", "c")) == Rank(number=1, gateways=3)
-    assert Rank.of("b", ()) == Rank(number=0, gateways=1)
+    assert GatewayRank.of("b", ("a", "c")) == GatewayRank(number=1, gateways=3)
+    assert GatewayRank.of("b", ("a", "b", "c")) == GatewayRank(number=1, gateways=3)
+    assert GatewayRank.of("b", ()) == GatewayRank(number=0, gateways=1)
 
 
 @given(st.integers(1, 10**11), st.lists(st.integers(1, 10**11), max_size=10))
 def test_a_bucket_in_memory_admits_what_fits_and_takes_nothing_else(limit: int, amounts: list[int]) -> None:
-    here, counted, owed = LocalLimits(), line(tokens_per_minute=limit), 0
+    here, counted, owed = LocalLimiter(), line(tokens_per_minute=limit), 0
     for amount in amounts:
-        taken = here.take((counted,), Rank(), new_id(), requests=1, tokens=amount, leased=False, forced=False)
-        if isinstance(taken, Refusal):
+        taken = here.take((counted,), GatewayRank(), new_id(), requests=1, tokens=amount, leased=False, forced=False)
+        if isinstance(taken, Rejection):
             assert (taken.kind, owed + amount > limit) == ("tokens", True)
         else:
             assert taken[0] == 0
@@ -117,7 +117,7 @@ async def test_what_runs_is_counted_here_and_in_redis_again_when_it_is_back(serv
 async def test_an_answer_of_this_process_needs_no_budget_that_could_be_asked(server: PrivateRedis, door: Doors) -> None:
     gate, who = door(server.url, 0.1), caller(budget(100), line(requests_per_minute=2))
     server.pause()
-    assert isinstance(await gate.admit(demand(who, tokens=0)), Ticket)
+    assert isinstance(await gate.admit(demand(who, tokens=0)), Reservation)
     refused = await tried(gate, demand(who, hold_pico=1))
     assert isinstance(refused, Unavailable)
     assert (refused.code, dict(refused.headers)[b"retry-after"]) == ("budget_unavailable", b"1")
@@ -151,7 +151,7 @@ async def test_what_ends_while_redis_is_away_is_charged_when_it_is_back(server: 
     server.pause()
     for ticket in tickets:
         ticket.settle(tokens=0, amount_pico=3)
-    refused: GatewayError | Ticket = await tried(gate, demand(who, hold_pico=60))
+    refused: GatewayError | Reservation = await tried(gate, demand(who, hold_pico=60))
     assert isinstance(refused, Unavailable)
     server.resume()
 

@@ -121,7 +121,7 @@ async def test_what_is_purged_or_of_another_salt_epoch_is_given_by_neither_level
     acme, globex = gateway.world.acme, gateway.world.globex
 
     def who() -> Caller:
-        return gateway.runtime.feed.view.callers.caller(acme.key.public_id)
+        return gateway.runtime.feed.snapshot.callers.caller(acme.key.public_id)
 
     counted = Counted()
     asked = UUID((await gateway.ask()).answer_headers["x-request-id"])

@@ -84,6 +84,6 @@ async def test_a_repeat_is_read_anew_for_a_model_that_has_changed(gateway: Gatew
     larger = Description(name=MODEL, source="/models/new", engine="simulated", context_length_tokens=8192, public=True)
     platform = await in_database(lambda: registry.find_tenant(PLATFORM_SLUG))
     await in_database(lambda: catalogue.register(OPERATOR, platform, larger))
-    await gateway.runtime.feed.renewed()
+    await gateway.runtime.feed.refresh()
     assert (await gateway.ask(asked)).answer_headers["x-cache"] == "miss"
     assert [each["max_tokens"] for each in gateway.bodies()] == [2048, 4096]

@@ -193,7 +193,7 @@ def test_an_entry_is_given_while_it_is_younger_than_each_bound_whatever_other_cl
 
 async def test_an_entry_is_not_given_once_it_is_purged_or_older_than_the_policy_allows(gateway: Gateway) -> None:
     await gateway.ask()
-    who = gateway.runtime.feed.view.callers.caller(gateway.world.acme.key.public_id)
+    who = gateway.runtime.feed.snapshot.callers.caller(gateway.world.acme.key.public_id)
     [start] = gateway.starts()
     entry = entry_of(b"{}", source_id=start.request_id, key_id=who.key_id, stored_at=time.time())
     call = request_body.parse(ENDPOINTS["/v1/chat/completions"], orjson.dumps(HELLO))
@@ -245,11 +245,11 @@ async def test_two_keys_share_an_answer_only_where_the_policy_lets_them(gateway:
 
 
 def _caller(gateway: Gateway) -> Any:
-    return gateway.runtime.feed.view.callers.caller(gateway.world.acme.key.public_id)
+    return gateway.runtime.feed.snapshot.callers.caller(gateway.world.acme.key.public_id)
 
 
 def _key(gateway: Gateway, body: dict[str, Any]) -> str:
-    model = gateway.runtime.feed.view.catalogue.find(_caller(gateway).tenant_id, MODEL)
+    model = gateway.runtime.feed.snapshot.catalogue.find(_caller(gateway).tenant_id, MODEL)
     assert model is not None
     call = request_body.parse(ENDPOINTS["/v1/chat/completions"], orjson.dumps(body))
     key = policy_for(_caller(gateway), call, model, {}).redis_key(_caller(gateway))

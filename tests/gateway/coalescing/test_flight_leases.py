@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from gateway.admission.lease_renewer import BATCH
 from gateway.coalescing.flight_leases import FlightLeases, Lease
 from gateway.coalescing.peer_listener import PeerListener
-from gateway.redis_client.client import Turns
+from gateway.redis_client.client import RedisClient
 from tests.gateway.fixtures.callers import caller, until
 
 WHO = caller()
@@ -22,7 +22,7 @@ LEASE_SECONDS = 2.4
 
 @pytest.fixture
 async def leases(redis: Redis, tmp_path: Path) -> AsyncIterator[FlightLeases]:
-    turns = Turns(os.environ["REDIS_URL"], timeout_seconds=30.0)
+    turns = RedisClient(os.environ["REDIS_URL"], timeout_seconds=30.0)
     kept = FlightLeases(turns, PeerListener(tmp_path), lease_seconds=LEASE_SECONDS)
     yield kept
     kept.close()

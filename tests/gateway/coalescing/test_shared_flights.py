@@ -22,7 +22,7 @@ from caching.single_flight import Piece
 from gateway.coalescing.peer_connection import MAX_FRAME_BYTES, Failed, Heartbeat, PeerConnection, Subscribe
 from gateway.coalescing.peer_listener import PeerListener
 from gateway.coalescing.shared_flights import SharedFlights
-from gateway.redis_client.client import Turns
+from gateway.redis_client.client import RedisClient
 from tenants import keyspace
 from tests.gateway.fixtures.callers import caller, until
 from tests.gateway.fixtures.flight_process import COMMAND, Requests
@@ -69,7 +69,7 @@ async def another(sockets: Path) -> AsyncIterator[Other]:
 @asynccontextmanager
 async def this(sockets: Path, *, url: str | None = None, alone: bool = False) -> AsyncIterator[Requests]:
     """Have the flights of a gateway process in this one; ``alone``: no other one lives."""
-    turns = Turns(url or os.environ["REDIS_URL"], timeout_seconds=5.0)
+    turns = RedisClient(url or os.environ["REDIS_URL"], timeout_seconds=5.0)
     requests = Requests(SharedFlights(turns, sockets, lambda: not alone), WHO, NAME)
     await requests.ready()
     try:

@@ -13,9 +13,9 @@ from redis.asyncio import Redis
 
 import hearth.celery  # noqa: F401 - whoever sends a task needs the app configured first
 from catalogue.registry import Catalogue
-from gateway.control_plane.in_flight import Flights
-from gateway.control_plane.load_reporter import Reporter, process_name
-from gateway.control_plane.snapshot_feed import View
+from gateway.control_plane.in_flight import InFlight
+from gateway.control_plane.load_reporter import LoadReporter, process_name
+from gateway.control_plane.snapshot_feed import ControlSnapshot
 from tenants.snapshot import Snapshot
 from tests.gateway.fixtures import tenants
 from tests.gateway.fixtures.scripted_app import CHUNKS, events, streaming
@@ -45,9 +45,9 @@ async def demanded(gateway: Gateway, wanted: Callable[[DeploymentLoad], bool]) -
         await asyncio.sleep(0.05)
 
 
-def deployed() -> View:
+def deployed() -> ControlSnapshot:
     """Return what a gateway knows of deployments, and nothing else."""
-    return View(
+    return ControlSnapshot(
         callers=Snapshot(epoch=1, keys={}),
         catalogue=Catalogue(models={}),
         endpoints={},
@@ -72,7 +72,7 @@ async def test_what_is_in_flight_is_reported_until_it_has_landed(gateway: Gatewa
 
 async def test_the_first_held_request_is_reported_and_wakes_control(gateway: Gateway, queue: Redis) -> None:
     await in_database(tenants.stop_replicas)
-    await until(lambda: not gateway.runtime.feed.view.endpoints)
+    await until(lambda: not gateway.runtime.feed.snapshot.endpoints)
     sent = [asyncio.ensure_future(gateway.ask({**HELLO, "temperature": 1})) for _ in range(3)]
     async with asyncio.timeout(30):
         load = await demanded(gateway, lambda load: load.queued_requests == 3)
@@ -97,7 +97,7 @@ async def test_reports_that_cannot_be_written_disturb_nobody(gateway: Gateway) -
     try:
         await in_database(GatewayLoad.objects.all().delete)
         await in_database(tenants.stop_replicas)
-        await until(lambda: not gateway.runtime.feed.view.endpoints)
+        await until(lambda: not gateway.runtime.feed.snapshot.endpoints)
         held = asyncio.ensure_future(gateway.ask())
         await until(lambda: gateway.held() == 1)
         await in_database(lambda: tenants.place(gateway.world, [engine.port for engine in gateway.engines]))
@@ -114,16 +114,16 @@ def test_two_gateways_whose_containers_have_one_name_and_pid_are_two() -> None:
 
 @pytest.mark.django_db
 def test_a_report_is_written_when_it_has_news_and_a_wake_is_asked_for_once(two_tenants: World) -> None:
-    flights = Flights()
+    in_flight = InFlight()
     pokes: list[None] = []
-    reporter = Reporter("gateway/1@here", flights, poke=lambda: pokes.append(None))
+    reporter = LoadReporter("gateway/1@here", in_flight, poke=lambda: pokes.append(None))
     view = deployed()
-    reporter.look(view)
+    reporter.report_if_due(view)
     assert gateway_load.demand() == {two_tenants.deployment.id: DeploymentLoad()}
-    with flights.held("demo", 40):
-        reporter.look(view)
-        with flights.held("demo", 50):
-            reporter.look(view)
+    with in_flight.queued("demo", 40):
+        reporter.report_if_due(view)
+        with in_flight.queued("demo", 50):
+            reporter.report_if_due(view)
         assert (len(pokes), gateway_load.demand()) == (
             1,
             {two_tenants.deployment.id: DeploymentLoad(queued_requests=1, queued_tokens=40)},
@@ -132,11 +132,11 @@ def test_a_report_is_written_when_it_has_news_and_a_wake_is_asked_for_once(two_t
 
 @pytest.mark.django_db
 def test_a_request_that_came_and_went_between_two_reports_is_known(two_tenants: World) -> None:
-    flights = Flights()
-    reporter = Reporter("gateway/1@here", flights, poke=lambda: None)
+    in_flight = InFlight()
+    reporter = LoadReporter("gateway/1@here", in_flight, poke=lambda: None)
     view = deployed()
-    flights.take_off("demo", 40)
-    flights.land("demo", 40)
-    reporter.look(view)
+    in_flight.start("demo", 40)
+    in_flight.finish("demo", 40)
+    reporter.report_if_due(view)
     assert gateway_load.demand() == {two_tenants.deployment.id: DeploymentLoad()}
     assert set(gateway_load.busy_at()) == {two_tenants.deployment.id}

@@ -12,7 +12,7 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from gateway.control_plane.snapshot_feed import Feed, View
+from gateway.control_plane.snapshot_feed import ControlSnapshot, SnapshotFeed
 from gateway.errors import Unavailable
 from tenants import key_format, keys, registry
 from tenants.errors import KeyRefused
@@ -25,16 +25,16 @@ WITHIN_SECONDS = 1.0
 
 
 @pytest.fixture
-async def feed(two_tenants: World) -> AsyncIterator[Feed]:
+async def feed(two_tenants: World) -> AsyncIterator[SnapshotFeed]:
     """A feed that has its first view."""
-    following = Feed()
+    following = SnapshotFeed()
     following.start()
     await following.ready()
     yield following
     await asyncio.to_thread(following.stop)
 
 
-async def refusal(feed: Feed, text: str) -> str:
+async def refusal(feed: SnapshotFeed, text: str) -> str:
     """Return why a key is refused; an empty text when it is not."""
     try:
         await feed.authenticate(text)
@@ -70,7 +70,7 @@ def end_sessions_but(spared: int) -> None:
 
 
 async def test_a_key_opens_at_once_and_is_dead_within_a_second_of_its_revocation(
-    feed: Feed, two_tenants: World
+    feed: SnapshotFeed, two_tenants: World
 ) -> None:
     issued = await in_database(lambda: keys.issue(OPERATOR, two_tenants.acme.project, name="new"))
     caller = await feed.authenticate(issued.secret)
@@ -80,14 +80,14 @@ async def test_a_key_opens_at_once_and_is_dead_within_a_second_of_its_revocation
     assert await refusal(feed, issued.secret) == "revoked"
 
 
-async def test_a_suspended_tenant_is_refused_within_a_second(feed: Feed, two_tenants: World) -> None:
+async def test_a_suspended_tenant_is_refused_within_a_second(feed: SnapshotFeed, two_tenants: World) -> None:
     await in_database(lambda: registry.suspend(OPERATOR, two_tenants.acme.tenant))
     await asyncio.sleep(WITHIN_SECONDS)
     assert await refusal(feed, two_tenants.acme.secret) == "tenant_suspended"
     assert await refusal(feed, two_tenants.globex.secret) == ""
 
 
-async def test_a_key_that_expires_needs_no_news(feed: Feed, two_tenants: World) -> None:
+async def test_a_key_that_expires_needs_no_news(feed: SnapshotFeed, two_tenants: World) -> None:
     soon = timezone.now() + timedelta(seconds=0.8)
     issued = await in_database(lambda: keys.issue(OPERATOR, two_tenants.acme.project, name="s", expires_at=soon))
     assert await refusal(feed, issued.secret) == ""
@@ -95,30 +95,32 @@ async def test_a_key_that_expires_needs_no_news(feed: Feed, two_tenants: World) 
     assert await refusal(feed, issued.secret) == "expired"
 
 
-async def test_a_new_replica_is_known_within_a_second_and_a_lost_one_is_not(feed: Feed, two_tenants: World) -> None:
-    assert feed.view.endpoints == {}
+async def test_a_new_replica_is_known_within_a_second_and_a_lost_one_is_not(
+    feed: SnapshotFeed, two_tenants: World
+) -> None:
+    assert feed.snapshot.endpoints == {}
     await in_database(lambda: tenants.place(two_tenants, [1001, 1002]))
-    assert await seconds_until(lambda: feed.view.endpoints) < WITHIN_SECONDS
-    assert [endpoint.base_url for endpoint in feed.view.endpoints["demo"]] == [
+    assert await seconds_until(lambda: feed.snapshot.endpoints) < WITHIN_SECONDS
+    assert [endpoint.base_url for endpoint in feed.snapshot.endpoints["demo"]] == [
         "http://127.0.0.1:1001",
         "http://127.0.0.1:1002",
     ]
     await in_database(tenants.stop_replicas)
-    assert await seconds_until(lambda: not feed.view.endpoints) < WITHIN_SECONDS
+    assert await seconds_until(lambda: not feed.snapshot.endpoints) < WITHIN_SECONDS
 
 
-async def test_news_that_nobody_announced_is_seen_within_a_second_too(feed: Feed, two_tenants: World) -> None:
+async def test_news_that_nobody_announced_is_seen_within_a_second_too(feed: SnapshotFeed, two_tenants: World) -> None:
     def silently() -> None:
         TenantPolicy.objects.create(tenant=two_tenants.acme.tenant, version=2, cache_mode="off")
         PolicyEpoch.objects.update(value=1_000_000)
 
     await in_database(silently)
-    assert await seconds_until(lambda: feed.view.callers.epoch == 1_000_000) < WITHIN_SECONDS
+    assert await seconds_until(lambda: feed.snapshot.callers.epoch == 1_000_000) < WITHIN_SECONDS
     caller = await feed.authenticate(two_tenants.acme.secret)
     assert caller.policy.cache_mode == "off"
 
 
-async def test_unknown_keys_cost_a_short_wait_and_no_thread(feed: Feed) -> None:
+async def test_unknown_keys_cost_a_short_wait_and_no_thread(feed: SnapshotFeed) -> None:
     threads = threading.active_count()
     unknown = [key_format.generate("hk").text() for _ in range(300)]
     reasons = asyncio.gather(*[refusal(feed, text) for text in unknown])
@@ -132,58 +134,64 @@ async def test_unknown_keys_cost_a_short_wait_and_no_thread(feed: Feed) -> None:
     assert feed._waiting == []
 
 
-async def test_a_known_id_with_a_wrong_secret_is_refused_without_waiting(feed: Feed, two_tenants: World) -> None:
+async def test_a_known_id_with_a_wrong_secret_is_refused_without_waiting(
+    feed: SnapshotFeed, two_tenants: World
+) -> None:
     forged = key_format.Credential(prefix="hk", public_id=two_tenants.acme.key.public_id, secret="A" * 43)
     refused = [asyncio.ensure_future(refusal(feed, text)) for text in (forged.text(), "nonsense")]
     await asyncio.sleep(0)
     assert [one.done() and one.result() for one in refused] == ["unknown", "malformed"]
 
 
-async def test_a_database_that_comes_back_is_followed_again(feed: Feed, two_tenants: World, own_session: int) -> None:
+async def test_a_database_that_comes_back_is_followed_again(
+    feed: SnapshotFeed, two_tenants: World, own_session: int
+) -> None:
     await in_database(lambda: end_sessions_but(own_session))
     assert await refusal(feed, two_tenants.acme.secret) == ""  # the last view stays in force
     issued = await in_database(lambda: keys.issue(OPERATOR, two_tenants.acme.project, name="after"))
-    await until(lambda: issued.key.public_id in feed.view.callers.keys)
+    await until(lambda: issued.key.public_id in feed.snapshot.callers.keys)
     await in_database(lambda: keys.revoke(OPERATOR, two_tenants.acme.key))
     await asyncio.sleep(WITHIN_SECONDS)
     assert await refusal(feed, two_tenants.acme.secret) == "revoked"
 
 
-async def test_a_session_ended_again_and_again_ends_nothing(feed: Feed, two_tenants: World, own_session: int) -> None:
+async def test_a_session_ended_again_and_again_ends_nothing(
+    feed: SnapshotFeed, two_tenants: World, own_session: int
+) -> None:
     for _ in range(5):
         await in_database(lambda: end_sessions_but(own_session))
         await asyncio.sleep(0.1)
     issued = await in_database(lambda: keys.issue(OPERATOR, two_tenants.acme.project, name="after"))
-    await until(lambda: issued.key.public_id in feed.view.callers.keys)
+    await until(lambda: issued.key.public_id in feed.snapshot.callers.keys)
 
 
 async def test_a_listener_that_fails_does_not_stop_the_news(two_tenants: World) -> None:
-    views: list[View] = []
+    views: list[ControlSnapshot] = []
 
-    def fail_once(old: View | None, new: View) -> None:
+    def fail_once(old: ControlSnapshot | None, new: ControlSnapshot) -> None:
         views.append(new)
         if len(views) == 1:
             raise ZeroDivisionError
 
-    following = Feed(on_change=fail_once)
+    following = SnapshotFeed(on_change=fail_once)
     following.start()
     try:
-        await until(lambda: following._view is not None)
+        await until(lambda: following._snapshot is not None)
         issued = await in_database(lambda: keys.issue(OPERATOR, two_tenants.acme.project, name="after"))
-        await until(lambda: issued.key.public_id in following.view.callers.keys)
+        await until(lambda: issued.key.public_id in following.snapshot.callers.keys)
     finally:
         await asyncio.to_thread(following.stop)
     assert len(views) >= 2
 
 
 async def test_before_the_first_view_everybody_is_told_to_come_back() -> None:
-    feed = Feed()
+    feed = SnapshotFeed()
     with pytest.raises(Unavailable) as error:
         await feed.authenticate(key_format.generate("hk").text())
     assert (error.value.status, error.value.code) == (503, "starting")
 
 
-async def test_a_key_that_cannot_be_verified_is_not_called_wrong(feed: Feed, two_tenants: World) -> None:
+async def test_a_key_that_cannot_be_verified_is_not_called_wrong(feed: SnapshotFeed, two_tenants: World) -> None:
     await asyncio.to_thread(feed.stop)  # as good as a database that hangs: nobody looks any more
     with pytest.raises(Unavailable) as error:
         await feed.authenticate(key_format.generate("hk").text())

@@ -50,9 +50,9 @@ def charged(gateway: Gateway) -> dict[str, tuple[int | None, str]]:
 async def test_an_answer_tells_what_its_row_is_charged(gateway: Gateway) -> None:
     unpriced = await gateway.ask({**HELLO, "seed": 1})
     assert not {"x-cost-usd", "x-price-version"} & set(unpriced.answer_headers)
-    before = gateway.runtime.feed.view.prices
+    before = gateway.runtime.feed.snapshot.prices
     await in_database(lambda: prices.set_price(SYSTEM, prices.ensure_price_book(), MODEL, RATES))
-    await until(lambda: gateway.runtime.feed.view.prices is not before)
+    await until(lambda: gateway.runtime.feed.snapshot.prices is not before)
     chat = [await gateway.ask(body) for body in (HELLO, HELLO, STREAMED)]
     gateway.let_all_say(every_protocol)
     embeddings = await gateway.ask(EMBED, path="/v1/embeddings")

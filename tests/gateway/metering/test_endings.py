@@ -116,7 +116,7 @@ async def revoked(gateway: Gateway) -> None:
     """Lose the key in the middle of a stream."""
     issued = await in_database(lambda: keys.issue(OPERATOR, gateway.world.acme.project, name="short-lived"))
     gateway.let_all_say(streaming(BEGUN, then_wait=True))
-    await until(lambda: issued.key.public_id in gateway.runtime.feed.view.callers.keys)
+    await until(lambda: issued.key.public_id in gateway.runtime.feed.snapshot.callers.keys)
     exchange = gateway.exchange(fresh(STREAMED), key=issued.secret)
     work = asyncio.ensure_future(exchange.run())
     await until(lambda: b"Hel" in exchange.body)
@@ -128,7 +128,7 @@ async def revoked(gateway: Gateway) -> None:
 async def never_dispatched(gateway: Gateway) -> None:
     """Find no replica: wait until it takes too long, or leave while waiting."""
     await in_database(tenants.stop_replicas)
-    await until(lambda: not gateway.runtime.feed.view.endpoints)
+    await until(lambda: not gateway.runtime.feed.snapshot.endpoints)
     gateway.limit_hold(seconds=0.2)
     for body in EITHER:
         assert (await gateway.ask(fresh(body))).error["code"] == "no_replica_ready"

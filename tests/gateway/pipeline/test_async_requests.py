@@ -157,4 +157,4 @@ async def test_a_deferred_request_waits_for_a_replica_as_any_other(gateway: Gate
 
 
 def _limits(gateway: Gateway) -> tuple[LimitLine, ...]:
-    return gateway.runtime.feed.view.callers.caller(gateway.world.acme.key.public_id).limits
+    return gateway.runtime.feed.snapshot.callers.caller(gateway.world.acme.key.public_id).limits

@@ -21,7 +21,7 @@ async def confine(gateway: Gateway, *allowed: str) -> None:
     key = gateway.world.acme.key
     await in_database(lambda: keys.change(OPERATOR, key, allowed_networks=allowed))
     expected = networks.parse(allowed)
-    await until(lambda: gateway.runtime.feed.view.callers.caller(key.public_id).networks == expected)
+    await until(lambda: gateway.runtime.feed.snapshot.callers.caller(key.public_id).networks == expected)
 
 
 @pytest.mark.parametrize("gateway", DOORS, indirect=True)

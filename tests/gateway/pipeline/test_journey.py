@@ -208,10 +208,10 @@ async def test_many_streams_at_once_are_each_their_own(gateway: Gateway) -> None
 
 
 def _caller(gateway: Gateway) -> Caller:
-    return gateway.runtime.feed.view.callers.caller(gateway.world.acme.key.public_id)
+    return gateway.runtime.feed.snapshot.callers.caller(gateway.world.acme.key.public_id)
 
 
 def _model(gateway: Gateway) -> catalogue.ServedModel:
-    found = gateway.runtime.feed.view.catalogue.models.get(MODEL)
+    found = gateway.runtime.feed.snapshot.catalogue.models.get(MODEL)
     assert found is not None
     return found

@@ -145,7 +145,7 @@ async def test_a_key_that_expires_is_refused_and_lets_its_stream_finish(gateway:
     else:
         await in_database(lambda: keys.change(OPERATOR, acme.key, expires_at=timezone.now()))
     for _ in range(2):
-        await gateway.runtime.feed.renewed()
+        await gateway.runtime.feed.refresh()
     refused = await gateway.ask()
     assert (refused.status, refused.error["code"]) == (401, "key_expired")
     go_on.set()
@@ -176,7 +176,7 @@ async def test_a_change_that_takes_nothing_from_a_stream_leaves_it_alone(gateway
         )
     )
     for _ in range(2):
-        await gateway.runtime.feed.renewed()
+        await gateway.runtime.feed.refresh()
     elsewhere = await gateway.ask(client=("192.0.2.7", 1))
     assert (elsewhere.status, elsewhere.error["code"]) == (403, "address_not_allowed")
     assert not task.done()
@@ -202,7 +202,7 @@ async def test_a_request_that_is_held_when_its_key_expires_is_served(gateway: Ga
     waiting = await hold(gateway, HELLO, {**STREAMED, "seed": 1})
     await in_database(lambda: keys.rotate(OPERATOR, gateway.world.acme.key, timedelta(0)))
     for _ in range(2):
-        await gateway.runtime.feed.renewed()
+        await gateway.runtime.feed.refresh()
     assert (await gateway.ask()).error["code"] == "key_expired"
     await wake_up(gateway)
     assert [each.status for each in await asyncio.gather(*waiting)] == [200, 200]

@@ -315,7 +315,7 @@ async def test_none_of_a_clients_headers_reaches_an_engine(gateway: Gateway) -> 
 
 async def test_the_wait_for_a_replica_is_told_apart_from_the_engines_work(gateway: Gateway) -> None:
     await in_database(tenants.stop_replicas)
-    await until(lambda: not gateway.runtime.feed.view.endpoints)
+    await until(lambda: not gateway.runtime.feed.snapshot.endpoints)
     waiting = asyncio.ensure_future(gateway.ask(MESSAGES, path="/v1/messages"))
     await until(lambda: gateway.held() == 1)
     await in_database(lambda: tenants.place(gateway.world, [engine.port for engine in gateway.engines]))

@@ -235,13 +235,13 @@ def test_a_batch_of_more_prompts_than_choices_is_refused() -> None:
     ],
 )
 def test_the_other_endpoints_field_is_the_engines_business(endpoint: Endpoint, body: dict[str, Any]) -> None:
-    asked = routing_request.ask(parse(body, endpoint), caller(), MODEL, {})
+    asked = routing_request.build(parse(body, endpoint), caller(), MODEL, {})
     assert len(asked.prefix.hashes) == 1
 
 
 def test_the_length_that_routing_expects_fits_in_the_model() -> None:
     def expected(**limits: int) -> int:
-        return routing_request.ask(parse({**HELLO, **limits}), caller(), MODEL, {}).max_new_tokens
+        return routing_request.build(parse({**HELLO, **limits}), caller(), MODEL, {}).max_new_tokens
 
     assert [expected(), expected(max_tokens=5), expected(max_tokens=2**62), expected(max_tokens=5, n=3)] == [
         DEFAULT_NEW_TOKENS,
@@ -265,13 +265,13 @@ def test_a_session_is_named_by_header_cache_key_or_user(
     headers: dict[str, str], fields: dict[str, str], session: str | None
 ) -> None:
     who = caller()
-    asked = routing_request.ask(parse({**HELLO, **fields}), who, MODEL, headers)
+    asked = routing_request.build(parse({**HELLO, **fields}), who, MODEL, headers)
     assert asked.session == (keyspace.session_key(who, "demo", session) if session else None)
 
 
 def test_tools_come_before_the_messages_and_count_as_system_prompt() -> None:
-    plain = routing_request.ask(parse(HELLO), caller(), MODEL, {}).prefix
-    tooled = routing_request.ask(parse({**HELLO, "tools": [{"type": "function"}]}), caller(), MODEL, {}).prefix
+    plain = routing_request.build(parse(HELLO), caller(), MODEL, {}).prefix
+    tooled = routing_request.build(parse({**HELLO, "tools": [{"type": "function"}]}), caller(), MODEL, {}).prefix
     assert (len(plain.hashes), plain.system_hashes, len(tooled.hashes), tooled.system_hashes) == (1, 0, 2, 1)
 
 
@@ -309,7 +309,7 @@ def test_any_json_is_either_refused_or_can_be_routed_and_sent(body: dict[str, An
         assert orjson.loads(endpoint.error_body(error))["error"]["message"]
         return
     endpoint.clamp(call.body, MODEL.context_length_tokens)
-    routing_request.ask(call, caller(), MODEL, {})
+    routing_request.build(call, caller(), MODEL, {})
     assert orjson.loads(engine_body(call, "salt")).get("cache_salt") == ("salt" if endpoint.salted else None)
 
 
@@ -360,14 +360,14 @@ def test_one_list_of_tokens_may_be_as_long_as_it_is() -> None:
 def test_what_writes_nothing_expects_no_answer() -> None:
     for endpoint in ENDPOINTS.values():
         call = parse({"model": "demo", **VALID[endpoint.path]}, endpoint)
-        assert (routing_request.ask(call, caller(), MODEL, {}).max_new_tokens > 0) == bool(endpoint.limits)
+        assert (routing_request.build(call, caller(), MODEL, {}).max_new_tokens > 0) == bool(endpoint.limits)
 
 
 def test_an_anthropic_user_is_a_session_and_a_free_count_is_none() -> None:
     who, named = caller(), {"metadata": {"user_id": "u1"}}
-    asked = routing_request.ask(parse({**HELLO, "max_tokens": 5, **named}, ENDPOINTS["/v1/messages"]), who, MODEL, {})
+    asked = routing_request.build(parse({**HELLO, "max_tokens": 5, **named}, ENDPOINTS["/v1/messages"]), who, MODEL, {})
     assert asked.session == keyspace.session_key(who, "demo", "u1")
-    counted = routing_request.ask(
+    counted = routing_request.build(
         parse(HELLO, ENDPOINTS["/v1/messages/count_tokens"]), who, MODEL, {"x-session-id": "s"}
     )
     assert (counted.session, counted.prefix.hashes) == (None, ())
@@ -377,7 +377,7 @@ def test_a_prompt_begins_as_before_when_its_cache_mark_moves_on() -> None:
     def links(*blocks: dict[str, Any]) -> tuple[bytes, ...]:
         messages = [{"role": "user", "content": [block]} for block in blocks]
         call = parse({"model": "demo", "max_tokens": 5, "messages": messages}, ENDPOINTS["/v1/messages"])
-        return routing_request.ask(call, WHO, MODEL, {}).prefix.hashes
+        return routing_request.build(call, WHO, MODEL, {}).prefix.hashes
 
     first, second = ({"type": "text", "text": text} for text in ("one", "two"))
     mark = {"cache_control": {"type": "ephemeral"}}

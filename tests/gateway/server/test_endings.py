@@ -32,7 +32,7 @@ async def test_a_client_that_leaves_is_noticed(site: Site, how: str) -> None:
         client.transport.abort()
     await asyncio.wait_for(stream.gone.wait(), PATIENCE_SECONDS)
     stream.go_on.set()
-    await until(lambda: not site.front.connections and not site.front.running)
+    await until(lambda: not site.server.connections and not site.server.running)
 
 
 @served
@@ -53,8 +53,8 @@ async def test_a_body_that_breaks_off_is_told_to_the_page_and_the_page_tells_its
 
 @served
 async def test_more_connections_than_may_be_are_told_so(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MAX_TURNED_AWAY", 3)
-    monkeypatch.setattr(site.front, "_most_connections", 2)
+    monkeypatch.setattr(server, "MAX_REJECTED", 3)
+    monkeypatch.setattr(site.server, "_most_connections", 2)
     first = [await site.client(GET) for _ in range(2)]
     for client in first:
         assert (await client.answer()).status == 200
@@ -66,11 +66,11 @@ async def test_more_connections_than_may_be_are_told_so(site: Site, monkeypatch:
         assert await client.rest() == b""
     flood = await site.client(GET)
     assert await end_of(flood) == b""
-    assert (len(site.front.connections), len(site.front.turned_away)) == (2, 3)
+    assert (len(site.server.connections), len(site.server.rejected)) == (2, 3)
     site.look(connection.LINGER_SECONDS + 1)
-    await until(lambda: not site.front.turned_away)
+    await until(lambda: not site.server.rejected)
     first[0].writer.close()
-    await until(lambda: len(site.front.connections) == 1)
+    await until(lambda: len(site.server.connections) == 1)
     assert (await (await site.client(GET)).answer()).status == 200
     assert len(site.paths) == 3
 
@@ -84,17 +84,17 @@ async def test_who_is_silent_for_too_long_is_closed(site: Site) -> None:
     served_now.say(GET.replace(b"/a", b"/stream"))
     await served_now.head()
     await until(
-        lambda: len(site.front.connections) == 4 and any(each._framing_bytes for each in site.front.connections)
+        lambda: len(site.server.connections) == 4 and any(each._framing_bytes for each in site.server.connections)
     )
     site.look(connection.HEAD_SECONDS - 1)
-    assert len(site.front.connections) == 4
+    assert len(site.server.connections) == 4
     site.look(connection.HEAD_SECONDS + 1)
     assert await new.rest() == b""
     slow = await dribbling.answer()
     assert (slow.status, b'"head_too_slow"' in slow.body) == (408, True)
     assert await dribbling.rest() == b""
     dribbling.writer.close()
-    await until(lambda: len(site.front.connections) == 2)
+    await until(lambda: len(site.server.connections) == 2)
     site.look(connection.IDLE_SECONDS + 1)
     assert await idle.rest() == b""
     stream.go_on.set()
@@ -105,9 +105,9 @@ async def test_who_is_silent_for_too_long_is_closed(site: Site) -> None:
 async def test_who_does_not_close_after_the_last_answer_is_not_waited_for(site: Site) -> None:
     client = await site.client(GET.replace(b"1.1", b"1.0"))
     assert (await client.rest()).endswith(b"\r\n\r\n/a ")
-    assert len(site.front.connections) == 1
+    assert len(site.server.connections) == 1
     site.look(connection.LINGER_SECONDS + 1)
-    await until(lambda: not site.front.connections)
+    await until(lambda: not site.server.connections)
 
 
 @served
@@ -125,10 +125,10 @@ async def test_at_the_end_idle_connections_close_and_answers_are_finished(site: 
         await echo(scope, receive, send)
 
     site.pages["/wait"] = wait
-    await until(lambda: len(site.front.running) == 2 and any(each._framing_bytes for each in site.front.connections))
-    site.front.close()
+    await until(lambda: len(site.server.running) == 2 and any(each._framing_bytes for each in site.server.connections))
+    site.server.close()
     assert (await idle.rest(), await new.rest()) == (b"", b"")
-    over = asyncio.ensure_future(site.front.over())
+    over = asyncio.ensure_future(site.server.over())
     half.say(GET[20:])
     go_on.set()
     for client, body in ((half, b"/a "), (answering, b"/wait ")):
@@ -158,9 +158,9 @@ async def test_what_outlives_the_end_is_stopped(site: Site) -> None:
     site.pages["/a"] = wait
     client = await site.client(GET + GET)
     await until(lambda: site.paths == ["/a"])
-    site.front.close()
-    site.front.abort()
-    await site.front.over()
+    site.server.close()
+    site.server.abort()
+    await site.server.over()
     assert stopped
     assert await end_of(client) == b""
 
@@ -201,7 +201,7 @@ async def gone(site: Site) -> None:
     await client.head()
     client.transport.abort()
     stream.go_on.set()
-    await until(lambda: not site.front.running)
+    await until(lambda: not site.server.running)
 
 
 async def upgrading(site: Site) -> None:
@@ -217,5 +217,5 @@ async def test_a_connection_leaves_no_cycle_behind(site: Site, ask: Callable[[Si
     with kept() as found:
         for _ in range(5):
             await ask(site)
-        await until(lambda: not site.front.connections)
+        await until(lambda: not site.server.connections)
     assert not found

@@ -131,7 +131,7 @@ async def test_what_two_servers_could_read_differently_is_refused_with_all_behin
 async def test_a_request_may_come_in_pieces(site: Site, at: int) -> None:
     raw = chunked(b"3;a=b\r\nabc\r\n0\r\nx-trailer: 1\r\n\r\n", b"x-header: 1")
     client = await site.client(raw[:at])
-    await until(lambda: all(each._framing_bytes for each in site.front.connections))
+    await until(lambda: all(each._framing_bytes for each in site.server.connections))
     client.say(raw[at:])
     assert (await client.answer()).body == b"/a abc"
     assert site.scopes[0]["headers"] == [(b"host", b"x"), (b"transfer-encoding", b"chunked"), (b"x-header", b"1")]

@@ -184,7 +184,7 @@ async def test_a_whole_body_that_nobody_reads_is_in_no_later_requests_way(site: 
     client = await site.client(b"POST /unread HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % length)
     await until(lambda: site.paths == ["/unread"])
     client.say(bytes(length))
-    await until(lambda: all(request.whole for request in site.front.running))
+    await until(lambda: all(request.whole for request in site.server.running))
     go_on.set()
     assert b"connection" not in (await client.answer()).headers
     client.say(GET)
@@ -202,12 +202,12 @@ async def test_of_a_body_that_nobody_takes_yet_little_is_read(site: Site) -> Non
     site.pages["/wait"] = wait
     head = b"POST /wait HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % ALL_BUFFERS_BYTES
     client = await site.client(head + bytes(ALL_BUFFERS_BYTES))
-    await until(lambda: any(request._size for request in site.front.running))
+    await until(lambda: any(request._size for request in site.server.running))
     waiting = -1
     while waiting != client.transport.get_write_buffer_size():
         waiting = client.transport.get_write_buffer_size()
         await asyncio.sleep(0.05)
-    (request,) = site.front.running
+    (request,) = site.server.running
     assert request._size < request_response.READ_AHEAD_BYTES + (1 << 18)
     assert waiting > 0
     go_on.set()
@@ -224,7 +224,7 @@ async def test_a_client_that_does_not_read_holds_its_page_up_and_nothing_grows(s
     await flood.is_held()
     held = flood.said_bytes
     assert held < ALL_BUFFERS_BYTES
-    (connection,) = site.front.connections
+    (connection,) = site.server.connections
     assert unsent(connection) < 4 * PIECE_BYTES
     client.transport.resume_reading()
     await client.reader.readexactly(2 * held)
@@ -233,7 +233,7 @@ async def test_a_client_that_does_not_read_holds_its_page_up_and_nothing_grows(s
     await flood.is_held()
     client.transport.abort()
     await until(lambda: flood.ended)
-    assert not site.front.connections
+    assert not site.server.connections
 
 
 @pytest.mark.parametrize("path", ["/flood", "/whole"])
@@ -248,13 +248,13 @@ async def test_a_client_that_reads_nothing_for_too_long_is_cut_off(site: Site, p
     client = await site.client()
     client.transport.pause_reading()
     client.say(b"GET %b HTTP/1.1\r\nhost: x\r\n\r\n" % path.encode())
-    await until(lambda: any(connection.is_full for connection in site.front.connections))
+    await until(lambda: any(connection.is_full for connection in site.server.connections))
     await flood.is_held()
     site.look(0)
-    site.look(site.front.send_timeout_seconds - 1)
-    assert len(site.front.connections) == 1
-    site.look(site.front.send_timeout_seconds + 1)
-    await until(lambda: not site.front.connections and not site.front.running)
+    site.look(site.server.send_timeout_seconds - 1)
+    assert len(site.server.connections) == 1
+    site.look(site.server.send_timeout_seconds + 1)
+    await until(lambda: not site.server.connections and not site.server.running)
     client.transport.resume_reading()
     with pytest.raises(ConnectionResetError):
         await client.rest()
@@ -269,14 +269,14 @@ async def test_a_client_that_reads_slowly_is_not_cut_off(site: Site) -> None:
     client = await site.client()
     client.transport.pause_reading()
     client.say(GET)
-    await until(lambda: any(connection.is_full for connection in site.front.connections))
+    await until(lambda: any(connection.is_full for connection in site.server.connections))
     site.look(0)
-    (connection,) = site.front.connections
+    (connection,) = site.server.connections
     before = unsent(connection)
     client.transport.resume_reading()
     await client.head()
     await client.reader.readexactly(ALL_BUFFERS_BYTES // 4)
     await until(lambda: unsent(connection) < before)
-    site.look(1000 * site.front.send_timeout_seconds)
+    site.look(1000 * site.server.send_timeout_seconds)
     body = await client.reader.readexactly(ALL_BUFFERS_BYTES - ALL_BUFFERS_BYTES // 4)
     assert len(body) == ALL_BUFFERS_BYTES - ALL_BUFFERS_BYTES // 4

@@ -10,7 +10,7 @@ import orjson
 
 from caching.single_flight import Flight
 from gateway import errors
-from gateway.coalescing.coalescer import Course, Followed
+from gateway.coalescing.coalescer import Coalescer, Followed
 from gateway.metering.meter import Meter
 from gateway.protocols import request_body
 from gateway.protocols.endpoint_table import ENDPOINTS
@@ -51,9 +51,9 @@ def failed() -> Flight:
 def stream_of(gateway: Gateway, again: Callable[[], Awaitable[str | Followed]], reply: Reply) -> FollowerStream[str]:
     """Return the stream of a follower whose flight has failed."""
     parts = gateway.runtime.components
-    who = parts.feed.view.callers.caller(gateway.world.acme.key.public_id)
+    who = parts.feed.snapshot.callers.caller(gateway.world.acme.key.public_id)
     call = request_body.parse(WIRE, orjson.dumps(STREAMED))
-    model = parts.feed.view.catalogue.models[MODEL]
+    model = parts.feed.snapshot.catalogue.models[MODEL]
     trace = RequestTimeline(
         request_id=new_id(),
         request_name="r",
@@ -63,9 +63,9 @@ def stream_of(gateway: Gateway, again: Callable[[], Awaitable[str | Followed]], 
         endpoint=WIRE,
     )
     meter = Meter(parts.wal, trace, who, call, model)
-    course: Course[str] = Course(parts.single_flight, who, call, model, meter, trace)
+    coalescer: Coalescer[str] = Coalescer(parts.single_flight, who, call, model, meter, trace)
     followed = Followed(flight=failed(), entry=None)
-    return FollowerStream(followed, course, call, meter, again=again, begin=reply.begun)
+    return FollowerStream(followed, coalescer, call, meter, again=again, begin=reply.begun)
 
 
 async def test_a_reply_that_begins_as_its_client_leaves_is_closed(gateway: Gateway) -> None:

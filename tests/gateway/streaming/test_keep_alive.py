@@ -147,8 +147,8 @@ async def test_a_connection_on_which_nothing_is_read_is_cut_off(gateway: Gateway
     client = await site.client()
     client.transport.pause_reading()
     client.say("\r\n".join([*lines, "", ""]).encode() + asked.pieces[0])
-    await until(lambda: site.front.connections and site.front.running)
-    await until(lambda: not site.front.connections and not site.front.running)
+    await until(lambda: site.server.connections and site.server.running)
+    await until(lambda: not site.server.connections and not site.server.running)
     assert [end.state for end in gateway.ends()] == ["client_gone"]
     assert gateway.loads() == [0, 0]
     client.transport.resume_reading()

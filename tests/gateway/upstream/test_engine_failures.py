@@ -112,7 +112,7 @@ async def test_the_salt_is_told_to_nobody(gateway: Gateway) -> None:
 
 async def test_without_a_replica_the_client_is_told_to_come_back_and_nothing_is_written(gateway: Gateway) -> None:
     await in_database(lambda: tenants.stop_replicas(maximum=0))
-    await until(lambda: not gateway.runtime.feed.view.endpoints)
+    await until(lambda: not gateway.runtime.feed.snapshot.endpoints)
     got = await gateway.ask()
     assert (got.status, got.error["code"], got.answer_headers["retry-after"]) == (503, "no_replica_ready", "5")
     assert gateway.records() == []

@@ -56,7 +56,7 @@ async def serve(gateway: Gateway, *ports: int) -> None:
     await until(
         lambda: (
             sorted(str(port) for port in ports)
-            == sorted(each.base_url.rpartition(":")[2] for each in view.view.endpoints[MODEL])
+            == sorted(each.base_url.rpartition(":")[2] for each in view.snapshot.endpoints[MODEL])
         )
     )
 

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from gateway.errors import NotReady, no_replica_ready
-from gateway.upstream.wait_queue import Guest
+from gateway.upstream.wait_queue import QueuedRequest
 from tenants import keys
 from tenants.ids import TenantId
 from tests.gateway.fixtures import tenants
@@ -35,7 +35,7 @@ ALONE: dict[str, Any] = {**HELLO, "temperature": 1}
 async def put_to_sleep(gateway: Gateway) -> None:
     """Let the model have no replica, and a deployment that may have one."""
     await in_database(tenants.stop_replicas)
-    await until(lambda: not gateway.runtime.feed.view.endpoints)
+    await until(lambda: not gateway.runtime.feed.snapshot.endpoints)
 
 
 async def wake_up(gateway: Gateway) -> None:
@@ -84,7 +84,7 @@ async def test_a_request_waits_for_the_first_replica_and_is_metered_once(gateway
 async def test_one_that_waits_too_long_is_told_how_long_a_start_takes(gateway: Gateway, body: Any) -> None:
     await in_database(lambda: measure(gateway))
     await put_to_sleep(gateway)
-    await until(lambda: START_SECONDS in gateway.runtime.feed.view.etas.values())
+    await until(lambda: START_SECONDS in gateway.runtime.feed.snapshot.etas.values())
     gateway.limit_hold(seconds=0.2)
     got = await gateway.ask(body)
     assert (*told(got), got.answer_headers["retry-after"]) == (503, "no_replica_ready", RETRY_AFTER)
@@ -98,15 +98,15 @@ async def test_who_waited_for_an_identical_request_as_long_as_it_may_is_not_held
     async def attempt() -> None:
         tried.append(None)
 
-    guest = Guest(
+    guest = QueuedRequest(
         tenant_id=TenantId(gateway.world.acme.tenant.id),
-        model=gateway.runtime.feed.view.catalogue.models[MODEL],
+        model=gateway.runtime.feed.snapshot.catalogue.models[MODEL],
         size_bytes=1,
         tokens=1,
         waited_seconds=gateway.runtime.components.replica_queue.limits.seconds,
     )
     with pytest.raises(NotReady):
-        await gateway.runtime.components.replica_queue.until(guest, no_replica_ready(MODEL), attempt)
+        await gateway.runtime.components.replica_queue.wait(guest, no_replica_ready(MODEL), attempt)
     assert (tried, gateway.held()) == ([], 0)
 
 
@@ -121,7 +121,7 @@ async def test_identical_requests_that_nothing_comes_for_are_all_told_so(gateway
 async def test_a_tenant_holds_so_many_requests_and_no_more(gateway: Gateway) -> None:
     await in_database(lambda: measure(gateway))
     await put_to_sleep(gateway)
-    await until(lambda: START_SECONDS in gateway.runtime.feed.view.etas.values())
+    await until(lambda: START_SECONDS in gateway.runtime.feed.snapshot.etas.values())
     gateway.limit_hold(requests_per_tenant=2)
     waiting = await hold(gateway, ALONE, STREAMED)
     refused = await gateway.ask(ALONE)
@@ -151,7 +151,7 @@ async def test_a_client_that_leaves_frees_its_place_at_once(gateway: Gateway, bo
     await sent
     await until(lambda: gateway.held() == 0)
     await wake_up(gateway)
-    await until(lambda: gateway.runtime.feed.view.endpoints)
+    await until(lambda: gateway.runtime.feed.snapshot.endpoints)
     assert (gateway.bodies(), gateway.records()) == ([], [])
 
 
@@ -208,7 +208,7 @@ async def test_a_client_that_leaves_between_heartbeats_frees_its_place_at_once(g
     await sent
     await until(lambda: gateway.held() == 0)
     await wake_up(gateway)
-    await until(lambda: gateway.runtime.feed.view.endpoints)
+    await until(lambda: gateway.runtime.feed.snapshot.endpoints)
     assert gateway.bodies() == []
 
 
@@ -269,7 +269,7 @@ async def test_an_engine_that_ends_after_it_was_chosen_loses_no_request(gateway:
     await second.stop()
     (waiting,) = await hold(gateway, HELLO)
     await in_database(tenants.stop_replicas)
-    await until(lambda: not gateway.runtime.feed.view.endpoints)
+    await until(lambda: not gateway.runtime.feed.snapshot.endpoints)
     await second.start()
     await wake_up(gateway)
     assert (await waiting).status == 200
@@ -282,7 +282,7 @@ async def test_a_draining_replica_gets_no_new_request(gateway: Gateway) -> None:
         endpoints.announce()
 
     await in_database(drain)
-    await until(lambda: len(gateway.runtime.feed.view.endpoints["demo"]) == 1)
+    await until(lambda: len(gateway.runtime.feed.snapshot.endpoints["demo"]) == 1)
     for n in range(1, 5):
         assert (await gateway.ask({**HELLO, "n": n})).status == 200
     assert [len(engine.bodies) for engine in gateway.engines] == [0, 4]
