@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from prometheus_client import Counter, Histogram
@@ -15,8 +16,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
-    # Agents count before Django is set up.
-    from workers.agent.counts import Counts
+    # This module is imported before Django is set up; the fleet's counts need its models.
     from workers.fleet_counts import Census
 
 #: Seconds; a promoted zygote on a CPU takes 3 s, a large model on a GPU minutes.
@@ -87,10 +87,22 @@ class Age(Collector):
             yield GaugeMetricFamily(self._name, self._text, age)
 
 
+@dataclass(slots=True)
+class AgentCounters:
+    """What one agent has done since its process started. Only the agent's thread writes it; any thread may read."""
+
+    adopted: int = 0
+    orphans_killed: int = 0
+    placeholders_evicted: int = 0
+    promoted: int = 0
+    promotions_failed: int = 0
+    slots_quarantined: int = 0
+
+
 class Done(Collector):
     """What the agents of this process have done."""
 
-    def __init__(self, counts: Callable[[], Sequence[Counts]]) -> None:
+    def __init__(self, counts: Callable[[], Sequence[AgentCounters]]) -> None:
         self._counts = counts
 
     def collect(self) -> Iterator[Metric]:

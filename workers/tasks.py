@@ -18,6 +18,8 @@ from workers.scheduler import reconciler
 
 log = logging.getLogger(__name__)
 
+#: The task that wakes a node's agent. Only agents run it, so it is sent by name; see ``workers.agent.tasks``.
+POKE = "workers.tasks.poke"
 #: Agents look by themselves every second: a lost hint costs that second and nothing else.
 POKE_EXPIRES_SECONDS = 5
 #: Seconds that whoever waits for a verb waits for the broker.
@@ -31,15 +33,7 @@ def reconcile_fleet() -> None:
     outcome = reconciler.tick()
     metrics.TICKS.count(time.monotonic() - began, lost=outcome.lost if outcome else 0)
     for node in outcome.nodes if outcome else ():
-        poke.apply_async(queue=node_queue(node), expires=POKE_EXPIRES_SECONDS)
-
-
-@shared_task(name="workers.tasks.poke")
-def poke() -> None:
-    """Make the agent in this process look at once. Does nothing in a process without one."""
-    from workers.agent.agent import wake_all
-
-    wake_all()
+        current_app.send_task(POKE, queue=node_queue(node), expires=POKE_EXPIRES_SECONDS)
 
 
 def hint(nodes: Iterable[str]) -> None:
@@ -67,7 +61,9 @@ def _send_hints(nodes: tuple[str, ...]) -> None:
             producer = Producer(link, auto_declare=False)
             reconcile_fleet.apply_async(queue="control", expires=POKE_EXPIRES_SECONDS, producer=producer, retry=False)
             for node in nodes:
-                poke.apply_async(queue=node_queue(node), expires=POKE_EXPIRES_SECONDS, producer=producer, retry=False)
+                current_app.send_task(
+                    POKE, queue=node_queue(node), expires=POKE_EXPIRES_SECONDS, producer=producer, retry=False
+                )
     except (KombuError, OSError, RedisError) as error:
         log.warning("no hint was sent, the next tick does the same: %s", error)
 

@@ -18,7 +18,8 @@ import psutil
 from benchmarks.errors import BenchError
 from workers import processes
 from workers.engines import zygote_client
-from workers.engines.driver import TINY_MODEL, EngineSpec, driver_for
+from workers.engines.choice import driver_for
+from workers.engines.driver import TINY_MODEL, EngineSpec
 from workers.engines.errors import ZygoteError
 from workers.engines.zygote_client import ZygoteStatus
 from workers.processes import ProcessIdentity

@@ -30,6 +30,7 @@ for noisy in ("celery.worker.strategy", "celery.app.trace", "celery.beat"):
 app = Celery("hearth")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
+app.autodiscover_tasks(["workers.agent"])
 
 
 def _open_canary_log() -> CanarySink:

@@ -18,7 +18,8 @@ from typing import Any
 import aiohttp
 
 from tests.ports import free_ports
-from workers.engines.driver import TINY_MODEL, EngineSpec, driver_for
+from workers.engines.choice import driver_for
+from workers.engines.driver import TINY_MODEL, EngineSpec
 
 API_KEY = "test-key-of-one-engine"
 CONTEXT_TOKENS = 8192

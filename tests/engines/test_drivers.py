@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.engines.replica import API_KEY, spec_for
+from workers.engines.choice import driver_for
 from workers.engines.driver import (
     EMBEDDING_ARGS,
     TINY_MODEL_ARGS,
     EngineCommand,
-    driver_for,
     serves_embeddings,
 )
 from workers.engines.environment import EngineEnvironment, EngineKind

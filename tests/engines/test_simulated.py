@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from tests.engines.events import listening
 from tests.engines.replica import Client, running, spec_for
-from workers.engines.driver import TINY_MODEL, driver_for
+from workers.engines.choice import driver_for
+from workers.engines.driver import TINY_MODEL
 from workers.simulated.engine.text_generator import Sampling, TextGenerator
 from workers.simulated.engine.tokenizer import FileTokenizer, PackedTokenizer
 from workers.simulated.faults import BadFault, Faults

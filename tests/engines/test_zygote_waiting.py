@@ -20,7 +20,8 @@ from tests.engines.replica import spec_for
 from tests.engines.zygotes import Waiting, wait_until_warm, waiting
 from workers import processes
 from workers.engines import zygote_client
-from workers.engines.driver import EngineCommand, driver_for
+from workers.engines.choice import driver_for
+from workers.engines.driver import EngineCommand
 from workers.engines.environment import EngineEnvironment, EngineKind
 from workers.engines.errors import ZygoteError, ZygoteRefused
 from workers.engines.vllm import VllmDriver

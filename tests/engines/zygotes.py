@@ -14,7 +14,8 @@ from typing import Any
 from tests.engines.replica import Replica, spec_for, wait_until_healthy
 from workers import processes
 from workers.engines import zygote_client
-from workers.engines.driver import EngineCommand, EngineSpec, driver_for
+from workers.engines.choice import driver_for
+from workers.engines.driver import EngineCommand, EngineSpec
 from workers.engines.errors import ZygoteError
 from workers.processes import ProcessIdentity
 

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from django.db import InterfaceError, OperationalError, close_old_connections, connection
 
-from workers.agent.counts import Counts
 from workers.agent.ownership import NodeOwnership
 from workers.agent.probes.canary import CanarySink
 from workers.agent.processes.paths import Folders, agent_lock
@@ -29,6 +28,7 @@ from workers.devices.provider import DeviceProvider
 from workers.errors import NotFound, Superseded
 from workers.fleet import inventory
 from workers.fleet.inventory import NodeLists
+from workers.metrics import AgentCounters
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def statuses() -> tuple[AgentStatus, ...]:
             node=agent.node,
             loop_age_seconds=None if agent.passed_at is None else now - agent.passed_at,
             round_age_seconds=None if agent.round_at is None else now - agent.round_at,
-            counts=agent.counts,
+            counters=agent.counters,
         )
         for agent in tuple(_running)
     )
@@ -67,7 +67,7 @@ class AgentStatus:
     node: str
     loop_age_seconds: float | None
     round_age_seconds: float | None
-    counts: Counts
+    counters: AgentCounters
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,7 @@ class Agent:
         timeouts: Timeouts | None = None,
     ) -> None:
         self.node = node
-        self.counts = Counts()
+        self.counters = AgentCounters()
         self.snapshot: NodeSnapshot | None = None
         #: time.monotonic() of the loop's last pass, and of the last round in which nothing failed.
         self.passed_at: float | None = None
@@ -198,7 +198,7 @@ class Agent:
             stack.callback(self._sink.close)
         folders = Folders(data=self._data_dir, sockets=self._sockets)
         ownership = NodeOwnership(
-            rows, folders, self._devices, self._sink, self._wake_event, self._timeouts, self.counts
+            rows, folders, self._devices, self._sink, self._wake_event, self._timeouts, self.counters
         )
         adopted = ownership.begin()
         log.info("node %s: epoch %s, %s processes adopted", self.node, rows.epoch, adopted)

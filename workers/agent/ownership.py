@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 from django.db import InterfaceError, OperationalError
 
-from workers.agent.counts import Counts
 from workers.agent.placeholder import PlaceholderLifecycle
 from workers.agent.probes.canary import CanarySink
 from workers.agent.probes.http_probe import Prober
@@ -29,6 +28,7 @@ from workers.devices.errors import DeviceError
 from workers.devices.provider import Device, DeviceProvider
 from workers.engines.errors import EngineError
 from workers.errors import Superseded
+from workers.metrics import AgentCounters
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class NodeOwnership:
         sink: CanarySink,
         wake_event: WakeEvent,
         timeouts: Timeouts,
-        counts: Counts,
+        counters: AgentCounters,
     ) -> None:
         self.rows = rows
         self._placeholder_rows = PlaceholderRows(rows)
@@ -52,14 +52,16 @@ class NodeOwnership:
         self._devices = devices
         self._registered: tuple[Device, ...] = ()
         self._timeouts = timeouts
-        self._counts = counts
+        self._counters = counters
         self._engines = EngineProcesses(self._paths, shutdown_seconds=timeouts.engine_shutdown_seconds)
         self._zygotes = ZygoteProcesses(self._paths)
-        self._slot_guard = SlotGuard(rows, self._paths, devices, counts, patience_seconds=timeouts.slot_free_seconds)
+        self._slot_guard = SlotGuard(rows, self._paths, devices, counters, patience_seconds=timeouts.slot_free_seconds)
         self._placeholders = PlaceholderLifecycle(
-            self._placeholder_rows, self._zygotes, self._slot_guard, wake_event, timeouts, counts
+            self._placeholder_rows, self._zygotes, self._slot_guard, wake_event, timeouts, counters
         )
-        self._starter = Starter(rows, self._engines, self._placeholders, self._slot_guard, wake_event, timeouts, counts)
+        self._starter = Starter(
+            rows, self._engines, self._placeholders, self._slot_guard, wake_event, timeouts, counters
+        )
         prober = Prober(sink, timeout_seconds=timeouts.probe_timeout_seconds)
         self._relay = RelayProcess(self._paths)
         self._replicas = ReplicaLifecycle(rows, self._engines, self._starter, prober, wake_event, timeouts)
@@ -82,7 +84,7 @@ class NodeOwnership:
         self._finish_promotions(found, rows)
         self._check_devices()
         adopted = len(found.engines) + len(found.zygotes) + len(found.mid_promotion)
-        self._counts.adopted += adopted
+        self._counters.adopted += adopted
         return adopted
 
     def round(self) -> float:
@@ -122,7 +124,7 @@ class NodeOwnership:
     def _sweep(self) -> None:
         engines = (engine.record.process for engine in self._replicas.engines)
         zygotes = (zygote.record.process for zygote in self._placeholders.zygotes)
-        self._counts.orphans_killed += adoption.sweep(self._paths, (*engines, *zygotes))
+        self._counters.orphans_killed += adoption.sweep(self._paths, (*engines, *zygotes))
         self._paths.drop_old_logs()
 
     def _finish_promotions(self, found: adoption.Adopted, rows: list[ReplicaRow]) -> None:

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from workers import metrics, processes
-from workers.agent.counts import Counts
 from workers.agent.processes.slot_guard import SlotGuard, fault_of
 from workers.agent.processes.zygote import Zygote, ZygoteProcesses
 from workers.agent.store.placeholder_rows import PlaceholderRow, PlaceholderRows, PlaceholderState
@@ -27,6 +26,7 @@ from workers.agent.timeouts import Timeouts, backoff_seconds
 from workers.agent.wakeup import WakeEvent
 from workers.engines.errors import EngineError
 from workers.errors import Superseded
+from workers.metrics import AgentCounters
 from workers.models import Level
 
 log = logging.getLogger(__name__)
@@ -53,14 +53,14 @@ class PlaceholderLifecycle:
         slot_guard: SlotGuard,
         wake_event: WakeEvent,
         timeouts: Timeouts,
-        counts: Counts,
+        counters: AgentCounters,
     ) -> None:
         self._rows = rows
         self._zygote_processes = zygote_processes
         self._slot_guard = slot_guard
         self._wake_event = wake_event
         self._timeouts = timeouts
-        self._counts = counts
+        self._counters = counters
         self._zygotes: dict[UUID, Zygote] = {}
         self._failures: dict[UUID, _Failures] = {}
         self._evicting_since: dict[UUID, float] = {}
@@ -205,7 +205,7 @@ class PlaceholderLifecycle:
     def _evict(self, row: PlaceholderRow, zygote: Zygote | None) -> None:
         since = self._evicting_since.setdefault(row.placeholder_id, time.monotonic())
         if (zygote is None or self.end(zygote)) and self._move(row, "evicted", row.reason, pid=None):
-            self._counts.placeholders_evicted += 1
+            self._counters.placeholders_evicted += 1
             metrics.EVICT_SECONDS.observe(time.monotonic() - since)
 
     def _give_up(self, row: PlaceholderRow, zygote: Zygote | None, reason: str) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 from django.db.models.functions import Now
 
-from workers.agent.counts import Counts
 from workers.agent.placeholder import PlaceholderLifecycle
 from workers.agent.processes.engine import Engine, EngineProcesses
 from workers.agent.processes.paths import free_port
@@ -19,6 +18,7 @@ from workers.agent.timeouts import Timeouts
 from workers.agent.wakeup import WakeEvent
 from workers.engines.errors import EngineError
 from workers.errors import Superseded
+from workers.metrics import AgentCounters
 from workers.models import Level
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class Starter:
         slot_guard: SlotGuard,
         wake_event: WakeEvent,
         timeouts: Timeouts,
-        counts: Counts,
+        counters: AgentCounters,
     ) -> None:
         self._rows = rows
         self._engine_processes = engine_processes
@@ -46,7 +46,7 @@ class Starter:
         self._slot_guard = slot_guard
         self._wake_event = wake_event
         self._timeouts = timeouts
-        self._counts = counts
+        self._counters = counters
 
     def blocked_by(self, row: ReplicaRow) -> Blocked | None:
         """Return why the replica cannot start on its slots now; None when it can. Raises Superseded."""
@@ -98,14 +98,14 @@ class Starter:
             self.abandon(row, zygote, str(error))
             return None
         self._placeholders.consumed(zygote)
-        self._counts.promoted += 1
+        self._counters.promoted += 1
         log.info("replica %s: zygote %s becomes its engine", row.replica_id, engine.record.pid)
         return engine
 
     def abandon(self, row: ReplicaRow, zygote: Zygote, reason: str) -> None:
         """End a zygote that did not become the engine, and say so. Raises OSError when it outlives SIGKILL."""
         log.warning("replica %s: placeholder could not be promoted: %s", row.replica_id, reason)
-        self._counts.promotions_failed += 1
+        self._counters.promotions_failed += 1
         if not self._placeholders.end(zygote):
             raise OSError(f"process {zygote.record.pid} of its placeholder survives SIGKILL")
         self._engine_processes.forget(row)

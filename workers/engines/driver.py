@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Protocol
 
 from workers.engines import zygote
-from workers.engines.errors import UnknownEngine
 
 TINY_MODEL = Path(__file__).resolve().parent / "tiny"
 #: What the tiny model's engine is told: its template is ChatML, so calls are told as Hermes' models do; and without the
@@ -129,15 +128,3 @@ def zygote_command(engine: str, plain: EngineCommand, socket_path: Path) -> Engi
     program = Path(zygote.__file__).resolve()
     options = ["--engine", engine, "--socket", str(socket_path), "--set", *env]
     return EngineCommand((python, str(program), *options, "--", *module_and_arguments), env)
-
-
-def driver_for(name: str) -> EngineDriver:
-    """Return the driver of engine ``name`` ("vllm" or "simulated"). Raises UnknownEngine."""
-    from workers.engines.simulated import SimulatedDriver
-    from workers.engines.vllm import VllmDriver
-
-    drivers: tuple[EngineDriver, ...] = (VllmDriver(), SimulatedDriver())
-    for driver in drivers:
-        if driver.name == name:
-            return driver
-    raise UnknownEngine(name, tuple(driver.name for driver in drivers))

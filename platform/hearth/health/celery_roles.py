@@ -108,7 +108,7 @@ def _agent() -> Health:
         registry=registry(
             *metrics.AGENT,
             *billing.metrics.WRITER,
-            metrics.Done(lambda: [each.counts for each in statuses()]),
+            metrics.Done(lambda: [each.counters for each in statuses()]),
             age,
         ),
     )

@@ -59,7 +59,7 @@ def test_a_warm_placeholder_becomes_the_replica_and_the_pool_refills(shelf: Depl
     assert (measured.level, measured.revision_id) == ("h2", shelf.revision_id)
     assert 0 < measured.process_seconds <= measured.seconds
     assert measured.process_seconds == replica.startup_seconds
-    assert (agent.counts.promoted, agent.counts.promotions_failed) == (1, 0)
+    assert (agent.counters.promoted, agent.counters.promotions_failed) == (1, 0)
 
 
 def test_a_crashed_engine_that_was_promoted_starts_again_on_its_slots_from_nothing(
@@ -89,7 +89,7 @@ def test_a_zygote_that_does_not_answer_is_killed_and_the_start_is_plain_and_says
     assert processes.session_members(identity_of(before)) == []
     assert replica.start_level == "h0"
     assert replica.start_note.startswith("placeholder could not be promoted: ")
-    assert agent.counts.promotions_failed == 1
+    assert agent.counters.promotions_failed == 1
 
 
 def test_the_zygote_of_another_engine_is_gone_before_the_replica_starts_on_its_slot(
@@ -100,7 +100,7 @@ def test_the_zygote_of_another_engine_is_gone_before_the_replica_starts_on_its_s
         Placeholder.objects.update(engine="vllm")
         size(shelf, 1)
         (replica,) = settled(in_state("ready"))
-        assert agent.counts.placeholders_evicted == 1
+        assert agent.counters.placeholders_evicted == 1
     evicted = Placeholder.objects.get(id=before.id)
     assert (evicted.state, evicted.pid) == ("evicted", None)
     assert evicted.reason.startswith("its slot is needed by chat/")

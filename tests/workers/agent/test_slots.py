@@ -89,7 +89,7 @@ def test_a_device_that_is_never_free_is_quarantined_and_the_replica_starts_on_ot
     with agent_thread(data_dir, devices=devices(data_dir, 4, fake_1={"wedged": "held by nobody"})) as agent:
         until(lambda: Slot.objects.filter(device_uuid="fake-3").exists())
         (replica,) = settled(in_state("ready"))
-        assert agent.counts.slots_quarantined == 1
+        assert agent.counters.slots_quarantined == 1
     assert slots_of(replica) == ["fake-0", "fake-2"]
     slot = Slot.objects.get(device_uuid="fake-1")
     assert (slot.health, slot.fault) == ("quarantined", "not free after 1 s: held by nobody")

@@ -184,7 +184,7 @@ def test_an_agent_killed_right_after_a_promotion_leaves_an_engine_and_no_zygote(
     Replica.objects.update(state="starting", startup_seconds=None)
     with agent_thread(data_dir) as agent:
         replica = until(lambda: of(deployment, "ready"))
-        until(lambda: (agent.counts.adopted, agent.counts.orphans_killed) == (1, 0))
+        until(lambda: (agent.counters.adopted, agent.counters.orphans_killed) == (1, 0))
     assert replica is not None and identity_of(replica) == engine.process
     assert not list(registry.zygotes())
 
@@ -211,7 +211,7 @@ def test_a_wiped_registry_costs_nothing_that_a_row_knows_and_everything_else_its
         until(lambda: not processes.session_members(marked) and not processes.session_members(headless))
         late = stray(data_dir / "logs" / "zygote-deadbeef.log", {})
         until(lambda: not processes.session_members(late))
-        until(lambda: (agent.counts.adopted, agent.counts.orphans_killed) == (2, 3))
+        until(lambda: (agent.counters.adopted, agent.counters.orphans_killed) == (2, 3))
     assert identity_of(Replica.objects.get()) == identity_of(replica)
     assert (Replica.objects.get().state, Placeholder.objects.get().state) == ("ready", "warm")
     assert identity_of(Placeholder.objects.get()) == identity_of(zygote)

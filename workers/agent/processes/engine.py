@@ -18,7 +18,8 @@ from workers.agent.processes.paths import FENCE_VARIABLE, OWNER_VARIABLE, AgentP
 from workers.agent.processes.process_records import EngineRecord, ZygoteRecord
 from workers.agent.store.replica_rows import Program, ReplicaRow
 from workers.engines import zygote_client
-from workers.engines.driver import EngineCommand, EngineSpec, driver_for, serves_embeddings
+from workers.engines.choice import driver_for
+from workers.engines.driver import EngineCommand, EngineSpec, serves_embeddings
 from workers.kv_relay.addresses import engine_address
 from workers.processes import ProcessIdentity
 from workers.serving import engine_keys

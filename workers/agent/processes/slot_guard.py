@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from workers import processes
-from workers.agent.counts import Counts
 from workers.agent.processes.paths import AgentPaths
 from workers.agent.store.replica_rows import LeasedSlot, NodeRows
 from workers.devices.provider import DeviceProvider
+from workers.metrics import AgentCounters
 
 log = logging.getLogger(__name__)
 
@@ -29,12 +29,18 @@ class SlotGuard:
     """Guards the slots of one node. A slot that is not free in time is quarantined."""
 
     def __init__(
-        self, rows: NodeRows, paths: AgentPaths, devices: DeviceProvider, counts: Counts, *, patience_seconds: float
+        self,
+        rows: NodeRows,
+        paths: AgentPaths,
+        devices: DeviceProvider,
+        counters: AgentCounters,
+        *,
+        patience_seconds: float,
     ) -> None:
         self._rows = rows
         self._paths = paths
         self._devices = devices
-        self._counts = counts
+        self._counters = counters
         self._patience_seconds = patience_seconds
         self._waiting_since: dict[UUID, float] = {}
 
@@ -62,7 +68,7 @@ class SlotGuard:
         self.forget(holder_id)
         fault = f"not free after {self._patience_seconds:.0f} s: {why}"
         if self._rows.quarantine(slot.slot_id, fault):
-            self._counts.slots_quarantined += 1
+            self._counters.slots_quarantined += 1
             log.error("node %s: slot %s is quarantined: %s", self._paths.node, slot.device_uuid, fault)
         return Blocked(f"slot {slot.device_uuid} is quarantined: {fault}", permanent=True)
 

@@ -13,7 +13,7 @@ from workers.agent.processes.paths import FENCE_VARIABLE, OWNER_VARIABLE, AgentP
 from workers.agent.processes.process_records import ZygoteRecord
 from workers.agent.store.placeholder_rows import PlaceholderRow
 from workers.engines import zygote_client
-from workers.engines.driver import driver_for
+from workers.engines.choice import driver_for
 from workers.engines.errors import EngineUnavailable, ZygoteError
 from workers.engines.zygote_client import ZygoteStatus
 from workers.processes import ProcessIdentity

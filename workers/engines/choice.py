@@ -1,0 +1,18 @@
+"""Choose the driver of an engine by the engine's name."""
+
+from __future__ import annotations
+
+from workers.engines.driver import EngineDriver
+from workers.engines.errors import UnknownEngine
+from workers.engines.simulated import SimulatedDriver
+from workers.engines.vllm import VllmDriver
+
+_DRIVERS: tuple[EngineDriver, ...] = (VllmDriver(), SimulatedDriver())
+
+
+def driver_for(name: str) -> EngineDriver:
+    """Return the driver of engine ``name`` ("vllm" or "simulated"). Raises UnknownEngine."""
+    for driver in _DRIVERS:
+        if driver.name == name:
+            return driver
+    raise UnknownEngine(name, tuple(driver.name for driver in _DRIVERS))
