@@ -16,7 +16,11 @@ from celery import Celery
 
 from hearth import env
 from hearth.health import celery_roles
-from workers.agent import bootstep
+from workers.agent import (
+    bootstep,
+    remote_control,  # noqa: F401 - registers the operators' commands
+    tasks,  # noqa: F401 - registers the agents' own task
+)
 
 if TYPE_CHECKING:
     from workers.agent.probes.canary import CanarySink
@@ -30,7 +34,6 @@ for noisy in ("celery.worker.strategy", "celery.app.trace", "celery.beat"):
 app = Celery("hearth")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
-app.autodiscover_tasks(["workers.agent"])
 
 
 def _open_canary_log() -> CanarySink:
