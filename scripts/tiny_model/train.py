@@ -1,4 +1,4 @@
-"""Make the tiny chat model: ``python -m workers.engines.tiny_model --output DIR [--steps N]``.
+"""Make the tiny chat model: ``python -m scripts.tiny_model.train --output DIR [--steps N]``.
 
 A four-layer Llama of about 1.2 million parameters with its own byte-level BPE and a ChatML template,
 trained on the prose that ships with Python. Run it with the engine environment's Python: it needs torch,
@@ -18,7 +18,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from workers.engines import tiny_corpus
+from scripts.tiny_model import corpus
 
 END_OF_TEXT = "<|endoftext|>"
 TURN_START = "<|im_start|>"
@@ -43,7 +43,7 @@ def make(output: Path, *, steps: int) -> None:
     """Train for ``steps`` batches; save config, bfloat16 weights, tokenizer, template into ``output``."""
     torch.manual_seed(SEED)
     rng = random.Random(SEED)
-    chats = tiny_corpus.conversations(rng)
+    chats = corpus.conversations(rng)
     tokenizer = train_tokenizer(chats)
     model = LlamaForCausalLM(configuration(tokenizer))
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(chats):,} conversations", flush=True)
@@ -51,7 +51,7 @@ def make(output: Path, *, steps: int) -> None:
     save(model, tokenizer, output)
 
 
-def train_tokenizer(chats: list[list[tiny_corpus.Message]]) -> PreTrainedTokenizerFast:
+def train_tokenizer(chats: list[list[corpus.Message]]) -> PreTrainedTokenizerFast:
     """Return a byte-level BPE of ``VOCABULARY`` tokens: any text encodes, and decodes to the same bytes."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -93,7 +93,7 @@ def configuration(tokenizer: PreTrainedTokenizerFast) -> LlamaConfig:
 
 
 def batches(
-    tokenizer: PreTrainedTokenizerFast, chats: list[list[tiny_corpus.Message]], rng: random.Random
+    tokenizer: PreTrainedTokenizerFast, chats: list[list[corpus.Message]], rng: random.Random
 ) -> Iterator[torch.Tensor]:
     """Yield batches for ever: ``(BATCH, ROW_TOKENS)`` ids of conversations laid end to end."""
     end = tokenizer.pad_token_id
