@@ -27,7 +27,7 @@ from workers.agent.wakeup import WakeEvent
 from workers.devices.provider import DeviceProvider
 from workers.errors import NotFound, Superseded
 from workers.fleet import inventory
-from workers.fleet.inventory import NodeLists
+from workers.fleet.inventory import Fleet
 from workers.metrics import AgentCounters
 
 log = logging.getLogger(__name__)
@@ -72,9 +72,9 @@ class AgentStatus:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSnapshot:
-    """A node's lists as its agent last read them, and when, by time.monotonic()."""
+    """The inventory of a node as its agent last read it, and when, by time.monotonic()."""
 
-    lists: NodeLists
+    inventory: Fleet
     read_at: float
 
     @property
@@ -176,7 +176,7 @@ class Agent:
                 pause = ownership.round()
                 if began - beat_at >= self._timeouts.round_seconds:
                     ownership.rows.beat()
-                    self.snapshot = NodeSnapshot(lists=inventory.of_node(self.node), read_at=began)
+                    self.snapshot = NodeSnapshot(inventory=inventory.read(self.node), read_at=began)
                     beat_at = began
                 self._frozen = False
                 self.round_at = time.monotonic()

@@ -13,7 +13,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 from celery.worker.control import control_command, inspect_command
@@ -58,6 +57,7 @@ def placeholders(state: Any, **options: Any) -> dict[str, Any]:
 def _listed(what: str) -> dict[str, Any]:
     """Return what the agent of this process last read, and how long ago; never waits."""
     from workers.agent.agent import snapshots
+    from workers.fleet import json_rows
 
     found = snapshots()
     if not found:
@@ -65,8 +65,8 @@ def _listed(what: str) -> dict[str, Any]:
     if any(view is None for view in found.values()):
         return {"error": f"the agent of {', '.join(sorted(found))} has not read its node yet"}
     seen = [view for view in found.values() if view is not None]
-    lines = [asdict(line) for view in seen for line in getattr(view.lists, what)]
-    return {"seen_seconds_ago": round(max(view.age_seconds for view in seen), 1), what: lines}
+    rows = [row for view in seen for row in getattr(json_rows, what)(view.inventory)]
+    return {"seen_seconds_ago": round(max(view.age_seconds for view in seen), 1), what: rows}
 
 
 def _register(verb: Verb) -> None:

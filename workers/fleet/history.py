@@ -1,101 +1,92 @@
-"""What became of the fleet, newest first: scaling decisions, transitions of replicas, measured starts."""
+"""What happened in the fleet, newest first: scale decisions and transitions of replicas."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from uuid import UUID
+
+from django.db.models import F, Window
+from django.db.models.functions import RowNumber
 
 from workers.fleet.lookup import short
-from workers.models import Deployment, ReplicaEvent, ScaleDecision
-from workers.serving import start_times
+from workers.models import Replica, ReplicaEvent, ScaleDecision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionLine:
-    """One decision of scaling, with what it was decided from."""
+class Decision:
+    """One change of a deployment's desired replicas. ``pool`` is the one that is prepared or released, else None."""
 
+    id: UUID
     at: dt.datetime
     deployment: str
+    pool: str | None
     action: str
     from_replicas: int
     to_replicas: int
-    pool: str
     reason: str
+    #: The facts it was decided from.
     inputs: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventLine:
+class Transition:
     """One transition of one replica."""
 
     at: dt.datetime
     replica: str
-    node: str
+    node: str | None
     from_state: str
     to_state: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartLine:
-    """The newest starts of a deployment's revision from one level, in seconds up to the first canary token."""
-
-    deployment: str
-    model: str
-    level: str
-    count: int
-    median_seconds: float
-    p95_seconds: float
-
-
-def decisions(last: int) -> tuple[DecisionLine, ...]:
+def decisions(last: int) -> tuple[Decision, ...]:
     """Return the ``last`` decisions."""
-    rows = ScaleDecision.objects.select_related("deployment", "pool").order_by("-id")[:last]
-    return tuple(
-        DecisionLine(
-            at=row.created_at,
-            deployment=row.deployment.name,
-            action=row.action,
-            from_replicas=row.from_replicas,
-            to_replicas=row.to_replicas,
-            pool=row.pool.name if row.pool else "",
-            reason=row.reason,
-            inputs=row.inputs,
-        )
-        for row in rows
+    rows = ScaleDecision.objects.select_related("deployment", "pool").order_by("-id")
+    return tuple(decision(row) for row in rows[:last])
+
+
+def decision(row: ScaleDecision) -> Decision:
+    """Return the decision of a row; select its deployment and pool with it."""
+    return Decision(
+        id=row.id,
+        at=row.created_at,
+        deployment=row.deployment.name,
+        pool=row.pool.name if row.pool else None,
+        action=row.action,
+        from_replicas=row.from_replicas,
+        to_replicas=row.to_replicas,
+        reason=row.reason,
+        inputs=row.inputs,
     )
 
 
-def events(last: int) -> tuple[EventLine, ...]:
-    """Return the ``last`` transitions."""
+def transitions(last: int) -> tuple[Transition, ...]:
+    """Return the ``last`` transitions of all replicas."""
     rows = ReplicaEvent.objects.select_related("replica__deployment", "replica__node").order_by("-id")[:last]
-    return tuple(
-        EventLine(
-            at=row.created_at,
-            replica=f"{row.replica.deployment.name}/{short(row.replica_id)}",
-            node=row.replica.node.name if row.replica.node else "",
-            from_state=row.from_state,
-            to_state=row.to_state,
-            reason=row.reason,
-        )
-        for row in rows
-    )
+    return tuple(_transition(row, row.replica) for row in rows)
 
 
-def starts() -> tuple[StartLine, ...]:
-    """Return what starts took, by deployment and level, coldest first."""
-    rows = Deployment.objects.filter(archived_at=None).select_related("revision__model").order_by("name")
-    measured = start_times.summaries({row.revision_id for row in rows})
-    return tuple(
-        StartLine(
-            deployment=row.name,
-            model=row.revision.model.name,
-            level=summary.level,
-            count=summary.count,
-            median_seconds=summary.median_seconds,
-            p95_seconds=summary.p95_seconds,
-        )
-        for row in rows
-        for summary in measured.get(row.revision_id, ())
+def transitions_of(replicas: Sequence[Replica], last: int) -> dict[UUID, list[Transition]]:
+    """Return the ``last`` transitions of each replica by its id (one query)."""
+    by_id = {replica.id: replica for replica in replicas}
+    newest = Window(RowNumber(), partition_by=F("replica_id"), order_by=F("id").desc())
+    rows = ReplicaEvent.objects.filter(replica__in=by_id).annotate(rank=newest).filter(rank__lte=last)
+    found: dict[UUID, list[Transition]] = defaultdict(list)
+    for row in rows.order_by("replica_id", "-id"):
+        found[row.replica_id].append(_transition(row, by_id[row.replica_id]))
+    return found
+
+
+def _transition(row: ReplicaEvent, replica: Replica) -> Transition:
+    return Transition(
+        at=row.created_at,
+        replica=f"{replica.deployment.name}/{short(replica.id)}",
+        node=replica.node.name if replica.node else None,
+        from_state=row.from_state,
+        to_state=row.to_state,
+        reason=row.reason,
     )

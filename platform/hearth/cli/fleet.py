@@ -86,11 +86,13 @@ def _add_list(name: str, help_text: str) -> None:
         help="How many lines.",
     )
     def show(as_json: bool, watch: float | None, last: int) -> None:
-        read = _connected(name)
+        _set_up()
+        from hearth.cli import fleet_tables
+
         if watch is not None:
-            _watch(lambda: read(last), watch, as_json)
+            _watch(lambda: fleet_tables.read(name, last), watch, as_json)
             return
-        listing = _guarded(lambda: read(last))
+        listing = _guarded(lambda: fleet_tables.read(name, last))
         click.echo(_written(listing, as_json, indent=2))
         sys.exit(0 if listing.well else 1)
 
@@ -114,13 +116,6 @@ def _add_verb(verb: Verb) -> None:
 
     must = len(verb.arguments) - verb.optional
     act.params[:0] = [click.Argument((name,), required=position < must) for position, name in enumerate(verb.arguments)]
-
-
-def _connected(name: str) -> Callable[[int], Listing]:
-    _set_up()
-    from hearth.cli.fleet_tables import LISTS
-
-    return LISTS[name]
 
 
 def _set_up() -> None:

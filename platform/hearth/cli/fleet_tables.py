@@ -1,244 +1,188 @@
-"""What ``celery -A hearth fleet …`` lists: the lines of each list, and how its table looks."""
+"""The lists of ``celery -A hearth fleet …``: the rows of each as JSON, and its table."""
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
-from hearth.cli.text_table import mebibytes, span, table
-from workers.fleet import history, inventory
-from workers.fleet.inventory import PlaceholderLine
+from hearth.cli.text_table import duration, mebibytes, table
+from workers.fleet import history, inventory, json_rows
+from workers.fleet.inventory import Fleet
+from workers.fleet.json_rows import Row
+
+#: A cell: the name of a value of the row, a format of several, or a function of the row.
+Cell = str | Callable[[Row], str]
+
+COLUMNS: dict[str, dict[str, Cell]] = {
+    "pools": {
+        "POOL": "pool",
+        "KIND": "kind",
+        "REGION": "region",
+        "PRIORITY": "priority",
+        "NODES": "{alive}/{nodes}",
+        "SLOTS": "slots",
+        "FREE": "free",
+        "REPLICAS": "replicas",
+        "WARM": "{placeholders}/{placeholders_wanted}",
+        "LEVEL": "level",
+        "WATER": "{low_water:g}-{high_water:g}",
+    },
+    "nodes": {
+        "NODE": "node",
+        "POOL": "pool",
+        "ADDRESS": "address",
+        "STATE": lambda row: ("alive" if row["alive"] else "silent") + (",cordoned" if row["cordoned"] else ""),
+        "SLOTS": "slots",
+        "FREE": "free",
+        "QUARANTINED": "quarantined",
+        "REPLICAS": "replicas",
+        "WARM": "placeholders",
+    },
+    "slots": {
+        "NODE": "node",
+        "DEVICE": "device",
+        "HEALTH": "health",
+        "MEMORY": lambda row: mebibytes(row["memory_bytes"]),
+        "HOLDER": "holder",
+        "FAULT": "fault",
+    },
+    "replicas": {
+        "REPLICA": "replica",
+        "NODE": "node",
+        "STATE": "state",
+        "FOR": lambda row: duration(row["seconds"]),
+        "WANTED": lambda row: "leaving" if row["leaving"] and row["wanted"] else "yes" if row["wanted"] else "no",
+        "PORT": "port",
+        "STARTED": "start_level",
+        "TOOK": lambda row: duration(row["startup_seconds"]),
+        "RUNNING": "running_requests",
+        "WAITING": "waiting_requests",
+        "NOTE": lambda row: row["last_error"] or row["start_note"],
+    },
+    "placeholders": {
+        "PLACEHOLDER": "placeholder",
+        "NODE": "node",
+        "STATE": "state",
+        "FOR": lambda row: duration(row["seconds"]),
+        "LEVEL": lambda row: row["level"] + ("" if row["level"] == row["target_level"] else f"<{row['target_level']}"),
+        "ENGINE": "engine",
+        "MEMORY": lambda row: mebibytes(row["memory_bytes"]),
+        "PROMOTES": lambda row: (
+            "; ".join(f"{each['deployment']} {each['words']}" for each in row["promotes"])
+            if row["state"] == "warm"
+            else ""
+        ),
+        "REASON": "reason",
+    },
+    "deployments": {
+        "DEPLOYMENT": "deployment",
+        "MODEL": "model",
+        "ENGINE": "engine",
+        "READY": "ready",
+        "DESIRED": "desired",
+        "RANGE": "{minimum}-{maximum}",
+        "TOKENS": "target_tokens_per_replica",
+        "SLOTS": "slots_per_replica",
+        "POOLS": lambda row: ",".join(row["pools"]),
+    },
+    "decisions": {
+        "AT": "{at:%Y-%m-%dT%H:%M:%SZ}",
+        "DEPLOYMENT": "deployment",
+        "ACTION": "action",
+        "REPLICAS": "{from_replicas}>{to_replicas}",
+        "POOL": "pool",
+        "REASON": "reason",
+    },
+    "events": {
+        "AT": "{at:%Y-%m-%dT%H:%M:%SZ}",
+        "REPLICA": "replica",
+        "NODE": "node",
+        "FROM": "from_state",
+        "TO": "to_state",
+        "REASON": "reason",
+    },
+    "starts": {
+        "DEPLOYMENT": "deployment",
+        "MODEL": "model",
+        "FROM": "level",
+        "STARTS": "count",
+        "MEDIAN": lambda row: duration(row["median_seconds"]),
+        "P95": lambda row: duration(row["p95_seconds"]),
+    },
+}
+_OF_FLEET: Mapping[str, Callable[[Fleet], list[Row]]] = {
+    "pools": json_rows.pools,
+    "nodes": json_rows.nodes,
+    "slots": json_rows.slots,
+    "replicas": json_rows.replicas,
+    "placeholders": json_rows.placeholders,
+    "deployments": json_rows.deployments,
+    "starts": json_rows.starts,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """One answer: for people and for programs. ``well`` is False when somebody should look."""
+    """One list as text and as JSON. ``well`` is False when an operator should look at something."""
 
     text: str
     data: object
     well: bool = True
 
 
-def pools(last: int) -> Listing:
-    """List pools in the order in which they are filled."""
-    lines = inventory.pools()
-    headings = ("POOL", "KIND", "REGION", "PRIORITY", "NODES", "SLOTS", "FREE", "REPLICAS", "WARM", "LEVEL", "WATER")
-    return _listing(
-        lines,
-        headings,
-        lambda line: (
-            line.pool,
-            line.kind,
-            line.region,
-            str(line.priority),
-            f"{line.alive}/{line.nodes}",
-            str(line.slots),
-            str(line.free),
-            str(line.replicas),
-            f"{line.placeholders}/{line.placeholders_wanted}",
-            line.level,
-            f"{line.low_water:g}-{line.high_water:g}",
-        ),
-    )
+def read(name: str, last: int) -> Listing:
+    """Read the list of that name; of a history the ``last`` rows."""
+    if name == "status":
+        return _status(inventory.read())
+    if name == "decisions":
+        return _listing(name, _rows(history.decisions(last)))
+    if name == "events":
+        return _listing(name, _rows(history.transitions(last)))
+    return _listing(name, _OF_FLEET[name](inventory.read()))
 
 
-def nodes(last: int) -> Listing:
-    """List nodes."""
-    lines = inventory.nodes()
-    headings = ("NODE", "POOL", "ADDRESS", "STATE", "SLOTS", "FREE", "QUARANTINED", "REPLICAS", "WARM")
-    return _listing(
-        lines,
-        headings,
-        lambda line: (
-            line.node,
-            line.pool,
-            line.address,
-            ("alive" if line.alive else "silent") + (",cordoned" if line.cordoned else ""),
-            str(line.slots),
-            str(line.free),
-            str(line.quarantined),
-            str(line.replicas),
-            str(line.placeholders),
-        ),
-    )
-
-
-def slots(last: int) -> Listing:
-    """List slots."""
-    lines = inventory.slots()
-    return _listing(
-        lines,
-        ("NODE", "DEVICE", "HEALTH", "MEMORY", "HOLDER", "FAULT"),
-        lambda line: (line.node, line.device, line.health, mebibytes(line.memory_bytes), line.holder, line.fault),
-    )
-
-
-def replicas(last: int) -> Listing:
-    """List replicas."""
-    lines = inventory.replicas()
-    headings = ("REPLICA", "NODE", "STATE", "FOR", "WANTED", "PORT", "STARTED", "TOOK", "RUNNING", "WAITING", "NOTE")
-    return _listing(
-        lines,
-        headings,
-        lambda line: (
-            line.replica,
-            line.node,
-            line.state,
-            span(line.seconds),
-            "leaving" if line.leaving and line.wanted else "yes" if line.wanted else "no",
-            str(line.port or ""),
-            line.start_level,
-            span(line.startup_seconds),
-            str(line.running_requests),
-            str(line.waiting_requests),
-            line.last_error or line.start_note,
-        ),
-    )
-
-
-def placeholders(last: int) -> Listing:
-    """List placeholders."""
-    lines = inventory.placeholders()
-    headings = ("PLACEHOLDER", "NODE", "STATE", "FOR", "LEVEL", "ENGINE", "MEMORY", "PROMOTES", "REASON")
-    return _listing(
-        lines,
-        headings,
-        lambda line: (
-            line.placeholder,
-            line.node,
-            line.state,
-            span(line.seconds),
-            line.level if line.level == line.target_level else f"{line.level}<{line.target_level}",
-            line.engine,
-            mebibytes(line.memory_bytes),
-            _promises(line),
-            line.reason,
-        ),
-    )
-
-
-def deployments(last: int) -> Listing:
-    """List deployments."""
-    lines = inventory.deployments()
-    headings = ("DEPLOYMENT", "MODEL", "ENGINE", "READY", "DESIRED", "RANGE", "TOKENS", "SLOTS", "POOLS")
-    return _listing(
-        lines,
-        headings,
-        lambda line: (
-            line.deployment,
-            line.model,
-            line.engine,
-            str(line.ready),
-            str(line.desired),
-            f"{line.minimum}-{line.maximum}",
-            str(line.target_tokens_per_replica),
-            str(line.slots_per_replica),
-            ",".join(line.pools),
-        ),
-    )
-
-
-def decisions(last: int) -> Listing:
-    """List the last decisions of scaling, newest first."""
-    lines = history.decisions(last)
-    return _listing(
-        lines,
-        ("AT", "DEPLOYMENT", "ACTION", "REPLICAS", "POOL", "REASON"),
-        lambda line: (
-            _moment(line.at),
-            line.deployment,
-            line.action,
-            f"{line.from_replicas}>{line.to_replicas}",
-            line.pool,
-            line.reason,
-        ),
-    )
-
-
-def events(last: int) -> Listing:
-    """List the last transitions of replicas, newest first."""
-    lines = history.events(last)
-    return _listing(
-        lines,
-        ("AT", "REPLICA", "NODE", "FROM", "TO", "REASON"),
-        lambda line: (_moment(line.at), line.replica, line.node, line.from_state, line.to_state, line.reason),
-    )
-
-
-def starts(last: int) -> Listing:
-    """List how long starts took, by deployment and level."""
-    lines = history.starts()
-    return _listing(
-        lines,
-        ("DEPLOYMENT", "MODEL", "FROM", "STARTS", "MEDIAN", "P95"),
-        lambda line: (
-            line.deployment,
-            line.model,
-            line.level,
-            str(line.count),
-            span(line.median_seconds),
-            span(line.p95_seconds),
-        ),
-    )
-
-
-def status(last: int) -> Listing:
-    """Say in short what there is and what is not well."""
-    troubles = _troubles()
-    parts = [nodes(last), deployments(last), placeholders(last)]
+def _status(fleet: Fleet) -> Listing:
+    """Return a summary of the fleet and what is not well."""
+    parts = {name: _listing(name, _OF_FLEET[name](fleet)) for name in ("nodes", "deployments", "placeholders")}
+    troubles = _troubles(fleet)
     verdict = "\n".join(troubles) if troubles else "All is well."
-    data = {
-        "well": not troubles,
-        "troubles": troubles,
-        "nodes": parts[0].data,
-        "deployments": parts[1].data,
-        "placeholders": parts[2].data,
-    }
-    return Listing(text="\n\n".join([*(part.text for part in parts), verdict]), data=data, well=not troubles)
+    return Listing(
+        text="\n\n".join([*(part.text for part in parts.values()), verdict]),
+        data={"well": not troubles, "troubles": troubles} | {name: part.data for name, part in parts.items()},
+        well=not troubles,
+    )
 
 
-LISTS: dict[str, Callable[[int], Listing]] = {
-    "status": status,
-    "pools": pools,
-    "nodes": nodes,
-    "slots": slots,
-    "replicas": replicas,
-    "placeholders": placeholders,
-    "deployments": deployments,
-    "decisions": decisions,
-    "events": events,
-    "starts": starts,
-}
-
-
-def _listing(lines: Sequence[Any], headings: Sequence[str], cells: Callable[[Any], Sequence[str]]) -> Listing:
-    text = table(headings, [cells(line) for line in lines])
-    return Listing(text=text, data=[asdict(line) for line in lines])
-
-
-def _troubles() -> list[str]:
+def _troubles(fleet: Fleet) -> list[str]:
     """Return what an operator should look at, in sentences."""
-    silent = [f"Node {line.node} is silent." for line in inventory.nodes() if not line.alive]
+    silent = [f"Node {node.name} is silent." for node in fleet.nodes if not node.alive]
     short = [
-        f"Deployment {line.deployment} has {line.ready} of {line.desired} replicas ready."
-        for line in inventory.deployments()
-        if line.ready < line.desired
+        f"Deployment {each.name} has {each.ready} of {each.desired} replicas ready."
+        for each in fleet.deployments
+        if each.is_short
     ]
     faulty = [
-        f"Slot {line.device} of node {line.node} is quarantined: {line.fault or 'no reason given'}."
-        for line in inventory.slots()
-        if line.health == "quarantined"
+        f"Slot {slot.device_uuid} of node {node.name} is quarantined: {slot.fault or 'no reason given'}."
+        for node in fleet.nodes
+        for slot in node.slots
+        if slot.health == "quarantined"
     ]
     return [*silent, *short, *faulty]
 
 
-def _promises(line: PlaceholderLine) -> str:
-    if line.state != "warm":
-        return ""
-    return "; ".join(f"{promise.deployment} {promise.words}" for promise in line.promotes)
+def _rows(entries: Iterable[history.Decision | history.Transition]) -> list[Row]:
+    return [{name: value if value is not None else "" for name, value in asdict(each).items()} for each in entries]
 
 
-def _moment(at: dt.datetime) -> str:
-    return at.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _listing(name: str, rows: Sequence[Row]) -> Listing:
+    columns = COLUMNS[name]
+    cells = [[_cell(cell, row) for cell in columns.values()] for row in rows]
+    return Listing(text=table(list(columns), cells), data=rows)
+
+
+def _cell(cell: Cell, row: Row) -> str:
+    if callable(cell):
+        return cell(row)
+    if "{" in cell:
+        return cell.format_map(row)
+    return "" if row[cell] is None else str(row[cell])

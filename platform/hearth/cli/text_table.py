@@ -1,4 +1,4 @@
-"""Write lines as a table of plain text: aligned, no colours, no frames, good for ``grep`` and ``awk``."""
+"""Format rows as a table of plain text: aligned, without colours and frames, fit for ``grep`` and ``awk``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return the table; an empty cell is a dash, so that each row has as many words as there are columns or more."""
+    """Return the table. An empty cell is a dash, so that each row has at least one word for each column."""
     cells = [[" ".join(cell.split()) or "-" for cell in row] for row in rows]
     widths = [max(len(line[column]) for line in [list(headings), *cells]) for column in range(len(headings))]
     return "\n".join(
@@ -15,8 +15,8 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def span(seconds: float | None) -> str:
-    """Write a time span for people: ``850ms``, ``4.2s``, ``3m05s``, ``2h10m``, ``5d03h``; nothing for None."""
+def duration(seconds: float | None) -> str:
+    """Format a duration: ``850ms``, ``4.2s``, ``3m05s``, ``2h10m``, ``5d03h``; empty for None."""
     if seconds is None:
         return ""
     if seconds < 1:
@@ -31,5 +31,5 @@ def span(seconds: float | None) -> str:
 
 
 def mebibytes(count: int | None) -> str:
-    """Write an amount of memory in MiB; nothing for None."""
+    """Format an amount of memory in MiB; empty for None."""
     return "" if count is None else f"{count / 2**20:,.0f}M"

@@ -9,28 +9,28 @@ from django.views.decorators.http import require_GET, require_http_methods
 
 from portal.access.principal import Principal
 from portal.errors import BadQuery
-from portal.fleet import actions, snapshot
+from portal.fleet import actions
 from portal.fleet.actions import Question
 from portal.fleet.fragments import fleet_fragments
 from portal.formats.query_params import posted
 from portal.pages.base import operator_page, show
 from tenants import errors as tenants
 from workers.errors import NotFound, Refused, WorkerError
-from workers.fleet import error_text
+from workers.fleet import error_text, inventory
 
 
 @require_GET
 @operator_page
 def index(request: HttpRequest, principal: Principal) -> HttpResponse:
     """Show the fleet; the page then keeps itself up to date over ``/ws/fleet``."""
-    return show(request, principal, "portal/fleet.html", {"fleet": snapshot.read()}, active="fleet")
+    return show(request, principal, "portal/fleet.html", {"fleet": inventory.read()}, active="fleet")
 
 
 @require_GET
 @operator_page
 def live(request: HttpRequest, principal: Principal) -> HttpResponse:
     """Answer all live parts, for a page whose WebSocket is not to be had."""
-    return HttpResponse("\n".join(fleet_fragments(snapshot.read()).values()))
+    return HttpResponse("\n".join(fleet_fragments(inventory.read()).values()))
 
 
 @require_http_methods(["GET", "POST"])

@@ -16,13 +16,13 @@ from billing.ledger.rollups import Sums
 from billing.reports import usage
 from portal.access.addresses import api_base, example_model
 from portal.access.principal import Principal, tenant_for, tenants_of
-from portal.fleet import snapshot
 from portal.formats import csv_export
 from portal.pages.base import operator_page, page, show, with_query
 from portal.reporting import archived_tenants, charts, periods, stat_tiles
 from portal.reporting.periods import Period
 from tenants.ids import TenantId
 from tenants.rls import as_tenant
+from workers.fleet import inventory
 
 #: Currency of sums over all tenants; every price book of this version is in it.
 PLATFORM_CURRENCY = "USD"
@@ -67,7 +67,7 @@ def overview(request: HttpRequest, principal: Principal) -> HttpResponse:
     total: Sums = context["total"]
     context |= {
         "by_tenant": _by_tenant(period, total),
-        "fleet": snapshot.read(),
+        "fleet": inventory.read(),
         "periods": presets(request),
         "api_base": api_base(request),
         "example_model": example_model(),

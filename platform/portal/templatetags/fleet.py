@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from django import template
 
-from portal.fleet.capacity import ReplicaStatus
 from portal.formats.numbers import seconds
 from workers.fleet import lookup
+from workers.fleet.inventory import ReplicaStatus
 from workers.models import Level
 from workers.serving import start_times
 

@@ -16,8 +16,8 @@ from django.db.models.functions import Now
 
 from hearth.cli.fleet import LIST_HELP
 from hearth.cli.fleet import fleet as fleet_commands
-from hearth.cli.fleet_tables import LISTS
-from hearth.cli.text_table import span, table
+from hearth.cli.fleet_tables import COLUMNS
+from hearth.cli.text_table import duration, table
 from tenants.audit import SYSTEM
 from tenants.models import AuditEntry
 from tests.workers.agent_processes import database_refusing_connections, database_url
@@ -84,7 +84,7 @@ def keep_one_warm(fleet: Fleet) -> Placeholder:
 
 def test_a_table_is_aligned_and_has_a_word_in_each_cell() -> None:
     assert table(("A", "BB"), [("one", ""), ("2", "x  y")]) == "A    BB\none  -\n2    x y"
-    assert [span(seconds) for seconds in (None, 0.85, 4.2, 185, 7800, 270_000)] == [
+    assert [duration(seconds) for seconds in (None, 0.85, 4.2, 185, 7800, 270_000)] == [
         "",
         "850ms",
         "4.2s",
@@ -95,7 +95,7 @@ def test_a_table_is_aligned_and_has_a_word_in_each_cell() -> None:
 
 
 def test_every_list_has_its_help() -> None:
-    assert LISTS.keys() == LIST_HELP.keys()
+    assert COLUMNS.keys() == LIST_HELP.keys() - {"status"}
 
 
 def test_the_lists_say_what_is_there_as_tables_and_as_json(fleet: Fleet) -> None:

@@ -16,8 +16,8 @@ from portal.api import pagination
 from portal.api.authentication import OperatorOnly
 from portal.api.fleet.serializers import DecisionSerializer, PlaceholderSerializer, SlotSerializer, StartTimeSerializer
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema
-from portal.fleet import capacity, snapshot
 from portal.formats import query_params
+from workers.fleet import history, inventory
 from workers.models import Level, Placeholder, ScaleDecision, Slot, StartTime
 from workers.serving import start_times
 
@@ -68,9 +68,9 @@ class PlaceholdersView(APIView):
         page = pagination.page_request(request)
         names = {"node": "node__name", "deployment": "deployment__name", "state": "state"}
         chosen = _filters(request, names, state=Placeholder.State.values)
-        rows = pagination.read_page(Placeholder.objects.filter(**chosen).select_related("node", "deployment"), page)
+        rows = pagination.read_page(inventory.placeholder_rows().filter(**chosen), page)
         measured = start_times.summaries({row.deployment.revision_id for row in rows if row.deployment})
-        found = [capacity.placeholder_of(row, measured) for row in rows]
+        found = [inventory.placeholder_status(row, measured) for row in rows]
         return Response(pagination.page_document(found, PlaceholderSerializer, page.limit))
 
 
@@ -94,7 +94,7 @@ class DecisionsView(APIView):
         names = {"deployment": "deployment__name", "action": "action"}
         chosen = _filters(request, names, action=ScaleDecision.Action.values)
         rows = ScaleDecision.objects.filter(**chosen).select_related("deployment", "pool")
-        found = [snapshot.decision_of(row) for row in pagination.read_page(rows, page)]
+        found = [history.decision(row) for row in pagination.read_page(rows, page)]
         return Response(pagination.page_document(found, DecisionSerializer, page.limit))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from portal.fleet import capacity, snapshot
+from workers.fleet import history, inventory
 from workers.fleet.deployments import MAX_REPLICAS
 from workers.fleet.operations import LEVELS, MAX_PLACEHOLDERS, Effect
 from workers.models import Level, Slot, StartTime
@@ -17,7 +17,7 @@ from workers.serving.start_times import StartSummary
 LARGEST = 2**31 - 1
 
 
-class EventSerializer(serializers.Serializer[capacity.EventStatus]):
+class EventSerializer(serializers.Serializer[history.Transition]):
     """One transition of a replica."""
 
     at = serializers.DateTimeField(read_only=True)
@@ -26,7 +26,7 @@ class EventSerializer(serializers.Serializer[capacity.EventStatus]):
     reason = serializers.CharField(read_only=True)
 
 
-class ReplicaSerializer(serializers.Serializer[capacity.ReplicaStatus]):
+class ReplicaSerializer(serializers.Serializer[inventory.ReplicaStatus]):
     """One engine, with its last events, newest first."""
 
     id = serializers.UUIDField(read_only=True)
@@ -56,7 +56,7 @@ class ReplicaSerializer(serializers.Serializer[capacity.ReplicaStatus]):
         read_only=True, allow_null=True, help_text="Requests that have not ended by then are cut."
     )
     last_error = serializers.CharField(read_only=True)
-    events = EventSerializer(many=True, read_only=True)
+    events = EventSerializer(source="transitions", many=True, read_only=True)
 
 
 class StartSummarySerializer(serializers.Serializer[StartSummary]):
@@ -77,7 +77,7 @@ class LoadSerializer(serializers.Serializer[DeploymentLoad]):
     held_tokens = serializers.IntegerField(source="queued_tokens", read_only=True)
 
 
-class DeploymentSerializer(serializers.Serializer[snapshot.DeploymentStatus]):
+class DeploymentSerializer(serializers.Serializer[inventory.DeploymentStatus]):
     """What should run, and what does."""
 
     name = serializers.CharField(read_only=True)
@@ -97,7 +97,7 @@ class DeploymentSerializer(serializers.Serializer[snapshot.DeploymentStatus]):
     replicas = ReplicaSerializer(many=True, read_only=True)
 
 
-class PlaceholderSerializer(serializers.Serializer[capacity.PlaceholderStatus]):
+class PlaceholderSerializer(serializers.Serializer[inventory.PlaceholderStatus]):
     """Warm capacity that gives way to a replica, or becomes one."""
 
     id = serializers.UUIDField(read_only=True)
@@ -116,7 +116,7 @@ class PlaceholderSerializer(serializers.Serializer[capacity.PlaceholderStatus]):
     )
 
 
-class SlotStatusSerializer(serializers.Serializer[capacity.SlotStatus]):
+class SlotStatusSerializer(serializers.Serializer[inventory.SlotStatus]):
     """A place for one engine rank."""
 
     id = serializers.UUIDField(read_only=True)
@@ -127,7 +127,7 @@ class SlotStatusSerializer(serializers.Serializer[capacity.SlotStatus]):
     fault = serializers.CharField(read_only=True)
 
 
-class PlaceSerializer(serializers.Serializer[capacity.Place]):
+class PlaceSerializer(serializers.Serializer[inventory.SlotGroup]):
     """Slots of a node and what has them. A replica that has none has no slots here either."""
 
     kind = serializers.CharField(read_only=True, help_text="replica, placeholder, free, quarantined or gone.")
@@ -136,7 +136,7 @@ class PlaceSerializer(serializers.Serializer[capacity.Place]):
     placeholder = PlaceholderSerializer(read_only=True, allow_null=True)
 
 
-class NodeSerializer(serializers.Serializer[snapshot.NodeStatus]):
+class NodeSerializer(serializers.Serializer[inventory.NodeStatus]):
     """A machine with an agent."""
 
     id = serializers.UUIDField(read_only=True)
@@ -146,10 +146,10 @@ class NodeSerializer(serializers.Serializer[snapshot.NodeStatus]):
     cordoned = serializers.BooleanField(read_only=True)
     slots = serializers.IntegerField(source="slot_count", read_only=True)
     free_slots = serializers.IntegerField(source="free_count", read_only=True)
-    places = PlaceSerializer(many=True, read_only=True, help_text="In the order of their slots.")
+    places = PlaceSerializer(source="slot_groups", many=True, read_only=True, help_text="In the order of their slots.")
 
 
-class PoolSerializer(serializers.Serializer[snapshot.PoolStatus]):
+class PoolSerializer(serializers.Serializer[inventory.PoolStatus]):
     """Nodes of one kind; the pool with the lowest priority is filled first."""
 
     name = serializers.CharField(read_only=True)
@@ -167,7 +167,7 @@ class PoolSerializer(serializers.Serializer[snapshot.PoolStatus]):
     nodes = NodeSerializer(many=True, read_only=True)
 
 
-class DecisionSerializer(serializers.Serializer[snapshot.DecisionStatus]):
+class DecisionSerializer(serializers.Serializer[history.Decision]):
     """One change of what is desired, with what it was decided from."""
 
     id = serializers.UUIDField(read_only=True)
@@ -181,7 +181,7 @@ class DecisionSerializer(serializers.Serializer[snapshot.DecisionStatus]):
     inputs = serializers.JSONField(read_only=True)
 
 
-class FleetSerializer(serializers.Serializer[snapshot.Fleet]):
+class FleetSerializer(serializers.Serializer[inventory.Fleet]):
     """Everything, read at one moment."""
 
     deployments = DeploymentSerializer(many=True, read_only=True)

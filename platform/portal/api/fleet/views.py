@@ -27,9 +27,9 @@ from portal.api.fleet.serializers import (
     WarmSerializer,
 )
 from portal.api.openapi_parameters import error_responses, reject_unknown_fields
-from portal.fleet import actions, snapshot
+from portal.fleet import actions
 from workers.errors import NotFound
-from workers.fleet import operations
+from workers.fleet import inventory, operations
 from workers.fleet.operations import Effect, ScalingTarget
 
 _Post = TypeVar("_Post", bound=Callable[..., Response])
@@ -61,7 +61,7 @@ class FleetView(APIView):
     @extend_schema(operation_id="get_fleet", responses={200: FleetSerializer, **error_responses(403)})
     def get(self, request: Request) -> Response:
         """Return deployments with their replicas, pools with their nodes and slots, and the newest decisions."""
-        return Response(FleetSerializer(snapshot.read()).data)
+        return Response(FleetSerializer(inventory.read()).data)
 
 
 class ScaleView(APIView):
@@ -78,7 +78,7 @@ class ScaleView(APIView):
         """Set the number of replicas, or the bounds between which scaling moves; reconcile makes it so."""
         asked = _read(ScaleSerializer(data=request.data))
         operations.scale(principal_of(request).actor, deployment, asked["min_replicas"], asked["max_replicas"])
-        found = next((each for each in snapshot.read().deployments if each.name == deployment), None)
+        found = next((each for each in inventory.read().deployments if each.name == deployment), None)
         if found is None:
             raise NotFound("deployment", deployment)
         return Response(DeploymentSerializer(found).data)

@@ -1,0 +1,155 @@
+"""The fleet as lists of flat JSON objects: what ``celery fleet --json`` and ``celery inspect`` write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workers.fleet.inventory import Fleet
+from workers.fleet.lookup import short
+from workers.models import Slot
+from workers.serving import start_times
+
+Row = dict[str, Any]
+
+
+def pools(fleet: Fleet) -> list[Row]:
+    """Return the pools in the order in which they are filled. ``slots`` counts healthy ones, ``placeholders`` warm."""
+    by_node = nodes(fleet)
+    return [
+        {
+            "pool": pool.name,
+            "kind": pool.kind,
+            "region": pool.region,
+            "priority": pool.priority,
+            "nodes": len(pool.nodes),
+            "alive": sum(node.alive for node in pool.nodes),
+            **{
+                name: sum(row[name] for row in by_node if row["pool"] == pool.name)
+                for name in ("slots", "free", "replicas", "placeholders")
+            },
+            "placeholders_wanted": pool.placeholders_wanted,
+            "level": pool.placeholder_level,
+            "high_water": pool.high_water,
+            "low_water": pool.low_water,
+        }
+        for pool in fleet.pools
+    ]
+
+
+def nodes(fleet: Fleet) -> list[Row]:
+    """Return the nodes by name. ``slots`` counts healthy ones, ``placeholders`` warm ones."""
+    return [
+        {
+            "node": node.name,
+            "pool": node.pool,
+            "address": node.address,
+            "alive": node.alive,
+            "cordoned": node.cordoned,
+            "slots": node.health_count(Slot.Health.OK),
+            "free": node.free_count,
+            "quarantined": node.health_count(Slot.Health.QUARANTINED),
+            "replicas": sum(replica.running for replica in fleet.replicas if replica.node == node.name),
+            "placeholders": node.warm_count,
+        }
+        for node in fleet.nodes
+    ]
+
+
+def slots(fleet: Fleet) -> list[Row]:
+    """Return the slots by node and index. ``holder`` is ``replica chat/1a2b3c``, ``placeholder 1a2b3c`` or empty."""
+    found = [(node, group, slot) for node in fleet.nodes for group in node.slot_groups for slot in group.slots]
+    return [
+        {
+            "node": node.name,
+            "device": slot.device_uuid,
+            "index": slot.index,
+            "health": slot.health,
+            "fault": slot.fault,
+            "holder": group.holder,
+            "memory_bytes": slot.memory_bytes,
+        }
+        for node, group, slot in sorted(found, key=lambda each: (each[0].name, each[2].index))
+    ]
+
+
+def replicas(fleet: Fleet) -> list[Row]:
+    """Return the replicas, oldest first. ``seconds`` is the time in the state."""
+    copied = (
+        "state",
+        "wanted",
+        "leaving",
+        "generation",
+        "port",
+        "start_level",
+        "start_note",
+        "startup_seconds",
+        "running_requests",
+        "waiting_requests",
+        "cached_blocks",
+        "last_error",
+    )
+    return [
+        {
+            "id": str(replica.id),
+            "replica": replica.name,
+            "deployment": replica.deployment,
+            "node": replica.node or "",
+            "seconds": replica.state_seconds,
+            **{name: getattr(replica, name) for name in copied},
+        }
+        for replica in fleet.replicas
+    ]
+
+
+def placeholders(fleet: Fleet) -> list[Row]:
+    """Return the placeholders by node, oldest first. ``promotes`` lists what each can serve, and how soon."""
+    copied = ("node", "state", "level", "target_level", "engine", "memory_bytes", "warm_seconds", "reason")
+    return [
+        {
+            "id": str(placeholder.id),
+            "placeholder": short(placeholder.id),
+            "seconds": placeholder.state_seconds,
+            "warmed_for": placeholder.deployment or "",
+            **{name: getattr(placeholder, name) for name in copied},
+            "promotes": [
+                {
+                    "deployment": each.deployment,
+                    "seconds": each.seconds,
+                    "words": start_times.start_time_text(each.seconds),
+                }
+                for each in placeholder.estimates
+            ],
+        }
+        for placeholder in sorted(fleet.placeholders, key=lambda each: each.node)
+    ]
+
+
+def deployments(fleet: Fleet) -> list[Row]:
+    """Return the deployments by name. ``replicas`` counts those that are wanted and have not ended."""
+    copied = ("model", "engine", "minimum", "maximum", "desired", "ready", "slots_per_replica")
+    return [
+        {
+            "deployment": deployment.name,
+            **{name: getattr(deployment, name) for name in copied},
+            "replicas": sum(replica.wanted and replica.running for replica in deployment.replicas),
+            "pools": list(deployment.pools),
+            "target_tokens_per_replica": deployment.target_tokens_per_replica,
+        }
+        for deployment in fleet.deployments
+    ]
+
+
+def starts(fleet: Fleet) -> list[Row]:
+    """Return the newest starts of each deployment's revision by level, coldest first, up to the first canary token."""
+    return [
+        {
+            "deployment": deployment.name,
+            "model": deployment.model,
+            "level": summary.level,
+            "count": summary.count,
+            "median_seconds": summary.median_seconds,
+            "p95_seconds": summary.p95_seconds,
+        }
+        for deployment in fleet.deployments
+        for summary in deployment.starts
+    ]
