@@ -218,7 +218,7 @@ class GatewayApp:
             if body.complete:
                 return b"".join(pieces)
             if size > STRANGERS_BYTES and not proved:
-                await self._open().require_key(headers, client)
+                await self._open().auth.authenticate(headers, client)
                 proved = True
             pieces.append(await body.piece())
             size += len(pieces[-1])

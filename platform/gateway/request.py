@@ -1,4 +1,4 @@
-"""What crosses the edge: a request as it came, an answer as it goes."""
+"""A request and its response as they cross the gateway's edge, and what the stages share about a request."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ import msgspec
 
 from billing.wal.records import State
 from caching.single_flight import Flight
+from catalogue.registry import ServedModel
 from gateway.errors import GatewayError
 from gateway.protocols.endpoint import Endpoint
+from gateway.protocols.request_body import Call
+from tenants.snapshot import Caller
 
 Headers = list[tuple[bytes, bytes]]
 JSON: Headers = [(b"content-type", b"application/json")]
@@ -20,71 +23,71 @@ SSE: Headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache
 
 
 class ClientDisconnect:
-    """What becomes of a request whose client leaves: it is stopped, unless others follow the flight that it leads."""
+    """Whether the client has disconnected. That cancels its request, unless other requests follow its flight."""
 
-    __slots__ = ("_flight", "_stop", "happened")
+    __slots__ = ("_cancel", "_flight", "happened")
 
-    def __init__(self, stop: Callable[[], None] = lambda: None) -> None:
-        self._stop = stop
+    def __init__(self, cancel: Callable[[], None] = lambda: None) -> None:
+        self._cancel = cancel
         self._flight: Flight | None = None
-        #: The client has left, so that nothing is sent any more.
+        #: The client has disconnected; nothing more is sent.
         self.happened = False
 
     @property
     def has_followers(self) -> bool:
-        """Say whether somebody else waits for what the request brings."""
+        """Return whether another request waits for this request's response."""
         flight = self._flight
         return flight is not None and flight.followers > 0 and not flight.ended
 
     def lead(self, flight: Flight) -> None:
-        """Take note that the request leads."""
+        """Note the flight that the request leads."""
         self._flight = flight
-        flight.on_abandoned = self._alone
+        flight.on_abandoned = self._on_abandoned
 
     def signal(self) -> None:
-        """Take note that the client has left."""
+        """Note that the client has disconnected; cancel the request unless it has followers."""
         self.happened = True
         if not self.has_followers:
-            self._stop()
+            self._cancel()
 
-    def cancel_with(self, stop: Callable[[], None]) -> None:
-        """Stop it so from now on."""
-        self._stop = stop
+    def cancel_with(self, cancel: Callable[[], None]) -> None:
+        """Cancel the request with ``cancel`` from now on."""
+        self._cancel = cancel
 
-    def _alone(self) -> None:
+    def _on_abandoned(self) -> None:
         if self.happened:
-            self._stop()
+            self._cancel()
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole request. Header names are lower case."""
+    """A complete request. Header names are lower case."""
 
     method: str
     path: str
     headers: Mapping[str, str]
     body: bytes
-    #: Address of whoever sent it; empty when it is not known.
+    #: The client's address; empty when it is not known.
     client: str = ""
     disconnect: ClientDisconnect = msgspec.field(default_factory=ClientDisconnect)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """What a client is told while nothing else comes, each so many seconds: balancers cut what is silent."""
+    """The comment that a silent stream sends every ``every_seconds``, because load balancers cut idle connections."""
 
     every_seconds: float
     comment: Callable[[], str]
 
     def event(self) -> bytes:
-        """Return the comment as every reader of server-sent events skips it."""
+        """Return the comment as a server-sent event, which clients skip."""
         return f": {self.comment()}\n\n".encode()
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer: all of it in ``body``, or piece by piece from ``stream``.
+    """A response: complete in ``body``, or piece by piece from ``stream``.
 
-    Whoever sends it calls ``on_close`` at the end, however the end came; calling it twice is allowed. ``end_with``
-    makes a stream that runs tell this error and end. A piece of a stream is whole events, so ``heartbeat`` may be told
+    The sender calls ``on_close`` at the end, however the response ended; a second call does nothing. ``end_with`` makes
+    a running stream send an error as its last event. A piece of a stream is whole events, so ``heartbeat`` may be sent
     between any two.
     """
 
@@ -98,32 +101,34 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestTimeline(msgspec.Struct, kw_only=True, eq=False):
-    """What one request has gathered on its way, for its headers and its usage record."""
+    """Ids, times and headers that one request collects for its response headers and its usage record."""
 
     request_id: UUID
-    #: The same as clients and engines are told it.
+    #: The request id as clients and engines receive it.
     request_name: str
     client_request_id: str
     #: time.time_ns() at arrival, and time.perf_counter() for durations.
     started_at_ns: int
     started: float
-    #: In whose words errors are told.
+    #: The endpoint whose error format the client understands.
     endpoint: Endpoint
-    #: The name in the catalogue, once known.
+    #: The model's name in the catalogue; empty until it is known.
     model: str = ""
     headers: Headers = msgspec.field(default_factory=list)
-    #: Durations as far as they are known: until it was admitted, waiting for a replica, until an engine's first byte.
+    #: Durations: until admission, waiting for a replica, and until the engine's first byte.
     admit_seconds: float = 0.0
     queue_seconds: float = 0.0
     engine_seconds: float = 0.0
+    #: A replica has the request, so the client waits for an engine and not for a replica.
+    at_engine: bool = False
 
-    #: Why the request was ended from outside (``gateway.pipeline.revocation``).
+    #: The error that ended the request from outside (``gateway.pipeline.revocation``).
     refusal: GatewayError | None = None
-    #: How it ended, once its END is written.
+    #: The state in the request's END record, once it is written.
     ended: State | None = None
 
     def timings(self) -> Headers:
-        """Return the headers that say where the time until now went, milliseconds (``server-timing``: W3C)."""
+        """Return the headers that report where the time went so far, in milliseconds (``server-timing``: W3C)."""
         total = (time.perf_counter() - self.started) * 1000
         queue, engine = self.queue_seconds * 1000, self.engine_seconds * 1000
         spent = (self.admit_seconds * 1000, queue, engine, total)
@@ -132,3 +137,12 @@ class RequestTimeline(msgspec.Struct, kw_only=True, eq=False):
             (b"x-gateway-overhead-ms", b"%.2f" % max(0.0, total - queue - engine)),
             (b"x-queue-ms", b"%.2f" % queue),
         ]
+
+
+class RequestContext(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """One inference request as every stage sees it: its caller, the checked call, the model and the timeline."""
+
+    caller: Caller
+    call: Call
+    model: ServedModel
+    timeline: RequestTimeline

@@ -22,8 +22,8 @@ from gateway import metrics
 from gateway.cache import cache_control
 from gateway.cache.cache_control import CacheDirectives
 from gateway.protocols import media
+from gateway.protocols.endpoint import Usage
 from gateway.protocols.request_body import Call
-from gateway.protocols.usage import Usage
 from gateway.request import Headers
 from tenants import keyspace
 from tenants.caller_limits import LARGEST_ENTRY_BYTES

@@ -13,14 +13,11 @@ import msgspec
 from caching.entry import Entry
 from caching.errors import FlightFailed
 from caching.single_flight import Flight
-from catalogue.registry import ServedModel
 from gateway.cache.policy import CachePolicy
 from gateway.coalescing.shared_flights import SharedFlights
 from gateway.errors import EngineFailed, EngineRefused, GatewayError
 from gateway.metering.meter import Meter
-from gateway.protocols.request_body import Call
-from gateway.request import ClientDisconnect, Headers, RequestTimeline
-from tenants.snapshot import Caller
+from gateway.request import ClientDisconnect, Headers, RequestContext
 
 #: A request whose leaders failed so often may be the cause itself; it is asked by itself, or told so.
 MAX_RUNS = 3
@@ -45,18 +42,15 @@ class Coalescer(Generic[B]):
     def __init__(
         self,
         flights: SharedFlights,
-        caller: Caller,
-        call: Call,
-        model: ServedModel,
+        context: RequestContext,
         meter: Meter,
-        trace: RequestTimeline,
     ) -> None:
         self._flights = flights
-        self._caller = caller
-        self._call = call
-        self._model = model
+        self._caller = context.caller
+        self._call = context.call
+        self._model = context.model
+        self._timeline = context.timeline
         self._meter = meter
-        self._trace = trace
         self.disconnect = ClientDisconnect()
         #: The name under which it may be followed, and follow; None where it may do neither.
         self._name: bytes | None = None
@@ -149,7 +143,7 @@ class Coalescer(Generic[B]):
         return None
 
     def _begin(self, name: bytes) -> None:
-        flight = Flight(name, self._trace.request_id, self._caller.key_id, streamed=self._call.stream)
+        flight = Flight(name, self._timeline.request_id, self._caller.key_id, streamed=self._call.stream)
         self._flights.begin(flight)
         self.disconnect.lead(flight)
         self.flight = flight
@@ -162,7 +156,7 @@ class Coalescer(Generic[B]):
         else:
             self._meter.follow(flight.source_id)
             told = follower_headers(flight.source_id)
-        self._trace.headers = [each for each in self._trace.headers if each[0] not in _TOLD] + told
+        self._timeline.headers = [each for each in self._timeline.headers if each[0] not in _TOLD] + told
 
     def _is_purged(self, flight: Flight) -> bool:
         purges = self._caller.cache.purges

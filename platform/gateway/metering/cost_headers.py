@@ -11,7 +11,7 @@ import msgspec
 from billing.pricing.prices import PriceTable
 from billing.pricing.rating import Charge, Price, rate
 from caching.entry import Entry
-from gateway.protocols.usage import Usage
+from gateway.protocols.endpoint import Usage
 from gateway.request import Headers
 from tenants.ids import TenantId
 

@@ -13,16 +13,13 @@ from billing.errors import WalError
 from billing.wal.records import CacheResult, End, Progress, Start, State, TokensSource
 from billing.wal.writer import WalWriter
 from caching.entry import Entry
-from catalogue.registry import ServedModel
 from gateway import metrics
 from gateway.admission.controller import Reservation
 from gateway.admission.cost_estimate import CostReservation
 from gateway.errors import Unavailable
-from gateway.protocols.request_body import Call
-from gateway.protocols.usage import NOTHING, Usage
-from gateway.request import RequestTimeline
+from gateway.protocols.endpoint import NOTHING, Usage
+from gateway.request import RequestContext
 from tenants.ids import ReplicaId, RequestId
-from tenants.snapshot import Caller
 
 log = logging.getLogger(__name__)
 
@@ -40,12 +37,12 @@ class Meter:
     exactly as long as its request has a START and no END.
     """
 
-    def __init__(self, wal: WalWriter, trace: RequestTimeline, caller: Caller, call: Call, model: ServedModel) -> None:
+    def __init__(self, wal: WalWriter, context: RequestContext) -> None:
         self._wal = wal
-        self._trace = trace
-        self._caller = caller
-        self._call = call
-        self._model = model
+        self._timeline = context.timeline
+        self._caller = context.caller
+        self._call = context.call
+        self._model = context.model
         self._start: Start | None = None
         self._closed = False
         self._last_progress = 0.0
@@ -124,7 +121,7 @@ class Meter:
         if now - self._last_progress >= PROGRESS_SECONDS and not ends:
             self._last_progress = now
             self._append(
-                Progress(request_id=RequestId(self._trace.request_id), completion_tokens=total, at_ns=time.time_ns())
+                Progress(request_id=RequestId(self._timeline.request_id), completion_tokens=total, at_ns=time.time_ns())
             )
         self.streamed_tokens = total  # what could not be written down is not passed on either
 
@@ -154,7 +151,7 @@ class Meter:
         try:
             self.end(state, status, usage, source=source)
         except Unavailable as error:
-            log.error("request %s ends without its record: %s", self._trace.request_id, error.message)
+            log.error("request %s ends without its record: %s", self._timeline.request_id, error.message)
             self._closed = True
             self._owe(self._new_end(state, status, usage, source))
 
@@ -217,7 +214,7 @@ class Meter:
             )
             self.reservation.settle(tokens=tokens, amount_pico=charged)
         if end is not None:
-            self._trace.ended = end.state
+            self._timeline.ended = end.state
             metrics.ended(self._call.path, self._model.name, end)
 
     def _owe(self, end: End) -> None:
@@ -237,7 +234,7 @@ class Meter:
     def _new_start(self, prompt_tokens_estimate: int, replica_id: UUID | None, route_reason: str) -> Start:
         result, reason = self.cache
         return Start(
-            request_id=RequestId(self._trace.request_id),
+            request_id=RequestId(self._timeline.request_id),
             tenant_id=self._caller.tenant_id,
             project_id=self._caller.project_id,
             key_id=self._caller.key_id,
@@ -245,10 +242,10 @@ class Meter:
             endpoint=self._call.path,
             model_name=self._model.name,
             revision_id=self._model.revision_id,
-            started_at_ns=self._trace.started_at_ns,
+            started_at_ns=self._timeline.started_at_ns,
             stream=self._call.stream,
             prompt_tokens_estimate=prompt_tokens_estimate,
-            client_request_id=self._trace.client_request_id,
+            client_request_id=self._timeline.client_request_id,
             replica_id=ReplicaId(replica_id) if replica_id else None,
             cache_result=result,
             cache_reason=reason,
@@ -263,12 +260,12 @@ class Meter:
         usage: Usage,
         source: TokensSource,
     ) -> End:
-        started = self._trace.started
+        started = self._timeline.started
         first = self.first_token_at
         result, reason = self.cache
         avoided = self._avoided
         return End(
-            request_id=RequestId(self._trace.request_id),
+            request_id=RequestId(self._timeline.request_id),
             finished_at_ns=time.time_ns(),
             state=state,
             http_status=status,

@@ -12,8 +12,7 @@ from celery import current_app
 from django.db import DatabaseError, InterfaceError, close_old_connections
 
 from gateway.errors import NotFound, Unavailable
-from gateway.protocols.endpoint import Endpoint
-from gateway.request import JSON, Headers, Request, RequestTimeline, Response
+from gateway.request import JSON, Headers, Request, RequestContext, Response
 from tenants.snapshot import Caller
 from workers.deferred import store
 
@@ -28,14 +27,15 @@ PATIENCE_SECONDS = 15.0
 T = TypeVar("T")
 
 
-async def accept(caller: Caller, endpoint: Endpoint, request: Request, timeline: RequestTimeline) -> Response:
+async def accept(context: RequestContext, request: Request) -> Response:
     """Keep the request, hand its id to Celery, and answer 202 with where to ask. Raises Unavailable."""
+    caller, timeline = context.caller, context.timeline
     headers = {name: request.headers[name] for name in KEPT_HEADERS if name in request.headers}
     submission = store.Submission(
         tenant_id=caller.tenant_id,
         project_id=caller.project_id,
         key_id=caller.key_id,
-        endpoint=endpoint.path,
+        endpoint=context.call.path,
         headers=headers,
         body=request.body,
     )

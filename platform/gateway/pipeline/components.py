@@ -1,4 +1,4 @@
-"""What one gateway process is made of; built once at start (see ``gateway.pipeline.runtime``), passed in everywhere."""
+"""What one gateway process is made of; built once at start (``gateway.pipeline.runtime``) and passed to each stage."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from gateway.coalescing.shared_flights import SharedFlights
 from gateway.control_plane.snapshot_feed import SnapshotFeed
 from gateway.pipeline.idempotency import Idempotency
 from gateway.pipeline.revocation import ActiveRequests
-from gateway.protocols.endpoint import Endpoint
-from gateway.request import Request, RequestTimeline, Response
+from gateway.request import Request, RequestContext, Response
 from gateway.upstream.dispatcher import Dispatcher
 from gateway.upstream.wait_queue import ReplicaQueue
 from tenants.snapshot import Caller
 
-#: Hands a deferred request over: (caller, endpoint, request, timeline) → the 202 answer.
-Defer = Callable[[Caller, Endpoint, Request, RequestTimeline], Awaitable[Response]]
+#: Stores a deferred request and returns the 202 response.
+Defer = Callable[[RequestContext, Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Components:
-    """The parts of the journey. ``poll_deferred`` answers GET /v1/requests/{id}."""
+    """The components of the pipeline. ``poll_deferred`` answers GET /v1/requests/{id}."""
 
     feed: SnapshotFeed
     replica_queue: ReplicaQueue

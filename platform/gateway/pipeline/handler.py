@@ -1,10 +1,10 @@
-"""The journey: who calls, what they ask, and where it goes. One instance serves a process, over ASGI or Django."""
+"""The pipeline: authenticate a request, route it by its path, and answer it. One instance serves a process."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from functools import partial
 from uuid import UUID
 
@@ -13,39 +13,26 @@ import orjson
 from catalogue.registry import ServedModel
 from gateway import metrics
 from gateway.admission.controller import AdmissionRequest
-from gateway.errors import (
-    BadRequest,
-    GatewayError,
-    NotFound,
-    Unauthorized,
-    WrongMethod,
-    address_not_allowed,
-    internal_error,
-    model_not_allowed,
-    scope_missing,
-    unauthorized,
-)
+from gateway.errors import BadRequest, GatewayError, NotFound, WrongMethod, internal_error, model_not_allowed
 from gateway.pipeline.async_requests import POLL_PATH
+from gateway.pipeline.auth import Authenticator, may_call, require_inference
 from gateway.pipeline.components import Components
 from gateway.pipeline.idempotency import HEADER as IDEMPOTENCY
 from gateway.pipeline.inference import Inference
-from gateway.pipeline.revocation import INFERENCE_SCOPE, ActiveRequest
+from gateway.pipeline.revocation import ActiveRequest
 from gateway.protocols import model_list, request_body
 from gateway.protocols.endpoint import Endpoint
 from gateway.protocols.endpoint_table import ENDPOINTS, endpoint_for_errors
-from gateway.protocols.request_body import Call
-from gateway.request import JSON, Request, RequestTimeline, Response
-from tenants import networks
-from tenants.errors import KeyRefused
+from gateway.request import JSON, Request, RequestContext, RequestTimeline, Response
 from tenants.ids import new_id
 from tenants.snapshot import Caller
 
 log = logging.getLogger(__name__)
 
 MODELS = "/v1/models"
-#: Where OpenAI keeps responses, which Hearth does not.
+#: Where OpenAI stores responses; Hearth does not.
 STORED_RESPONSES = "/v1/responses/"
-#: How a request is counted whose client left before its answer began.
+#: The status that counts a request whose client disconnected before its response began.
 CLIENT_GONE = 499
 
 
@@ -54,143 +41,113 @@ class Pipeline:
 
     def __init__(self, components: Components) -> None:
         self._components = components
+        self.auth = Authenticator(components.feed)
 
     async def handle(self, request: Request) -> Response:
-        """Return the answer, an error included, in the words of its path; every answer names its request id."""
+        """Return the response, errors included, in the format of the path; each has the request id in its headers."""
         timeline = _timeline(new_id(), request)
         if timeline.client_request_id:
             timeline.headers.append((b"x-client-request-id", timeline.client_request_id.encode("latin-1", "replace")))
-        response = await _answered(self._route(request, timeline), timeline, _kind(request.path))
+        response = await _answered(self._route(request, timeline), timeline, _metric_path(request.path))
         response.headers.extend(timeline.timings())
         return response
 
     async def run_deferred(self, request_id: UUID, public_id: str, endpoint: Endpoint, request: Request) -> Response:
-        """Answer a request that was accepted earlier, under its own id; its limit is not taken a second time."""
+        """Run a request that was accepted earlier, under its own id; its request limit is not taken a second time."""
         timeline = _timeline(request_id, request)
         return await _answered(self._run_deferred(public_id, endpoint, request, timeline), timeline, endpoint.path)
 
     async def _run_deferred(
         self, public_id: str, endpoint: Endpoint, request: Request, timeline: RequestTimeline
     ) -> Response:
-        try:
-            caller = self._components.feed.snapshot.callers.caller(public_id)
-        except KeyRefused as refusal:
-            raise unauthorized(refusal) from None
+        caller = self.auth.known(public_id)
         call = request_body.parse(endpoint, request.body)
-        model = self._model(caller, call)
+        model = self._model(caller, call.model)
         timeline.model = model.name
-        visit = ActiveRequest(caller=caller, model_name=model.name, client=None, timeline=timeline)
-        work = Inference(self._components, caller, call, model, timeline).run(request, limited=False)
-        return await self._components.active_requests.run(visit, work)
+        context = RequestContext(caller=caller, call=call, model=model, timeline=timeline)
+        work = Inference(self._components, context).run(request, limited=False)
+        return await self._components.active_requests.run(ActiveRequest(context=context, client=None), work)
 
     async def _route(self, request: Request, timeline: RequestTimeline) -> Response:
         path = request.path
         endpoint = ENDPOINTS.get(path)
         if endpoint is not None:
-            _require(request, "POST")
+            _require_method(request, "POST")
             return await self._infer(endpoint, request, timeline)
         if path == MODELS or path.startswith(MODELS + "/"):
-            _require(request, "GET")
-            caller = await self._authenticate(request.headers, request.client)
+            _require_method(request, "GET")
+            caller = await self.auth.authenticate(request.headers, request.client)
             return self._models(caller, request, timeline)
         if path.startswith(POLL_PATH):
-            _require(request, "GET")
-            caller = _allowed(await self._authenticate(request.headers, request.client))
+            _require_method(request, "GET")
+            caller = require_inference(await self.auth.authenticate(request.headers, request.client))
             return await self._components.poll_deferred(caller, path.removeprefix(POLL_PATH))
         if path.startswith(STORED_RESPONSES):
-            await self._authenticate(request.headers, request.client)
-            raise NotFound("Responses are not stored: they are answered once and forgotten.", "response_not_stored")
+            await self.auth.authenticate(request.headers, request.client)
+            raise NotFound(
+                "Hearth does not store responses. Send the whole conversation as 'input' instead.",
+                "response_not_stored",
+            )
         known = ", ".join([*ENDPOINTS, MODELS, POLL_PATH + "{id}"])
-        raise NotFound(f"Nothing is served at {path}. Served are {known}.", "unknown_path")
+        raise NotFound(f"The path {path} does not exist. Use one of {known}.", "unknown_path")
 
     async def _infer(self, endpoint: Endpoint, request: Request, timeline: RequestTimeline) -> Response:
-        caller = _allowed(await self._authenticate(request.headers, request.client))
-        repeat = self._components.parsed_requests.find(caller, endpoint, request.body)
-        call = request_body.parse(endpoint, request.body) if repeat is None else repeat.call
-        model = self._model(caller, call)
-        if repeat is not None and repeat.model is not model:
+        caller = require_inference(await self.auth.authenticate(request.headers, request.client))
+        parsed = self._components.parsed_requests.find(caller, endpoint, request.body)
+        call = request_body.parse(endpoint, request.body) if parsed is None else parsed.call
+        model = self._model(caller, call.model)
+        if parsed is not None and parsed.model is not model:
             call = request_body.parse(endpoint, request.body)
         timeline.model = model.name
-        visit = ActiveRequest(caller=caller, model_name=model.name, client=request.client, timeline=timeline)
-        return await self._components.active_requests.run(visit, self._once(caller, call, model, request, timeline))
+        context = RequestContext(caller=caller, call=call, model=model, timeline=timeline)
+        active = ActiveRequest(context=context, client=request.client)
+        return await self._components.active_requests.run(active, self._once(context, request))
 
-    def _once(
-        self, caller: Caller, call: Call, model: ServedModel, request: Request, timeline: RequestTimeline
-    ) -> Awaitable[Response]:
-        """Answer the call, or as it was answered when it came first under its Idempotency-Key."""
-        work = partial(self._run, caller, call, model, request, timeline)
+    def _once(self, context: RequestContext, request: Request) -> Awaitable[Response]:
+        """Run the call, or return the response stored under its Idempotency-Key."""
         if IDEMPOTENCY not in request.headers:
-            return work()
-        return self._components.idempotency.once(caller, request, timeline, work)
+            return self._run(context, request)
+        work = partial(self._run, context, request)
+        return self._components.idempotency.once(context.caller, request, context.timeline, work)
 
-    def _run(
-        self, caller: Caller, call: Call, model: ServedModel, request: Request, timeline: RequestTimeline
-    ) -> Awaitable[Response]:
+    def _run(self, context: RequestContext, request: Request) -> Awaitable[Response]:
         if "respond-async" in request.headers.get("prefer", "").lower():
-            return self._defer(caller, call, model, request, timeline)
-        return Inference(self._components, caller, call, model, timeline).run(request)
+            return self._defer(context, request)
+        return Inference(self._components, context).run(request)
 
-    async def _defer(
-        self, caller: Caller, call: Call, model: ServedModel, request: Request, timeline: RequestTimeline
-    ) -> Response:
-        if call.stream:
-            raise BadRequest("A deferred answer cannot be streamed; leave 'stream' out.", "invalid_value", "stream")
-        timeline.headers.extend((await self._components.admission.admit(_deferral(caller, model, timeline))).headers())
-        return await self._components.defer(caller, timeline.endpoint, request, timeline)
+    async def _defer(self, context: RequestContext, request: Request) -> Response:
+        if context.call.stream:
+            raise BadRequest("A deferred request cannot stream. Remove 'stream'.", "invalid_value", "stream")
+        reservation = await self._components.admission.admit(_deferral(context))
+        context.timeline.headers.extend(reservation.headers())
+        return await self._components.defer(context, request)
 
-    async def require_key(self, headers: Mapping[str, str], client: str) -> None:
-        """Return when the headers carry a live key that this client may use.
-
-        Raises Unauthorized, Forbidden, Unavailable.
-        """
-        await self._authenticate(headers, client)
-
-    async def _authenticate(self, headers: Mapping[str, str], client: str) -> Caller:
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        text = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-        if not text:
-            raise Unauthorized("Send your API key as 'Authorization: Bearer hk_…'.", "missing_api_key")
-        try:
-            caller = await self._components.feed.authenticate(text)
-        except KeyRefused as refusal:
-            raise unauthorized(refusal) from None
-        if not networks.allows(caller.networks, client):
-            raise address_not_allowed()
-        return caller
-
-    def _model(self, caller: Caller, call: Call) -> ServedModel:
-        model = self._components.feed.snapshot.catalogue.find(caller.tenant_id, call.model)
+    def _model(self, caller: Caller, name: str) -> ServedModel:
+        model = self._components.feed.snapshot.catalogue.find(caller.tenant_id, name)
         if model is None:
-            raise NotFound(
-                f"The model {call.model!r} does not exist or is not yours. GET {MODELS} lists what you may call.",
-                "model_not_found",
-                "model",
-            )
-        if not _may_call(caller, model):
+            raise _model_not_found(name)
+        if not may_call(caller, model):
             raise model_not_allowed(model.name, caller.allowed_models)
         return model
 
     def _models(self, caller: Caller, request: Request, timeline: RequestTimeline) -> Response:
-        """Describe the model of this name or alias, or all that the key may call."""
+        """Describe the model of this name or alias, or every model that the key may call."""
         catalogue = self._components.feed.snapshot.catalogue
         anthropic = model_list.asks_anthropic(request.headers)
         name = request.path.removeprefix(MODELS).removeprefix("/")
         if name:
             model = catalogue.find(caller.tenant_id, name)
-            if model is None or not _may_call(caller, model):
-                raise NotFound(f"The model {name[:200]!r} does not exist or is not yours.", "model_not_found", "model")
+            if model is None or not may_call(caller, model):
+                raise _model_not_found(name)
             document = model_list.one(model, anthropic=anthropic)
         else:
-            visible = [model for model in catalogue.visible(caller.tenant_id) if _may_call(caller, model)]
+            visible = [model for model in catalogue.visible(caller.tenant_id) if may_call(caller, model)]
             document = model_list.several(visible, anthropic=anthropic)
         return Response(status=200, headers=[*JSON, *timeline.headers], body=orjson.dumps(document))
 
 
-async def _answered(work: Awaitable[Response], timeline: RequestTimeline, endpoint: str) -> Response:
-    """Return what ``work`` answers, an error as an answer, and count it.
-
-    What nobody foresaw is logged and told as such.
-    """
+async def _answered(work: Awaitable[Response], timeline: RequestTimeline, metric_path: str) -> Response:
+    """Return the response of ``work``, or its error as a response, and count it. Log unexpected errors."""
     status = CLIENT_GONE
     try:
         try:
@@ -203,13 +160,18 @@ async def _answered(work: Awaitable[Response], timeline: RequestTimeline, endpoi
         status = response.status
         return response
     finally:
-        metrics.answered(endpoint, timeline.model, status)
+        metrics.answered(metric_path, timeline.model, status)
 
 
-def _deferral(caller: Caller, model: ServedModel, timeline: RequestTimeline) -> AdmissionRequest:
-    """Return what accepting a deferred request takes: a request, and tokens only once it runs."""
+def _deferral(context: RequestContext) -> AdmissionRequest:
+    """Return what accepting a deferred request takes: one request, and tokens only once it runs."""
     return AdmissionRequest(
-        caller=caller, model_name=model.name, request_id=timeline.request_id, tokens=0, hold_pico=0, cache_key=None
+        caller=context.caller,
+        model_name=context.model.name,
+        request_id=context.timeline.request_id,
+        tokens=0,
+        hold_pico=0,
+        cache_key=None,
     )
 
 
@@ -228,7 +190,7 @@ def _timeline(request_id: UUID, request: Request) -> RequestTimeline:
 
 
 def refused(error: GatewayError, timeline: RequestTimeline) -> Response:
-    """Return an error as an answer."""
+    """Return the error as a response."""
     return Response(
         status=error.status,
         headers=[*JSON, *timeline.headers, *error.headers],
@@ -236,28 +198,26 @@ def refused(error: GatewayError, timeline: RequestTimeline) -> Response:
     )
 
 
-def _kind(path: str) -> str:
-    """Return how requests to a path are counted together: paths hold ids, and anything a stranger types."""
+def _model_not_found(name: str) -> NotFound:
+    return NotFound(
+        f"The model {name[:200]!r} does not exist, or this key's tenant cannot see it. GET {MODELS} lists the models "
+        "that this key may call.",
+        "model_not_found",
+        "model",
+    )
+
+
+def _metric_path(path: str) -> str:
+    """Return the label that counts requests to a path: paths contain ids, and whatever a client types."""
     if path in ENDPOINTS:
         return path
     return next((known for known in (MODELS, POLL_PATH) if path.startswith(known)), "other").rstrip("/")
 
 
-def _require(request: Request, method: str) -> None:
+def _require_method(request: Request, method: str) -> None:
     if request.method != method:
         raise WrongMethod(
-            f"{request.path} takes {method}, not {request.method}.",
+            f"{request.path} does not accept {request.method}. Use {method}.",
             "method_not_allowed",
             headers=[(b"allow", method.encode())],
         )
-
-
-def _allowed(caller: Caller) -> Caller:
-    """Return a caller whose key may ask for answers. Raises Forbidden."""
-    if INFERENCE_SCOPE not in caller.scopes:
-        raise scope_missing(INFERENCE_SCOPE)
-    return caller
-
-
-def _may_call(caller: Caller, model: ServedModel) -> bool:
-    return not caller.allowed_models or model.name in caller.allowed_models

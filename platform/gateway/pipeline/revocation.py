@@ -1,7 +1,7 @@
-"""Know which requests of each key run in this process, and end those that their key may not make any more.
+"""Track the running requests of each key, and end those that their key may not make any more.
 
-What a key loses by being revoked or narrowed, by its tenant's suspension or its project's end, it loses for what runs
-already too. A key that expires, as a rotated one does, lets it finish.
+A key that is revoked or narrowed, a suspended tenant and an archived project also end requests that already run. An
+expired key, for example a rotated one, lets its requests finish.
 """
 
 from __future__ import annotations
@@ -13,107 +13,103 @@ import msgspec
 
 from gateway import errors
 from gateway.errors import GatewayError
-from gateway.request import RequestTimeline, Response
+from gateway.pipeline.auth import INFERENCE_SCOPE, may_call
+from gateway.request import RequestContext, Response
 from tenants import networks
 from tenants.errors import KeyRefused
 from tenants.snapshot import Caller, Snapshot
 
-INFERENCE_SCOPE = "inference"
-
 
 class ActiveRequest(msgspec.Struct, eq=False, kw_only=True):
-    """One request of a key: what it asks for and from where. Make one for each request."""
+    """One running request. ``client`` is its address; None for a deferred request, whose address was checked before."""
 
-    caller: Caller
-    #: The name in the catalogue.
-    model_name: str
-    #: Its address; None was checked before and is not known any more.
+    context: RequestContext
     client: str | None
-    timeline: RequestTimeline
 
 
 class ActiveRequests:
-    """The requests that run. Lives on one event loop."""
+    """The requests that run in this process. Lives on one event loop."""
 
     def __init__(self) -> None:
-        self._open: dict[str, dict[ActiveRequest, Callable[[GatewayError], None]]] = {}
+        self._by_key: dict[str, dict[ActiveRequest, Callable[[GatewayError], None]]] = {}
 
-    async def run(self, visit: ActiveRequest, work: Awaitable[Response]) -> Response:
-        """Return what ``work`` answers, which is stopped when the key loses what it needs; a stream is then told.
+    async def run(self, active: ActiveRequest, work: Awaitable[Response]) -> Response:
+        """Return the response of ``work``, which is cancelled when the key loses a right that the request needs.
 
-        Raises the refusal, a GatewayError, where no answer has begun.
+        A stream that has begun sends the refusal as its last event. Before that the refusal, a GatewayError, is raised.
         """
         task = asyncio.current_task()
         assert task is not None, "requests are served in tasks"
+        timeline = active.context.timeline
 
-        def stop(refusal: GatewayError) -> None:
-            visit.timeline.refusal = refusal
+        def cancel(refusal: GatewayError) -> None:
+            timeline.refusal = refusal
             task.cancel()
 
-        self._enter(visit, stop)
+        self._add(active, cancel)
         streams = False
         try:
             response = await work
             streams = response.stream is not None
         except asyncio.CancelledError:
-            # Its client may have left at the same moment; that is then what counts.
-            if visit.timeline.refusal is None or task.uncancel():
+            # The client may have disconnected at the same moment; then that counts.
+            if timeline.refusal is None or task.uncancel():
                 raise
-            raise visit.timeline.refusal from None
+            raise timeline.refusal from None
         finally:
             if not streams:
-                self._leave(visit)
-        return self._followed(visit, response) if streams else response
+                self._remove(active)
+        return self._watched(active, response) if streams else response
 
     def keys(self) -> set[str]:
-        """Return the public ids of the keys that have something running."""
-        return set(self._open)
+        """Return the public ids of the keys that have running requests."""
+        return set(self._by_key)
 
     def revoke(self, callers: Snapshot) -> None:
-        """End what is refused now. Call it when the callers have changed."""
-        for public_id, visits in list(self._open.items()):
-            caller, locked_out = _now(callers, public_id)
-            for visit, end in list(visits.items()):
-                refusal = refusal_of(visit, caller) if caller is not None else locked_out
-                if refusal is not None and visit.timeline.refusal is None:
+        """End the requests that would be refused now. Call it when the callers have changed."""
+        for public_id, requests in list(self._by_key.items()):
+            caller, key_error = _current(callers, public_id)
+            for active, end in list(requests.items()):
+                refusal = refusal_of(active, caller) if caller is not None else key_error
+                if refusal is not None and active.context.timeline.refusal is None:
                     end(refusal)
 
-    def _followed(self, visit: ActiveRequest, response: Response) -> Response:
+    def _watched(self, active: ActiveRequest, response: Response) -> Response:
         def end(refusal: GatewayError) -> None:
-            visit.timeline.refusal = refusal
+            active.context.timeline.refusal = refusal
             response.end_with(refusal)
 
         def closed() -> None:
-            self._leave(visit)
+            self._remove(active)
             response.on_close()
 
-        self._enter(visit, end)
+        self._add(active, end)
         return msgspec.structs.replace(response, on_close=closed)
 
-    def _enter(self, visit: ActiveRequest, end: Callable[[GatewayError], None]) -> None:
-        self._open.setdefault(visit.caller.key_public_id, {})[visit] = end
+    def _add(self, active: ActiveRequest, end: Callable[[GatewayError], None]) -> None:
+        self._by_key.setdefault(active.context.caller.key_public_id, {})[active] = end
 
-    def _leave(self, visit: ActiveRequest) -> None:
-        visits = self._open.get(visit.caller.key_public_id, {})
-        visits.pop(visit, None)
-        if not visits:
-            self._open.pop(visit.caller.key_public_id, None)
+    def _remove(self, active: ActiveRequest) -> None:
+        key = active.context.caller.key_public_id
+        requests = self._by_key.get(key, {})
+        requests.pop(active, None)
+        if not requests:
+            self._by_key.pop(key, None)
 
 
-def _now(callers: Snapshot, public_id: str) -> tuple[Caller | None, GatewayError | None]:
-    """Return what a key is now, or why it opens nothing; neither for one that has only expired."""
+def _current(callers: Snapshot, public_id: str) -> tuple[Caller | None, GatewayError | None]:
+    """Return the key's current caller, or why the key is refused; neither for a key that has only expired."""
     try:
         return callers.caller(public_id), None
     except KeyRefused as refused:
         return None, None if refused.reason == "expired" else errors.unauthorized(refused)
 
 
-def refusal_of(visit: ActiveRequest, caller: Caller) -> GatewayError | None:
-    """Return what the visit would be refused with if it came now; ``caller`` is what its key is now."""
-    if visit.client is not None and not networks.allows(caller.networks, visit.client):
+def refusal_of(active: ActiveRequest, caller: Caller) -> GatewayError | None:
+    """Return the error that the request would get now; ``caller`` is its key's current caller."""
+    if active.client is not None and not networks.allows(caller.networks, active.client):
         return errors.address_not_allowed()
     if INFERENCE_SCOPE not in caller.scopes:
         return errors.scope_missing(INFERENCE_SCOPE)
-    if caller.allowed_models and visit.model_name not in caller.allowed_models:
-        return errors.model_not_allowed(visit.model_name, caller.allowed_models)
-    return None
+    model = active.context.model
+    return None if may_call(caller, model) else errors.model_not_allowed(model.name, caller.allowed_models)

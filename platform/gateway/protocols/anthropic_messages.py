@@ -10,9 +10,8 @@ import orjson
 from caching.replay import messages
 from gateway.errors import GatewayError, Headers
 from gateway.protocols import media, validators
-from gateway.protocols.endpoint import Endpoint, EventKind, StreamParser
+from gateway.protocols.endpoint import Endpoint, EventKind, StreamParser, Usage, usage_of_total
 from gateway.protocols.openai_chat import as_bytes, conversation, tools
-from gateway.protocols.usage import Usage, of_total
 from routing.prefix_hash import PromptMessage
 
 _DELTA = b"event: content_block_delta\n"
@@ -35,7 +34,7 @@ def usage_of(reported: Mapping[str, Any]) -> Usage:
     cached = int(reported.get("cache_read_input_tokens") or 0)
     written = int(reported.get("cache_creation_input_tokens") or 0)
     prompt = int(reported.get("input_tokens") or 0) + cached + written
-    return of_total(prompt, cached, reported.get("output_tokens"))
+    return usage_of_total(prompt, cached, reported.get("output_tokens"))
 
 
 class MessageParser(StreamParser):

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
+import msgspec
 import orjson
 
 from caching.errors import NotReplayable
 from caching.fingerprint import IGNORED
 from gateway.errors import GatewayError, Headers
 from gateway.protocols.stream_token_counts import TokenCounts
-from gateway.protocols.usage import Usage
 from gateway.protocols.validators import Check
 from routing.prefix_hash import PromptMessage
 
@@ -26,6 +26,25 @@ Cacheable = Literal["never", "whole", "both"]
 MAX_KEPT_BYTES = 4 << 20
 #: So many of them are added up in a millisecond; more (8,000 tokens: 30 ms) in a thread, while others are served.
 ADDED_AT_ONCE_BYTES = 128 * 1024
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """The tokens of one request as the engine reported them; cached and other prompt tokens are disjoint."""
+
+    prompt_tokens: int
+    cached_prompt_tokens: int
+    completion_tokens: int
+
+
+#: The usage of a request that is charged for no token.
+NOTHING = Usage(prompt_tokens=0, cached_prompt_tokens=0, completion_tokens=0)
+
+
+def usage_of_total(prompt: Any, cached: Any, completion: Any) -> Usage:
+    """Return the usage from a prompt count that includes the cached tokens, as OpenAI's objects count."""
+    total = int(prompt or 0)
+    warm = min(int(cached or 0), total)
+    return Usage(prompt_tokens=total - warm, cached_prompt_tokens=warm, completion_tokens=int(completion or 0))
 
 
 class StreamParser:

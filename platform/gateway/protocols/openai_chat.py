@@ -10,9 +10,8 @@ import orjson
 from caching.replay import chunks
 from gateway.errors import BadRequest
 from gateway.protocols import media, validators
-from gateway.protocols.endpoint import Endpoint, EventKind, StreamParser
+from gateway.protocols.endpoint import Endpoint, EventKind, StreamParser, Usage, usage_of_total
 from gateway.protocols.stream_token_counts import TokenCounts
-from gateway.protocols.usage import Usage, of_total
 from routing.prefix_hash import PromptMessage
 
 _DONE = b"data: [DONE]"
@@ -38,7 +37,9 @@ COMMON: dict[str, validators.Check] = {
 def usage_of(reported: Mapping[str, Any]) -> Usage:
     """Return OpenAI's usage object as disjoint classes; its ``prompt_tokens`` includes the cached ones."""
     details = reported.get("prompt_tokens_details") or {}
-    return of_total(reported.get("prompt_tokens"), details.get("cached_tokens"), reported.get("completion_tokens"))
+    return usage_of_total(
+        reported.get("prompt_tokens"), details.get("cached_tokens"), reported.get("completion_tokens")
+    )
 
 
 class ChunkParser(StreamParser):

@@ -7,9 +7,8 @@ from typing import Any
 
 from gateway.errors import BadRequest
 from gateway.protocols import media, validators
-from gateway.protocols.endpoint import Endpoint
+from gateway.protocols.endpoint import Endpoint, Usage
 from gateway.protocols.openai_chat import as_bytes, conversation, usage_of
-from gateway.protocols.usage import Usage
 from routing.prefix_hash import PromptMessage
 
 

@@ -12,9 +12,8 @@ from caching.fingerprint import IGNORED
 from caching.replay import responses
 from gateway.errors import BadRequest, GatewayError
 from gateway.protocols import media, validators
-from gateway.protocols.endpoint import Endpoint, EventKind, StreamParser
+from gateway.protocols.endpoint import Endpoint, EventKind, StreamParser, Usage, usage_of_total
 from gateway.protocols.openai_chat import as_bytes, conversation, tools
-from gateway.protocols.usage import Usage, of_total
 from routing.prefix_hash import PromptMessage
 
 #: Within this many bytes of its beginning an event says its type.
@@ -31,7 +30,7 @@ _REPEATED = frozenset({"metadata", "service_tier", "user"})
 def usage_of(reported: Mapping[str, Any]) -> Usage:
     """Return the usage of a response; its ``input_tokens`` includes the cached ones."""
     details = reported.get("input_tokens_details") or {}
-    return of_total(reported.get("input_tokens"), details.get("cached_tokens"), reported.get("output_tokens"))
+    return usage_of_total(reported.get("input_tokens"), details.get("cached_tokens"), reported.get("output_tokens"))
 
 
 class ResponseParser(StreamParser):

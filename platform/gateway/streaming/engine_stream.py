@@ -13,10 +13,9 @@ from gateway import metrics
 from gateway.errors import EngineFailed, GatewayError, Unavailable
 from gateway.metering.hold_extender import HoldExtender
 from gateway.metering.meter import Meter
-from gateway.protocols.endpoint import StreamParser
+from gateway.protocols.endpoint import NOTHING, StreamParser, Usage
 from gateway.protocols.stream_token_counts import TokenCounts
-from gateway.protocols.usage import NOTHING, Usage
-from gateway.request import RequestTimeline
+from gateway.request import RequestContext
 from gateway.upstream import sse_splitter
 from gateway.upstream.connection import UpstreamError
 from gateway.upstream.dispatcher import EngineReply
@@ -26,46 +25,47 @@ log = logging.getLogger(__name__)
 #: What a client of a cut stream is told; what it received was metered.
 STREAM_BROKEN = EngineFailed("The engine stopped in the middle of its answer.", "engine_failed_mid_stream")
 
-#: Takes a stream that came to its end: its answer as non-streamed JSON, None of one that cannot be told so, its usage,
-#: None where it was not told, and for how long an engine worked on it, milliseconds.
-Land = Callable[[bytes | None, Usage | None, float], object]
+#: Receives a stream that came to its end: the response as non-streamed JSON (None when it has no such form), its usage
+#: (None when the engine did not report it), and how long an engine worked on it, milliseconds.
+OnComplete = Callable[[bytes | None, Usage | None, float], object]
 
 
 class EngineStream:
-    """One stream on its way from an engine to a client. Whoever sends it calls :meth:`close` at the end."""
+    """One stream from an engine to a client. The sender calls :meth:`close` at the end."""
 
     def __init__(
         self,
         reply: EngineReply,
-        reader: StreamParser,
+        parser: StreamParser,
         meter: Meter,
-        timeline: RequestTimeline,
+        context: RequestContext,
         *,
-        include_usage: bool,
-        counts: TokenCounts | None,
-        land: Land,
+        on_complete: OnComplete,
         flight: Flight | None,
     ) -> None:
-        """``counts`` None: an event is a token. ``flight``: who follows it is told what the client is told."""
+        """``flight``: receives every event that the client receives, for the requests that follow."""
         self._reply = reply
+        self._parser = parser
         self._meter = meter
-        self._timeline = timeline
-        self._include_usage = include_usage
-        self._counts = counts
-        self._land = land
+        self._timeline = context.timeline
+        self._include_usage = context.call.include_usage
+        self._on_complete = on_complete
         self._flight = flight
-        self._begun_at = time.perf_counter()
-        self._reader = reader
-        self._advance: HoldExtender | None = None
-        if meter.cost_reservation is not None and meter.reservation is not None:
-            self._advance = HoldExtender(meter.reservation, meter, meter.cost_reservation)
+        self._began_at = time.perf_counter()
+        #: How many tokens each event has; None: an event is a token.
+        self._token_counts: TokenCounts | None = None
+        self._extender: HoldExtender | None = None
+        if meter.cost_reservation is not None:
+            self._token_counts = context.call.endpoint.token_counts(context.call.body)
+            if meter.reservation is not None:
+                self._extender = HoldExtender(meter.reservation, meter, meter.cost_reservation)
         self._ended: GatewayError | None = None
         self._ended_as: State = "engine_error"
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Yield whole events. The END is written before the last byte; :meth:`close` writes it for a cut stream."""
         splitter = sse_splitter.EventSplitter()
-        reader = self._reader
+        parser = self._parser
         try:
             async for piece in sse_splitter.pieces(self._reply.first, self._reply.rest()):
                 told, usage, tokens = self._read(splitter, piece)
@@ -74,13 +74,13 @@ class EngineStream:
                     return
                 self._tell(told, usage, tokens)
                 passed = told + usage if self._include_usage else told
-                if reader.done:
+                if parser.done:
                     await self._settle(tokens)
-                    yield passed + reader.ending
+                    yield passed + parser.ending
                     return
                 if passed:
                     yield passed
-                if reader.failed or self._ended is not None:
+                if parser.failed or self._ended is not None:
                     break
         except UpstreamError as error:
             if self._ended is None:
@@ -101,7 +101,7 @@ class EngineStream:
 
     def close(self) -> None:
         """End the stream for good; if nothing ended it before, its client left. A second call does nothing."""
-        self._reply.close(answered=self._reader.done)
+        self._reply.close(answered=self._parser.done)
         self._end_cut("client_gone")
         if self._flight is not None:
             self._flight.fail()
@@ -112,16 +112,16 @@ class EngineStream:
 
     async def _may_pass(self, tokens: int) -> bool:
         """Count tokens that are about to be passed on; False where no budget pays for them. Raises Unavailable."""
-        if self._advance is not None:
+        if self._extender is not None:
             try:
-                await self._advance.cover(self._meter.streamed_tokens + tokens)
+                await self._extender.cover(self._meter.streamed_tokens + tokens)
             except GatewayError as refusal:
                 self.end_with(refusal)
                 return False
         try:
-            self._meter.streamed(tokens, ends=self._reader.done)
+            self._meter.streamed(tokens, ends=self._parser.done)
         except Unavailable:
-            self._reader.usage = None  # the engine's count has what nobody is told
+            self._parser.usage = None  # the engine's count has what nobody is told
             raise
         return True
 
@@ -138,15 +138,15 @@ class EngineStream:
         usage = b""
         tokens = 0
         for event in splitter.feed(piece):
-            told, counted = (event, None) if self._counts is None else self._counts.take(event)
-            kind = self._reader.read(told)
+            told, counted = (event, None) if self._token_counts is None else self._token_counts.take(event)
+            kind = self._parser.read(told)
             tokens += kind == "content" if counted is None else counted
             if kind in {"head", "content"}:
                 out.append(told + sse_splitter.SEPARATOR)
             elif kind == "usage":
                 usage += told + sse_splitter.SEPARATOR
-        if self._advance is not None and self._reader.usage is not None:  # it may tell of more than events did
-            tokens = max(tokens, self._reader.usage.completion_tokens - self._meter.streamed_tokens)
+        if self._extender is not None and self._parser.usage is not None:  # it may tell of more than events did
+            tokens = max(tokens, self._parser.usage.completion_tokens - self._meter.streamed_tokens)
         return b"".join(out), usage, tokens
 
     async def _settle(self, tokens: int) -> None:
@@ -156,27 +156,27 @@ class EngineStream:
         except Unavailable:
             self._meter.withheld(tokens)
             if tokens:
-                self._reader.usage = None  # as above
+                self._parser.usage = None  # as above
             raise
 
     async def _land_whole(self) -> None:
-        reader = self._reader
-        engine_ms = (self._timeline.engine_seconds + time.perf_counter() - self._begun_at) * 1000
+        parser = self._parser
+        engine_ms = (self._timeline.engine_seconds + time.perf_counter() - self._began_at) * 1000
         whole = None
-        if reader.usage is None:
+        if parser.usage is None:
             self._end_cut("complete")
         else:
-            self._meter.end("complete", 200, reader.usage)
-            whole = await self._whole() if reader.keep else None
+            self._meter.end("complete", 200, parser.usage)
+            whole = await self._whole() if parser.keep else None
         if self._flight is not None:
-            self._flight.add(Piece("done", reader.ending))
-        self._land(whole, reader.usage, engine_ms)
-        if reader.usage is not None:
+            self._flight.add(Piece("done", parser.ending))
+        self._on_complete(whole, parser.usage, engine_ms)
+        if parser.usage is not None:
             await self._meter.synced()
 
     async def _whole(self) -> bytes | None:
         try:
-            return await self._reader.assembled()
+            return await self._parser.assembled()
         except NotReplayable as part:
             log.warning("an answer is not kept: %s", part)
             return None
@@ -186,7 +186,7 @@ class EngineStream:
         self._end_cut(self._ended_as)
         if self._flight is not None:
             self._flight.fail(self._ended or STREAM_BROKEN)
-        return self._reader.error_event(self._ended or STREAM_BROKEN)
+        return self._parser.error_event(self._ended or STREAM_BROKEN)
 
     def _end_cut(self, state: State) -> None:
         """Charge what the engine reported, if it did; else the estimated prompt and what was passed on.
@@ -194,11 +194,11 @@ class EngineStream:
         Nothing of an engine that failed before a token was passed on. Of what was refused, or what a budget has not
         paid for all of, never more than was passed on.
         """
-        usage = self._reader.usage
-        if usage is not None and self._advance is not None and usage.completion_tokens > self._meter.streamed_tokens:
+        usage = self._parser.usage
+        if usage is not None and self._extender is not None and usage.completion_tokens > self._meter.streamed_tokens:
             usage = None
-        if self._advance is not None:
-            self._advance.close()
+        if self._extender is not None:
+            self._extender.close()
         if state == "engine_error" and not self._meter.streamed_tokens:
             self._meter.give_up(state, 200, NOTHING, source="streamed")
         elif usage is not None and state != "refused":

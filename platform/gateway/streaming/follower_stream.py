@@ -14,8 +14,8 @@ from caching.stream_resume import ReplayMatcher
 from gateway.coalescing.coalescer import Coalescer, Followed
 from gateway.errors import EngineFailed, GatewayError, Unavailable, internal_error
 from gateway.metering.meter import Meter
+from gateway.protocols.endpoint import NOTHING
 from gateway.protocols.request_body import Call
-from gateway.protocols.usage import NOTHING
 from gateway.request import Response
 from gateway.streaming.pending_stream import done_within
 from gateway.streaming.sender import run_on

@@ -13,8 +13,7 @@ from gateway import errors, metrics
 from gateway.control_plane.in_flight import InFlight
 from gateway.errors import EngineFailed, EngineGone
 from gateway.metering.meter import Meter
-from gateway.protocols.request_body import Call
-from gateway.request import RequestTimeline
+from gateway.request import RequestContext
 from gateway.upstream.client import UpstreamClient
 from gateway.upstream.connection import ConnectFailed, ConnectionLost, ReadTimeout, UpstreamError, UpstreamResponse
 from routing.errors import NoReplica
@@ -41,12 +40,11 @@ class WrongStatus(UpstreamError):
 class _Dispatch(msgspec.Struct, frozen=True, kw_only=True):
     """One request on its way, to whichever replica."""
 
-    call: Call
+    context: RequestContext
     ask: RoutingRequest
     salt: str
     payload: bytes
     meter: Meter
-    trace: RequestTimeline
 
 
 class EngineReply(msgspec.Struct, kw_only=True, eq=False):
@@ -90,25 +88,19 @@ class Dispatcher:
         self._avoid: dict[UUID, float] = {}
 
     async def send(
-        self,
-        call: Call,
-        ask: RoutingRequest,
-        salt: str,
-        endpoints: Sequence[Endpoint],
-        meter: Meter,
-        trace: RequestTimeline,
+        self, context: RequestContext, ask: RoutingRequest, salt: str, endpoints: Sequence[Endpoint], meter: Meter
     ) -> EngineReply:
         """Return the first reply that began. Raises EngineRefused, EngineFailed, EngineGone, NotReady, Unavailable."""
         left: dict[UUID, Endpoint] = {endpoint.replica_id: endpoint for endpoint in endpoints}
+        call, timeline = context.call, context.timeline
         errand = _Dispatch(
-            call=call,
+            context=context,
             ask=ask,
             salt=salt,
             payload=call.endpoint.engine_body(
                 call.body, stream=call.stream, salt=salt, counted=meter.cost_reservation is not None
             ),
             meter=meter,
-            trace=trace,
         )
         failures: list[UpstreamError] = []
         doubted: list[UUID] = []
@@ -119,12 +111,12 @@ class Dispatcher:
                 break
             endpoint = left.pop(choice.replica_id)
             if attempt:
-                metrics.retried(trace.model)
+                metrics.retried(timeline.model)
             try:
                 reply = await self._try(endpoint, choice, errand)
             except UpstreamError as error:
                 failures.append(error)
-                metrics.engine_failed(trace.model, error)
+                metrics.engine_failed(timeline.model, error)
                 if isinstance(error, WrongStatus):
                     doubted.append(choice.replica_id)
                 else:
@@ -168,12 +160,14 @@ class Dispatcher:
             try:
                 response = await self._post(endpoint, errand)
             finally:  # the time that a replica took which failed was not the gateway's either
-                errand.trace.engine_seconds += time.perf_counter() - asked
+                errand.context.timeline.engine_seconds += time.perf_counter() - asked
             first = response.take()
             if response.status in ABOUT_THE_REQUEST:
                 raise errors.engine_refused(response.status, first.replace(errand.salt.encode(), b"..."))
             if response.status != 200:
-                unserved = errors.not_served(response.status, first, errand.call.model, errand.call.path)
+                unserved = errors.not_served(
+                    response.status, first, errand.context.call.model, errand.context.call.path
+                )
                 raise unserved or WrongStatus(response.status)
             if not first:
                 raise ConnectionLost("the answer ended before its first byte", after_first_byte=True)
@@ -194,10 +188,14 @@ class Dispatcher:
         headers = {
             "content-type": "application/json",
             "authorization": f"Bearer {endpoint.api_key}",
-            "x-request-id": errand.trace.request_name,
+            "x-request-id": errand.context.timeline.request_name,
         }
         return self._upstream.post(
-            endpoint.base_url, errand.call.endpoint.engine_path, headers, errand.payload, stream=errand.call.stream
+            endpoint.base_url,
+            errand.context.call.endpoint.engine_path,
+            headers,
+            errand.payload,
+            stream=errand.context.call.stream,
         )
 
 

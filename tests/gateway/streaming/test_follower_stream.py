@@ -14,7 +14,7 @@ from gateway.coalescing.coalescer import Coalescer, Followed
 from gateway.metering.meter import Meter
 from gateway.protocols import request_body
 from gateway.protocols.endpoint_table import ENDPOINTS
-from gateway.request import RequestTimeline, Response
+from gateway.request import RequestContext, RequestTimeline, Response
 from gateway.streaming.follower_stream import FollowerStream
 from tenants.ids import new_id
 from tests.gateway.fixtures.tenants import MODEL, STREAMED, Gateway
@@ -50,11 +50,11 @@ def failed() -> Flight:
 
 def stream_of(gateway: Gateway, again: Callable[[], Awaitable[str | Followed]], reply: Reply) -> FollowerStream[str]:
     """Return the stream of a follower whose flight has failed."""
-    parts = gateway.runtime.components
-    who = parts.feed.snapshot.callers.caller(gateway.world.acme.key.public_id)
+    components = gateway.runtime.components
+    who = components.feed.snapshot.callers.caller(gateway.world.acme.key.public_id)
     call = request_body.parse(WIRE, orjson.dumps(STREAMED))
-    model = parts.feed.snapshot.catalogue.models[MODEL]
-    trace = RequestTimeline(
+    model = components.feed.snapshot.catalogue.models[MODEL]
+    timeline = RequestTimeline(
         request_id=new_id(),
         request_name="r",
         client_request_id="",
@@ -62,8 +62,9 @@ def stream_of(gateway: Gateway, again: Callable[[], Awaitable[str | Followed]], 
         started=time.perf_counter(),
         endpoint=WIRE,
     )
-    meter = Meter(parts.wal, trace, who, call, model)
-    coalescer: Coalescer[str] = Coalescer(parts.single_flight, who, call, model, meter, trace)
+    context = RequestContext(caller=who, call=call, model=model, timeline=timeline)
+    meter = Meter(components.wal, context)
+    coalescer: Coalescer[str] = Coalescer(components.single_flight, context, meter)
     followed = Followed(flight=failed(), entry=None)
     return FollowerStream(followed, coalescer, call, meter, again=again, begin=reply.begun)
 

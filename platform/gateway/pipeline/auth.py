@@ -1,0 +1,58 @@
+"""Check the API key of a request, and what it may do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from catalogue.registry import ServedModel
+from gateway.control_plane.snapshot_feed import SnapshotFeed
+from gateway.errors import Unauthorized, address_not_allowed, scope_missing, unauthorized
+from tenants import networks
+from tenants.errors import KeyRefused
+from tenants.snapshot import Caller
+
+#: The scope that a key needs to run requests.
+INFERENCE_SCOPE = "inference"
+
+
+class Authenticator:
+    """Finds the caller of a request by its key, in the process's snapshot of all keys."""
+
+    def __init__(self, feed: SnapshotFeed) -> None:
+        self._feed = feed
+
+    async def authenticate(self, headers: Mapping[str, str], client: str) -> Caller:
+        """Return the caller whose key the headers carry; ``client`` is the address that the request comes from.
+
+        Raises Unauthorized, Forbidden, Unavailable.
+        """
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        key = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        if not key:
+            raise Unauthorized("Send your API key as 'Authorization: Bearer hk_…'.", "missing_api_key")
+        try:
+            caller = await self._feed.authenticate(key)
+        except KeyRefused as refusal:
+            raise unauthorized(refusal) from None
+        if not networks.allows(caller.networks, client):
+            raise address_not_allowed()
+        return caller
+
+    def known(self, public_id: str) -> Caller:
+        """Return the caller with this key id, whose key was checked before. Raises Unauthorized, Unavailable."""
+        try:
+            return self._feed.snapshot.callers.caller(public_id)
+        except KeyRefused as refusal:
+            raise unauthorized(refusal) from None
+
+
+def require_inference(caller: Caller) -> Caller:
+    """Return the caller if its key may run requests. Raises Forbidden."""
+    if INFERENCE_SCOPE not in caller.scopes:
+        raise scope_missing(INFERENCE_SCOPE)
+    return caller
+
+
+def may_call(caller: Caller, model: ServedModel) -> bool:
+    """Return whether the key may call this model."""
+    return not caller.allowed_models or model.name in caller.allowed_models
