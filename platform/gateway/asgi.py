@@ -12,10 +12,11 @@ from django.conf import settings
 
 from billing.errors import WalError
 from gateway import metrics
-from gateway.errors import BadRequest, BodyTooLarge, BodyTooSlow, GatewayError, Unavailable
+from gateway.errors import BadRequest, BodyTooLarge, BodyTooSlow, GatewayError, Headers, Unavailable
 from gateway.pipeline.handler import Pipeline
 from gateway.protocols.endpoint_table import endpoint_for_errors
 from gateway.request import JSON, ClientDisconnect, Request, Response
+from gateway.server.rejection import Rejection
 from gateway.server.request_response import ON_DISCONNECT
 from gateway.streaming.sender import Send, deliver
 from tenants import networks
@@ -266,3 +267,11 @@ def _refused(error: GatewayError, path: str) -> Response:
     endpoint = endpoint_for_errors(path)
     headers = [*JSON, *endpoint.id_headers(str(new_id())), *error.headers, (b"connection", b"close")]
     return Response(status=error.status, headers=headers, body=endpoint.error_body(error))
+
+
+def render_rejection(rejection: Rejection) -> tuple[Headers, bytes]:
+    """Return headers and body of what the server refuses by itself, and count it."""
+    metrics.answered("unread", "", rejection.status)
+    kind = GatewayError if rejection.status >= 500 else BadRequest
+    error = kind(rejection.message, rejection.code, status=rejection.status)
+    return error.headers, error.body()

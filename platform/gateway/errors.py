@@ -7,9 +7,6 @@ GatewayError            500  itself: what nobody foresaw
 ├── Conflict            409  the same request runs, or ran with an answer too large to keep
 ├── BodyTooLarge        413
 ├── BodyTooSlow         408
-├── HeadTooLarge        431
-├── HeadTooSlow         408
-├── TargetTooLong       414
 ├── NotFound            404  no such model, path or request, or not yours
 ├── WrongMethod         405
 ├── RateLimited         429  carries seconds until the next request fits
@@ -92,21 +89,6 @@ class BodyTooLarge(BadRequest):
 
 @dataclass(eq=False)
 class BodyTooSlow(BadRequest):
-    status: int = 408
-
-
-@dataclass(eq=False)
-class HeadTooLarge(BadRequest):
-    status: int = 431
-
-
-@dataclass(eq=False)
-class TargetTooLong(BadRequest):
-    status: int = 414
-
-
-@dataclass(eq=False)
-class HeadTooSlow(BadRequest):
     status: int = 408
 
 

@@ -117,11 +117,16 @@ def main() -> None:
     options = parser.parse_args()
     module, _, name = options.application.partition(":")
     application = getattr(import_module(module), name)
-    from django.conf import settings  # what it reads is set up by the application
+    from django.conf import settings  # configured by importing the application
+
+    from gateway.asgi import render_rejection
 
     listener = listen(options.host, options.port)
     server = Server(
-        application, most_connections=options.connections, send_timeout_seconds=settings.SEND_TIMEOUT_SECONDS
+        application,
+        render=render_rejection,
+        most_connections=options.connections,
+        send_timeout_seconds=settings.SEND_TIMEOUT_SECONDS,
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(server, listener, grace_seconds=options.grace_seconds))

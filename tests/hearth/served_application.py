@@ -53,7 +53,12 @@ class Application:
 def main() -> None:
     """Serve as the arguments say."""
     port, grace_seconds, start = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
-    front = Server(Application(start), most_connections=100, send_timeout_seconds=60.0)
+    front = Server(
+        Application(start),
+        render=lambda rejection: ([], rejection.message.encode()),
+        most_connections=100,
+        send_timeout_seconds=60.0,
+    )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(front, listen("127.0.0.1", port), grace_seconds=grace_seconds))
 

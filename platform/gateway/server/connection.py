@@ -17,9 +17,8 @@ from typing import Protocol, cast
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
-from gateway import metrics
-from gateway.errors import BadRequest, GatewayError, HeadTooSlow, Unavailable, internal_error
 from gateway.server import request_head
+from gateway.server.rejection import Rejection, Render
 from gateway.server.request_response import ON_DISCONNECT, Headers, RequestResponse
 
 log = logging.getLogger(__name__)
@@ -45,6 +44,7 @@ class Shared(Protocol):
     #: The header line that tells the time.
     date: bytes
     send_timeout_seconds: float
+    render: Render
 
     def opened(self, connection: ClientConnection) -> None:
         """Take note that a connection is there."""
@@ -97,7 +97,7 @@ class ClientConnection(asyncio.Protocol):
         self._in_head = True
         self._framing_bytes = 0
         #: What is wrong with it.
-        self._refusal: GatewayError | None = None
+        self._refusal: Rejection | None = None
         #: Whose body comes; who is answered; and who is to be answered next.
         self._incoming: RequestResponse | None = None
         self._answering: RequestResponse | None = None
@@ -147,7 +147,7 @@ class ClientConnection(asyncio.Protocol):
             if request.started:
                 self.abort()
             else:
-                self._answer_refusal(internal_error())
+                self._answer_refusal(Rejection(500, "internal_error", "The request failed; nothing was charged."))
         elif request.keeps and self._queue:
             self._begin(self._queue.popleft())
             self.read_on()
@@ -167,7 +167,7 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def refuse(self, error: GatewayError) -> None:
+    def refuse(self, error: Rejection) -> None:
         """Hear no more; tell why, unless somebody is answered. Of whom that is the body, the application decides."""
         self._parser = None
         incoming, self._incoming = self._incoming, None
@@ -190,7 +190,7 @@ class ClientConnection(asyncio.Protocol):
             return
         elif self._in_head and silent_seconds >= HEAD_SECONDS:
             if self._framing_bytes:
-                self.refuse(HeadTooSlow(f"The head did not arrive within {HEAD_SECONDS:g} s.", "head_too_slow"))
+                self.refuse(Rejection(408, "head_too_slow", f"The head did not arrive within {HEAD_SECONDS:g} s."))
             else:
                 self._shut_down()
         elif silent_seconds >= IDLE_SECONDS:
@@ -214,7 +214,7 @@ class ClientConnection(asyncio.Protocol):
         except HttpParserError as error:
             if isinstance(error, HttpParserCallbackError):
                 log.exception("a request could not be read")
-            self.refuse(self._refusal or BadRequest(f"This is no HTTP/1.1 request: {error}.", "bad_http"))
+            self.refuse(self._refusal or Rejection(400, "bad_http", f"This is not an HTTP/1.1 request: {error}."))
             return
         if self._refusal is None and self._framing_bytes > request_head.MAX_FRAMING_BYTES:
             self._refusal = request_head.too_large(self._target)
@@ -282,7 +282,7 @@ class ClientConnection(asyncio.Protocol):
         self._refusal = request_head.fault(version, self._target, self._headers, self._framing_bytes)
         self._framing_bytes = 0
         if self._refusal is None and len(self._queue) >= MAX_QUEUED:
-            self._refusal = Unavailable("Too many requests were sent at once.", "too_many_at_once")
+            self._refusal = Rejection(503, "too_many_at_once", "Too many requests were sent at once on one connection.")
         if self._refusal is not None:
             return
         scope = request_head.scope(version, parser.get_method(), self._target, self._headers, self._peer)
@@ -355,9 +355,9 @@ class ClientConnection(asyncio.Protocol):
             self._paused = True
             self._transport.pause_reading()
 
-    def _answer_refusal(self, error: GatewayError) -> None:
-        metrics.answered("unread", "", error.status)
-        self.write(request_head.refusal(error, self.date))
+    def _answer_refusal(self, error: Rejection) -> None:
+        headers, body = self._server.render(error)
+        self.write(request_head.rejection_response(error.status, self.date, headers, body))
         self._shut_down(lingers=True)
 
     def _shut_down(self, *, lingers: bool = False) -> None:

@@ -6,7 +6,7 @@ from urllib.parse import unquote
 
 from httptools import HttpParserError, parse_url
 
-from gateway.errors import BadRequest, GatewayError, HeadTooLarge, TargetTooLong
+from gateway.server.rejection import Rejection
 from gateway.server.request_response import CLOSE, Headers, Message, head
 
 #: Of the target of a request; of its head, or any other stretch without a body, bytes.
@@ -15,10 +15,10 @@ MAX_FRAMING_BYTES = 64 * 1024
 MAX_HEADERS = 100
 
 
-def fault(version: str, target: bytes, headers: Headers, framing_bytes: int) -> GatewayError | None:
+def fault(version: str, target: bytes, headers: Headers, framing_bytes: int) -> Rejection | None:
     """Return what is wrong with a head. ``framing_bytes``: with which it, and perhaps some of the body, came."""
     if version not in {"1.0", "1.1"}:
-        return BadRequest(f"HTTP/{version} is not spoken here, but HTTP/1.1.", "bad_http")
+        return Rejection(400, "bad_http", f"HTTP/{version} is not supported; use HTTP/1.1.")
     if len(target) > MAX_TARGET_BYTES:
         return too_large(target)
     # only then can it be too long
@@ -29,17 +29,18 @@ def fault(version: str, target: bytes, headers: Headers, framing_bytes: int) -> 
         return too_large(target)
     hosts = [name for name, _ in headers].count(b"host")
     if hosts > 1 or (hosts == 0 and version == "1.1"):  # RFC 9112, 3.2
-        return BadRequest(f"The request names {hosts} hosts; one 'Host' header is needed.", "bad_http")
+        return Rejection(400, "bad_http", f"The request has {hosts} 'Host' headers; exactly one is needed.")
     return None
 
 
-def too_large(target: bytes) -> GatewayError:
+def too_large(target: bytes) -> Rejection:
     """Return the error of a head that is larger than allowed."""
     if len(target) > MAX_TARGET_BYTES:
-        return TargetTooLong(f"The target is longer than the {MAX_TARGET_BYTES} bytes allowed.", "target_too_long")
-    return HeadTooLarge(
-        f"The head is larger than the {MAX_FRAMING_BYTES} bytes allowed, or has more than {MAX_HEADERS} headers.",
+        return Rejection(414, "target_too_long", f"The target is longer than the {MAX_TARGET_BYTES} bytes allowed.")
+    return Rejection(
+        431,
         "head_too_large",
+        f"The head is larger than the {MAX_FRAMING_BYTES} bytes allowed, or has more than {MAX_HEADERS} headers.",
     )
 
 
@@ -62,12 +63,10 @@ def scope(version: str, method: bytes, target: bytes, headers: Headers, peer: tu
     }
 
 
-def refusal(error: GatewayError, date: bytes) -> bytes:
-    """Return the answer to what did not come to be a request. ``date``: the header line that tells the time."""
-    body = error.body()
+def rejection_response(status: int, date: bytes, headers: Headers, body: bytes) -> bytes:
+    """Return a whole response that closes the connection. ``date``: the header line with the time."""
     length = (b"content-length", b"%d" % len(body))
-    headers = [(b"content-type", b"application/json"), length, CLOSE, *error.headers]
-    return head(error.status, date, headers) + b"\r\n\r\n" + body
+    return head(status, date, [(b"content-type", b"application/json"), length, CLOSE, *headers]) + b"\r\n\r\n" + body
 
 
 def taken_apart(target: bytes) -> tuple[str, bytes]:

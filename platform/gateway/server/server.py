@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from email.utils import formatdate
 from typing import Any
 
-from gateway.errors import Unavailable
 from gateway.server.connection import ClientConnection
+from gateway.server.rejection import Rejection, Render
 from gateway.server.request_response import RequestResponse
 
 log = logging.getLogger(__name__)
@@ -23,9 +23,12 @@ MAX_REJECTED = 256
 class Server:
     """What the connections of a process share. :meth:`check_timeouts` is to be called each second."""
 
-    def __init__(self, application: Application, *, most_connections: int, send_timeout_seconds: float) -> None:
-        """``send_timeout_seconds``: who takes nothing of what is sent for so long is cut off."""
+    def __init__(
+        self, application: Application, *, render: Render, most_connections: int, send_timeout_seconds: float
+    ) -> None:
+        """``send_timeout_seconds``: a client that reads nothing for this long is disconnected."""
         self.application = application
+        self.render = render
         self.send_timeout_seconds = send_timeout_seconds
         self.connections: set[ClientConnection] = set()
         #: Those that were too many, and may not know it yet.
@@ -50,7 +53,7 @@ class Server:
             return
         self.rejected.add(connection)
         if len(self.rejected) <= MAX_REJECTED:
-            connection.refuse(Unavailable("Too many connections are open; try again.", "too_many_connections"))
+            connection.refuse(Rejection(503, "too_many_connections", "Too many connections are open; retry."))
         else:
             connection.abort()
 
