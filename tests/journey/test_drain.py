@@ -75,4 +75,4 @@ def test_scaling_down_cuts_no_stream_and_sends_no_new_one(instance: Instance, tw
         ]
 
     (reason,) = wait_for(over, "the drained replica's end", seconds=120)
-    assert reason == "its engine ended by itself"
+    assert reason == "its engine ended after SIGTERM"

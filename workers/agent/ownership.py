@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from django.db import InterfaceError, OperationalError
 
 from workers.agent.placeholder import PlaceholderLifecycle
+from workers.agent.probe_schedule import ProbeSchedule
 from workers.agent.probes.canary import CanarySink
 from workers.agent.probes.http_probe import Prober
 from workers.agent.processes import adoption
@@ -64,7 +65,8 @@ class NodeOwnership:
         )
         prober = Prober(sink, timeout_seconds=timeouts.probe_timeout_seconds)
         self._relay = RelayProcess(self._paths)
-        self._replicas = ReplicaLifecycle(rows, self._engines, self._starter, prober, wake_event, timeouts)
+        probes = ProbeSchedule(prober, wake_event, timeouts)
+        self._replicas = ReplicaLifecycle(rows, self._engines, self._starter, probes, wake_event, timeouts)
         self._swept_at = self._looked_at = time.monotonic()
         self._counted_at = 0.0
 

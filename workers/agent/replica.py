@@ -1,11 +1,12 @@
-"""Move one replica one step: start it, look at it, restart it, drain and end it.
+"""Move one replica one step: start it, probe it, restart it, drain and stop it.
 
     reserved ─► starting ─► warming ─► ready ◄─► suspect        not wanted: any ─► draining ─► stopped
                    ▲           │         │          │            its slots cannot be used: ─► stopped
                    └─ backoff ◄┴─────────┴──────────┘            too many failed starts: ─► failed
 
-Each step looks at the row, the process and the last report, and makes at most one move. Nothing here waits on the
-network: looks run in threads of their own and ring the wake_event.
+Each step looks at the row, the process and the last probe, and does what the first matching line of the table in
+:meth:`ReplicaLifecycle._table` says. Nothing here waits on the network: probes run in threads of their own and set
+the wake event.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ import datetime as dt
 import logging
 import random
 import signal
-import threading
 import time
-from collections.abc import Iterable
-from typing import cast
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import cast, get_args
 from uuid import UUID
 
 from django.db.models.functions import Now
 
 from tenants.ids import ReplicaId
 from workers import metrics, processes, tasks
-from workers.agent.probes.health import Watched
-from workers.agent.probes.http_probe import Prober, ProbeResult
+from workers.agent.probe_schedule import ProbeSchedule
+from workers.agent.probes.health import Verdict, Watched
 from workers.agent.processes.engine import Engine, EngineProcesses
 from workers.agent.processes.slot_guard import fault_of
 from workers.agent.starter import Starter
@@ -36,12 +37,41 @@ from workers.engines.errors import EngineError
 
 log = logging.getLogger(__name__)
 
-#: Failed starts within ``rows.FAILURE_WINDOW`` after which the replica is given up on this node.
+#: After this many failed starts within ``replica_rows.FAILURE_WINDOW`` the replica is failed on this node.
 FAILED_STARTS = 5
-#: Where counting ends; the wait between starts has long been the longest.
+#: Counting of attempts ends here; the wait between starts reached its cap long before.
 MOST_ATTEMPTS = 1000
-#: States in which a replica has not answered yet. An engine that does is left on a slot of which ill is heard.
-UNPROVEN = frozenset({"requested", "reserved", "backoff", "starting", "warming"})
+
+ANY = frozenset(get_args(State))
+#: The replica has no process yet, or none any more, and starts when it is due.
+NOT_STARTED = frozenset({"requested", "reserved", "backoff"})
+STARTING = frozenset({"starting", "warming"})
+#: The replica has not answered yet. One that has keeps its slot even if the slot's device reports a fault.
+UNPROVEN = NOT_STARTED | STARTING
+WATCHED = frozenset(get_args(Watched))
+READY = frozenset({"ready"})
+LOST = frozenset({"lost"})
+DRAINING = frozenset({"draining"})
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """A replica in one round: its row, its engine if there is one, and what the last probe says should change."""
+
+    row: ReplicaRow
+    engine: Engine | None
+    running: bool
+    verdict: Verdict | None = None
+
+    @property
+    def live_engine(self) -> Engine:
+        """The engine, in a situation where a process runs."""
+        assert self.engine is not None
+        return self.engine
+
+
+Condition = Callable[[Situation], bool]
+Action = Callable[[Situation], None]
 
 
 class ReplicaLifecycle:
@@ -52,66 +82,151 @@ class ReplicaLifecycle:
         rows: NodeRows,
         engine_processes: EngineProcesses,
         starter: Starter,
-        prober: Prober,
+        probes: ProbeSchedule,
         wake_event: WakeEvent,
         timeouts: Timeouts,
     ) -> None:
         self._rows = rows
         self._engine_processes = engine_processes
         self._starter = starter
-        self._prober = prober
+        self._probes = probes
         self._wake_event = wake_event
         self._timeouts = timeouts
         self._engines: dict[ReplicaId, Engine] = {}
+        self._transitions = self._table()
+
+    def _table(self) -> tuple[tuple[frozenset[str], Condition, Action], ...]:
+        """Return (states, condition, action) in order: the first line that matches is done, and no other."""
+        return (
+            (ANY, _is_outdated, self._kill_engine),
+            # Not wanted: drain, then SIGTERM, then SIGKILL, and stopped once nothing of the engine lives.
+            (ANY, _unwanted_and_ended, self._stop),
+            (ANY - DRAINING, _unwanted, self._drain),
+            (DRAINING, self._ignores_sigterm, self._kill_engine),
+            (DRAINING, _unwanted_and_terminated, _wait),
+            (DRAINING, self._unwanted_and_drained, self._terminate),
+            (DRAINING, _unwanted, self._probe),
+            (DRAINING, _is_running, _wait),
+            # Wanted, and not started yet.
+            (UNPROVEN, _slot_is_faulty, self._give_up_slots),
+            (NOT_STARTED, _is_due, self._start),
+            (NOT_STARTED, _always, _wait),
+            # Wanted and started, and the engine has ended.
+            (LOST, _has_ended, self._give_up_lost),
+            (ANY, _has_ended, self._restart_ended),
+            # Wanted, and the engine runs: what the last probe found.
+            (LOST, _always, self._return_to_service),
+            (WATCHED, _probed("backoff"), self._restart_unhealthy),
+            (WATCHED, _probed("warming"), self._warm),
+            (WATCHED, _probed("suspect"), self._suspect),
+            (WATCHED, _first_ready, self._first_ready),
+            (WATCHED, _probed("ready"), self._recover),
+            (STARTING, _start_is_overdue, self._restart_overdue),
+            (READY, self._has_stayed_healthy, self._forget_failures),
+            (WATCHED, _always, self._probe),
+        )
+
+    def step(self, row: ReplicaRow) -> None:
+        """Make the replica's next move, if there is one."""
+        situation = self._situation(row)
+        for states, condition, action in self._transitions:
+            if row.state in states and condition(situation):
+                action(situation)
+                return
 
     @property
     def engines(self) -> tuple[Engine, ...]:
-        """The engines in hand."""
+        """The engines of this node that the agent knows."""
         return tuple(self._engines.values())
 
     def keep(self, engine: Engine) -> None:
-        """Take an engine in, started or adopted."""
+        """Add an engine that was started or adopted."""
         self._engines[engine.record.replica_id] = engine
         self._wake_event.watch(engine.record.process)
 
     def count_blocks(self, replica_id: UUID, blocks: int) -> None:
-        """Take note of how many blocks an engine has cached; written with what else is observed of it."""
+        """Keep how many blocks an engine has cached, to be written with its next observation."""
         engine = self._engines.get(cast(ReplicaId, replica_id))
         if engine is not None:
             engine.cached_blocks = blocks
 
-    def step(self, row: ReplicaRow) -> None:
-        """Make the replica's next move, if there is one."""
-        engine = self._engines.get(row.replica_id)
-        if engine is not None and engine.record.generation != row.generation:
-            self._kill(engine)
-            return
-        if not row.wanted:
-            self._stop(row, engine)
-        elif row.state in UNPROVEN and (fault := fault_of(row.slots)):
-            self._give_up(row, engine, fault)
-        elif row.state in {"requested", "reserved", "backoff"}:
-            if row.due:
-                self._start(row, engine)
-        elif engine is None or not engine.running:
-            self._died(row, engine)
-        elif row.state == "lost":
-            self._move(row, "warming", "the node is back and the engine lives")
-        elif row.state != "draining":
-            self._watch(row, engine, cast(Watched, row.state))
-
     def pause_seconds(self, rows: Iterable[ReplicaRow]) -> float:
-        """Return how long to wait for the next round if no bell rings."""
+        """Return how long to wait for the next round if the wake event is not set."""
         passing = any(row.state in {"reserved", "starting", "warming", "draining"} for row in rows)
         return self._timeouts.eager_probe_seconds if passing else self._timeouts.round_seconds
 
     def kill_all_but(self, replicas: set[ReplicaId]) -> None:
-        """End engines whose replicas are over or unknown."""
+        """Kill the engines of all other replicas: those have ended or are unknown."""
         for replica_id in self._engines.keys() - replicas:
             self._kill(self._engines[replica_id])
 
-    def _start(self, row: ReplicaRow, leftover: Engine | None) -> None:
-        """Start the replica once nothing else is on its slots."""
+    def _situation(self, row: ReplicaRow) -> Situation:
+        engine = self._engines.get(row.replica_id)
+        running = engine is not None and engine.running
+        if engine is None or not running or not row.wanted or row.state not in WATCHED or _outdated(row, engine):
+            return Situation(row, engine, running)
+        result = engine.take_result()
+        if result is None:
+            return Situation(row, engine, running)
+        self._observe(row, engine)
+        return Situation(row, engine, running, engine.health.judge(cast(Watched, row.state), result))
+
+    # Conditions that need the agent's timeouts.
+
+    def _ignores_sigterm(self, now: Situation) -> bool:
+        terminated_at = now.live_engine.terminated_at if now.engine else None
+        if now.row.wanted or terminated_at is None:
+            return False
+        return time.monotonic() - terminated_at > self._timeouts.kill_after_seconds
+
+    def _unwanted_and_drained(self, now: Situation) -> bool:
+        """Return whether no request is left on the engine, or the time for them is over."""
+        if now.row.wanted:
+            return False
+        row, engine = now.row, now.live_engine
+        result = engine.take_result()
+        if result is not None and result.load is not None and row.state_seconds >= self._timeouts.drain_least_seconds:
+            self._observe(row, engine)
+            engine.drained = result.load.running + result.load.waiting == 0
+        return engine.drained or row.drain_over
+
+    def _has_stayed_healthy(self, now: Situation) -> bool:
+        return bool(now.row.attempts) and now.row.state_seconds > self._timeouts.healthy_seconds
+
+    # Actions, in the order of the table.
+
+    def _kill_engine(self, now: Situation) -> None:
+        self._kill(now.live_engine)
+
+    def _stop(self, now: Situation) -> None:
+        row, engine = now.row, now.engine
+        if engine is not None and not self._kill(engine):
+            return
+        gone = {"pid": None, "port": None, "running_requests": 0, "waiting_requests": 0, "kv_usage": 0.0}
+        gone |= {"cached_blocks": None}
+        terminated = engine is not None and engine.terminated_at is not None
+        how = "its engine ended after SIGTERM" if terminated else "no process of it is left"
+        if self._move(row, "stopped", how, **gone) and row.state == "draining":
+            metrics.DRAIN_SECONDS.observe(row.state_seconds)
+
+    def _drain(self, now: Situation) -> None:
+        now.live_engine.drained = now.row.state in STARTING
+        self._move(now.row, "draining", "no longer wanted")
+
+    def _terminate(self, now: Situation) -> None:
+        engine = now.live_engine
+        engine.terminated_at = time.monotonic()
+        processes.send_signal(engine.record.process, signal.SIGTERM)
+
+    def _probe(self, now: Situation) -> None:
+        self._probes.probe(now.row.state, now.live_engine)
+
+    def _give_up_slots(self, now: Situation) -> None:
+        self._give_up(now.row, now.engine, fault_of(now.row.slots))
+
+    def _start(self, now: Situation) -> None:
+        """Start the replica once its slots are free of every other process."""
+        row, leftover = now.row, now.engine
         if leftover is not None and not self._kill(leftover):
             return
         blocked = self._starter.blocked_by(row)
@@ -134,63 +249,64 @@ class ReplicaLifecycle:
         except (EngineError, OSError) as error:
             self._back_off(announced, f"cannot start: {error}")
 
+    def _give_up_lost(self, now: Situation) -> None:
+        self._give_up(now.row, now.engine, "the node is back, but no process of the replica lives")
+
+    def _restart_ended(self, now: Situation) -> None:
+        """Take the replica out of routing first, then kill what the process left behind."""
+        row, engine = now.row, now.engine
+        status = None if engine is None else processes.collect(engine.record.process)
+        how = "its process is gone" if status is None else f"its process ended with status {status}"
+        if row.state in STARTING and (line := self._engine_processes.last_log_line(row)):
+            how = f"{how}: {line}"
+        self._back_off(row, how)
+        if engine is not None:
+            self._kill(engine)
+
+    def _return_to_service(self, now: Situation) -> None:
+        self._move(now.row, "warming", "the node is back and the engine lives")
+
+    def _restart_unhealthy(self, now: Situation) -> None:
+        self._back_off(now.row, _reason(now))
+        self._kill(now.live_engine)
+
+    def _warm(self, now: Situation) -> None:
+        now.live_engine.probed_at = 0.0  # request the first token at once
+        self._move(now.row, "warming", _reason(now))
+
+    def _suspect(self, now: Situation) -> None:
+        self._move(now.row, "suspect", _reason(now), last_error=_reason(now))
+
+    def _first_ready(self, now: Situation) -> None:
+        row, reason = now.row, _reason(now)
+        if self._rows.ready(row, reason, process_seconds=now.live_engine.age_seconds):
+            log.info("replica %s: %s → ready: %s", row.replica_id, row.state, reason)
+            self._wake_event.set()
+
+    def _recover(self, now: Situation) -> None:
+        self._move(now.row, "ready", _reason(now), last_error="")
+
+    def _restart_overdue(self, now: Situation) -> None:
+        self._back_off(now.row, f"not ready after {now.live_engine.startup_budget_seconds:.0f} s")
+        self._kill(now.live_engine)
+
+    def _forget_failures(self, now: Situation) -> None:
+        self._rows.note(now.row, attempts=0, last_error="")
+        self._probe(now)
+
+    # What several actions share.
+
     def _give_up(self, row: ReplicaRow, engine: Engine | None, reason: str) -> None:
-        """End the replica and free its slots, all of them; reconcile makes another where there is room."""
+        """Stop the replica and free all its slots; reconcile creates another where slots are free."""
         if engine is not None and not self._kill(engine):
             return
         if self._rows.give_up(row, reason):
             log.warning("replica %s: %s → stopped: %s", row.replica_id, row.state, reason)
             self._wake_event.set()
 
-    def _watch(self, row: ReplicaRow, engine: Engine, state: Watched) -> None:
-        result = engine.take_result()
-        if result is not None:
-            self._observe(row, engine)
-            verdict = engine.health.judge(state, result)
-            if verdict is not None:
-                self._apply(row, engine, verdict.to, verdict.reason)
-                return
-        if state in {"starting", "warming"} and row.state_seconds > engine.startup_budget_seconds:
-            self._back_off(row, f"not ready after {engine.startup_budget_seconds:.0f} s")
-            self._kill(engine)
-            return
-        if state == "ready" and row.attempts and row.state_seconds > self._timeouts.healthy_seconds:
-            self._rows.note(row, attempts=0, last_error="")
-        self._look(state, engine)
-
-    def _apply(self, row: ReplicaRow, engine: Engine, to: str, reason: str) -> None:
-        if to == "backoff":
-            self._back_off(row, reason)
-            self._kill(engine)
-        elif to == "ready" and not row.started_before:
-            if self._rows.ready(row, reason, process_seconds=engine.age_seconds):
-                log.info("replica %s: %s → ready: %s", row.replica_id, row.state, reason)
-                self._wake_event.set()
-        elif to == "suspect":
-            self._move(row, "suspect", reason, last_error=reason)
-        elif to == "warming":
-            engine.probed_at = 0.0  # ask for the first token at once
-            self._move(row, "warming", reason)
-        else:
-            self._move(row, "ready", reason, last_error="")
-
-    def _died(self, row: ReplicaRow, engine: Engine | None) -> None:
-        """Take the replica out of routing first, then end what the process left behind."""
-        if row.state == "lost":
-            self._give_up(row, engine, "the node is back, and nothing of it lives")
-            return
-        status = None if engine is None else processes.collect(engine.record.process)
-        how = "its process is gone" if status is None else f"its process ended with status {status}"
-        if row.state in {"starting", "warming"} and (words := self._engine_processes.last_log_line(row)):
-            how = f"{how}: {words}"
-        self._back_off(row, how)
-        if engine is not None:
-            self._kill(engine)
-
     def _back_off(self, row: ReplicaRow, reason: str) -> None:
         attempts = min(row.attempts + 1, MOST_ATTEMPTS)
-        never_ready = row.state in UNPROVEN
-        if never_ready and self._rows.failed_starts(row) + 1 >= FAILED_STARTS:
+        if row.state in UNPROVEN and self._rows.failed_starts(row) + 1 >= FAILED_STARTS:
             self._move(row, "failed", f"{FAILED_STARTS} failed starts; the last: {reason}", last_error=reason)
             return
         delay = backoff_seconds(self._timeouts, attempts, random.random())
@@ -207,38 +323,8 @@ class ReplicaLifecycle:
             cached_blocks=None,
         )
 
-    def _stop(self, row: ReplicaRow, engine: Engine | None) -> None:
-        """Drain, then SIGTERM, then SIGKILL; stopped only once nothing of the engine lives."""
-        if engine is None or not engine.running:
-            if engine is None or self._kill(engine):
-                gone = {"pid": None, "port": None, "running_requests": 0, "waiting_requests": 0, "kv_usage": 0.0}
-                gone |= {"cached_blocks": None}
-                asked = engine is not None and engine.terminated_at is not None
-                how = "its engine ended by itself" if asked else "nothing of it is left"
-                if self._move(row, "stopped", how, **gone) and row.state == "draining":
-                    metrics.DRAIN_SECONDS.observe(row.state_seconds)
-        elif row.state != "draining":
-            engine.drained = row.state in {"starting", "warming"}
-            self._move(row, "draining", "no longer wanted")
-        elif engine.terminated_at is not None:
-            if time.monotonic() - engine.terminated_at > self._timeouts.kill_after_seconds:
-                self._kill(engine)
-        elif self._may_end(row, engine):
-            engine.terminated_at = time.monotonic()
-            processes.send_signal(engine.record.process, signal.SIGTERM)
-        else:
-            self._look("draining", engine)
-
-    def _may_end(self, row: ReplicaRow, engine: Engine) -> bool:
-        """Return True when no request is left on the engine, or the time for them is over."""
-        result = engine.take_result()
-        if result is not None and result.load is not None and row.state_seconds >= self._timeouts.drain_least_seconds:
-            self._observe(row, engine)
-            engine.drained = result.load.running + result.load.waiting == 0
-        return engine.drained or row.drain_over
-
     def _kill(self, engine: Engine) -> bool:
-        """Kill what lives of the engine and forget it; False when something survives, to be tried again."""
+        """Kill the engine's processes and forget it; False if one survives, to be tried again in the next round."""
         if not self._engine_processes.end(engine.record):
             log.error("replica %s: processes survive SIGKILL: %s", engine.record.replica_id, engine.record.pid)
             return False
@@ -252,7 +338,7 @@ class ReplicaLifecycle:
             self._rows.observe(row, engine.load, engine.cached_blocks)
 
     def _move(self, row: ReplicaRow, to: State, reason: str, **changes: object) -> bool:
-        """Move the replica and look again at once; False when it has changed in the database."""
+        """Move the replica and start the next round at once; False when it has changed in the database."""
         moved = self._rows.move(row, to, reason, **changes)
         if moved:
             log.info("replica %s: %s → %s: %s", row.replica_id, row.state, to, reason)
@@ -261,36 +347,65 @@ class ReplicaLifecycle:
                 tasks.wake_control()  # a placeholder may take over
         return moved
 
-    def _look(self, state: str, engine: Engine) -> None:
-        """Send a look on its way unless one is out or it is too early."""
-        timeouts, now = self._timeouts, time.monotonic()
-        pause = timeouts.probe_seconds if state in {"ready", "suspect"} else timeouts.eager_probe_seconds
-        if engine.probing or now - engine.probed_at < pause:
-            return
-        canary = self._canary_timeout(state, engine, now)
-        if canary is not None:
-            engine.canary_at = now
-        engine.probing, engine.probed_at = True, now
-        threading.Thread(target=self._probe_in_thread, args=(engine, canary, state), name="look", daemon=True).start()
 
-    def _canary_timeout(self, state: str, engine: Engine, now: float) -> float | None:
-        """Return how long the look's canary may take, None for a look without one."""
-        if state == "warming":
-            return self._timeouts.first_canary_timeout_seconds
-        quiet = now - max(engine.progress_at, engine.canary_at) >= self._timeouts.quiet_seconds
-        doubted = engine.health.failed_canaries > 0
-        if state == "suspect" or (state == "ready" and (quiet or doubted)):
-            return self._timeouts.canary_timeout_seconds
-        return None
+def _outdated(row: ReplicaRow, engine: Engine) -> bool:
+    return engine.record.generation != row.generation
 
-    def _probe_in_thread(self, engine: Engine, canary_timeout: float | None, state: str) -> None:
-        try:
-            result: ProbeResult | None = self._prober.probe(engine.target, canary_timeout_seconds=canary_timeout)
-        except Exception:
-            # The canary could not be recorded: that says nothing about the engine.
-            log.exception("replica %s: no look possible", engine.record.replica_id)
-            result = None
-        engine.result = result
-        engine.probing = False
-        if result is not None and result.healthy == (state != "ready"):
-            self._wake_event.set()  # news: what starts or drains answers, or what served does not
+
+def _is_outdated(now: Situation) -> bool:
+    return now.engine is not None and _outdated(now.row, now.engine)
+
+
+def _unwanted(now: Situation) -> bool:
+    return not now.row.wanted
+
+
+def _unwanted_and_ended(now: Situation) -> bool:
+    return not now.row.wanted and not now.running
+
+
+def _unwanted_and_terminated(now: Situation) -> bool:
+    return not now.row.wanted and now.live_engine.terminated_at is not None
+
+
+def _is_running(now: Situation) -> bool:
+    return now.running
+
+
+def _has_ended(now: Situation) -> bool:
+    return not now.running
+
+
+def _slot_is_faulty(now: Situation) -> bool:
+    return bool(fault_of(now.row.slots))
+
+
+def _is_due(now: Situation) -> bool:
+    return now.row.due
+
+
+def _always(_: Situation) -> bool:
+    return True
+
+
+def _probed(to: str) -> Condition:
+    """Return the condition that the last probe's verdict is ``to``."""
+    return lambda now: now.verdict is not None and now.verdict.to == to
+
+
+def _first_ready(now: Situation) -> bool:
+    """Return whether the last probe found the replica ready for the first time in this generation."""
+    return now.verdict is not None and now.verdict.to == "ready" and not now.row.started_before
+
+
+def _start_is_overdue(now: Situation) -> bool:
+    return now.row.state_seconds > now.live_engine.startup_budget_seconds
+
+
+def _reason(now: Situation) -> str:
+    assert now.verdict is not None
+    return now.verdict.reason
+
+
+def _wait(_: Situation) -> None:
+    """Do nothing in this round."""
