@@ -1,7 +1,7 @@
 """The agent of a node: one thread that owns the node and steps every replica on it.
 
-Stopping it, even with SIGKILL, only detaches: engines live in sessions of their own and the next agent adopts them.
-While PostgreSQL is away nothing changes its state and every engine goes on.
+Stopping it, even with SIGKILL, only detaches it: engines live in sessions of their own and the next agent adopts them.
+While PostgreSQL is unavailable no replica changes its state and every engine keeps running.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _running: set[Agent] = set()
 
 
 def wake_all() -> None:
-    """Make every agent in this process look at once."""
+    """Start the next round of every agent in this process at once."""
     for agent in tuple(_running):
         agent.wake()
 
 
 def snapshots() -> dict[str, NodeSnapshot | None]:
-    """Return what every agent in this process last saw, by node; None of one that has not seen its node yet."""
+    """Return what every agent in this process last read, by node; None for an agent that has not read its node yet."""
     return {agent.node: agent.snapshot for agent in tuple(_running)}
 
 
 def statuses() -> tuple[AgentStatus, ...]:
-    """Return how every agent in this process does."""
+    """Return the status of every agent in this process."""
     now = time.monotonic()
     return tuple(
         AgentStatus(
@@ -62,7 +62,7 @@ def statuses() -> tuple[AgentStatus, ...]:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class AgentStatus:
-    """Seconds since an agent's loop last came round, and since it last did all its work; None: not yet."""
+    """Seconds since an agent's loop last began a round, and since a round last succeeded; None: not yet."""
 
     node: str
     loop_age_seconds: float | None
@@ -79,13 +79,12 @@ class NodeSnapshot:
 
     @property
     def age_seconds(self) -> float:
-        """Return how long ago that was."""
+        """Return how long ago the lists were read."""
         return time.monotonic() - self.read_at
 
 
 class Agent:
-    """The agent of ``node``. ``open_sink`` is called once, in its thread, when it comes to own the node.
-
+    """The agent of ``node``. ``open_sink`` is called once, in the agent's thread, when it first owns the node.
     ``sockets`` is a folder of its own with a short path: a socket's path ends at 107 bytes.
     """
 
@@ -117,12 +116,12 @@ class Agent:
         self._frozen = False
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start the agent's thread and return at once."""
         _running.add(self)
         self._thread.start()
 
     def stop(self) -> None:
-        """Detach from the engines, which go on; returns within a few seconds. Idempotent."""
+        """Detach from the engines, which keep running; return within a few seconds. Idempotent."""
         _running.discard(self)
         self._stopping.set()
         self._wake_event.set()
@@ -130,7 +129,7 @@ class Agent:
             self._thread.join(timeout=5)
 
     def wake(self) -> None:
-        """Look at once instead of at the end of the second."""
+        """Start the next round at once instead of at the end of the second."""
         self._wake_event.set()
 
     def _run(self) -> None:
@@ -142,12 +141,12 @@ class Agent:
             try:
                 self._own(stack)
             except Superseded as lost:
-                log.critical("node %s: another agent took over after epoch %s; doing nothing more", *lost.args)
+                log.critical("node %s: another agent took over after epoch %s; this agent stops working", *lost.args)
 
     def _take_lock(self, stack: contextlib.ExitStack) -> bool:
-        """Wait until no other agent of this node runs on this machine; False when told to stop before.
+        """Wait until no other agent of this node runs on this machine; False if stopped before that.
 
-        The kernel drops the lock with the process, however it ends.
+        The kernel releases the lock when the process ends, however it ends.
         """
         lock = agent_lock(self._data_dir, self.node)
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -159,13 +158,13 @@ class Agent:
                 return True
             except BlockingIOError:
                 if not waiting:
-                    log.warning("node %s: another agent is running; waiting for its end", self.node)
+                    log.warning("node %s: another agent is running; waiting for it to end", self.node)
                     waiting = True
             self._wake_event.wait(self._timeouts.round_seconds)
         return False
 
     def _own(self, stack: contextlib.ExitStack) -> None:
-        """Take the node over, then go round until told to stop. Raises Superseded."""
+        """Take the node over, then run rounds until stopped. Raises Superseded."""
         ownership: NodeOwnership | None = None
         beat_at, pause = 0.0, self._timeouts.round_seconds
         while not self._stopping.is_set():
@@ -187,7 +186,7 @@ class Agent:
             except Superseded:
                 raise
             except Exception:
-                # A supervisor that dies of one bad round would leave every engine alone.
+                # An agent that ends because of one bad round would leave every engine unattended.
                 log.exception("node %s: this round failed", self.node)
             self._wake_event.wait(pause - (time.monotonic() - began))
 
@@ -206,6 +205,6 @@ class Agent:
 
     def _freeze(self, cause: object) -> None:
         if not self._frozen:
-            log.warning("node %s: frozen, engines go on: %s", self.node, cause)
+            log.warning("node %s: no changes without the database; engines keep running: %s", self.node, cause)
             self._frozen = True
         connection.close()

@@ -1,7 +1,7 @@
 """Make a Celery worker an agent: ``celery -A hearth worker -P threads -Q node.NAME --hearth-node NAME``.
 
-The worker carries the node's queue and answers remote control; the supervising thread beside it does the work. No
-models are imported before Django is set up, which Celery does after this module is loaded.
+The worker consumes the node's queue and answers remote control; the agent's thread beside it does the work. This
+module imports no models, because Celery sets Django up only after it has loaded the module.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ NODE_OPTION = "--hearth-node"
 
 
 def install(app: Celery, open_sink: Callable[[], CanarySink], sockets: Path) -> None:
-    """Give the app's workers the option and the step.
+    """Add the option and the boot step to the app's workers.
 
-    ``open_sink`` is called in workers that have the option; ``sockets`` is a folder for the agent alone.
+    ``open_sink`` is called in workers that have the option; ``sockets`` is a folder that only the agent uses.
     """
 
     class Step(AgentStep):
         sink_opener = staticmethod(open_sink)
 
     Step.sockets = sockets
-    app.user_options["worker"].add(click.Option((NODE_OPTION,), help="Supervise the engines of this node."))
+    app.user_options["worker"].add(click.Option((NODE_OPTION,), help="Run the agent of this node."))
     app.steps["worker"].add(Step)
 
 
 class AgentStep(bootsteps.StartStopStep):
-    """Starts the supervisor with the worker; stopping the worker only detaches from the engines."""
+    """Starts the agent with the worker; stopping the worker only detaches the agent from the engines."""
 
     requires = ("celery.worker.components:Pool",)
     sink_opener: Callable[[], CanarySink]
@@ -45,11 +45,11 @@ class AgentStep(bootsteps.StartStopStep):
         self.node = hearth_node
 
     def include_if(self, parent: Any) -> bool:
-        """Return True in a worker that was given a node."""
+        """Return whether the worker was given a node."""
         return bool(self.node)
 
-    def create(self, parent: Any) -> Agent:  # type: ignore[override]  # the stubs forget what it is for
-        """Return the supervisor; Celery starts and stops it."""
+    def create(self, parent: Any) -> Agent:  # type: ignore[override]  # the stubs declare no result
+        """Return the agent; Celery starts and stops it."""
         from django.conf import settings
 
         from workers.agent.agent import Agent

@@ -1,4 +1,4 @@
-"""One agent's time as the owner of a node: everything it does there, round by round."""
+"""The time in which one agent owns a node, and its rounds: what it does there about once a second."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class NodeOwnership:
-    """Owns the node of ``rows``. One thread calls it; each method raises Superseded once another agent does."""
+    """Owns the node of ``rows``. One thread calls it; each method raises Superseded once another agent owns it."""
 
     def __init__(
         self,
@@ -71,9 +71,9 @@ class NodeOwnership:
         self._counted_at = 0.0
 
     def begin(self) -> int:
-        """Take over what an earlier agent left, end what is nobody's, and register the devices.
+        """Adopt what an earlier agent left, kill processes without an owner, and register the devices.
 
-        Return how many processes were adopted. Devices that cannot be looked at now stay as they were registered.
+        Return how many processes were adopted. If the devices cannot be read now, their registration stays as it is.
         """
         held = self._placeholder_rows.all()
         rows = self.rows.replicas()
@@ -90,11 +90,11 @@ class NodeOwnership:
         return adopted
 
     def round(self) -> float:
-        """Step every placeholder and every replica once; return how long to wait if nothing rings.
+        """Step every placeholder and every replica once; return how long to wait if the wake event is not set.
 
-        Placeholders are read first: one that a replica read afterwards is promoted from is still known then.
+        Placeholders are read before replicas, so that a placeholder which is promoted in between is still known.
         """
-        self.rows.check()  # signals go to processes without asking the database
+        self.rows.check()  # because signals are sent to processes without a further query
         held = self._placeholder_rows.all()
         rows = self.rows.replicas()
         for placeholder in held:
@@ -130,7 +130,7 @@ class NodeOwnership:
         self._paths.drop_old_logs()
 
     def _finish_promotions(self, found: adoption.Adopted, rows: list[ReplicaRow]) -> None:
-        """Tell zygotes again what an agent that died may not have told them; end those whose replica has gone on."""
+        """Repeat promotions that an agent did not finish before it ended; kill zygotes whose replica moved on."""
         by_id = {row.replica_id: row for row in rows}
         for engine, zygote in found.mid_promotion:
             row = by_id[engine.record.replica_id]
@@ -156,7 +156,7 @@ class NodeOwnership:
         try:
             found = self._devices.devices()
         except DeviceError as error:
-            log.warning("node %s: its devices cannot be looked at: %s", self._paths.node, error)
+            log.warning("node %s: its devices cannot be read: %s", self._paths.node, error)
             return
         if found != self._registered or any(device.fault for device in found):
             self._register(found)
@@ -168,9 +168,9 @@ class NodeOwnership:
 
 @contextlib.contextmanager
 def _isolated(holder: str) -> Iterator[None]:
-    """Log what nobody foresaw of one holder: it may not keep the others, and the node's lease, from their turn.
+    """Log an unexpected error of one holder, so that it stops neither the other holders nor the node's lease.
 
-    What concerns the whole node is raised: Superseded, and a database that is away.
+    Errors that concern the whole node are raised: Superseded, and a database that is unavailable.
     """
     try:
         yield

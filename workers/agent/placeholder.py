@@ -1,11 +1,10 @@
-"""Move one placeholder one step: verify its slot, warm a zygote on it, keep that well, end it at once when told.
-
+"""Move one placeholder one step: verify its slot, warm a zygote on it, check the zygote, kill it when evicted.
     requested ─► warming ─► warm ─► promoted        any ─► evicting ─► evicted
         └───────────────────▲ └─► warming, when its zygote ends        lost ─► requested
 
-Where a zygote cannot be had, after a few tries or because the engine has none, the placeholder is warm at level h0,
-its slot alone, and its reason says why. Evicted means that no process of it lives; whoever comes onto the slot next
-still asks the device itself.
+If no zygote can be started, after a few tries or because the engine has none, the placeholder is warm at level h0: it
+keeps only its slot, and its reason says why. Evicted means that no process of it lives; the next holder of the slot
+still checks the device.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from workers.models import Level
 
 log = logging.getLogger(__name__)
 
-#: Zygotes of one placeholder that may end or fail one after another; then it stays without.
+#: After this many zygotes in a row have ended or failed, the placeholder keeps only its slot.
 FAILED_ZYGOTES = 3
 
 
 @dataclass(slots=True)
 class _Failures:
-    """What has gone wrong with a placeholder's zygotes. ``retry_at`` is on the monotonic clock."""
+    """Failures in a row of a placeholder's zygotes. ``retry_at`` is on the monotonic clock."""
 
     count: int = 0
     retry_at: float = 0.0
@@ -67,26 +66,26 @@ class PlaceholderLifecycle:
 
     @property
     def zygotes(self) -> tuple[Zygote, ...]:
-        """The zygotes in hand."""
+        """The zygotes of this node that the agent knows."""
         return tuple(self._zygotes.values())
 
     def keep(self, zygote: Zygote) -> None:
-        """Take a zygote in, started or adopted."""
+        """Add a zygote that was started or adopted."""
         self._zygotes[zygote.record.placeholder_id] = zygote
         self._wake_event.watch(zygote.record.process)
 
     def zygote(self, placeholder_id: UUID | None) -> Zygote | None:
-        """Return the placeholder's living zygote."""
+        """Return the placeholder's zygote if it runs."""
         zygote = self._zygotes.get(placeholder_id) if placeholder_id else None
         return zygote if zygote is not None and zygote.running else None
 
     def consumed(self, zygote: Zygote) -> None:
-        """Forget a zygote that has become an engine."""
+        """Remove a zygote that has become an engine."""
         self._zygotes.pop(zygote.record.placeholder_id, None)
         self._zygote_processes.forget(zygote.record)
 
     def end(self, zygote: Zygote) -> bool:
-        """Kill a zygote and forget it; False when something survives, to be tried again."""
+        """Kill a zygote and remove it; False if a process survives, to be tried again in the next round."""
         if not self._zygote_processes.end(zygote):
             log.error("placeholder %s: processes survive SIGKILL: %s", *_names(zygote))
             return False
@@ -112,7 +111,7 @@ class PlaceholderLifecycle:
             self._check_warm(row, zygote)
 
     def end_all_but(self, rows: Iterable[PlaceholderRow]) -> None:
-        """End zygotes whose placeholders are over or unknown."""
+        """Kill the zygotes of all other placeholders: those have ended or are unknown."""
         known = {row.placeholder_id for row in rows}
         for placeholder_id in self._zygotes.keys() - known:
             self.end(self._zygotes[placeholder_id])
@@ -128,7 +127,7 @@ class PlaceholderLifecycle:
         if not row.wants_zygote:
             self._move(row, "warm", "its slot is free", level=Level.H0)
         elif row.program is None:
-            self._move(row, "warm", "no deployment uses its pool: no engine to prepare", level=Level.H0)
+            self._move(row, "warm", "no deployment uses its pool, so there is no engine to import", level=Level.H0)
         elif self._move(row, "warming", "importing its engine") and zygote is None:
             self._start(dataclasses.replace(row, state="warming"))
 
@@ -143,7 +142,7 @@ class PlaceholderLifecycle:
         try:
             self._rows.note(row, pid=record.pid, pid_start_ticks=record.start_ticks, boot_id=record.boot_id)
         except Superseded:
-            self._zygote_processes.end(zygote)  # the node's new agent has never heard of it
+            self._zygote_processes.end(zygote)  # the node's new agent does not know this process
             raise
 
     def _warm(self, row: PlaceholderRow, zygote: Zygote | None) -> None:
@@ -174,10 +173,10 @@ class PlaceholderLifecycle:
         else:
             if row.state_seconds > self._timeouts.healthy_seconds:
                 self._failures.pop(row.placeholder_id, None)
-            self._ask(zygote, self._timeouts.zygote_look_seconds)
+            self._ask(zygote, self._timeouts.zygote_ping_seconds)
 
     def _cool(self, row: PlaceholderRow, zygote: Zygote | None, reason: str) -> None:
-        """Warm the placeholder again: first nobody may promote it any more, then its process is ended."""
+        """Warm the placeholder again: first make sure that it is not promoted, then kill its process."""
         if not self._move(row, "warming", reason, level=Level.H0, memory_bytes=None):
             return
         if zygote is None or self.end(zygote):
@@ -191,7 +190,7 @@ class PlaceholderLifecycle:
             self._failed(row, f"{how}: {words}" if words else how)
 
     def _failed(self, row: PlaceholderRow, reason: str) -> None:
-        """Try again in a while; after too many failures in a row make do with the slot."""
+        """Try again after a delay; after too many failures in a row keep only the slot."""
         failures = self._failures.setdefault(row.placeholder_id, _Failures())
         failures.count += 1
         if failures.count >= FAILED_ZYGOTES:
@@ -209,7 +208,7 @@ class PlaceholderLifecycle:
             metrics.EVICT_SECONDS.observe(time.monotonic() - since)
 
     def _give_up(self, row: PlaceholderRow, zygote: Zygote | None, reason: str) -> None:
-        """End the placeholder with its lease: its slot cannot be used."""
+        """Evict the placeholder and end its lease, because its slot cannot be used."""
         self._slot_guard.forget(row.placeholder_id)
         if zygote is None or self.end(zygote):
             self._move(row, "evicted", reason, pid=None)

@@ -1,10 +1,11 @@
-"""What operators say to workers: ``celery -A hearth inspect slots``, ``celery -A hearth control drain n1``.
+"""The operators' remote control commands: ``celery -A hearth inspect slots``, ``celery -A hearth control drain n1``.
 
-Imported by the app module, because the command line does not import autodiscovered modules and would not know the
-commands. Handlers run in the worker's event loop: inspects answer from what the agent last saw, verbs get a thread
-and a moment.
+The app module imports this one, because the command line does not import autodiscovered modules and would not know
+the commands. Handlers run in the worker's event loop: inspect commands return what the agent last read; a verb runs
+in a thread and is bounded.
 
-Every worker answers a broadcast. A verb is done by each of them, one after the other, and changes something once.
+Every worker answers a broadcast. Each of them performs a verb, one after the other, and only the first changes
+anything.
 """
 
 from __future__ import annotations
@@ -21,41 +22,41 @@ from workers.fleet.verbs import VERBS, Verb
 
 log = logging.getLogger(__name__)
 
-#: How long a verb may take; what is not ready to commit by then is rolled back.
+#: How long a verb may take; a verb that is not ready to commit by then is rolled back.
 VERB_SECONDS = 0.6
-#: When the worker answers without it. Operators wait one second for answers by default.
+#: When the worker answers even if the verb is still running. Celery waits one second for answers by default.
 ANSWER_SECONDS = 0.7
-NO_AGENT = "no agent runs in this worker: ask agent@NODE, or `celery -A hearth fleet {}`"
+NO_AGENT = "no agent runs in this worker: use -d agent@NODE, or `celery -A hearth fleet {}`"
 
 _one_verb = threading.Lock()
 
 
 @inspect_command()
 def pools(state: Any, **options: Any) -> dict[str, Any]:
-    """Show the pool of this agent's node, counted on that node."""
+    """Show the pool of this agent's node, with counts of that node only."""
     return _listed("pools")
 
 
 @inspect_command()
 def slots(state: Any, **options: Any) -> dict[str, Any]:
-    """List this node's slots, their health, and who has them."""
+    """List this node's slots, their health and their holders."""
     return _listed("slots")
 
 
 @inspect_command()
 def replicas(state: Any, **options: Any) -> dict[str, Any]:
-    """List the replicas this agent supervises."""
+    """List the replicas on this agent's node."""
     return _listed("replicas")
 
 
 @inspect_command()
 def placeholders(state: Any, **options: Any) -> dict[str, Any]:
-    """List this node's placeholders: level, state, and how soon each can be which model."""
+    """List this node's placeholders: level, state, and how soon each can become which model."""
     return _listed("placeholders")
 
 
 def _listed(what: str) -> dict[str, Any]:
-    """Return what the agent of this process last read, and how long ago; never waits."""
+    """Return what the agent of this process last read, and how long ago, without waiting."""
     from workers.agent.agent import snapshots
     from workers.fleet import json_rows
 
@@ -79,11 +80,11 @@ def _register(verb: Verb) -> None:
 
 
 class _TooLate(Exception):
-    """The worker has given up waiting, or is about to."""
+    """The worker has stopped waiting for the verb, or is about to."""
 
 
 def _do(verb: Verb, given: dict[str, Any], deadline: float) -> dict[str, Any]:
-    """Do the verb in one transaction that ends before ``deadline`` (time.monotonic()) or is rolled back."""
+    """Perform the verb in one transaction that commits before ``deadline`` (time.monotonic()) or is rolled back."""
     from django.db import DatabaseError, InterfaceError, connection, transaction
 
     from tenants.audit import Actor
@@ -103,11 +104,11 @@ def _do(verb: Verb, given: dict[str, Any], deadline: float) -> dict[str, Any]:
             left_ms()
         return {"ok": f"{effect.target} {effect.now}", "changed": effect.changed}
     except _TooLate:
-        return {"error": "the database was too slow; nothing was done"}
+        return {"error": "the database was too slow; nothing changed"}
     except WorkerError as error:
         return {"error": words(error)}
     except (DatabaseError, InterfaceError) as error:
-        return {"error": f"the database did not do it: {str(error).strip().partition(chr(10))[0]}"}
+        return {"error": f"the database refused: {str(error).strip().partition(chr(10))[0]}"}
     except Exception as error:
         log.exception("the verb %s failed", verb.name)
         return {"error": f"{verb.name} failed, see this worker's log: {error!r}"}
@@ -116,9 +117,9 @@ def _do(verb: Verb, given: dict[str, Any], deadline: float) -> dict[str, Any]:
 
 
 def _bounded(act: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return what ``act`` answers in a thread of its own, or an error when it takes too long."""
+    """Return the result of ``act``, run in a thread of its own, or an error if it takes too long."""
     if not _one_verb.acquire(blocking=False):
-        return {"error": "the database has not answered an earlier command yet; nothing was done"}
+        return {"error": "the database has not answered an earlier command yet; nothing changed"}
     answers: list[dict[str, Any]] = []
 
     def work() -> None:
@@ -132,7 +133,7 @@ def _bounded(act: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     thread.join(ANSWER_SECONDS)
     if answers:
         return answers[0]
-    return {"error": "the database is slow or away; saying it again does no harm"}
+    return {"error": "the database is slow or unavailable; it is safe to repeat the command"}
 
 
 for _verb in VERBS:

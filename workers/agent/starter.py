@@ -1,4 +1,4 @@
-"""Turn reserved slots into a running engine: promote the zygote that is there for it, or start from nothing."""
+"""Turn reserved slots into a running engine: promote the zygote that waits on them, or start a new process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 class Starter:
     """Starts the engines of one node. One thread calls it.
 
-    A start is announced in the database before its process exists, so a crash between leaves nothing unknown running.
+    A start is announced in the database before its process exists, so a crash in between leaves no unknown process.
     """
 
     def __init__(
@@ -49,15 +49,15 @@ class Starter:
         self._counters = counters
 
     def blocked_by(self, row: ReplicaRow) -> Blocked | None:
-        """Return why the replica cannot start on its slots now; None when it can. Raises Superseded."""
+        """Return why the replica cannot start on its slots now, or None if it can. Raises Superseded."""
         mine = () if row.placeholder_id is None else (row.placeholder_id,)
         return self._slot_guard.blocked_by(row.replica_id, row.slots, mine=mine)
 
     def announce(self, row: ReplicaRow) -> ReplicaRow | None:
-        """Move the replica to starting, as a new generation; None when it has changed meanwhile.
+        """Move the replica to starting, as a new generation; return None if it has changed meanwhile.
 
-        A start after a backoff is cold, and its time counts from here: the slots are still the replica's. Raises
-        OSError when the node has no port on its address; Superseded.
+        A start after a backoff is cold, and its time is measured from here, because the replica kept its slots. Raises
+        OSError if no port is free on the node's address; Superseded.
         """
         port = free_port(self._rows.address)
         fresh = dataclasses.replace(
@@ -69,7 +69,7 @@ class Starter:
         if row.state == "backoff":
             changes |= {"reserved_at": Now(), "start_level": Level.COLD}
         elif zygote is not None:
-            # Where it already is: an agent that comes after this one finds the process by the row alone.
+            # The process exists already, so the next agent can find it by the row alone.
             changes |= {"pid": zygote.record.pid, "pid_start_ticks": zygote.record.start_ticks}
             changes |= {"boot_id": zygote.record.boot_id, "start_level": Level.H2}
         elif row.placeholder_id is not None:
@@ -79,15 +79,15 @@ class Starter:
         return fresh if moved else None
 
     def start(self, row: ReplicaRow) -> Engine:
-        """Start the engine of an announced replica. Raises EngineError or OSError when it cannot run; Superseded."""
+        """Start the engine of an announced replica. Raises EngineError or OSError if it cannot run; Superseded."""
         zygote = self._zygote(row)
         engine = None if zygote is None else self.promote(row, zygote)
         return engine or self._spawn(row)
 
     def promote(self, row: ReplicaRow, zygote: Zygote) -> Engine | None:
-        """Let the zygote become the replica's engine. None when it did not; then nothing of it is left.
+        """Make the zygote the replica's engine. Return None if that fails; then no process of the zygote is left.
 
-        Raises OSError when something of it outlives SIGKILL; Superseded.
+        Raises OSError if a process of it survives SIGKILL; Superseded.
         """
         assert row.port is not None, "announced"
         try:
@@ -103,7 +103,7 @@ class Starter:
         return engine
 
     def abandon(self, row: ReplicaRow, zygote: Zygote, reason: str) -> None:
-        """End a zygote that did not become the engine, and say so. Raises OSError when it outlives SIGKILL."""
+        """Kill a zygote that did not become the engine, and record why. Raises OSError if it survives SIGKILL."""
         log.warning("replica %s: placeholder could not be promoted: %s", row.replica_id, reason)
         self._counters.promotions_failed += 1
         if not self._placeholders.end(zygote):
@@ -119,15 +119,15 @@ class Starter:
         try:
             self._rows.note(row, pid=record.pid, pid_start_ticks=record.start_ticks, boot_id=record.boot_id)
         except Superseded:
-            self._engine_processes.end(record)  # the node's new agent has never heard of it
+            self._engine_processes.end(record)  # the node's new agent does not know this process
             raise
         return engine
 
     def _zygote(self, row: ReplicaRow) -> Zygote | None:
-        """Return the zygote that waits to become the replica; it is there for its first start only."""
+        """Return the zygote that waits to become the replica; only the first start has one."""
         return None if row.state == "backoff" else self._placeholders.zygote(row.placeholder_id)
 
 
 def _not_promoted(reason: str) -> dict[str, Any]:
-    """Return what a row says of a plain start in a promotion's place: its slot was held, and nothing more."""
+    """Return the row's changes for a plain start after a failed promotion: only the slot was kept."""
     return {"start_level": Level.H0, "start_note": f"placeholder could not be promoted: {reason}"[:500]}

@@ -1,4 +1,4 @@
-"""Wait for the first of: a ring, the end of a watched process, a timeout."""
+"""An event that also watches processes: a wait ends when it is set, when a watched process ends, or on a timeout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from workers.processes import ProcessIdentity, is_running
 
 
 class WakeEvent:
-    """One thread waits; any thread rings. Watched processes need not be children."""
+    """One thread waits; any thread sets it. Watched processes need not be children."""
 
     def __init__(self) -> None:
         self._event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -23,13 +23,13 @@ class WakeEvent:
         os.eventfd_write(self._event, 1)
 
     def watch(self, process: ProcessIdentity) -> None:
-        """Ring once when the process ends; at once when it has ended already. Only for the waiting thread."""
+        """Set the event once when the process ends; at once if it has ended already. Only for the waiting thread."""
         try:
             descriptor = os.pidfd_open(process.pid)
         except ProcessLookupError:
             self.set()
             return
-        if not is_running(process):  # the descriptor may be a stranger's who took over the pid
+        if not is_running(process):  # the pid may have been reused by another process
             os.close(descriptor)
             self.set()
             return
@@ -37,7 +37,7 @@ class WakeEvent:
         self._poll.register(descriptor, select.POLLIN)
 
     def wait(self, timeout_seconds: float) -> None:
-        """Return at the first ring, at the end of a watched process, or after the timeout."""
+        """Return when the event is set, when a watched process ends, or after the timeout."""
         for descriptor, _ in self._poll.poll(max(0.0, timeout_seconds) * 1000):
             if descriptor == self._event:
                 with contextlib.suppress(BlockingIOError):
@@ -46,7 +46,7 @@ class WakeEvent:
                 self._drop(descriptor)
 
     def close(self) -> None:
-        """Forget everything watched. A late :meth:`set` does no harm."""
+        """Stop watching every process. A late :meth:`set` does no harm."""
         for descriptor in tuple(self._watched):
             self._drop(descriptor)
 

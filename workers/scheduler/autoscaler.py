@@ -1,7 +1,7 @@
 """Set how many replicas each deployment should have, from what the gateways have in flight.
 
-The rules are in ``workers.scheduler.scaling_policy``; here are its facts and its memory in the database, read and
-written in as many statements for a thousand replicas as for one.
+The rules are in ``workers.scheduler.scaling_policy``. This module reads their facts from the database and writes their
+decisions, in a number of statements that does not depend on the number of replicas.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from workers.serving.gateway_load import DeploymentLoad
 from workers.serving.start_times import Summaries
 
 _State = Replica.State
-#: States of a replica that serves or will; the others make room for another.
+#: States of a replica that serves or will serve; in the others it can be replaced.
 _WORKING = (
     _State.REQUESTED,
     _State.RESERVED,
@@ -42,8 +42,8 @@ _REMEMBERED = ("more_wanted_since", "less_wanted_since", "less_wanted_peak", "sa
 class _Fleet:
     """What the facts of every deployment are made from.
 
-    Replicas and those of them that start for the first time are counted by (deployment, pool); ``open_slots`` are
-    those of each live node that a replica may take, by pool; ``warm`` are the (pool, engine) with a zygote.
+    ``replicas``, and those ``starting`` for the first time, are counted by (deployment, pool). ``open_slots`` are the
+    slots of each live node that a replica may take, by pool; ``warm`` are the (pool, engine) pairs with a zygote.
     """
 
     now: dt.datetime
@@ -60,7 +60,7 @@ class _Fleet:
 def decide_all() -> int:
     """Decide for every deployment and return how many changed. Call it inside reconcile's transaction.
 
-    Each change is written with its decision: the facts, and the reason in a sentence.
+    Each change is stored with its decision: the facts and the reason.
     """
     rows = list(
         Deployment.objects.filter(archived_at=None)
@@ -109,7 +109,7 @@ def _fleet(rows: Sequence[Deployment]) -> _Fleet:
 
 
 def _now() -> dt.datetime:
-    """Return the time by the database's clock, the one that all ages are told by."""
+    """Return the time by the database's clock, by which all ages are measured."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT statement_timestamp()")
         now: dt.datetime = cursor.fetchone()[0]
@@ -117,7 +117,7 @@ def _now() -> dt.datetime:
 
 
 def _count_replicas() -> tuple[Counter[tuple[UUID, UUID]], Counter[tuple[UUID, UUID]]]:
-    """Count replicas that are wanted and work, and of these the ones on their first start; crashes are no supply."""
+    """Count the wanted replicas that work, and those of them on their first start; crashed ones do not count."""
     replicas: Counter[tuple[UUID, UUID]] = Counter()
     starting: Counter[tuple[UUID, UUID]] = Counter()
     rows = (
@@ -135,7 +135,7 @@ def _count_replicas() -> tuple[Counter[tuple[UUID, UUID]], Counter[tuple[UUID, U
 
 
 def _open_slots() -> dict[UUID, list[int]]:
-    """Return for each pool how many slots each of its live nodes can give to replicas."""
+    """Return, by pool, how many slots each of its live nodes has for replicas."""
     lease = FilteredRelation("leases", condition=Q(leases__released_at=None))
     may_give = Q(lease=None) | Q(lease__placeholder__isnull=False)
     rows = (
@@ -185,14 +185,14 @@ def _pool_facts(row: Deployment, link: DeploymentPool, fleet: _Fleet) -> PoolFac
 
 
 def _start_seconds(row: Deployment, pool_id: UUID, fleet: _Fleet) -> float | None:
-    """Return what 19 of 20 starts take from the warmth that the pool has now; None when none was measured."""
+    """Return the time within which 95 % of starts end at the pool's present warmth; None if none was measured."""
     warm = (pool_id, row.revision.engine) in fleet.warm
     p95 = {summary.level: summary.p95_seconds for summary in fleet.measured.get(row.revision_id, ())}
     return p95.get(Level.H2 if warm else Level.COLD, p95.get(Level.COLD))
 
 
 def _changed(row: Deployment, decision: Decision) -> bool:
-    """Write the decision into the row and say whether it differs."""
+    """Write the decision into the row and return whether the row changed."""
     after = {name: getattr(decision.memory, name) for name in _REMEMBERED} | {"desired_replicas": decision.desired}
     differs = any(getattr(row, name) != value for name, value in after.items())
     for name, value in after.items():
@@ -201,7 +201,7 @@ def _changed(row: Deployment, decision: Decision) -> bool:
 
 
 def _link_changed(link: DeploymentPool, decision: Decision) -> bool:
-    """Write the decision into the link and say whether it differs."""
+    """Write the decision into the link and return whether the link changed."""
     before = (link.prepared_replicas, link.not_needed_since)
     link.prepared_replicas = decision.prepared[link.pool_id]
     link.not_needed_since = decision.not_needed_since[link.pool_id]

@@ -1,4 +1,4 @@
-"""For how long the database has been there, as this process sees it: while it was away nobody could renew a lease."""
+"""How long the database has been available to this process: while it was unavailable no agent could renew a lease."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import datetime as dt
 import time
 from collections.abc import Callable
 
-#: Ticks come every two seconds. A longer pause between two means that the database, or this process, was away; a
-#: shorter one ends before any lease.
+#: Ticks come every two seconds. A longer pause between two means that the database was unavailable, or this process
+#: suspended; a shorter one ends before any lease does.
 LONGEST_PAUSE_SECONDS = 8.0
 
 
@@ -20,7 +20,7 @@ class DatabaseUptime:
         self._last = 0.0
 
     def observe(self) -> dt.timedelta:
-        """Take note that it answers now, and return for how long it has."""
+        """Record that the database answers now, and return how long it has answered without a pause."""
         now = self._clock()
         if self._since is None or now - self._last > LONGEST_PAUSE_SECONDS:
             self._since = now

@@ -1,4 +1,4 @@
-"""Decide which placeholders to make and which are too many, from facts alone: no database, no clock."""
+"""Decide which placeholders to create and which to evict, from facts alone: no database, no clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from uuid import UUID
 class NodePlaceholders:
     """One node's placeholders: ``placeholder_ids``, the best to keep first. ``free`` slots are leased to nothing.
 
-    ``may_make`` is False while a replica starts there: making a zygote beside it would slow it down.
+    ``may_make`` is False while a replica starts there, because starting a zygote beside it would slow it down.
     """
 
     node_id: UUID
@@ -26,20 +26,20 @@ class NodePlaceholders:
 
     @property
     def capacity(self) -> int:
-        """Placeholders that the node can hold."""
+        """How many placeholders fit on the node."""
         return self.free + len(self.placeholder_ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceholderPlan:
-    """Nodes that get a placeholder, once for each, and placeholders to evict."""
+    """The nodes that get a placeholder, once for each new one, and the placeholders to evict."""
 
     make: tuple[UUID, ...]
     evict: tuple[UUID, ...]
 
 
 def plan(nodes: Sequence[NodePlaceholders], next_pools: Mapping[UUID, UUID]) -> PlaceholderPlan:
-    """Return the steps to what the pools want. ``nodes`` come pool by pool, in the order of their priority.
+    """Return the steps to what the pools want. ``nodes`` are grouped by pool, in the order of the pools' priority.
 
     Placeholders that do not fit on a full node go to the other nodes of its pool, and from a full pool to the next
     one (``next_pools``, by pool), so that warm capacity exists somewhere. Each node gets at most one new placeholder
@@ -57,7 +57,7 @@ def plan(nodes: Sequence[NodePlaceholders], next_pools: Mapping[UUID, UUID]) -> 
 
 
 def _goals(nodes: Sequence[NodePlaceholders], next_pools: Mapping[UUID, UUID]) -> dict[UUID, int]:
-    """Return how many placeholders each node shall have, of what fits there."""
+    """Return how many placeholders each node should have, within its capacity."""
     goals: dict[UUID, int] = {}
     carried: Counter[UUID] = Counter()
     for pool_id, group in groupby(nodes, key=lambda node: node.pool_id):
@@ -75,5 +75,5 @@ def _goals(nodes: Sequence[NodePlaceholders], next_pools: Mapping[UUID, UUID]) -
 
 
 def _cost(node: NodePlaceholders, goal: int) -> tuple[bool, int, str]:
-    """Order nodes for one more: those that hold it already, then those with the fewest."""
+    """Order nodes for one more placeholder: those that have it already, then those with the fewest."""
     return (goal >= len(node.placeholder_ids), goal, node.name)

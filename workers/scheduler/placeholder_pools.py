@@ -1,4 +1,4 @@
-"""Keep every pool's placeholders: make what is missing, evict what is too many."""
+"""Keep the number of placeholders that every pool wants: create missing ones, evict surplus ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STARTING = (Replica.State.REQUESTED, Replica.State.RESERVED, Replica.State.STAR
 def fill() -> list[UUID]:
     """Bring every live node's placeholders to what its pool wants; return the nodes concerned.
 
-    Call it inside a transaction, after replicas were placed: those come first.
+    Call it inside a transaction, after replicas were placed, because replicas have precedence.
     """
     rank = _ranks()
     nodes = list(Node.objects.filter(lease_expires_at__gt=Now(), cordoned=False).select_related("pool"))
@@ -32,21 +32,21 @@ def fill() -> list[UUID]:
     by_id = {node.id: node for node in nodes}
     made = [node_id for node_id in steps.make if _make(by_id[node_id])]
     poorer = Placeholder.objects.filter(id__in=steps.evict).order_by().values_list("node_id", flat=True).distinct()
-    slot_leases.evict(steps.evict, "more placeholders than its pool wants")
+    slot_leases.evict(steps.evict, "its pool has more placeholders than it wants")
     return [*made, *poorer]
 
 
 def _ranks() -> dict[UUID, int]:
-    """Return every pool's place in the order of priorities; of equal ones, overflow comes after what it relieves."""
+    """Return every pool's position by priority; with equal priority an overflow pool follows the pool it relieves."""
     pools = Pool.objects.annotate(position=Max("deploymentpool__sequence"))
     ordered = pools.order_by("priority", F("position").asc(nulls_last=True), "name").values_list("id", flat=True)
     return {pool_id: place for place, pool_id in enumerate(ordered)}
 
 
 def _next_pools(rank: Mapping[UUID, int]) -> dict[UUID, UUID]:
-    """Return the pool that each pool's deployments overflow to: what is warmed there is warmed for them.
+    """Return the pool that each pool's deployments overflow to, where placeholders serve the same deployments.
 
-    Only pools that rank behind, so that nothing is carried in a circle; of several the first.
+    Only pools of a lower rank count, so that nothing is passed on in a circle; if there are several, the first.
     """
     links = DeploymentPool.objects.filter(deployment__archived_at=None)
     ordered = links.order_by("deployment", "sequence").values_list("deployment_id", "pool_id")
@@ -84,9 +84,9 @@ def _node_placeholders(nodes: Sequence[Node]) -> list[NodePlaceholders]:
 
 
 def _make(node: Node) -> bool:
-    """Create a placeholder on the node for the pool's deployment that has fewest.
+    """Create a placeholder on the node for the pool's deployment that has the fewest.
 
-    False without a free slot, or without any deployment whose engine a zygote could prepare.
+    False without a free slot, or without a deployment whose engine a zygote could import.
     """
     deployment = _neediest(node.pool_id)
     if deployment is None and node.pool.placeholder_level == Level.H2:
@@ -107,8 +107,10 @@ def _make(node: Node) -> bool:
 
 
 def _neediest(pool_id: UUID) -> Deployment | None:
-    """Return the pool's deployment with the fewest placeholders; one that may have no replica only if there is none
-    that may."""
+    """Return the pool's deployment with the fewest placeholders.
+
+    A deployment whose maximum is zero is chosen only if there is no other.
+    """
     links = DeploymentPool.objects.filter(pool_id=pool_id, deployment__archived_at=None)
     held = Count("deployment__placeholders", filter=Q(deployment__placeholders__state__in=HELD))
     off = Case(When(deployment__max_replicas=0, then=True), default=False)

@@ -1,4 +1,4 @@
-"""Decide what to start and what to stop, from facts alone: no database, no clock."""
+"""Decide which replicas to create and which to stop, from facts alone: no database, no clock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 from uuid import UUID
 
-#: Which replicas to give up first: those that serve nobody.
+#: The order in which replicas are given up: those that serve no requests first.
 STOP_ORDER = ("requested", "reserved", "backoff", "starting", "warming", "suspect", "draining", "ready")
 
 StopReason = Literal["surplus", "replaced", "settled", "drained", "crashed"]
@@ -16,10 +16,10 @@ StopReason = Literal["surplus", "replaced", "settled", "drained", "crashed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """A node with a live agent that takes new replicas, and its healthy slots.
+    """A node with a live agent that accepts new replicas, and its healthy slots.
 
-    ``free`` slots have no holder; ``held`` ones have a placeholder, which makes room at once. ``warm`` counts, by
-    engine, the zygotes among those. ``replicas`` counts the replicas it has.
+    ``free`` slots have no lease; ``held`` ones are leased to a placeholder, which is evicted at once if needed.
+    ``warm`` counts the warm zygotes among those by engine. ``replicas`` counts the node's replicas.
     """
 
     id: UUID
@@ -33,10 +33,10 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaView:
-    """A replica that is wanted. ``failed_recently`` holds for the time its node is not offered again.
+    """A replica that is wanted. While ``failed_recently`` is true, its node is not offered to the deployment again.
 
-    ``leaving`` ones are drained by an operator: they stop once others serve in their place. ``crashed`` ones served and
-    wait to be started again.
+    A ``leaving`` replica is being drained by an operator and stops once others serve in its place. A ``crashed`` one
+    has served and waits to be started again.
     """
 
     id: UUID
@@ -53,7 +53,7 @@ class ReplicaView:
 class DeploymentView:
     """A deployment, its pools in the order to fill them, and its wanted replicas in order of creation.
 
-    ``prepared`` says how many replicas a pool has at least, whatever the pools before it have room for.
+    ``prepared`` is the least number of replicas of a pool, even if the pools before it have capacity.
     """
 
     id: UUID
@@ -67,14 +67,14 @@ class DeploymentView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementPlan:
-    """What to do: (deployment, node) of each replica to create, and why each other one is no longer wanted."""
+    """The (deployment, node) of each replica to create, and each replica to stop with its reason."""
 
     place: tuple[tuple[UUID, UUID], ...]
     stop: Mapping[UUID, StopReason]
 
 
 class _FreeSlots:
-    """What each node still has to give while a plan is made."""
+    """The slots that each node still has while a plan is made."""
 
     def __init__(self, nodes: Sequence[NodeView]) -> None:
         self.nodes = nodes
@@ -84,8 +84,11 @@ class _FreeSlots:
         self.warm = Counter({(node.id, engine): count for node in nodes for engine, count in node.warm.items()})
 
     def choose(self, deployment: DeploymentView, pool_id: UUID) -> NodeView | None:
-        """Return the node of the pool to place a replica on: with a warm placeholder for it, then where none of
-        another engine must go, then with the fewest replicas."""
+        """Return the best node of the pool for a replica.
+
+        First one with a warm placeholder for it, then one where no placeholder must be evicted, then the one with the
+        fewest replicas.
+        """
         refused = {replica.node_id for replica in deployment.replicas if replica.failed_recently}
         offered = [
             node
@@ -97,7 +100,7 @@ class _FreeSlots:
         return min(offered, key=lambda node: self._cost(node, deployment), default=None)
 
     def take(self, node: NodeView, deployment: DeploymentView) -> None:
-        """Count a replica in."""
+        """Subtract a replica's slots from what the node has."""
         self.replicas[node.id] += 1
         self.slots[node.id] -= deployment.slots_per_replica
         from_free = deployment.slots_per_replica
@@ -107,7 +110,7 @@ class _FreeSlots:
         self.free[node.id] -= min(from_free, self.free[node.id])
 
     def is_warm(self, node: NodeView, deployment: DeploymentView) -> bool:
-        """Say whether a placeholder there can become a replica of the deployment at once."""
+        """Return whether a placeholder there can become a replica of the deployment at once."""
         return self.warm[node.id, deployment.engine] > 0
 
     def _cost(self, node: NodeView, deployment: DeploymentView) -> tuple[bool, bool, int, str]:
@@ -116,11 +119,11 @@ class _FreeSlots:
 
 
 def plan(deployments: Iterable[DeploymentView], nodes: Sequence[NodeView]) -> PlacementPlan:
-    """Return the steps from what is to what is desired. The same facts give the same steps, in any order of nodes.
+    """Return the steps from the present to the desired state. Equal facts give equal steps, in any order of nodes.
 
-    A lost replica stays wanted until its replacement has a place: if its node comes back first, it simply goes on.
-    A failed one keeps its node off limits for its deployment until it has settled; see ``reconcile.FAILED_REST``.
-    A crashed one gives way to a warm placeholder, which serves long before it would; without one it starts again.
+    A lost replica stays wanted until its replacement has a node: if its own node comes back first, it continues.
+    A failed one keeps its deployment off its node until it has settled; see ``reconciler.FAILED_REST``.
+    A crashed one is replaced by a warm placeholder, which serves much sooner; without a placeholder it starts again.
     """
     room = _FreeSlots(nodes)
     place: list[tuple[UUID, UUID]] = []
@@ -149,7 +152,7 @@ def plan(deployments: Iterable[DeploymentView], nodes: Sequence[NodeView]) -> Pl
 
 
 def _revive(deployment: DeploymentView, working: Sequence[ReplicaView], room: _FreeSlots) -> dict[UUID, NodeView]:
-    """Return, for each crashed replica that has one, the node whose warm placeholder takes over."""
+    """Return the node whose warm placeholder takes over, for each crashed replica that can be replaced so."""
     revived: dict[UUID, NodeView] = {}
     for replica in working:
         if not replica.crashed or replica.pool_id is None:
@@ -162,7 +165,7 @@ def _revive(deployment: DeploymentView, working: Sequence[ReplicaView], room: _F
 
 
 def _fill(deployment: DeploymentView, working: Sequence[ReplicaView], missing: int, room: _FreeSlots) -> list[NodeView]:
-    """Return a node for each missing replica that has one: first what is prepared, then the pools in order."""
+    """Return nodes for the missing replicas, as far as there are any: prepared pools first, then all in order."""
     there = Counter(replica.pool_id for replica in working)
     prepared = [
         pool_id for pool_id in deployment.pool_ids for _ in range(deployment.prepared.get(pool_id, 0) - there[pool_id])
@@ -180,9 +183,9 @@ def _fill(deployment: DeploymentView, working: Sequence[ReplicaView], missing: i
 
 
 def _surplus(deployment: DeploymentView, working: Sequence[ReplicaView], count: int) -> list[ReplicaView]:
-    """Return the replicas to give up: serving nobody, last pool, least busy, newest.
+    """Return the replicas to give up: those without requests first, then by last pool, least busy and newest.
 
-    What is prepared in a pool goes only when the rest is not enough.
+    Prepared replicas are given up only if the others are not enough.
     """
     sequence: dict[UUID | None, int] = {pool_id: index for index, pool_id in enumerate(deployment.pool_ids)}
     there = Counter(replica.pool_id for replica in working)
@@ -210,10 +213,10 @@ def _surplus(deployment: DeploymentView, working: Sequence[ReplicaView], count: 
 def _drained(
     deployment: DeploymentView, leaving: Sequence[ReplicaView], others: Sequence[ReplicaView], homeless: int
 ) -> list[ReplicaView]:
-    """Return the leaving replicas that stop now: those that serve nobody, and as many as others serve instead.
+    """Return the leaving replicas that stop now: those that are not ready, and as many as others serve in place of.
 
-    For each of the ``homeless`` replacements, those that have no place, one stops all the same: the operator wants
-    what it is on. Not while replacements fail to start: the one that works would be lost for nothing.
+    For each of the ``homeless`` replacements, which found no node, one stops nevertheless, because the operator wants
+    its slots. This does not apply while replacements fail to start: a working replica would be lost for nothing.
     """
     needed = deployment.desired - sum(replica.state == "ready" for replica in others)
     if not any(replica.failed_recently for replica in deployment.replicas):

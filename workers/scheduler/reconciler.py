@@ -1,7 +1,7 @@
-"""Make the replicas of each deployment what the deployment asks for.
+"""Bring the replicas of each deployment to the desired number, and the placeholders of each pool.
 
 Level-triggered: every tick reads the whole desired and observed state and changes what differs, so a lost, late or
-doubled tick does no harm. The work is one short transaction under an advisory lock.
+repeated tick does no harm. The work is one short transaction under an advisory lock.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from workers.scheduler.database_uptime import DatabaseUptime
 from workers.scheduler.placement import DeploymentView, NodeView, PlacementPlan, ReplicaView, StopReason, plan
 from workers.serving import endpoints
 
-#: Longest pause between two statements of a transaction that reconciles. The database then ends it, so that a process
-#: that is suspended in one, or whose machine is gone, stops the fleet for no longer.
+#: Longest pause between two statements of a reconciling transaction. The database then ends the transaction, so a
+#: process that is suspended in one, or whose machine has failed, stops the fleet for no longer than this.
 LONGEST_PAUSE_MS = 30_000
 LOCK_KEY = 0x48_65_61_72_74_68_01  # "Hearth", tick
-#: An agent renews its node's lease every second; a node silent for this long has lost its replicas.
+#: An agent renews its node's lease every second; a node whose agent was silent for this long has lost its replicas.
 LEASE = dt.timedelta(seconds=15)
 #: How long the database must have been up, and have answered this process without a pause, before a lease counts as
-#: expired: while it was down, or frozen, no agent could renew.
+#: expired: while the database was down or frozen, no agent could renew its lease.
 DATABASE_GRACE = LEASE
 #: How long a node where a deployment failed to start is not offered to it again.
 FAILED_REST = dt.timedelta(minutes=10)
-#: A deployment of which so many replicas younger than that have crashed and were replaced would only use up more
-#: placeholders: the next that crashes starts again where it is, with backoff.
+#: After this many crashed replicas were replaced within FAILED_REST, the next one restarts where it is, with backoff,
+#: instead of using up another placeholder.
 MOST_REVIVALS = 3
 
 _State = Replica.State
-#: States in which nothing runs and nothing will.
+#: States in which the replica has no process and gets none.
 ENDED = (_State.STOPPED, _State.FAILED, _State.LOST)
 _REASONS: dict[StopReason, str] = {
     "surplus": "more replicas than desired",
@@ -52,7 +52,7 @@ _database_uptime = DatabaseUptime()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What one tick did. ``nodes`` are the names of the nodes whose agents have something new to do."""
+    """What one tick did. ``nodes`` are the names of the nodes whose agents have new work."""
 
     placed: int
     stopped: int
@@ -63,7 +63,7 @@ class Outcome:
 
 @transaction.atomic
 def tick() -> Outcome | None:
-    """Do one round; None when another process is doing one. Idempotent."""
+    """Reconcile once; return None if another process is reconciling. Idempotent."""
     locked = lock(wait=False)
     uptime = _database_uptime.observe()
     if not locked:
@@ -81,7 +81,7 @@ def tick() -> Outcome | None:
 
 
 def lock(*, wait: bool) -> bool:
-    """Take the right to reconcile until the transaction ends; False when it is taken and ``wait`` is not set."""
+    """Take the lock of reconcile until the transaction ends; False if it is taken and ``wait`` is not set."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT set_config('idle_in_transaction_session_timeout', %s, true)", [str(LONGEST_PAUSE_MS)])
         if wait:
@@ -92,10 +92,10 @@ def lock(*, wait: bool) -> bool:
 
 
 def _mark_lost() -> int:
-    """Mark the replicas and placeholders of nodes whose lease has expired; return how many replicas those were.
+    """Mark the replicas and placeholders of nodes whose lease has expired as lost; return how many replicas those were.
 
-    By the database's clock; not in the first seconds of the database itself, when all leases have expired and all
-    engines are well. Leases of slots stay: what lives goes on when the node is back.
+    Leases expire by the database's clock, but not in the database's first seconds, when all leases have expired though
+    all engines are well. Leases of slots stay: a process that lives is used again when the node is back.
     """
     silent = Node.objects.alias(
         database_up_since=Func(function="pg_postmaster_start_time", output_field=DateTimeField())
@@ -182,22 +182,22 @@ def _deployments() -> tuple[DeploymentView, ...]:
 
 
 def _replaced_crashes() -> Counter[UUID]:
-    """Count each deployment's young replicas that are given up and had crashed; a healthy minute is no crash."""
+    """Count each deployment's recent replicas that crashed and were replaced; a minute of health resets a crash."""
     given_up = Replica.objects.filter(desired_state=Replica.Desired.STOPPED, attempts__gt=0)
     return Counter(given_up.filter(created_at__gt=Now() - FAILED_REST).values_list("deployment_id", flat=True))
 
 
 def _place(steps: PlacementPlan) -> set[UUID]:
-    """Create the replicas of the plan that get their slots, each with its fence; return the nodes that got one."""
+    """Create the replicas of the plan that get their slots, each with its fence; return the nodes with a new one."""
     rows = {row.id: row for row in Deployment.objects.select_related("revision")}
     return {node_id for deployment_id, node_id in steps.place if reserve(rows[deployment_id], node_id) is not None}
 
 
 @transaction.atomic
 def reserve(deployment: Deployment, node_id: UUID, *, promote: UUID | None = None) -> Replica | None:
-    """Create a replica on the node with slots for it; None, and nothing created, when the node has not as many.
+    """Create a replica on the node and lease its slots; return None and create nothing if the node has too few.
 
-    ``promote`` insists on one placeholder. Raises nothing; the caller wakes the agent.
+    ``promote`` requires one particular placeholder. The caller wakes the agent.
     """
     row = Replica(deployment=deployment, revision=deployment.revision, node_id=node_id, reserved_at=Now())
     row.save()
@@ -233,7 +233,7 @@ def _event(row: Replica, before: str, after: str, reason: str) -> None:
 
 
 def _stop(steps: PlacementPlan) -> set[UUID]:
-    """Withdraw the wish for replicas; their agents stop them. Return the nodes concerned."""
+    """Mark replicas as no longer wanted; their agents stop them. Return the nodes concerned."""
     rows = list(Replica.objects.filter(id__in=steps.stop).select_for_update().order_by("id"))
     withdraw(Replica.objects.filter(id__in=[row.id for row in rows]))
     for row in rows:
@@ -246,14 +246,14 @@ def _stop(steps: PlacementPlan) -> set[UUID]:
 
 
 def withdraw(replicas: QuerySet[Replica], *, drain_seconds: int | None = None) -> int:
-    """Ask replicas to stop once their requests have ended, at the latest after their deployment's drain time.
+    """Mark replicas to stop once their requests have ended, at the latest after their deployment's drain time.
 
-    Returns how many were asked that were not before; ``drain_seconds`` overrides the time. The caller announces.
+    ``drain_seconds`` overrides that time. Returns how many replicas were newly marked. The caller announces the change.
     """
-    asked = 0
+    withdrawn = 0
     for row in replicas.filter(desired_state=Replica.Desired.RUNNING).select_related("deployment").order_by("id"):
         longest = dt.timedelta(seconds=row.deployment.drain_seconds if drain_seconds is None else drain_seconds)
-        asked += Replica.objects.filter(id=row.id, desired_state=Replica.Desired.RUNNING).update(
+        withdrawn += Replica.objects.filter(id=row.id, desired_state=Replica.Desired.RUNNING).update(
             desired_state=Replica.Desired.STOPPED, drain_deadline=Now() + longest
         )
-    return asked
+    return withdrawn

@@ -1,4 +1,4 @@
-"""Decide how many replicas a deployment shall have, from facts alone: no database, no clock.
+"""Decide how many replicas a deployment should have, from facts alone: no database, no clock.
 
 The same facts give the same decision, and each decision is stored with its facts. The formulas, with an example, are
 in ``docs/operations.md``.
@@ -20,19 +20,19 @@ from workers.serving.gateway_load import DeploymentLoad
 
 Action = Literal["up", "down", "wake", "prepare", "release"]
 
-#: The next pool is prepared when this one is full in less time than this many starts take there.
+#: The next pool is prepared when this one will be full in less time than this many starts take in the next one.
 LEAD = 1.5
-#: Ages in seconds between which an earlier load tells how fast the load grows; then it is replaced.
+#: Growth is measured against an earlier load of an age between these, in seconds; an older one is replaced.
 SAMPLE_LEAST, SAMPLE_MOST = 1.0, 6.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolFacts:
-    """One pool of a deployment. ``replicas`` are wanted there, and ``starting`` of them start for the first time.
+    """One pool of a deployment. ``replicas`` are wanted there; ``starting`` of them start for the first time.
 
-    ``room`` is how many more fit there: on free slots and on those of placeholders. ``start_seconds`` is what a start
-    there takes from the warmth it has now, measured; None before the first one. ``not_needed_since`` is since when
-    the pool before it has been below its low water.
+    ``room`` is how many more fit there, on free slots and on those of placeholders. ``start_seconds`` is the measured
+    time of a start there at its present warmth; None before the first one. ``not_needed_since`` is when the pool before
+    it fell below its low water.
     """
 
     id: UUID
@@ -48,14 +48,17 @@ class PoolFacts:
 
     @property
     def fits(self) -> int:
-        """Replicas that the pool can have."""
+        """How many replicas the pool can have."""
         return self.replicas + self.room
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What one decision leaves to the next: since when the load asked for more, or for less and the most meanwhile;
-    and an earlier load."""
+    """What one decision passes to the next.
+
+    Since when the load has called for more replicas, or for fewer, with the largest number wanted in that time; and an
+    earlier load, to measure growth.
+    """
 
     more_wanted_since: dt.datetime | None = None
     less_wanted_since: dt.datetime | None = None
@@ -66,10 +69,10 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """One deployment at one moment, by the database's clock. ``load`` is None when no gateway reports at all.
+    """One deployment at one moment, by the database's clock. ``load`` is None if no gateway reports.
 
-    ``pools`` come in the order in which they are filled. ``busy_at`` is when there last was a request: short ones come
-    and go between two reports of load.
+    ``pools`` are in the order in which they are filled. ``busy_at`` is the time of the last request, because a short
+    one can begin and end between two reports of load.
     """
 
     now: dt.datetime
@@ -87,7 +90,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One change of what is desired, and why in a sentence. ``pool_id`` is the pool prepared or released."""
+    """One change of the desired replicas, with its reason. ``pool_id`` is the pool prepared or released."""
 
     action: Action
     before: int
@@ -98,7 +101,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What is desired now: replicas in all, of them prepared by pool; the steps there, and what to remember."""
+    """The desired replicas in total, those prepared by pool, the steps to both, and the next decision's memory."""
 
     desired: int
     prepared: Mapping[UUID, int]
@@ -108,11 +111,11 @@ class Decision:
 
 
 def decide(facts: Facts) -> Decision:
-    """Return how many replicas there shall be, between the minimum and the maximum, and in which steps.
+    """Return the desired number of replicas, between the minimum and the maximum, and the steps to it.
 
-    More are desired once that many have been wanted for the up delay while none was starting; fewer once fewer were
-    wanted for the down delay, and then as many as were wanted at most meanwhile; from none to some at once. A
-    deployment whose minimum is its maximum is left alone. Without any report of load nothing changes.
+    The number rises once more replicas were wanted for the whole up delay while none was starting. It falls once fewer
+    were wanted for the whole down delay, to the largest number wanted in that time. From zero it rises at once. A
+    deployment whose minimum equals its maximum keeps its number. Without any report of load nothing changes.
     """
     if facts.min_replicas == facts.max_replicas:
         return _release_all(facts)
@@ -145,7 +148,7 @@ def inputs_of(facts: Facts) -> dict[str, Any]:
 
 
 def wanted_replicas(facts: Facts, load: DeploymentLoad) -> int:
-    """Return how many replicas the load asks for: one per target of tokens, one while there is any request."""
+    """Return how many replicas the load needs: one per target of tokens, and at least one while there is a request."""
     tokens = load.in_flight_tokens + load.queued_tokens
     anything = tokens + load.in_flight_requests + load.queued_requests > 0
     wanted = max(math.ceil(tokens / facts.target_tokens), int(anything))
@@ -153,9 +156,9 @@ def wanted_replicas(facts: Facts, load: DeploymentLoad) -> int:
 
 
 def with_prepared(facts: Facts, wanted: int, prepared: Mapping[UUID, int]) -> int:
-    """Return how many replicas that makes in all, when each pool has at least what is prepared there.
+    """Return the total number of replicas if each pool has at least what is prepared there.
 
-    Pools are filled in order. A prepared replica serves overflow when there is any, and is one more when not.
+    Pools are filled in order. A prepared replica serves overflow if there is any, and is an extra one if not.
     """
     rest, total = wanted, 0
     for pool in facts.pools:
@@ -167,9 +170,10 @@ def with_prepared(facts: Facts, wanted: int, prepared: Mapping[UUID, int]) -> in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Outlook:
-    """How full a pool is and how soon it is full; ``following`` is the next one.
+    """How full a pool is and when it will be full; ``following`` is the next pool.
 
-    ``utilisation`` is None for a pool that can serve nothing. ``may_overflow`` is False when the maximum fits before.
+    ``utilisation`` is None for a pool without capacity. ``may_overflow`` is False if the maximum fits into this pool
+    and those before it.
     """
 
     pool: PoolFacts
@@ -200,7 +204,7 @@ def _outlooks(facts: Facts, load: DeploymentLoad) -> Iterator[_Outlook]:
 
 
 def _growth(facts: Facts, tokens: int) -> float | None:
-    """Return how fast the load grows, in tokens per second; None while that is not known."""
+    """Return how fast the load grows, in tokens per second; None while that is unknown."""
     memory = facts.memory
     if memory.sampled_at is None or memory.sampled_tokens is None:
         return None
@@ -209,9 +213,9 @@ def _growth(facts: Facts, tokens: int) -> float | None:
 
 
 def _prepare(facts: Facts, outlook: _Outlook, desired: int) -> Step | None:
-    """Return the step that gets the next pool its first replica before this one is full, if it is time for that.
+    """Return the step that gives the next pool its first replica before this one is full, if it is time for that.
 
-    How soon the pool is full counts only above its low water: below it, a pool that was prepared would not be kept.
+    The time until the pool is full counts only above its low water: below it, a prepared pool would be released again.
     """
     pool, following, utilisation = outlook.pool, outlook.following, outlook.utilisation
     if following.prepared or not following.fits or not outlook.may_overflow or utilisation is None or desired == 0:
@@ -241,7 +245,7 @@ def _idle_since(facts: Facts, outlook: _Outlook) -> dt.datetime | None:
 def _release(
     facts: Facts, outlook: _Outlook, desired: int, prepared: Mapping[UUID, int], idle_since: dt.datetime | None
 ) -> Step | None:
-    """Return the step that gives up what is prepared in the next pool, once it was not needed for the down delay."""
+    """Return the step that releases what is prepared in the next pool, once it was not needed for the down delay."""
     assert facts.load is not None
     if idle_since is None or (facts.now - idle_since).total_seconds() < facts.down_delay_seconds:
         return None
@@ -259,7 +263,7 @@ def _release(
 def _follow_load(
     facts: Facts, load: DeploymentLoad, desired: int, prepared: Mapping[UUID, int]
 ) -> tuple[int, Memory, Step | None]:
-    """Return how many replicas the load and the delays make of ``desired``, what to remember, and the step if any."""
+    """Return the number of replicas after load and delays are applied to ``desired``, the memory, and the step."""
     target = with_prepared(facts, wanted_replicas(facts, load), prepared)
     memory = _resampled(facts, load)
     if target > desired:
@@ -274,7 +278,7 @@ def _grow(
 ) -> tuple[int, Memory, Step | None]:
     if desired == 0:
         return target, memory, Step(action="wake", before=0, after=target, reason=_why_wake(facts, load, target))
-    # What waits while replicas start is a queue: it grows with the time they take, not with what is asked for.
+    # Requests that wait while replicas start form a queue, which grows with the start's duration, not with the demand.
     if _starting(facts) > 0:
         return desired, memory, None
     since = facts.memory.more_wanted_since or facts.now
@@ -298,7 +302,7 @@ def _shrink(
 
 
 def _resampled(facts: Facts, load: DeploymentLoad) -> Memory:
-    """Return a memory of the load alone: the earlier one while it is young enough, else this one."""
+    """Return a memory of the load alone: the earlier sample while it is recent enough, else the present load."""
     sampled_at, tokens = facts.memory.sampled_at, facts.memory.sampled_tokens
     if sampled_at is None or (facts.now - sampled_at).total_seconds() >= SAMPLE_MOST:
         sampled_at, tokens = facts.now, load.in_flight_tokens + load.queued_tokens
@@ -306,12 +310,12 @@ def _resampled(facts: Facts, load: DeploymentLoad) -> Memory:
 
 
 def _busy_lately(facts: Facts) -> bool:
-    """Say whether there was any request within the down delay, too short to be seen in flight or not."""
+    """Return whether there was any request within the down delay, even one too short to be seen in flight."""
     return facts.busy_at is not None and (facts.now - facts.busy_at).total_seconds() < facts.down_delay_seconds
 
 
 def _starting(facts: Facts) -> int:
-    """Return how many replicas are on their way for the load; those that only prepare a pool are not."""
+    """Return how many replicas start to serve the load, without those that only prepare a pool."""
     return sum(max(0, pool.starting - pool.prepared) for pool in facts.pools)
 
 
@@ -362,7 +366,7 @@ def _why_down(facts: Facts, load: DeploymentLoad, target: int) -> str:
 
 
 def _tokens(load: DeploymentLoad) -> str:
-    """Return the load in words: "2,431 tokens in flight, 300 of them waiting"."""
+    """Return the load as text: "2,431 tokens in flight, 300 of them waiting"."""
     waiting = f", {load.queued_tokens:,} of them waiting" if load.queued_tokens else ""
     return f"{load.in_flight_tokens + load.queued_tokens:,} tokens in flight{waiting}"
 

@@ -1,12 +1,12 @@
-"""Who may use which slot: gangs of slots on one node, claimed at once, under one fence, never twice.
+"""Slot leases: gangs of slots on one node, claimed together, under one fence, never twice.
 
-A claim first locks the node's slots, in order, and only then reads who holds them. Reading both in one statement
-double-books under READ COMMITTED: PostgreSQL checks the locked rows anew, but not those joined to them. The partial
-unique index on open leases is the second line.
+A claim first locks the node's slots, in order, and only then reads their leases. Reading both in one statement
+double-books under READ COMMITTED: PostgreSQL checks the locked rows again, but not the rows joined to them. The partial
+unique index on open leases is the second safeguard.
 
-Everybody locks in one order, or two of them wait for each other for ever: node, slots, placeholders, leases, and rows
-of one kind by id. A placeholder's lease ends only under the lock of its placeholder, so who has that lock knows
-whether it may still be promoted.
+Every transaction locks in one order, because two could otherwise deadlock: node, slots, placeholders, leases, and rows
+of one kind by id. A placeholder's lease ends only under the lock of its placeholder, so a transaction with that lock
+knows whether the placeholder may still be promoted.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _State = Placeholder.State
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What a replica got: its slots, and what becomes of the placeholders that had them."""
+    """The slots that a replica got, and what happens to the placeholders that had them."""
 
     fence: int
     slots: tuple[UUID, ...]
-    #: The placeholder whose warm process becomes the replica, if there is one.
+    #: The placeholder whose zygote becomes the replica, if there is one.
     promoted: UUID | None
     evicted: tuple[UUID, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotRequest:
-    """Who claims: a replica of a deployment on an engine. ``promote`` insists on one placeholder; None takes any."""
+    """The replica that needs slots. ``promote`` requires one particular placeholder; None accepts any."""
 
     replica_id: UUID
     deployment_id: UUID
@@ -48,10 +48,10 @@ class SlotRequest:
 
 @transaction.atomic
 def claim(request: SlotRequest, node_id: UUID, count: int) -> Claim | None:
-    """Give ``count`` slots of the node to a replica; None when it has not as many to give.
+    """Lease ``count`` slots of the node to a replica; return None and change nothing if the node has too few.
 
-    All or nothing. A warm zygote of the asker's engine is promoted, then free slots are taken, then the coldest
-    placeholders make room: their leases end here and now, and the agent kills their processes before the slot is used.
+    A warm zygote of the same engine is promoted; then free slots are taken; then the coldest placeholders are evicted:
+    their leases end at once, and the agent kills their processes before the slot is used.
     """
     slots = _locked(node_id)
     _lock_placeholders(slots)
@@ -87,7 +87,7 @@ def claim(request: SlotRequest, node_id: UUID, count: int) -> Claim | None:
 
 @transaction.atomic
 def lease_for_placeholder(placeholder_id: UUID, node_id: UUID) -> int | None:
-    """Give one free slot of the node to a placeholder and return the fence; None when no slot is free."""
+    """Lease one free slot of the node to a placeholder and return the fence; None if no slot is free."""
     slots = _locked(node_id)
     taken = set(_open(slots).values_list("slot_id", flat=True))
     free = [slot for slot in slots if slot.id not in taken]
@@ -99,9 +99,9 @@ def lease_for_placeholder(placeholder_id: UUID, node_id: UUID) -> int | None:
 
 
 def evict(placeholder_ids: Sequence[UUID], reason: str) -> int:
-    """End the leases of placeholders and have their processes killed; return how many that were.
+    """End the leases of placeholders, whose agents then kill their processes; return how many were evicted.
 
-    One that is promoted or evicted already is left alone. Call it inside a transaction.
+    Placeholders that are already promoted or evicted do not change. Call it inside a transaction.
     """
     rows = Placeholder.objects.filter(
         id__in=placeholder_ids, state__in=(_State.REQUESTED, _State.WARMING, _State.WARM)
@@ -112,9 +112,9 @@ def evict(placeholder_ids: Sequence[UUID], reason: str) -> int:
 
 
 def release(*, replica_id: UUID | None = None, placeholder_id: UUID | None = None) -> int:
-    """End the open leases of a replica or a placeholder of which nothing lives any more; return how many ended.
+    """End the open leases of a replica or a placeholder that has no process left; return how many ended.
 
-    Move the holder to its last state first, in the same transaction: that takes the lock which claims wait for.
+    Move the holder to its last state first, in the same transaction: that takes the lock that claims wait for.
     """
     held = SlotLease.objects.filter(released_at=None)
     if replica_id is not None:
@@ -137,9 +137,9 @@ def _locked(node_id: UUID) -> list[Slot]:
 
 
 def _lock_placeholders(slots: Sequence[Slot]) -> None:
-    """Wait for whoever evicts or moves a placeholder of these slots, and keep others from it.
+    """Wait for transactions that evict or move a placeholder of these slots, and block new ones.
 
-    No other can appear on them: their slots are locked.
+    No other placeholder can get these slots, because the slots are locked.
     """
     ids = _open(slots).exclude(placeholder=None).values_list("placeholder_id", flat=True)
     list(Placeholder.objects.filter(id__in=list(ids)).select_for_update(no_key=True).order_by("id").values_list("id"))
@@ -158,7 +158,7 @@ def _may_give(lease: SlotLease | None) -> bool:
 
 
 def _to_promote(request: SlotRequest, held: Sequence[SlotLease]) -> UUID | None:
-    """Return the placeholder to promote: the one asked for, or the best warm zygote of the engine; None without one."""
+    """Return the placeholder to promote: the required one, or the best warm zygote of the engine; None without one."""
     warm = [lease.placeholder for lease in held if lease.placeholder is not None and _suits(lease.placeholder, request)]
     if request.promote is not None:
         return next((row.id for row in warm if row.id == request.promote), None)
@@ -171,7 +171,7 @@ def _suits(row: Placeholder, request: SlotRequest) -> bool:
 
 
 def _cost(lease: SlotLease | None, promoted: UUID | None) -> tuple[int, int]:
-    """Order slots by what taking them costs: the promoted one's, free ones, H0, then zygotes, the warm ones last."""
+    """Order slots by the cost of taking them: the promoted one's, free ones, level H0, zygotes, warm zygotes last."""
     if lease is None or lease.placeholder is None:
         return (1, 0)
     row = lease.placeholder

@@ -1,4 +1,4 @@
-"""Where requests can go now: the replicas that are ready, and the notice that this set changed."""
+"""Where requests can go now: the ready replicas, and the notification that this set changed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workers.models import Replica
 from workers.serving import engine_keys
 
 CHANNEL = "hearth_fleet"
-#: Replicas that may answer, those of lost nodes too; the gateways ask for them several times a second.
+#: Replicas that may answer, including those of lost nodes. Gateways run this query several times a second.
 _ANSWERING = CompiledQuery(
     lambda: (
         Replica.objects.filter(
@@ -32,7 +32,7 @@ _ANSWERING = CompiledQuery(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """One engine that answers. A new ``generation`` is a new process, so its prefix cache is empty."""
+    """One engine that serves requests. A new ``generation`` is a new process, so its prefix cache is empty."""
 
     replica_id: ReplicaId
     deployment: str
@@ -44,10 +44,10 @@ class Endpoint:
 
 
 def ready() -> tuple[Endpoint, ...]:
-    """Return every replica that requests can go to, by id: those that are ready and wanted.
+    """Return every replica that requests can go to, in order of id: those that are ready and wanted.
 
-    A deployment that has none offers those of a lost node instead: the agent may be silent while its engines are
-    well, and an engine that is gone refuses the connection at once.
+    A deployment without any offers those of a lost node instead: the agent may be silent while its engines are
+    well, and the port of an engine that has ended refuses connections at once.
     """
     rows = [(row[0] == Replica.State.READY, _endpoint(row)) for row in _ANSWERING.rows()]
     served = {endpoint.deployment for is_ready, endpoint in rows if is_ready}
@@ -55,7 +55,7 @@ def ready() -> tuple[Endpoint, ...]:
 
 
 def announce() -> None:
-    """Tell every gateway that the set changed. Call it inside the transaction of the change."""
+    """Notify every gateway that the set changed. Call it inside the transaction of the change."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_notify(%s, '')", [CHANNEL])
 

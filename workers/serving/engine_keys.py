@@ -1,4 +1,4 @@
-"""The API key of each engine: derived, so nothing has to store or send it, and different for every replica."""
+"""The API key of each engine: derived, so it is neither stored nor sent, and different for every replica."""
 
 from __future__ import annotations
 

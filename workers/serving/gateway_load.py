@@ -1,7 +1,7 @@
-"""What the gateways have in flight, as they say it themselves: the demand that scaling decides from.
+"""What the gateways have in flight, as they report it: the demand that scaling decides from.
 
-Each process keeps one row per deployment and writes it again while it lives, so silence is no load. Ages are told by
-the database's clock alone.
+Each process has one row per deployment and repeats it while it lives, so a silent process counts as no load. Ages are
+measured by the database's clock alone.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from django.db.models.functions import Now
 
 from workers.models import Deployment, GatewayLoad
 
-#: How often a process repeats a load that did not change, and how old a row may be that still counts.
+#: How often a process repeats an unchanged load, and the age up to which a row counts.
 KEEP_ALIVE_SECONDS = 3.0
 LASTS = dt.timedelta(seconds=10)
-#: A row of a process that has been silent for this long is removed: the process is gone.
+#: The rows of a process that has been silent for this long are removed, because the process has ended.
 FORGOTTEN_AFTER = dt.timedelta(minutes=10)
 _WRITTEN = ("in_flight_requests", "in_flight_tokens", "queued_requests", "queued_tokens", "reported_at")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentLoad:
-    """Requests and their tokens, prompt and answer: at engines, and waiting for a first engine."""
+    """Requests and their tokens, prompt and completion: at engines, and waiting in the queue for a replica."""
 
     in_flight_requests: int = 0
     in_flight_tokens: int = 0
@@ -35,10 +35,10 @@ class DeploymentLoad:
 
 
 def report(process: str, loads: Mapping[UUID, DeploymentLoad], busy: Collection[UUID] = ()) -> None:
-    """Write down what one process has, by deployment; a deployment it does not name keeps its row.
+    """Store the load of one process, by deployment; a deployment that is not named keeps its row.
 
-    ``busy`` had a request since the last report, even if it has none now. At most two statements beside the check that
-    each deployment is still there.
+    Deployments in ``busy`` had a request since the last report, even if they have none now. At most two statements
+    besides the check that each deployment still exists.
     """
     known = set(Deployment.objects.filter(id__in=loads).values_list("id", flat=True))
     idle = {each for each in known if each not in busy and loads[each] == DeploymentLoad()}
@@ -64,7 +64,7 @@ def report(process: str, loads: Mapping[UUID, DeploymentLoad], busy: Collection[
 
 
 def demand() -> dict[UUID, DeploymentLoad]:
-    """Return the sum over all live processes, by deployment; one that nobody reports is absent."""
+    """Return the sum over all live processes, by deployment; a deployment that none reports is absent."""
     fresh = GatewayLoad.objects.filter(reported_at__gt=Now() - LASTS).order_by()
     sums = fresh.values("deployment").annotate(
         requests=Sum("in_flight_requests"),
@@ -84,18 +84,18 @@ def demand() -> dict[UUID, DeploymentLoad]:
 
 
 def gateways() -> tuple[str, ...]:
-    """Return the names of the processes that live, in order. Idle ones too: each repeats a row for every deployment."""
+    """Return the sorted names of the live processes, including idle ones, which repeat their rows too."""
     fresh = GatewayLoad.objects.filter(reported_at__gt=Now() - LASTS)
     return tuple(fresh.order_by("process").values_list("process", flat=True).distinct())
 
 
 def busy_at() -> dict[UUID, dt.datetime]:
-    """Return when each deployment last had a request, at any process that is not forgotten."""
+    """Return when each deployment last had a request, at any process whose rows are not removed yet."""
     rows = GatewayLoad.objects.exclude(busy_at=None).order_by().values("deployment").annotate(last=Max("busy_at"))
     return {row["deployment"]: row["last"] for row in rows}
 
 
 def forget_silent() -> int:
-    """Remove the rows of processes that are gone, and return how many. They count for nothing already."""
+    """Remove the rows of processes that have ended, and return how many. They already count as no load."""
     removed, _ = GatewayLoad.objects.filter(reported_at__lt=Now() - FORGOTTEN_AFTER).delete()
     return removed

@@ -1,4 +1,4 @@
-"""How long starts really took, from each level of warmth: what lists and pages promise of a placeholder."""
+"""How long starts took, from each level of warmth; lists and pages show it for placeholders."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from django.db.models.functions import RowNumber
 
 from workers.models import Level, StartTime
 
-#: Starts that count, of each revision and level: the newest ones.
+#: How many starts count for each revision and level: the newest ones.
 NEWEST = 50
-#: What replaces a level that was not measured yet: a held slot saves no part of the start itself.
+#: The level whose times stand for one that was not measured yet: a slot without a zygote saves no part of the start.
 STAND_INS = {Level.H0.value: Level.COLD.value}
 
 
@@ -33,7 +33,7 @@ Summaries = Mapping[UUID, Sequence[StartSummary]]
 
 
 def summaries(revisions: Collection[UUID]) -> Summaries:
-    """Return what was measured of each revision, coldest level first (one query)."""
+    """Return the measurements of each revision, coldest level first (one query)."""
     rank = Window(RowNumber(), partition_by=(F("revision_id"), F("level")), order_by=F("id").desc())
     rows = StartTime.objects.filter(revision__in=revisions).annotate(rank=rank).filter(rank__lte=NEWEST)
     measured: dict[tuple[UUID, str], list[float]] = defaultdict(list)
@@ -48,7 +48,7 @@ def summaries(revisions: Collection[UUID]) -> Summaries:
 
 
 def expected_seconds(summaries: Sequence[StartSummary], level: str) -> float | None:
-    """Return how long a start from this level usually takes; None while none was measured."""
+    """Return the median duration of a start from this level; None while none was measured."""
     medians = {each.level: each.median_seconds for each in summaries}
     return medians.get(level, medians.get(STAND_INS.get(level, level)))
 
@@ -64,7 +64,7 @@ def _summary(level: str, seconds: Sequence[float]) -> StartSummary:
 
 
 def start_time_text(seconds: float | None) -> str:
-    """Return the measured time in the words of lists and pages."""
+    """Return the measured time as lists and pages show it."""
     if seconds is None:
         return "not measured yet"
     return f"up in {seconds:.0f} s" if seconds >= 1 else "up in less than 1 s"

@@ -1,4 +1,4 @@
-"""What a deployment may promise to a request that finds no replica: whether one will come, and how soon."""
+"""The expected start-up time of a deployment's next replica, for requests that find none ready."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from workers.models import Deployment, DeploymentPool, Level, Placeholder, Repli
 from workers.serving import start_times
 from workers.serving.start_times import StartSummary
 
-#: What is promised of a start that was never measured, seconds.
+#: The expected time of a start that was never measured.
 UNMEASURED_SECONDS = 30.0
-#: From the warmest: a level that was not measured is taken for the next colder one, which promises no less.
+#: Warmest first: a level that was not measured takes the time of the next colder one, which is no shorter.
 _COLDER = (Level.H2, Level.H0, Level.COLD)
 
-#: What the gateways ask for several times a second.
+#: Gateways run this query several times a second.
 _DEPLOYED = CompiledQuery(
     lambda: (
         Deployment.objects.filter(archived_at=None)
@@ -32,7 +32,7 @@ _COMING = (_State.REQUESTED, _State.RESERVED, _State.STARTING, _State.WARMING)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployed:
-    """A deployment as a gateway needs it. One whose maximum is zero wakes for nobody."""
+    """A deployment as a gateway needs it. One whose maximum is zero does not wake for requests."""
 
     id: UUID
     name: str
@@ -56,7 +56,7 @@ def deployed() -> tuple[Deployed, ...]:
 def etas() -> dict[UUID, float]:
     """Return, by deployment, how many seconds its next replica takes from the decision to its first token.
 
-    The median of what was measured of its revision, from as warm as its next start is.
+    That is the median of the measured starts of its revision, at the warmth of its next start.
     """
     rows = list(Deployment.objects.filter(archived_at=None).select_related("revision"))
     coming = _coming()
@@ -72,24 +72,24 @@ def etas() -> dict[UUID, float]:
 
 
 def eta_seconds(deployment: Deployment) -> float:
-    """Return what :func:`etas` says of one deployment."""
+    """Return the value of :func:`etas` for one deployment."""
     return etas().get(deployment.id, UNMEASURED_SECONDS)
 
 
 def expected(measured: Sequence[StartSummary], level: str) -> float:
-    """Return how long a start from ``level`` takes, given what was measured of its revision."""
+    """Return how long a start from ``level`` takes, given the measurements of its revision."""
     colder = (start_times.expected_seconds(measured, each) for each in _COLDER[_COLDER.index(Level(level)) :])
     return next((seconds for seconds in colder if seconds is not None), UNMEASURED_SECONDS)
 
 
 def _coming() -> dict[UUID, str]:
-    """Return how warm the replica was that each deployment is starting, if it is."""
+    """Return the start level of the replica that each deployment is starting, if any."""
     rows = Replica.objects.filter(state__in=_COMING, desired_state=Replica.Desired.RUNNING).exclude(start_level="")
     return dict(rows.order_by("id").values_list("deployment_id", "start_level"))
 
 
 def _warm() -> set[tuple[UUID, str]]:
-    """Return the deployments with a warm placeholder in one of their pools, each with the placeholder's engine."""
+    """Return (deployment, engine) for each deployment with a warm placeholder of that engine in one of its pools."""
     pools: dict[UUID, list[UUID]] = defaultdict(list)
     for pool_id, deployment_id in DeploymentPool.objects.values_list("pool_id", "deployment_id"):
         pools[pool_id].append(deployment_id)

@@ -134,7 +134,7 @@ def test_a_placeholder_of_no_deployment_holds_its_slot_only(shelf: Deployment, d
     assert Placeholder.objects.update(deployment=None) == 1
     with agent_thread(data_dir):
         (row,) = until(warm("h0"))
-    assert row.reason == "no deployment uses its pool: no engine to prepare"
+    assert row.reason == "no deployment uses its pool, so there is no engine to import"
     assert zygotes(data_dir) == []
 
 

@@ -153,7 +153,7 @@ def test_an_agent_lists_its_node_from_memory_and_another_worker_says_whom_to_ask
         (f"cpu-{index}", "", "ok") for index in range(4)
     ]
     assert answers[CONTROL] == {
-        "none": "no agent runs in this worker: ask agent@NODE, or `celery -A hearth fleet slots`"
+        "none": "no agent runs in this worker: use -d agent@NODE, or `celery -A hearth fleet slots`"
     }
     (pool,) = inspect("pools")[AGENT]["pools"]
     assert (pool["pool"], pool["nodes"], pool["slots"]) == ("local", 1, 4)

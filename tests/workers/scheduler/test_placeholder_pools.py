@@ -81,7 +81,7 @@ def test_surplus_placeholders_are_evicted_the_least_ready_first(fleet: Fleet) ->
     assert placeholder_pools.fill() == [fleet.node.id]
     assert list(Placeholder.objects.filter(HELD)) == [first]
     assert set(Placeholder.objects.filter(state="evicting").values_list("reason", flat=True)) == {
-        "more placeholders than its pool wants"
+        "its pool has more placeholders than it wants"
     }
     assert SlotLease.objects.filter(released_at=None).count() == 1
 

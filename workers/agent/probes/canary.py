@@ -1,4 +1,4 @@
-"""Requests that ask an engine whether it really answers. They are usage, of the tenant ``platform``."""
+"""Canaries: requests that check whether an engine really generates. They are usage of the tenant ``platform``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 from tenants.ids import ReplicaId, RequestId, RevisionId
 
-#: Where a canary goes: to what the engine serves.
+#: Where a canary goes, depending on what the engine serves.
 TEXT, EMBEDDINGS = "/v1/completions", "/v1/embeddings"
 
 
@@ -25,7 +25,7 @@ class Canary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryResult:
-    """What came back. ``status`` 0 means no answer; ``prompt_tokens`` leaves out the cached ones."""
+    """The result of a canary. ``status`` 0 means no response; ``prompt_tokens`` excludes the cached ones."""
 
     finished_at_ns: int
     status: int
@@ -36,7 +36,7 @@ class CanaryResult:
 
     @property
     def answered(self) -> bool:
-        """True when the engine produced what it was asked for."""
+        """True when the engine produced its token or its embedding."""
         return self.status == 200 and not self.problem
 
 
@@ -44,10 +44,10 @@ class CanarySink(Protocol):
     """Where canaries are recorded as usage. Called from several threads."""
 
     def begin(self, canary: Canary) -> None:
-        """Record that it is about to be sent. An exception keeps it from being sent."""
+        """Record that the canary is about to be sent. If this raises, it is not sent."""
 
     def end(self, canary: Canary, result: CanaryResult) -> None:
-        """Record what came of it."""
+        """Record the canary's result."""
 
     def close(self) -> None:
-        """Write out what is pending; nothing comes after it."""
+        """Write what is pending; the last call."""

@@ -1,4 +1,4 @@
-"""Judge an engine by the reports on it. Pure: no clock, no network, no database."""
+"""Judge an engine by its probe results. Pure: no clock, no network, no database."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Literal
 
 from workers.agent.probes.http_probe import ProbeResult
 
-#: Reports in a row without health, and canaries in a row without a token, that make a ready engine suspect.
+#: Probes in a row without health, and canaries in a row without a token, that make a ready engine suspect.
 UNHEALTHY_REPORTS = 3
 FAILED_CANARIES = 2
-#: Reports in a row that a suspect engine may fail before it is restarted.
+#: Failed probes in a row after which a suspect engine is restarted.
 SUSPECT_REPORTS = 2
 
 Watched = Literal["starting", "warming", "ready", "suspect"]
@@ -26,14 +26,14 @@ class Verdict:
 
 @dataclass(slots=True)
 class Health:
-    """What has gone wrong in a row since the last time it went right."""
+    """An engine's failures in a row since its last success."""
 
     unhealthy: int = 0
     failed_canaries: int = 0
     failed_while_suspect: int = 0
 
     def judge(self, state: Watched, result: ProbeResult) -> Verdict | None:
-        """Return what the report changes; None when the state stands."""
+        """Return the state that the result leads to; None if the state stays."""
         if state == "starting":
             return Verdict("warming", "it answers /health") if result.healthy else None
         if state == "warming":
@@ -61,7 +61,7 @@ class Health:
 
 
 def problem_of(result: ProbeResult) -> str:
-    """Return what is wrong, in a few words."""
+    """Return the problem in a few words."""
     if not result.healthy:
         return f"/health: {result.problem}"
     if result.canary is not None and not result.canary.answered:

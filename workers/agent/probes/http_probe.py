@@ -1,4 +1,4 @@
-"""Ask an engine how it is, over HTTP: health, load, and a canary of one token. No Django here."""
+"""Probe an engine over HTTP: health, load, and a canary of one token. No Django here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PROGRESS = ("prompt_tokens_total", "generation_tokens_total")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeTarget:
-    """The engine to ask, and what its canary is recorded under."""
+    """The engine to probe, and the ids that its canary is recorded under."""
 
     host: str
     port: int
@@ -34,7 +34,7 @@ class ProbeTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLoad:
-    """What an engine is doing. ``kv_usage`` is a share, 0 to 1; ``tokens`` counts all since its start."""
+    """The load of an engine. ``kv_usage`` is a share, 0 to 1; ``tokens`` counts all tokens since its start."""
 
     running: int
     waiting: int
@@ -44,7 +44,7 @@ class EngineLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
-    """One look at an engine. ``load`` and ``canary`` are None when they were not asked for or did not answer."""
+    """The result of one probe. ``load`` and ``canary`` are None if they were not requested or got no response."""
 
     healthy: bool
     problem: str = ""
@@ -53,20 +53,20 @@ class ProbeResult:
 
 
 class Prober:
-    """Asks engines. ``timeout_seconds`` bounds every wait for health and metrics."""
+    """Probes engines. ``timeout_seconds`` bounds every wait for health and metrics."""
 
     def __init__(self, sink: CanarySink, *, timeout_seconds: float) -> None:
         self._sink = sink
         self._timeout_seconds = timeout_seconds
 
     def probe(self, target: ProbeTarget, *, canary_timeout_seconds: float | None) -> ProbeResult:
-        """Ask for health and load, and when a timeout is given for one token too. Raises nothing of the network's."""
+        """Read health and load, and send a canary if it has a timeout. Network errors are part of the result."""
         try:
             status, _ = _request(target, "GET", "/health", timeout_seconds=self._timeout_seconds)
         except (OSError, http.client.HTTPException) as error:
             return ProbeResult(healthy=False, problem=_cause(error))
         if status != 200:
-            return ProbeResult(healthy=False, problem=f"/health answered {status}")
+            return ProbeResult(healthy=False, problem=f"/health returned {status}")
         canary = None if canary_timeout_seconds is None else self._canary(target, canary_timeout_seconds)
         return ProbeResult(healthy=True, load=self._load(target), canary=canary)
 
@@ -93,7 +93,7 @@ class Prober:
 
 
 def parse_load(text: str) -> EngineLoad | None:
-    """Return the load in a page of Prometheus metrics, summed over engines; None when it has no request counts."""
+    """Return the load in a page of Prometheus metrics, summed over engines; None if it has no request counts."""
     sums: dict[str, float] = {}
     for name, value in _SAMPLE.findall(text):
         sums[name] = sums.get(name, 0.0) + float(value)
@@ -124,7 +124,7 @@ def _one_token(target: ProbeTarget, canary: Canary, timeout_seconds: float) -> C
     try:
         return _counted(json.loads(answer)["usage"], embeds=target.embeds)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        return CanaryResult(finished_at_ns=time.time_ns(), status=200, problem=f"unreadable answer: {error!r}")
+        return CanaryResult(finished_at_ns=time.time_ns(), status=200, problem=f"unreadable response: {error!r}")
 
 
 def _counted(usage: Mapping[str, Any], *, embeds: bool) -> CanaryResult:

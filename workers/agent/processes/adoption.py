@@ -1,4 +1,4 @@
-"""Take over what an earlier agent left on this node, and end what is nobody's."""
+"""Adopt the processes that an earlier agent left on this node, and kill those without an owner."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KILL_TIMEOUT_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """What goes on. ``mid_promotion`` are engines still to be made of the zygote beside them."""
+    """What was adopted. ``mid_promotion`` pairs each engine whose promotion is unfinished with its zygote."""
 
     engines: tuple[Engine, ...]
     zygotes: tuple[Zygote, ...]
@@ -33,10 +33,10 @@ class Adopted:
 def adopt(
     engines: EngineProcesses, zygotes: ZygoteProcesses, rows: Iterable[ReplicaRow], held: Iterable[PlaceholderRow]
 ) -> Adopted:
-    """Return the engines and zygotes whose rows are still theirs; forget what has become something else.
+    """Return the engines and zygotes that still match their rows; remove the records of zygotes that were promoted.
 
-    A process that is recorded both as a zygote and as an engine was being promoted when its agent died. Call it
-    before anything is started; afterwards :func:`sweep` ends the rest.
+    A process that is recorded both as a zygote and as an engine was being promoted when its agent ended. Call this
+    before anything is started; afterwards :func:`sweep` kills the rest.
     """
     found_engines = {engine.record.process: engine for row in rows if (engine := engines.adopt(row))}
     found_zygotes = [zygote for row in held if (zygote := zygotes.adopt(row))]
@@ -54,11 +54,11 @@ def adopt(
 
 
 def sweep(paths: AgentPaths, keep: Iterable[ProcessIdentity]) -> int:
-    """Kill, session by session, every process of this agent's that is not in a session ``keep`` leads; forget their
-    records. Return how many sessions that were.
+    """Kill every process of this agent that is not in a session led by one of ``keep``, and remove the records.
 
-    A process is found by its record, by what marks its environment, or by the log it writes to: vLLM's engine core
-    overwrites its environment with its title, and its leader may be gone. Sessions of another agent's are left alone.
+    Returns the number of killed sessions. A process is found by its record, by the marks in its environment, or by the
+    log it writes to: vLLM's engine core overwrites its environment with its title, and its session leader may have
+    ended. Sessions of other agents are not touched.
     """
     kept = {process.pid for process in keep}
     ended = 0
@@ -68,17 +68,17 @@ def sweep(paths: AgentPaths, keep: Iterable[ProcessIdentity]) -> int:
         ):
             paths.registry.forget(record.holder_id)
         elif record.pid not in kept and paths.end(record, timeout_seconds=KILL_TIMEOUT_SECONDS):
-            log.warning("node %s: ended %s %s, which is nobody's", paths.node, record.kind, record.pid)
+            log.warning("node %s: killed %s %s, which has no owner", paths.node, record.kind, record.pid)
             ended += 1
     for leader in _strays(paths):
         if leader.pid not in kept and processes.kill_session(leader, timeout_seconds=KILL_TIMEOUT_SECONDS):
-            log.warning("node %s: killed session %s, which nobody knows", paths.node, leader.pid)
+            log.warning("node %s: killed session %s, which has no record", paths.node, leader.pid)
             ended += 1
     return ended
 
 
 def _strays(paths: AgentPaths) -> Sequence[ProcessIdentity]:
-    """Return the leaders of all sessions with a process of this agent's in it, but for those marked as another's."""
+    """Return the leaders of all sessions with a process of this agent, except those marked as another agent's."""
     owners = processes.find_by_environment(OWNER_VARIABLE)
     marked = {process for process, owner in owners.items() if owner == paths.owner}
     found = marked | (processes.find_by_output(paths.logs, LOG_PREFIXES) - owners.keys())

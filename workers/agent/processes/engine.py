@@ -1,4 +1,4 @@
-"""One engine process in the agent's hands, and how it gets there: spawned, promoted or adopted."""
+"""Engine processes as the agent handles them: spawn, promote, adopt and kill."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ GPU = "GPU-"
 
 @dataclass(slots=True)
 class Engine:
-    """A process and what is known of it. Only the agent's thread writes it, except for ``result``."""
+    """An engine process and what is known about it. Only the agent's thread writes it, except for ``result``."""
 
     record: EngineRecord
     target: ProbeTarget
     startup_budget_seconds: float
     health: Health = field(default_factory=Health)
-    #: Left by the thread that looked; None again once taken.
+    #: Set by the thread that probes; None again once taken.
     result: ProbeResult | None = None
     probing: bool = False
     probed_at: float = 0.0
     canary_at: float = field(default_factory=time.monotonic)
     load: EngineLoad | None = None
-    #: As the KV relay counts them; None until it has.
+    #: As the KV relay counts them; None before its first count.
     cached_blocks: int | None = None
     progress_at: float = field(default_factory=time.monotonic)
     observed_at: float = 0.0
@@ -52,7 +52,7 @@ class Engine:
 
     @property
     def running(self) -> bool:
-        """True while the process that was started lives; parts of it may outlive that."""
+        """True while the process that was started lives; its children may outlive it."""
         return processes.is_running(self.record.process)
 
     @property
@@ -61,7 +61,7 @@ class Engine:
         return processes.boot_seconds() - self.record.begun_at
 
     def take_result(self) -> ProbeResult | None:
-        """Return the last look's report, once, and remember the load in it."""
+        """Return the last probe's result, once, and keep the load in it."""
         result, self.result = self.result, None
         if result is not None and result.load is not None:
             if self.load is None or result.load.tokens != self.load.tokens:
@@ -71,14 +71,14 @@ class Engine:
 
 
 class EngineProcesses:
-    """Spawns, promotes and ends the engines of one node. Files: one record and one log per replica."""
+    """Spawns, promotes and kills the engines of one node. Files: one record and one log per replica."""
 
     def __init__(self, paths: AgentPaths, *, shutdown_seconds: float) -> None:
         self._paths = paths
         self._shutdown_seconds = shutdown_seconds
 
     def start(self, row: ReplicaRow, port: int, environment: Mapping[str, str] = os.environ) -> Engine:
-        """Start the replica's process and keep its record. Raises EngineError or OSError when it cannot run."""
+        """Start the replica's process and write its record. Raises EngineError or OSError if it cannot run."""
         command = self._command(row, port)
         log_path = self.log_path(row)
         _rotate(log_path)
@@ -89,10 +89,10 @@ class EngineProcesses:
         return self._record(row, port, process, begun_at=process.start_ticks / processes.TICKS_PER_SECOND)
 
     def promote(self, row: ReplicaRow, port: int, zygote: ZygoteRecord, *, timeout_seconds: float) -> Engine:
-        """Let a zygote become the replica's engine; the record says so before the process hears of it.
+        """Make a zygote the replica's engine. The record is written before the process gets the command.
 
-        So an agent that dies at any moment leaves a record of the process. Raises EngineError or OSError; then the
-        process may be either, and its record is the engine's.
+        So an agent that ends at any moment leaves a record of the process. Raises EngineError or OSError; then the
+        process may be a zygote or an engine, and its record is the engine's.
         """
         command = self._command(row, port)
         log_path = self.log_path(row)
@@ -103,10 +103,10 @@ class EngineProcesses:
         return engine
 
     def adopt(self, row: ReplicaRow) -> Engine | None:
-        """Return the engine that an earlier agent left for the replica, if it lives and is still its own.
+        """Return the engine that an earlier agent left for the replica, if it lives and still belongs to the replica.
 
-        It is when boot, pid, start time, fence and generation are those of its record and its replica has a process
-        in the state it is in. Without a record the row itself has to name the process.
+        It does if boot, pid, start time, fence and generation match its record and the replica has a process in its
+        present state. Without a record the row itself must name the process.
         """
         if row.state in {"requested", "reserved", "backoff"}:
             return None
@@ -119,15 +119,15 @@ class EngineProcesses:
         return self._engine(record, row)
 
     def end(self, record: EngineRecord, *, timeout_seconds: float = 2.0) -> bool:
-        """Kill what lives of an engine and forget it; False when something outlives the timeout."""
+        """Kill an engine's processes and remove its record; False if one outlives the timeout."""
         return self._paths.end(record, timeout_seconds=timeout_seconds)
 
     def forget(self, row: ReplicaRow) -> None:
-        """Remove the record of an engine of which nothing lives."""
+        """Remove the record of an engine that has no process left."""
         self._paths.registry.forget(row.replica_id)
 
     def log_path(self, row: ReplicaRow) -> Path:
-        """Return where the replica's engines write, one after another."""
+        """Return the log that the replica's engines append to, one after another."""
         return self._paths.engine_log(row.replica_id)
 
     def last_log_line(self, row: ReplicaRow) -> str:
@@ -135,7 +135,7 @@ class EngineProcesses:
         return last_line(self.log_path(row))
 
     def _recognise(self, row: ReplicaRow) -> Engine | None:
-        """Return the process that the row names, if it lives and carries no other fence; write its record anew."""
+        """Return the process that the row names, if it lives and has no other fence; write its record again."""
         process = row.process
         if process is None or row.port is None or row.boot_id != self._paths.boot_id:
             return None
@@ -191,7 +191,7 @@ class EngineProcesses:
 
 
 def spec_for(program: Program, devices: tuple[str, ...], log_path: Path) -> EngineSpec:
-    """Return what a zygote and the engine it becomes have in common; the rest is one replica's own."""
+    """Return what a zygote has in common with the engine it becomes; the rest belongs to one replica."""
     return EngineSpec(
         replica_id="",
         model_path=program.source,
@@ -208,11 +208,11 @@ def spec_for(program: Program, devices: tuple[str, ...], log_path: Path) -> Engi
 
 
 def last_line(log_path: Path) -> str:
-    """Return the last line of a log that says something, or an empty text."""
+    """Return the last line of a log that is not blank, or an empty text."""
     try:
         with log_path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
-            # PostgreSQL, where it goes, takes no NUL.
+            # The line is stored in PostgreSQL, which accepts no NUL.
             lines = file.read().replace(b"\0", b"").decode(errors="replace").split("\n")
     except OSError:
         return ""
@@ -220,7 +220,7 @@ def last_line(log_path: Path) -> str:
 
 
 def _rotate(log_path: Path) -> None:
-    """Put a large log aside, replacing the one put aside before."""
+    """Rename a log that is too large, replacing the one renamed before."""
     try:
         if log_path.stat().st_size > LOG_BYTES:
             log_path.replace(log_path.with_suffix(".log.1"))

@@ -1,4 +1,4 @@
-"""See to it that the node's KV relay runs, and ask it how many blocks each engine has cached."""
+"""Keep the node's KV relay running, and read from it how many blocks each engine has cached."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from workers.kv_relay.addresses import relay_socket
 from workers.processes import ProcessIdentity
 
 SOURCE_ROOT = Path(__file__).resolve().parents[3]
-#: Between two starts of a relay that does not stay.
+#: Between two starts of a relay that ends at once.
 PAUSE_SECONDS = 5.0
 COUNT_TIMEOUT_SECONDS = 0.2
 
 
 class RelayProcess:
-    """The relay of one node, whoever started it. One thread calls it."""
+    """The relay of one node, started by this agent or an earlier one. One thread calls it."""
 
     def __init__(self, paths: AgentPaths) -> None:
         self._paths = paths
@@ -32,7 +32,7 @@ class RelayProcess:
         self._started_at = -PAUSE_SECONDS
 
     def keep(self) -> None:
-        """Start the relay unless it runs. Raises OSError when it cannot be started."""
+        """Start the relay unless it runs. Raises OSError if it cannot be started."""
         now = time.monotonic()
         if now - self._started_at < PAUSE_SECONDS or relay.is_serving(self._relay):
             return
@@ -49,9 +49,9 @@ class RelayProcess:
     def counts(self) -> dict[UUID, int]:
         """Return how many blocks each replica has cached; empty while the relay does not answer."""
         try:
-            told = messages.count(
+            counts = messages.count(
                 relay_socket(self._relay.sockets, self._relay.node), timeout_seconds=COUNT_TIMEOUT_SECONDS
             )
         except OSError:
             return {}
-        return {UUID(replica): blocks for replica, blocks in told.items()}
+        return {UUID(replica): blocks for replica, blocks in counts.items()}

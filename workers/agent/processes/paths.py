@@ -1,4 +1,4 @@
-"""Where one node's agent keeps what outlives it: records, logs and sockets, and how its processes are marked."""
+"""Where one node's agent keeps the files that outlive it: records, logs, sockets; and how it marks its processes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from uuid import UUID
 from workers import processes
 from workers.agent.processes.process_records import ProcessRecords, Record
 
-#: In the environment of every process an agent starts: whose it is, and the fence it was started under. So one whose
+#: In the environment of every process that an agent starts: the agent, and the fence at the start. So a process whose
 #: record is missing is found too.
 OWNER_VARIABLE = "HEARTH_ENGINE_OF"
 FENCE_VARIABLE = "HEARTH_ENGINE_FENCE"
-#: How the logs of those processes begin: they find what has overwritten its environment.
+#: Prefixes of the logs of those processes: they identify a process that has overwritten its environment.
 LOG_PREFIXES = ("engine-", "zygote-")
 #: How long the log of a process that has ended is kept.
 LOG_SECONDS = 14 * 86_400
@@ -33,7 +33,7 @@ class Folders:
 
 
 class AgentPaths:
-    """What one agent keeps. ``address`` is where its engines listen."""
+    """The files of one node's agent. ``address`` is where its engines listen."""
 
     def __init__(self, *, node: str, address: str, folders: Folders) -> None:
         self.node = node
@@ -41,15 +41,15 @@ class AgentPaths:
         self.registry = ProcessRecords(folders.data / "engines", node)
         self.logs = folders.data / "logs"
         self.logs.mkdir(parents=True, exist_ok=True)
-        self.logs = self.logs.resolve()  # as the kernel names what a process has open
+        self.logs = self.logs.resolve()  # as the kernel names the files that a process has open
         self.boot_id = processes.boot_id()
         self.sockets = folders.sockets
-        #: Held locked by the agent that runs.
+        #: Locked by the running agent.
         self.agent_lock = agent_lock(folders.data, node)
 
     @property
     def owner(self) -> str:
-        """What marks this agent's processes."""
+        """The mark of this agent's processes."""
         return f"{self.node} {self.registry.folder}"
 
     def engine_log(self, replica_id: UUID) -> Path:
@@ -70,24 +70,24 @@ class AgentPaths:
         return self.sockets / f"z-{placeholder_id.hex[-12:]}"
 
     def make_sockets(self) -> None:
-        """Make the folder of sockets, closed to others. Raises OSError when somebody else has it."""
+        """Create the folder of sockets with mode 0700. Raises OSError if another user owns or can read it."""
         self.sockets.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.sockets.mkdir(mode=0o700, exist_ok=True)
         found = self.sockets.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-            raise PermissionError(f"{self.sockets} is not a folder of our own that is closed to others")
+            raise PermissionError(f"{self.sockets} must be a folder of this user with mode 0700")
 
     def drop_old_logs(self) -> None:
-        """Remove the logs that nobody has written to for LOG_SECONDS; what a process has open stays, however quiet."""
+        """Remove logs that were not written to for LOG_SECONDS, except those that a process has open."""
         used = {processes.output_of(process) for process in processes.find_by_output(self.logs, LOG_PREFIXES)}
         oldest = time.time() - LOG_SECONDS
         for path in self.logs.iterdir():
-            with contextlib.suppress(OSError):  # no log is worth an agent
+            with contextlib.suppress(OSError):  # an error here must not stop the agent
                 if path.name.startswith(LOG_PREFIXES) and path not in used and path.stat().st_mtime < oldest:
                     path.unlink()
 
     def end(self, record: Record, *, timeout_seconds: float) -> bool:
-        """Kill what lives of a recorded process and forget it; False when something outlives the timeout."""
+        """Kill a recorded process and its session, and remove the record; False if a process outlives the timeout."""
         if record.boot_id == self.boot_id and not processes.kill_session(
             record.process, timeout_seconds=timeout_seconds
         ):
@@ -97,12 +97,12 @@ class AgentPaths:
 
 
 def agent_lock(data: Path, node: str) -> Path:
-    """Return the file that a node's agent holds locked while it runs."""
+    """Return the file that a node's agent keeps locked while it runs."""
     return data / f"agent-{node}.lock"
 
 
 def free_port(address: str) -> int:
-    """Return a TCP port that was free a moment ago; an engine that finds it taken ends and is started on another."""
+    """Return a TCP port that was free a moment ago. An engine that finds it in use ends and starts on another one."""
     with socket.socket() as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])

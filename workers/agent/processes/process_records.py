@@ -1,7 +1,7 @@
-"""One file per process on this node that outlives its agent, so that the next agent finds what this one started.
+"""One file per process on this node that outlives its agent, so that the next agent finds the process.
 
-Engines and zygotes are in one folder. It outlives every agent: ``hearth down`` reads it to end what is left; an agent
-that starts adopts the processes in it or kills them; the KV relay follows the engines in it.
+Engines and zygotes share one folder. ``hearth down`` reads it to kill what is left; an agent that starts adopts the
+processes in it or kills them; the KV relay follows the engines in it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from workers.processes import ProcessIdentity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRecord:
-    """Who an engine process is and whose. ``fence`` and ``generation`` are the replica's at its start.
+    """The identity of an engine process and its replica. ``fence`` and ``generation`` are the replica's at the start.
 
     ``devices`` are those it runs on. ``begun_at`` is when it was spawned or promoted, in seconds since boot.
     """
@@ -50,7 +50,7 @@ class EngineRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZygoteRecord:
-    """Who a zygote is and of which placeholder. ``fence`` is the placeholder's at its start."""
+    """The identity of a zygote and its placeholder. ``fence`` is the placeholder's at the start."""
 
     placeholder_id: UUID
     node: str
@@ -85,7 +85,7 @@ class ProcessRecords:
         self.node = node
 
     def write(self, record: Record) -> None:
-        """Keep the record, atomically: a reader sees the old one or the new one, also after a crash."""
+        """Write the record atomically: a reader sees the old one or the new one, even after a crash."""
         path = self._path(record.holder_id)
         temporary = path.with_suffix(f".{os.getpid()}")
         with temporary.open("w") as file:
@@ -107,7 +107,7 @@ class ProcessRecords:
         return (record for record in self.records() if isinstance(record, ZygoteRecord))
 
     def records(self) -> Iterator[Record]:
-        """Return this node's records. An unreadable file is removed: its process is found without it."""
+        """Return this node's records. An unreadable file is removed; its process is found by other marks."""
         return (record for record in self.all_nodes() if record.node == self.node)
 
     def all_nodes(self) -> Iterator[Record]:

@@ -1,4 +1,4 @@
-"""Let nobody onto a slot before what was on it is gone and its device says so."""
+"""Block a slot until its earlier process has ended and its device reports that it is free."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """Why a holder may not use its slots. ``permanent``: it has to give them up; otherwise it waits."""
+    """Why a holder may not use its slots. If ``permanent`` it must give them up; otherwise it waits."""
 
     reason: str
     permanent: bool
 
 
 class SlotGuard:
-    """Guards the slots of one node. A slot that is not free in time is quarantined."""
+    """Guards the slots of one node. A slot that does not become free in time is quarantined."""
 
     def __init__(
         self,
@@ -47,9 +47,9 @@ class SlotGuard:
     def blocked_by(
         self, holder_id: UUID, slots: Collection[LeasedSlot], *, mine: Collection[UUID] = ()
     ) -> Blocked | None:
-        """Return why the holder may not start anything on its slots now; None when it may.
+        """Return why the holder may not start a process on its slots now, or None if it may.
 
-        ``mine`` are holders whose processes may be there: those it is made of. Raises Superseded.
+        Processes of the holders in ``mine`` are allowed there: the holder is promoted from them. Raises Superseded.
         """
         if not slots:
             return Blocked("it has no slots", permanent=True)
@@ -73,11 +73,11 @@ class SlotGuard:
         return Blocked(f"slot {slot.device_uuid} is quarantined: {fault}", permanent=True)
 
     def forget(self, holder_id: UUID) -> None:
-        """Start the patience with a holder anew."""
+        """Restart the waiting time of a holder."""
         self._waiting_since.pop(holder_id, None)
 
     def forget_all_but(self, holders: Collection[UUID]) -> None:
-        """Forget holders that are over."""
+        """Drop the waiting times of all other holders: those have ended."""
         self._waiting_since = {key: since for key, since in self._waiting_since.items() if key in holders}
 
     def _occupant(self, device: str, mine: Collection[UUID]) -> str:
@@ -85,10 +85,10 @@ class SlotGuard:
             if device not in record.devices or record.holder_id in mine or record.boot_id != self._paths.boot_id:
                 continue
             if processes.session_members(record.process):
-                return f"process {record.pid} of another {record.kind} is still there"
+                return f"process {record.pid} of another {record.kind} still runs"
         return self._devices.in_use(device)
 
 
 def fault_of(slots: Collection[LeasedSlot]) -> str:
-    """Return which of the slots may not be used and why; empty when all may."""
+    """Return which of the slots is unusable and why; empty if none is."""
     return next((f"slot {slot.device_uuid} is unusable: {slot.fault}" for slot in slots if slot.fault), "")

@@ -1,4 +1,4 @@
-"""Zygotes in the agent's hands: processes that have imported an engine and wait to become one."""
+"""Zygotes as the agent handles them: processes that have imported an engine and wait to become one."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from workers.processes import ProcessIdentity
 
 @dataclass(slots=True)
 class Zygote:
-    """A process and what it says of itself. Only the agent's thread writes it, except for ``status``."""
+    """A zygote's process and its last status. Only the agent's thread writes it, except for ``status``."""
 
     record: ZygoteRecord
     startup_budget_seconds: float
-    #: Left by the thread that asked; None while it has not answered.
+    #: Set by the thread that pings; None again once taken.
     status: ZygoteStatus | None = None
     asking: bool = False
     asked_at: float = 0.0
@@ -36,20 +36,20 @@ class Zygote:
         return processes.is_running(self.record.process)
 
     def take_status(self) -> ZygoteStatus | None:
-        """Return its last answer, once."""
+        """Return its last status, once."""
         status, self.status = self.status, None
         return status
 
 
 class ZygoteProcesses:
-    """Spawns, asks and ends the zygotes of one node. Files: one record, one log and one socket per placeholder."""
+    """Spawns, pings and kills the zygotes of one node. Files: one record, one log and one socket per placeholder."""
 
     def __init__(self, paths: AgentPaths) -> None:
         self._paths = paths
 
     def start(self, row: PlaceholderRow, environment: Mapping[str, str] = os.environ) -> Zygote:
-        """Start the placeholder's zygote and keep its record. Raises EngineError or OSError when it cannot run."""
-        assert row.program is not None, "somebody's model to prepare for"
+        """Start the placeholder's zygote and write its record. Raises EngineError or OSError if it cannot run."""
+        assert row.program is not None, "there is a model to prepare for"
         driver = driver_for(row.program.engine)
         self._paths.make_sockets()
         log_path = self._paths.zygote_log(row.placeholder_id)
@@ -57,7 +57,7 @@ class ZygoteProcesses:
         socket_path = self._paths.zygote_socket(row.placeholder_id)
         command = driver.zygote(spec_for(row.program, row.devices, log_path), socket_path)
         if command is None:
-            raise EngineUnavailable(f"{driver.name} has no zygote", "keep its slots at level h0")
+            raise EngineUnavailable(f"{driver.name} has no zygote", "use placeholder level h0 for its pools")
         marks = {OWNER_VARIABLE: self._paths.owner, FENCE_VARIABLE: str(row.fence)}
         process = processes.launch(
             command.argv, log_path=log_path, environment=command.environment(environment) | marks
@@ -65,7 +65,7 @@ class ZygoteProcesses:
         return self._record(row, process)
 
     def adopt(self, row: PlaceholderRow) -> Zygote | None:
-        """Return the zygote that an earlier agent left for the placeholder, if it lives and is still its own."""
+        """Return the zygote that an earlier agent left for the placeholder, if it lives and still belongs to it."""
         record = next(
             (each for each in self._paths.registry.zygotes() if each.placeholder_id == row.placeholder_id), None
         )
@@ -75,7 +75,7 @@ class ZygoteProcesses:
         return self._zygote(record, row) if same and processes.is_running(record.process) else None
 
     def ask(self, zygote: Zygote, timeout_seconds: float, answered: Callable[[], None]) -> None:
-        """Ask how it is in a thread of its own, which calls ``answered`` if it says something; one at a time."""
+        """Ping it in a thread of its own, which calls ``answered`` if there is an answer; one ping at a time."""
         if zygote.asking:
             return
         zygote.asking = True
@@ -90,21 +90,21 @@ class ZygoteProcesses:
         threading.Thread(target=ask, name="ask", daemon=True).start()
 
     def ping(self, record: ZygoteRecord, timeout_seconds: float) -> ZygoteStatus | None:
-        """Return how it is; None while it still imports, when it is gone, and on a timeout."""
+        """Return its status; None while it still imports, if it has ended, and on a timeout."""
         try:
             return zygote_client.ping(self._paths.zygote_socket(record.placeholder_id), timeout_seconds)
         except ZygoteError:
             return None
 
     def end(self, zygote: Zygote, *, timeout_seconds: float = 2.0) -> bool:
-        """Kill what lives of it and forget it; False when something outlives the timeout."""
+        """Kill its processes and remove its files; False if a process outlives the timeout."""
         if not self._paths.end(zygote.record, timeout_seconds=timeout_seconds):
             return False
         self.forget(zygote.record)
         return True
 
     def forget(self, record: ZygoteRecord) -> None:
-        """Remove its record, log and socket; what it has become, or nothing, is left."""
+        """Remove its record, log and socket; the process itself is not touched."""
         self._paths.registry.forget(record.placeholder_id)
         self._paths.zygote_socket(record.placeholder_id).unlink(missing_ok=True)
         self._paths.zygote_log(record.placeholder_id).unlink(missing_ok=True)
@@ -114,7 +114,7 @@ class ZygoteProcesses:
         return last_line(self._paths.zygote_log(row.placeholder_id))
 
     def _recognise(self, row: PlaceholderRow) -> Zygote | None:
-        """Return the process that the row names, if it lives and carries no other fence; write its record anew."""
+        """Return the process that the row names, if it lives and has no other fence; write its record again."""
         process = row.process
         if process is None or row.boot_id != self._paths.boot_id or not processes.is_running(process):
             return None

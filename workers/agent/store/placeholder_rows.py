@@ -1,4 +1,4 @@
-"""What an agent reads and writes of its node's placeholders, under the same epoch and fences as replicas."""
+"""What an agent reads and writes about its node's placeholders, under the same epoch and fences as replicas."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _PROMOTING = (Replica.State.RESERVED, Replica.State.STARTING)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceholderRow:
-    """One placeholder of this node as the database has it, with what its zygote is started for.
+    """One placeholder of this node as the database has it, with the program that its zygote is started for.
 
-    ``program`` is None while nobody's model is known to prepare for. ``process`` is its zygote as last noted, in boot
+    ``program`` is None if there is no model to prepare for. ``process`` is its zygote as last written, in boot
     ``boot_id``. ``state_seconds`` is how long it has been in its state, by the database's clock.
     """
 
@@ -56,7 +56,7 @@ class PlaceholderRows:
         self._node = node
 
     def all(self) -> list[PlaceholderRow]:
-        """Return every placeholder that has, or may have, a process here, oldest first; also while it is promoted."""
+        """Return every placeholder that has or may have a process here, oldest first; also those being promoted."""
         promoting = Q(state=_State.PROMOTED, replica__state__in=_PROMOTING)
         rows = (
             Placeholder.objects.filter(Q(state__in=_LIVING) | promoting, node_id=self._node.node_id)
@@ -64,14 +64,14 @@ class PlaceholderRows:
             .select_related("deployment__revision__model")
             .order_by("id")
         )
-        found = list(rows)  # before the leases: those are made with the rows, and end later
+        found = list(rows)  # before the leases, which are created with the rows and end later
         slots = leased_slots(self._node.node_id)
         return [_placeholder_row(row, row.age, slots.get(row.id, ())) for row in found]
 
     def move(self, row: PlaceholderRow, to: PlaceholderState, reason: str, **changes: Any) -> bool:
-        """Take the placeholder from the state in ``row`` to another; its lease ends when it is evicted.
+        """Move the placeholder from the state in ``row`` to another; its lease ends when it is evicted.
 
-        One transaction. False when it has changed since ``row`` was read. Raises Superseded.
+        One transaction. False if it has changed since ``row`` was read. Raises Superseded.
         """
         with self._node.owning():
             changed = self._same(row).update(state=to, state_since=Now(), reason=reason[:500], **changes)
@@ -80,7 +80,7 @@ class PlaceholderRows:
         return bool(changed)
 
     def note(self, row: PlaceholderRow, **changes: Any) -> bool:
-        """Write facts that change no state. False when the placeholder has changed. Raises Superseded."""
+        """Write facts without changing the state. False if the placeholder has changed. Raises Superseded."""
         with self._node.owning():
             return bool(self._same(row).update(**changes))
 

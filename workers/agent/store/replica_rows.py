@@ -1,7 +1,7 @@
 """What an agent reads and writes in the database: its node's rows, only while it owns the node.
 
-Every write names the epoch this agent took the node with and the fence of the replica, so a suspended or
-partitioned agent that wakes up changes nothing: it gets ``Superseded`` or False.
+Every write names the epoch with which this agent took the node and the fence of the replica, so a suspended or
+partitioned agent that resumes changes nothing: it gets ``Superseded`` or False.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ LONGEST_PAUSE_MS = 5000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeasedSlot:
-    """A slot that is leased. ``fault`` says why it may not be used; empty when it may."""
+    """A slot that is leased. ``fault`` says why it is unusable; empty if it is usable."""
 
     slot_id: UUID
     device_uuid: str
@@ -59,7 +59,7 @@ class LeasedSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What an engine is started for."""
+    """The model and the options that an engine is started with."""
 
     engine: str
     source: str
@@ -72,10 +72,10 @@ class Program:
 class ReplicaRow:
     """One replica of this node as the database has it, with what it needs to start.
 
-    ``wanted`` is False once it shall stop. ``state_seconds`` is how long it has been in its state and ``due`` is True
+    ``wanted`` is False once it must stop. ``state_seconds`` is how long it has been in its state and ``due`` is True
     when its next start may begin, both by the database's clock. ``started_before`` is True once this generation has
-    been ready. ``drain_over`` is True once requests that have not ended are cut. ``placeholder_id`` is what it is
-    promoted from, ``placeholder_fence`` the fence of that. ``process`` is its engine as last noted, in boot
+    been ready. ``drain_over`` is True once unfinished requests are cut. ``placeholder_id`` is the placeholder it is
+    promoted from, ``placeholder_fence`` that one's fence. ``process`` is its engine as last written, in boot
     ``boot_id``.
     """
 
@@ -119,10 +119,10 @@ class NodeRows:
 
     @classmethod
     def take(cls, name: str) -> NodeRows:
-        """Take the node over from whichever agent had it. Raises NotFound when nobody registered the node.
+        """Take the node over from the agent that had it. Raises NotFound if the node is not registered.
 
-        The lease is left as it is until the first :meth:`beat`, so that engines can be adopted before reconcile
-        offers the node to others.
+        The lease is not renewed before the first :meth:`beat`, so that engines can be adopted before reconcile
+        places new replicas on the node.
         """
         with transaction.atomic():
             node = Node.objects.select_for_update(no_key=True).filter(name=name).first()
@@ -136,7 +136,7 @@ class NodeRows:
         return cls(node)
 
     def register(self, devices: Iterable[Device]) -> None:
-        """Make the node's slots what its devices are; what is no longer there is gone. Raises Superseded."""
+        """Make the node's slots match its devices; slots of missing devices become "gone". Raises Superseded."""
         with self.owning():
             found = {device.uuid: device for device in devices}
             known = Slot.objects.filter(node_id=self.node_id)
@@ -146,7 +146,7 @@ class NodeRows:
             known.exclude(device_uuid__in=found).update(health=Slot.Health.GONE)
             back = known.filter(device_uuid__in=found, health=Slot.Health.GONE)
             back.filter(fault="").update(health=Slot.Health.OK)
-            back.update(health=Slot.Health.QUARANTINED)  # as it was: only an operator forgives
+            back.update(health=Slot.Health.QUARANTINED)  # as before: only an operator restores it
             for device in found.values():
                 facts = {"index": device.index, "memory_bytes": device.memory_bytes}
                 slot, _ = Slot.objects.update_or_create(node_id=self.node_id, device_uuid=device.uuid, defaults=facts)
@@ -154,7 +154,7 @@ class NodeRows:
                     Slot.objects.filter(id=slot.id).update(health=Slot.Health.QUARANTINED, fault=device.fault)
 
     def check(self) -> None:
-        """Raise Superseded when another agent has taken the node."""
+        """Raise Superseded if another agent has taken the node."""
         if not Node.objects.filter(id=self.node_id, epoch=self.epoch).exists():
             raise Superseded(self.name, self.epoch)
 
@@ -167,7 +167,7 @@ class NodeRows:
             raise Superseded(self.name, self.epoch)
 
     def replicas(self) -> list[ReplicaRow]:
-        """Return every replica of the node that runs, shall run, or was lost, oldest first."""
+        """Return every replica of the node that runs, should run, or was lost, oldest first."""
         due = Q(next_attempt_at=None) | Q(next_attempt_at__lte=Now())
         over = Q(drain_deadline=None) | Q(drain_deadline__lte=Now())
         rows = (
@@ -181,7 +181,7 @@ class NodeRows:
             .select_related("deployment", "revision__model", "placeholder")
             .order_by("id")
         )
-        found = list(rows)  # before the leases: those are made with the rows, and end later
+        found = list(rows)  # before the leases, which are created with the rows and end later
         slots = leased_slots(self.node_id)
         return [
             _replica_row(row, age=row.age, due=row.due, drain_over=row.drain_over, slots=slots.get(row.id, ()))
@@ -189,9 +189,9 @@ class NodeRows:
         ]
 
     def move(self, row: ReplicaRow, to: State, reason: str, **changes: Any) -> bool:
-        """Take the replica from the state in ``row`` to another, with its event and, if routing changes, the notice.
+        """Move the replica from the state in ``row`` to another, with its event and, if routing changes, the notice.
 
-        One transaction. False when the replica has changed since ``row`` was read. Raises Superseded.
+        One transaction. False if the replica has changed since ``row`` was read. Raises Superseded.
         """
         with self.owning():
             changed = self._same(row).update(state=to, state_since=Now(), **changes)
@@ -208,16 +208,16 @@ class NodeRows:
         return bool(changed)
 
     def ready(self, row: ReplicaRow, reason: str, *, process_seconds: float) -> bool:
-        """Take the replica to ready for the first time in this generation, and keep how long its start took.
+        """Move the replica to ready for the first time in this generation, and store how long its start took.
 
-        One transaction. False when the replica has changed. Raises Superseded.
+        One transaction. False if the replica has changed. Raises Superseded.
         """
         with self.owning():
             seconds = round(process_seconds, 3)
             if not self.move(row, "ready", reason, startup_seconds=seconds, last_error=""):
                 return False
             replica = Replica.objects.annotate(waited=Now() - F("reserved_at")).get(id=row.replica_id)
-            if replica.waited is not None:  # decided by a version that did not keep the time
+            if replica.waited is not None:  # None in rows of a version that did not store the time
                 StartTime.objects.create(
                     replica=replica,
                     revision_id=row.revision_id,
@@ -229,15 +229,15 @@ class NodeRows:
         return True
 
     def give_up(self, row: ReplicaRow, reason: str) -> bool:
-        """End the replica for good and free its slots, so that reconcile makes another where there is room.
+        """Stop the replica for good and free its slots, so that reconcile creates another where slots are free.
 
-        Not failed, which would keep its deployment off the node's other slots. Call it once nothing of the replica
-        lives. False when the replica has changed. Raises Superseded.
+        The state is not "failed", which would keep its deployment off the node's other slots. Call it once no process
+        of the replica lives. False if the replica has changed. Raises Superseded.
         """
         return self.move(row, "stopped", reason, desired_state=Replica.Desired.STOPPED, last_error=reason, pid=None)
 
     def quarantine(self, slot_id: UUID, fault: str) -> bool:
-        """Keep a slot from being used until an operator restores it; False when it already is. Raises Superseded."""
+        """Take a slot out of use until an operator restores it; False if it already is. Raises Superseded."""
         with self.owning():
             return bool(
                 Slot.objects.filter(id=slot_id, node_id=self.node_id, health=Slot.Health.OK).update(
@@ -246,12 +246,12 @@ class NodeRows:
             )
 
     def note(self, row: ReplicaRow, **changes: Any) -> bool:
-        """Write facts about the replica that change no state. False when it has changed. Raises Superseded."""
+        """Write facts without changing the state. False if the replica has changed. Raises Superseded."""
         with self.owning():
             return bool(self._same(row).update(**changes))
 
     def observe(self, row: ReplicaRow, load: EngineLoad, cached_blocks: int | None) -> bool:
-        """Write what the engine is doing. False when the replica has changed. Raises Superseded."""
+        """Write the engine's load. False if the replica has changed. Raises Superseded."""
         return self.note(
             row,
             running_requests=load.running,
@@ -262,8 +262,9 @@ class NodeRows:
         )
 
     def failed_starts(self, row: ReplicaRow) -> int:
-        """Return how often the replica lately failed before it was ready. A crash after that is not counted:
-        whoever kills engines five times in ten minutes must not end the deployment.
+        """Return how often the replica recently failed before it was ready.
+
+        A crash after that is not counted: killing engines five times in ten minutes must not end the deployment.
         """
         return ReplicaEvent.objects.filter(
             replica_id=row.replica_id,
@@ -287,7 +288,7 @@ class NodeRows:
     def owning(self) -> Iterator[None]:
         """Run one transaction with the node row locked against the next agent's :meth:`take`. Raises Superseded.
 
-        The database ends the transaction of an agent that is suspended in it, so the next one need not wait for ever.
+        The database ends the transaction of an agent that is suspended in it, so the next agent does not wait for ever.
         """
         with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute(
@@ -317,7 +318,7 @@ def leased_slots(node_id: UUID) -> dict[UUID, tuple[LeasedSlot, ...]]:
 
 
 def program_of(revision: ModelRevision) -> Program:
-    """Return what an engine of the revision is started for."""
+    """Return the program of the revision's engines."""
     return Program(
         engine=revision.engine,
         source=revision.source,
