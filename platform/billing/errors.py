@@ -2,18 +2,18 @@
 
 BillingError
 ├── WalError                  usage cannot be recorded, so nothing may be served
-│   ├── WalFull               no room on the disk; appending works again once there is
-│   ├── WalOverCap            the log takes all that it may; a START works again once the drain has caught up
+│   ├── WalFull               the disk is full; appending works again once there is space
+│   ├── WalOverCap            the log has reached its cap; a START works again once the drain has caught up
 │   ├── WalBroken             the disk refused a write or a sync; this writer stays unusable
 │   ├── WalClosed             appended after close()
-│   └── RecordTooLarge        one record is over the largest frame
+│   └── RecordTooLarge        one record is larger than a frame
 ├── WalDirectoryBusy          another drain owns the directory
-├── MixedCurrencies           a month that was charged in several has no one sum
-└── PriceRefused              a price change that must not be made
-    ├── PriceOutOfRange       below nothing or over the highest allowed
+├── MixedCurrencies           a month charged in several currencies has no single total
+└── PriceRefused              a price change that is not allowed
+    ├── PriceOutOfRange       negative or above the highest allowed price
     ├── PriceInThePast        effective before now
-    ├── PriceJump             a change of more than ten times, not confirmed
-    └── PriceExists           that model has a price from that very moment already
+    ├── PriceJump             a change of more than tenfold, not confirmed
+    └── PriceExists           the model already has a price from that moment
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class BillingError(Exception):
 
 
 class WalError(BillingError):
-    """A usage record could not be written. Nothing of the refused append stays in the file."""
+    """A usage record could not be written. The file keeps no part of the refused append."""
 
     def __init__(self, path: Path, problem: str) -> None:
         super().__init__(f"{path}: {problem}")
@@ -36,11 +36,11 @@ class WalError(BillingError):
 
 
 class WalFull(WalError):
-    """No space or quota left. The next append tries again."""
+    """No disk space or quota is left. The next append tries again."""
 
 
 class WalOverCap(WalError):
-    """The directory holds as many bytes as it may. What belongs to a request that has begun is still taken."""
+    """The directory has reached its cap. Records of requests that have begun are still written."""
 
 
 class WalBroken(WalError):
@@ -52,7 +52,7 @@ class WalClosed(WalError):
 
 
 class RecordTooLarge(WalError):
-    """The encoded record is larger than a frame may be."""
+    """The encoded record is larger than the largest frame."""
 
 
 class WalDirectoryBusy(BillingError):
@@ -64,7 +64,7 @@ class WalDirectoryBusy(BillingError):
 
 
 class MixedCurrencies(BillingError):
-    """A tenant's month was charged in several. Carries them."""
+    """A tenant's month was charged in several currencies. Carries them."""
 
     def __init__(self, currencies: frozenset[str]) -> None:
         super().__init__(f"charged in {', '.join(sorted(currencies))}")
@@ -72,7 +72,7 @@ class MixedCurrencies(BillingError):
 
 
 class PriceRefused(BillingError):
-    """Base of refused price changes. Carries the model."""
+    """Base of refused price changes. Carries the model's name."""
 
     def __init__(self, model_name: str, problem: str) -> None:
         super().__init__(f"{model_name}: {problem}")
@@ -80,17 +80,17 @@ class PriceRefused(BillingError):
 
 
 class PriceOutOfRange(PriceRefused):
-    """Carries the class, its price and the highest allowed, in pico-dollars."""
+    """Carries the token class, its price and the highest allowed price, in pico-dollars."""
 
     def __init__(self, model_name: str, token_class: str, pico: int, highest_pico: int) -> None:
-        super().__init__(model_name, f"{token_class} of {pico} pico, allowed are 0 to {highest_pico}")
+        super().__init__(model_name, f"{token_class} of {pico} pico; allowed: 0 to {highest_pico}")
         self.token_class = token_class
         self.pico = pico
         self.highest_pico = highest_pico
 
 
 class PriceInThePast(PriceRefused):
-    """Carries ``effective_from`` and ``now``: what was served is never priced anew."""
+    """Carries ``effective_from`` and ``now``. Requests already served are never repriced."""
 
     def __init__(self, model_name: str, effective_from: datetime, now: datetime) -> None:
         super().__init__(model_name, f"effective from {effective_from.isoformat()}, before {now.isoformat()}")
@@ -99,7 +99,7 @@ class PriceInThePast(PriceRefused):
 
 
 class PriceJump(PriceRefused):
-    """Carries the class and both prices, in pico-dollars per token (or per request, of a prediction hit)."""
+    """Carries the token class and both prices, in pico-dollars per token (per request for a prediction hit)."""
 
     def __init__(self, model_name: str, token_class: str, before_pico: int, after_pico: int) -> None:
         super().__init__(model_name, f"{token_class} from {before_pico} to {after_pico} pico, more than tenfold")

@@ -1,4 +1,4 @@
-"""What it cost: prices, usage records, the double-entry ledger and roll-ups.
+"""Prices, usage records, the double-entry ledger, roll-ups and what was spent of budgets.
 
 Money is whole pico-dollars (10⁻¹² of the currency unit): N micro-dollars per million tokens are N pico-dollars per
 token, so a request is priced exactly, without rounding.
@@ -21,7 +21,7 @@ class PriceBook(models.Model):
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     name = models.CharField(max_length=200, unique=True)
-    #: None is the book of every tenant that has none of its own.
+    #: None: the platform's book, for every tenant without its own.
     tenant_id = models.UUIDField(null=True, blank=True, unique=True)
     currency = models.CharField(max_length=3, default="USD")
 
@@ -30,7 +30,7 @@ class PriceBook(models.Model):
 
 
 class PriceVersion(models.Model):
-    """Prices of one model from a moment on, in pico-dollars per token. Never changed once effective."""
+    """Prices of one model from one moment on, in pico-dollars per token. Never changed once effective."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     book = models.ForeignKey(PriceBook, on_delete=models.PROTECT, related_name="versions")
@@ -38,9 +38,9 @@ class PriceVersion(models.Model):
     prompt_pico = models.BigIntegerField()
     cached_prompt_pico = models.BigIntegerField()
     completion_pico = models.BigIntegerField()
-    #: Per request; what a prediction hit costs.
+    #: Price of one prediction hit, per request.
     prediction_hit_pico = models.BigIntegerField(default=0)
-    #: Per request; what an answer costs that was given as another request's was written.
+    #: Price of one coalesced response, per request.
     coalesced_pico = models.BigIntegerField(default=0, db_default=0)
     effective_from = models.DateTimeField()
     created_at = models.DateTimeField(db_default=Now(), editable=False)
@@ -71,7 +71,7 @@ class UsageRecord(models.Model):
 
     class State(models.TextChoices):
         COMPLETE = "complete"
-        #: The engine said the request was wrong (4xx), which costs nothing; or its key or its budget was at an end.
+        #: The engine rejected the request (4xx), which costs nothing; or its key was revoked or its budget spent.
         REFUSED = "refused"
         CLIENT_GONE = "client_gone"
         ENGINE_ERROR = "engine_error"
@@ -104,7 +104,7 @@ class UsageRecord(models.Model):
     state = models.CharField(max_length=16, choices=State.choices)
     http_status = models.PositiveSmallIntegerField()
     stream = models.BooleanField()
-    #: hit, miss, coalesced or bypass, with the reason of a bypass.
+    #: hit, miss, coalesced or bypass; ``cache_reason`` is the reason for a bypass.
     cache_result = models.CharField(max_length=16)
     cache_reason = models.CharField(max_length=64, blank=True, default="")
     route_reason = models.CharField(max_length=16, blank=True, default="")
@@ -112,14 +112,14 @@ class UsageRecord(models.Model):
     cached_prompt_tokens = models.PositiveIntegerField()
     completion_tokens = models.PositiveIntegerField()
     tokens_source = models.CharField(max_length=16, choices=TokensSource.choices)
-    #: Of a prediction hit and of a coalesced answer: the tokens, in the classes above, that no engine had to work on
-    #: again, for how long one did at the request whose answer it is, and that request.
+    #: For a prediction hit or a coalesced response: the tokens, in the classes above, that no engine had to process
+    #: again, the engine time of the original request, and that request's id.
     avoided_prompt_tokens = models.PositiveIntegerField(default=0)
     avoided_cached_prompt_tokens = models.PositiveIntegerField(default=0)
     avoided_completion_tokens = models.PositiveIntegerField(default=0)
     avoided_engine_ms = models.FloatField(default=0.0)
     source_id = models.UUIDField(null=True)
-    #: None until a price is known: such a row is never billed as zero, it waits as unrated.
+    #: None until a price is known. Such a row is never billed as zero; it waits as unrated.
     price_version_id = models.UUIDField(null=True)
     currency = models.CharField(max_length=3, default="USD")
     amount_pico = models.BigIntegerField(null=True)
@@ -130,7 +130,7 @@ class UsageRecord(models.Model):
     client_request_id = models.CharField(max_length=200, blank=True, default="")
 
     class Meta:
-        # Partitions cannot be said in Django's terms: the migration makes the table (see 0001_initial).
+        # Django cannot declare partitions: the migration creates the table (see 0001_initial).
         managed = False
         db_table = "billing_usagerecord"
 
@@ -158,7 +158,7 @@ class LedgerAccount(models.Model):
 
 
 class LedgerTransaction(models.Model):
-    """A posting whose entries sum to zero. ``source`` names what was posted, once and for all."""
+    """A posting whose entries sum to zero. ``source`` identifies it and is unique."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     tenant_id = models.UUIDField()
@@ -175,7 +175,7 @@ class LedgerTransaction(models.Model):
 
 
 class LedgerEntry(models.Model):
-    """One side of a posting, debit positive. A trigger refuses change; another that a transaction be unequal."""
+    """One side of a posting, debit positive. Triggers reject changes to entries and unbalanced transactions."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     transaction = models.ForeignKey(LedgerTransaction, on_delete=models.PROTECT, related_name="entries")
@@ -189,15 +189,15 @@ class LedgerEntry(models.Model):
         return f"{self.account_id} {self.amount_pico}"
 
 
-#: The key of roll-ups that were made before they told keys apart.
+#: Key id of roll-ups that do not distinguish keys.
 NO_KEY = UUID(int=0)
 
 
 class UsageRollup(models.Model):
     """Sums over 15 minutes, kept by the drain in the transaction that inserts the rows they sum.
 
-    ``avoided_…`` and ``saved_prediction_pico`` are of hits and coalesced answers that came to their end, whole
-    milliseconds of each request.
+    ``avoided_…`` and ``saved_prediction_pico`` cover complete hits and coalesced responses. Milliseconds are rounded
+    to whole ones per request.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -215,7 +215,7 @@ class UsageRollup(models.Model):
     prompt_tokens = models.PositiveBigIntegerField(default=0)
     cached_prompt_tokens = models.PositiveBigIntegerField(default=0)
     completion_tokens = models.PositiveBigIntegerField(default=0)
-    #: Of all three classes.
+    #: All three token classes together.
     avoided_tokens = models.PositiveBigIntegerField(default=0)
     avoided_engine_ms = models.PositiveBigIntegerField(default=0, db_default=0)
     amount_pico = models.DecimalField(max_digits=38, decimal_places=0, default=0)
@@ -235,7 +235,7 @@ class UsageRollup(models.Model):
 
 
 class BypassRollup(models.Model):
-    """How many requests passed the prediction cache by in 15 minutes, and why. Kept as UsageRollup is."""
+    """How many requests bypassed the prediction cache in 15 minutes, by reason. Maintained like UsageRollup."""
 
     id = models.BigAutoField(primary_key=True)
     starts_at = models.DateTimeField()
@@ -251,9 +251,9 @@ class BypassRollup(models.Model):
 
 
 class BudgetWindow(models.Model):
-    """What was spent of a budget in one of its periods, kept by the drain in the transaction that inserts the rows.
+    """What was spent of a budget in one of its periods. The drain updates it in the transaction that inserts the rows.
 
-    A new period is a new row, so that no job resets anything. ``starts_at`` is 1970 for a budget without periods.
+    A new period is a new row, so no job has to reset anything. ``starts_at`` is 1970 for a budget without periods.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -273,14 +273,14 @@ class BudgetWindow(models.Model):
 
 
 class BudgetAlert(models.Model):
-    """So many percent of a budget were spent: raised once for each period and percentage, and never changed."""
+    """A percentage of a budget was spent. Raised once per period and percentage, and never changed."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     budget_id = models.UUIDField()
     tenant_id = models.UUIDField()
     starts_at = models.DateTimeField()
     percent = models.PositiveSmallIntegerField()
-    #: As of the moment it was raised.
+    #: When the alert was raised.
     spent_pico = models.DecimalField(max_digits=38, decimal_places=0)
     limit_pico = models.PositiveBigIntegerField()
     raised_at = models.DateTimeField(db_default=Now(), editable=False)
@@ -294,7 +294,7 @@ class BudgetAlert(models.Model):
 
 
 class WalOffset(models.Model):
-    """How far a writer's log is stored. Moved by the drain in the transaction that inserts the rows it covers."""
+    """How far a writer's log is stored. The drain moves it in the transaction that inserts the rows it covers."""
 
     writer_id = models.UUIDField(primary_key=True, editable=False)
     node = models.CharField(max_length=253)

@@ -1,4 +1,4 @@
-"""Celery tasks of this room: idempotent, and safe to lose, because the next tick does the same work."""
+"""Celery tasks of billing: idempotent, and safe to lose, because the next tick does the same work."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from billing.drain import batch
 
 @shared_task(name="billing.tasks.maintain")
 def maintain() -> int:
-    """Rate what was waiting for a price; return how many rows."""
+    """Rate rows that waited for a price; return how many."""
     return batch.rate_unrated()

@@ -1,15 +1,14 @@
-"""Money that is held in Redis while requests run, and how a hold ends: once, whoever ends it.
+"""Money held in Redis while requests run. A hold ends exactly once, no matter which process ends it.
 
-A budget's counter is a key ``hearth:{tenant}:budget:<budget>:<window>`` with the pico-dollars that are left, a decimal
+A budget's counter is a key ``hearth:{tenant}:budget:<budget>:<window>``; its value is the pico-dollars left, as decimal
 text. A tenant's holds are the hash ``hearth:{tenant}:holds:``: field the request's id in hex, value
-``<pico held> <budget>:<window> <budget>:<window> …``, the same amount of each counter named. A settled hold stays, as
-``=<pico charged> …``, until its usage row is stored and ``billing.budgets.reconciler`` removes it; so that at every
-moment
+``<pico held> <budget>:<window> <budget>:<window> …``; the amount is held from each named counter. A settled hold stays,
+as ``=<pico charged> …``, until its usage row is stored and ``billing.budgets.reconciler`` removes it. At every moment,
 
-    counter = limit - what is stored - what the hash has of it
+    counter = limit - stored charges - the counter's amounts in the hash
 
-and a counter can be checked, or built anew, while requests come and go. Amounts travel as text and are added by INCRBY
-alone, whose integers have 64 bits; Lua's numbers are doubles and take no part.
+so a counter can be checked or rebuilt while requests start and end. Amounts are sent as text and added only by INCRBY,
+whose integers have 64 bits; Lua's numbers are doubles and are not used.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from uuid import UUID
 from tenants import keyspace
 from tenants.ids import TenantId
 
-#: What the value of a settled hold begins with.
+#: First character of a settled hold's value.
 SETTLED = "="
 
 #: A Lua function for other scripts to build on: ``settle(holds, counter_prefix, request, cost)``.
 SETTLE_FUNCTION = (Path(__file__).parent / "settle.lua").read_text()
 
-#: KEYS[1] the tenant's holds; ARGV: what its counters' keys begin with, the request's id in hex, its cost in
-#: pico-dollars. Returns 1, or 0 where it was no longer open.
+#: KEYS[1]: the tenant's holds. ARGV: the prefix of its counters' keys, the request's id in hex, its cost in
+#: pico-dollars. Returns 1, or 0 if the hold was not open.
 SETTLE = SETTLE_FUNCTION + "return settle(KEYS[1], ARGV[1], ARGV[2], ARGV[3]) and 1 or 0"
 
 
@@ -38,12 +37,12 @@ def holds_key(tenant_id: TenantId) -> str:
 
 
 def counter_prefix(tenant_id: TenantId) -> str:
-    """Return what the keys of a tenant's counters begin with; ``<budget>:<window>`` follows."""
+    """Return the prefix of the keys of a tenant's counters; ``<budget>:<window>`` follows."""
     return keyspace.tenant_key(tenant_id, "budget")
 
 
 def counter_name(budget_id: UUID, window: int) -> str:
-    """Return what names a counter among its tenant's. ``window``: see ``tenants.periods.begins``."""
+    """Return a counter's name within its tenant. ``window``: see ``tenants.periods.begins``."""
     return f"{budget_id}:{window}"
 
 

@@ -1,23 +1,22 @@
-"""Keep the counters of hard budgets in Redis equal to what is stored. Runs in the drain's process, between its batches.
+"""Keep the Redis counters of hard budgets equal to what is stored. Runs in the drain's process, between batches.
 
 At every moment, for each budget and period,
 
-    counter = limit - stored charges - what the tenant's holds have of it, without those whose row is stored
+    counter = limit - stored charges - the tenant's holds on it, except those whose row is stored
 
-because each script of a gateway changes a counter and its hold in one step (``gateway.admission.lua_scripts``), and a
-hold, open or settled, stays until its row is stored. A round reads holds and counters of a tenant in one atomic step
-and compares. Whatever makes them differ - a counter that is missing because Redis lost it or the period or the budget
-is new, a limit that was changed, a row that was rated late, a hold whose gateway died, a row that no hold announced -
-is answered by the same act: counting anew. One script then sets the counter to limit less stored charges and takes off
-every hold as it is at that instant. It runs under the lock that keeps batches from being stored
-(``spending.exclude_batches``), so what is stored stands still; requests may come, grow and end before or after the
-script, and what they do adds up.
+because every gateway script changes a counter and its hold in one step (``gateway.admission.lua_scripts``), and a hold,
+open or settled, stays until its row is stored. A round reads a tenant's holds and counters in one atomic step and
+compares them. Every difference has the same remedy, a recount. Causes are: a counter that Redis lost, a new period or
+budget, a changed limit, a row that was rated late, a hold whose gateway died, a row without a hold. In a recount one
+script sets the counter to the limit minus stored charges and subtracts every hold as it is at that instant. It runs
+under the lock that prevents batches from being stored (``spending.exclude_batches``), so the stored charges do not
+change. Requests may start, extend their holds and end before or after the script; the sums stay correct.
 
-A round comes after the log was read to its end. The log then says which requests of this host began and have not
-ended: under a hard budget a START is written before it waits for anything, and again with each extension. Those that
-Redis lost are held again before their counter exists, and until a counter exists nothing is admitted. What this host's
-log cannot say - what requests of other hosts hold, for the half second until their own keeper has told, and what a
-stream was granted just now - is taken off as soon as its row is stored.
+A round runs after the log was read to its end. The log then shows which requests of this host began and have not
+ended: under a hard budget a START is written before the request waits for anything, and again with each extension.
+Holds that Redis lost are restored before their counter exists, and nothing is admitted until a counter exists. This
+host's log does not show the holds of other hosts' requests (their own reconcilers restore them within half a second),
+nor what a stream was granted just now; both are subtracted as soon as their rows are stored.
 """
 
 from __future__ import annotations
@@ -47,22 +46,22 @@ from tenants.ids import TenantId, created_at
 logger = logging.getLogger(__name__)
 
 ROUND_SECONDS = 0.25
-#: Of its time the drain gives the keeper no more than one part in so many.
+#: The reconciler uses at most 1/TIME_SHARE of the drain's time.
 TIME_SHARE = 5
-#: After so long a round comes although the log is not read to its end.
+#: A round runs after this long even if the log was not read to its end.
 BEHIND_SECONDS = 5.0
-#: For one answer of Redis, which batches may have to wait for.
+#: For one reply of Redis; batches may have to wait for it.
 TIMEOUT_SECONDS = 1.0
-#: While Redis is away.
+#: Pause between rounds while Redis is unavailable.
 RETRY_SECONDS = 2.0
-#: How long a period's counter is looked after once it is over: requests that began in it may still run.
+#: How long a period's counter is maintained after its end: requests that began in it may still run.
 LINGER_SECONDS = 3600
-#: An open hold without a START in this host's log is given back when its request is so old: a gateway that dies between
-#: the two leaves one, and a request of another host that runs for longer is taken off once its row is stored.
+#: Age at which an open hold without a START in this host's log is released. A gateway that dies between hold and START
+#: leaves one. If a request of another host runs for longer, its charge is subtracted once its row is stored.
 ORPHANED_SECONDS = 3600
-#: Counted anew in one transaction, while which no batch is stored.
+#: Recounted in one transaction, during which no batch is stored.
 TENANTS_AT_ONCE = 200
-#: Ids in one question to the database.
+#: Ids in one database query.
 IDS_AT_ONCE = 5000
 
 
@@ -78,16 +77,16 @@ class _Counter:
         return counter_name(self.bound.id, self.window.start)
 
     def expires(self, now: datetime) -> int:
-        """Return after how many seconds nobody asks for it any more; 0 for never."""
+        """Return the seconds until it is no longer needed; 0: never expires."""
         return 0 if self.window.end is None else self.window.end - int(now.timestamp()) + 2 * LINGER_SECONDS
 
 
 @dataclass(slots=True)
 class _Tenant:
-    """What one tenant's counters are made of."""
+    """The input of one tenant's counters."""
 
     counters: list[_Counter] = field(default_factory=list)
-    #: Its requests that began on this host and have not ended.
+    #: Its requests that began on this host and have not ended, by id in hex.
     open: dict[str, Start] = field(default_factory=dict)
 
     @property
@@ -95,7 +94,7 @@ class _Tenant:
         return [counter.name for counter in self.counters]
 
     def value(self, start: Start) -> str | None:
-        """Return the hold of a request that Redis lost; None where no counter here is for it."""
+        """Return the value of a hold that Redis lost; None if none of these counters covers the request."""
         moment = moment_of(start.request_id)
         names = [
             counter.name
@@ -108,18 +107,18 @@ class _Tenant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Observed:
-    """A tenant as one look found it: its account in Redis, and what of it the database has."""
+    """A tenant's state at one moment: its account in Redis and the matching database rows."""
 
     account: Account
     #: Holds whose row is stored.
     stored: frozenset[str]
-    #: Open holds that nobody will ever end.
+    #: Open holds that no process will end.
     orphaned: frozenset[str]
-    #: Limit less what is stored, by counter.
+    #: Limit minus stored charges, by counter.
     before_holds: Mapping[str, int]
 
     def agrees(self) -> bool:
-        """Say whether every counter is what it should be, and no hold needs to be ended."""
+        """Return whether every counter is correct and no hold has to be removed."""
         open_stored = any(not self.account.holds[name].settled for name in self.stored)
         return not (open_stored or self.orphaned) and all(
             self.account.left[name] == pico - self.account.held(name, without=self.stored)
@@ -134,16 +133,16 @@ class BudgetReconciler:
         self._counters = counters
         self._open_starts = open_starts
         self._due = 0.0
-        self._away = False
-        #: Open requests of this host that Redis had nothing of in this round and the last: if the log was read to its
-        #: end in between, they are not just about to end.
+        self._redis_failed = False
+        #: Open requests of this host without a hold in Redis, in this round and in the last. If the log was read to its
+        #: end in between, a request in both is not merely about to end.
         self._missing: set[str] = set()
         self._missed: frozenset[str] = frozenset()
 
     def run_if_due(self, *, caught_up: bool) -> None:
-        """Do a round if one is due; ``caught_up`` says that the log was read to its end. Raises django.db.Error.
+        """Run a round if one is due. ``caught_up``: the log was read to its end. Raises django.db.Error.
 
-        Redis that is away is left for later.
+        If Redis is unavailable, the round is retried later.
         """
         began = time.monotonic()
         if began < self._due + (0.0 if caught_up else BEHIND_SECONDS):
@@ -153,18 +152,18 @@ class BudgetReconciler:
         try:
             self.round(timezone.now())
         except RedisError as error:
-            if not self._away:
-                logger.warning("budgets are not kept while Redis does not answer: %s", error)
-            self._away, self._due = True, time.monotonic() + RETRY_SECONDS
+            if not self._redis_failed:
+                logger.warning("budgets are not reconciled while Redis is unavailable: %s", error)
+            self._redis_failed, self._due = True, time.monotonic() + RETRY_SECONDS
             return
-        self._away = False
+        self._redis_failed = False
         took = time.monotonic() - began
         self._due = time.monotonic() + max(ROUND_SECONDS, (TIME_SHARE - 1) * took)
 
     def round(self, now: datetime) -> None:
-        """Open periods, raise alerts, and count anew where a counter is not what it should be. Idempotent.
+        """Open periods, raise alerts, and recount where a counter is wrong. Idempotent.
 
-        Raises RedisError, django.db.Error; the next round then does what is left.
+        Raises RedisError, django.db.Error; the next round then does the rest.
         """
         windows = [(each, window) for each in spending.active_budgets() for window in _windows(each, now)]
         spending.open_windows(windows)
@@ -189,14 +188,14 @@ class BudgetReconciler:
     def _reconcile(self, tenants: Mapping[TenantId, _Tenant], now: datetime) -> None:
         wrong: dict[TenantId, _Tenant] = {}
         settled: dict[TenantId, frozenset[str]] = {}
-        for tenant_id, sight in self._observe(tenants, now).items():
+        for tenant_id, observed in self._observe(tenants, now).items():
             tenant = tenants[tenant_id]
-            missing = tenant.open.keys() - sight.account.holds.keys()
+            missing = tenant.open.keys() - observed.account.holds.keys()
             self._missing |= missing
-            if not sight.agrees() or missing & self._missed:
+            if not observed.agrees() or missing & self._missed:
                 wrong[tenant_id] = tenant
-            elif sight.stored:
-                settled[tenant_id] = sight.stored
+            elif observed.stored:
+                settled[tenant_id] = observed.stored
         if settled:
             self._counters.forget(settled)
         if wrong:
@@ -206,15 +205,15 @@ class BudgetReconciler:
         with transaction.atomic():
             spending.exclude_batches()
             recounts = {}
-            for tenant_id, sight in self._observe(tenants, now).items():
-                tenant, account = tenants[tenant_id], sight.account
+            for tenant_id, observed in self._observe(tenants, now).items():
+                tenant, account = tenants[tenant_id], observed.account
                 missing = tenant.open.keys() - account.holds.keys()
-                # Where a counter is not there yet, a hold too many for a moment is better than one too few.
+                # While a counter does not exist yet, one hold too many is better than one too few.
                 lost = missing if None in account.left.values() else missing & self._missed
                 recounts[tenant_id] = Recount(
-                    before_holds=sight.before_holds,
+                    before_holds=observed.before_holds,
                     expires={counter.name: counter.expires(now) for counter in tenant.counters},
-                    removed=sight.stored | sight.orphaned,
+                    removed=observed.stored | observed.orphaned,
                     added={name: value for name in lost if (value := tenant.value(tenant.open[name])) is not None},
                 )
             self._counters.recount(recounts)
@@ -222,7 +221,7 @@ class BudgetReconciler:
 
     def _observe(self, tenants: Mapping[TenantId, _Tenant], now: datetime) -> dict[TenantId, _Observed]:
         accounts = self._counters.read({tenant_id: tenant.names for tenant_id, tenant in tenants.items()})
-        # Only now: a row that is stored and a charge that is counted must not be newer than the holds.
+        # After reading Redis: the holds must not be newer than the stored rows and charges.
         stored = _stored(name for account in accounts.values() for name in account.holds)
         spent = spending.spent(counter.window for tenant in tenants.values() for counter in tenant.counters)
         oldest = now.timestamp() - ORPHANED_SECONDS
@@ -248,7 +247,7 @@ class BudgetReconciler:
 
 
 def _windows(each: ActiveBudget, now: datetime) -> Iterator[Window]:
-    """Yield the period that runs, the one after it, and the one before it while requests of it may still run."""
+    """Yield the running period, the next one, and the previous one while its requests may still run."""
     running = each.window(now)
     yield running
     if running.end is None:
@@ -259,7 +258,7 @@ def _windows(each: ActiveBudget, now: datetime) -> Iterator[Window]:
 
 
 def _stored(names: Iterable[str]) -> frozenset[str]:
-    """Return those of these requests, named in hex, whose rows are stored."""
+    """Return which of these requests, named in hex, have a stored row."""
     ids = [request_id for name in names if (request_id := _request_id(name)) is not None]
     return frozenset(
         found.hex
@@ -269,13 +268,13 @@ def _stored(names: Iterable[str]) -> frozenset[str]:
 
 
 def _made_at(name: str) -> float:
-    """Return when the request was made, Unix seconds; of what is no request, that it never gets old."""
+    """Return when the request was accepted, Unix seconds; infinity for a name that is not a request's."""
     request_id = _request_id(name)
     return math.inf if request_id is None else created_at(request_id).timestamp()
 
 
 def _request_id(name: str) -> UUID | None:
-    """Return a hold's request; None for what is none: a gateway may hold a sum in advance under a name of its own."""
+    """Return a hold's request; None for a name that is not a request's, such as a gateway's budget reserve."""
     try:
         found = UUID(hex=name)
     except ValueError:

@@ -1,6 +1,6 @@
-"""Read and set the counters of budgets in Redis, each tenant's in one atomic step, those of many tenants in one turn.
+"""Read and set budget counters in Redis: one atomic step per tenant, one round trip for many tenants.
 
-What the keys hold is in ``billing.budgets.holds``. Amounts are summed here in Python, in Redis by DECRBY alone.
+``billing.budgets.holds`` describes the keys. Amounts are summed here in Python, and in Redis only by DECRBY.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from redis.exceptions import DataError
 from billing.budgets.holds import SETTLED, counter_prefix, holds_key
 from tenants.ids import TenantId
 
-#: A counter is no less than this, whatever was spent: DECRBY must not run out of 64 bits.
+#: Lower bound of a counter, whatever was spent, so that DECRBY cannot overflow 64 bits.
 LOWEST_PICO = -(2**62)
 
 _FOLDER = Path(__file__).parent
@@ -25,7 +25,7 @@ _RECOUNT = (_FOLDER / "recount_counters.lua").read_text()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """One entry of a tenant's holds. ``settled``: ``pico`` is what was charged, and waits for its row."""
+    """One entry of a tenant's holds. If ``settled``, ``pico`` was charged and its usage row is not stored yet."""
 
     pico: int
     counters: frozenset[str]
@@ -34,31 +34,31 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """A tenant's holds by request id in hex, and what is left by counter (None: unknown), as of one moment."""
+    """A tenant's holds by request id in hex, and the amount left by counter (None: unknown), at one moment."""
 
     holds: Mapping[str, Hold]
     left: Mapping[str, int | None]
 
     def held(self, counter: str, without: frozenset[str] = frozenset()) -> int:
-        """Return what the holds, apart from these requests', take off a counter."""
+        """Return how much the holds, except those of these requests, take from a counter."""
         return sum(each.pico for name, each in self.holds.items() if counter in each.counters and name not in without)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recount:
-    """How a tenant's counters are set. ``before_holds`` is by counter: limit less what is stored."""
+    """New values of a tenant's counters. ``before_holds``: limit minus stored charges, by counter."""
 
     before_holds: Mapping[str, int]
-    #: After how many seconds, by counter; one that is missing stays for good.
+    #: Seconds to live by counter; a counter that is not listed never expires.
     expires: Mapping[str, int] = field(default_factory=dict)
-    #: Holds that end, by request id in hex.
+    #: Holds to remove, by request id in hex.
     removed: Iterable[str] = ()
-    #: Values of holds that were lost, by request id in hex.
+    #: Values of lost holds to restore, by request id in hex.
     added: Mapping[str, str] = field(default_factory=dict)
 
 
 class BudgetCounters:
-    """The counters in one Redis. Every method raises redis.RedisError where it does not answer in time, or nonsense."""
+    """The counters in one Redis. Methods raise redis.RedisError when it times out or its reply is malformed."""
 
     def __init__(self, url: str, *, timeout_seconds: float) -> None:
         self._redis = Redis.from_url(
@@ -83,10 +83,10 @@ class BudgetCounters:
                 for (tenant_id, names), reply in zip(wanted.items(), replies, strict=True)
             }
         except ValueError as error:
-            raise DataError(f"somebody else wrote into holds or counters: {error}") from error
+            raise DataError(f"malformed holds or counters: {error}") from error
 
     def left(self, wanted: Mapping[TenantId, Sequence[str]]) -> dict[str, int | None]:
-        """Return what is left by counter; None where nobody has counted yet."""
+        """Return the amount left by counter; None for a counter that does not exist yet."""
         keys = {name: f"{counter_prefix(tenant_id)}{name}" for tenant_id, names in wanted.items() for name in names}
         with self._redis.pipeline(transaction=False) as pipe:
             for key in keys.values():
@@ -95,7 +95,7 @@ class BudgetCounters:
         return {name: None if value is None else int(value) for name, value in zip(keys, values, strict=True)}
 
     def recount(self, recounts: Mapping[TenantId, Recount]) -> None:
-        """Set the counters. Exact while no usage is stored meanwhile; requests may come and go."""
+        """Set the counters. Exact if no usage is stored meanwhile; requests may start and end."""
         if not recounts:
             return
         with self._redis.pipeline(transaction=False) as pipe:
@@ -104,7 +104,7 @@ class BudgetCounters:
             pipe.execute()
 
     def forget(self, settled: Mapping[TenantId, Iterable[str]]) -> None:
-        """Remove settled holds whose rows are stored, by request id in hex: no counter moves by it."""
+        """Remove settled holds whose rows are stored, by request id in hex. No counter changes."""
         with self._redis.pipeline(transaction=False) as pipe:
             for tenant_id, names in settled.items():
                 pipe.hdel(holds_key(tenant_id), *names)

@@ -1,9 +1,9 @@
 """What was spent of each budget in each of its periods: kept exact by the batches that store usage.
 
-A row counts in the period around the moment in its request's id, in the tenant's billing zone, once it has an amount.
-A period has a row here as soon as the drain's keeper saw it (:func:`open_windows`), summed from the roll-ups or, for a
-key's budget, from usage; from then on every batch adds to it in its own transaction (:func:`add`). The two exclude each
-other by a lock, so that a batch is in the sum or adds to the row, never both and never neither.
+A usage row counts in the period that contains the moment in its request's id, in the tenant's billing zone, once it has
+an amount. The reconciler creates a period's row (:func:`open_windows`) with a sum from the roll-ups or, for a key's
+budget, from usage; from then on every batch adds to it in its own transaction (:func:`add`). A lock makes the two
+exclude each other, so that each batch is either in the sum or adds to the row.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ADD = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """One period of one budget: from ``start`` up to, without, ``end`` (None: never ends), Unix seconds."""
+    """One period of one budget: from ``start`` to before ``end`` (None: never ends), Unix seconds."""
 
     budget_id: UUID
     start: int
@@ -51,18 +51,18 @@ class Window:
 
     @property
     def starts_at(self) -> datetime:
-        """Its begin, as the database has it."""
+        """Its start, as the database stores it."""
         return _time(self.start)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveBudget:
-    """A budget in force: whose, of what, how much, and in which zone its periods begin."""
+    """A budget in force: its target, its limit, and the time zone in which its periods begin."""
 
     id: UUID
     tenant_id: UUID
     project_id: UUID | None
-    #: Of a key and those that it came from by rotation; empty: of every key.
+    #: A key and the keys it was rotated from; empty: every key.
     key_ids: frozenset[UUID]
     model_name: str
     period: Period
@@ -72,7 +72,7 @@ class ActiveBudget:
     alert_percents: tuple[int, ...]
 
     def covers(self, project_id: UUID, key_id: UUID, model_name: str) -> bool:
-        """Say whether it counts a request of its tenant's."""
+        """Return whether a request of its tenant counts against it."""
         return (
             self.project_id in {None, project_id}
             and (not self.key_ids or key_id in self.key_ids)
@@ -80,24 +80,24 @@ class ActiveBudget:
         )
 
     def window(self, moment: datetime) -> Window:
-        """Return its period around a moment. Periods begin on quarters of an hour, which keeps few moments apart."""
+        """Return the period that contains a moment. Periods begin on quarters of an hour, so few edges are cached."""
         quarter = moment.astimezone(UTC).replace(minute=moment.minute // 15 * 15, second=0, microsecond=0)
         start, end = _edges(self.period, self.timezone, quarter)
         return Window(budget_id=self.id, start=start, end=end)
 
 
 def exclude_counting() -> None:
-    """Let nobody count from the rows until the current transaction, which adds some, ends."""
+    """Prevent sums over the rows until the current transaction, which adds rows, ends."""
     _lock("pg_advisory_xact_lock_shared")
 
 
 def exclude_batches() -> None:
-    """Let no batch be stored until the current transaction ends; waits for those that began."""
+    """Prevent batches from being stored until the current transaction ends. Waits for those that began."""
     _lock("pg_advisory_xact_lock")
 
 
 def active_budgets(tenant_ids: Iterable[UUID] | None = None) -> list[ActiveBudget]:
-    """Return the budgets in force, of these tenants or of all, in order of id."""
+    """Return the budgets in force of these tenants, or of all, in order of id."""
     rows: QuerySet[Budget] = Budget.objects.filter(archived_at=None).select_related("tenant").order_by("id")
     if tenant_ids is not None:
         rows = rows.filter(tenant_id__in=set(tenant_ids))
@@ -105,17 +105,17 @@ def active_budgets(tenant_ids: Iterable[UUID] | None = None) -> list[ActiveBudge
 
 
 def resolve_all(budgets: Sequence[Budget]) -> list[ActiveBudget]:
-    """Return budgets as they are counted. They come with their tenant."""
+    """Return budgets with the lineages of their keys. Their tenants must be loaded."""
     lines = keys.lineages(budget.key_id for budget in budgets if budget.key_id is not None)
-    return [_bound(budget, lines) for budget in budgets]
+    return [_resolved(budget, lines) for budget in budgets]
 
 
 def resolve(budget: Budget) -> ActiveBudget:
-    """Return a budget as it is counted."""
+    """Return a budget with the lineage of its key. Its tenant must be loaded."""
     return resolve_all([budget])[0]
 
 
-def _bound(budget: Budget, lines: Mapping[UUID, frozenset[UUID]]) -> ActiveBudget:
+def _resolved(budget: Budget, lines: Mapping[UUID, frozenset[UUID]]) -> ActiveBudget:
     return ActiveBudget(
         id=budget.id,
         tenant_id=budget.tenant_id,
@@ -154,7 +154,7 @@ def add(buckets: Buckets) -> None:
 
 
 def open_windows(windows: Sequence[tuple[ActiveBudget, Window]]) -> None:
-    """Make the rows of those periods that have none, each with what was spent of it until now. Idempotent."""
+    """Create the missing rows of these periods, each with what was spent so far. Idempotent."""
     known = spent(window for _, window in windows)
     missing = [(each, window) for each, window in windows if (window.budget_id, window.start) not in known]
     if not missing:
@@ -176,7 +176,7 @@ def open_windows(windows: Sequence[tuple[ActiveBudget, Window]]) -> None:
 
 
 def spent(windows: Iterable[Window]) -> dict[tuple[UUID, int], int]:
-    """Return what was spent in these periods, pico, by budget and begin; a period without a row is left out."""
+    """Return what was spent in these periods, pico, by budget and start; a period without a row is left out."""
     wanted = {(window.budget_id, window.start) for window in windows}
     rows = BudgetWindow.objects.filter(
         budget_id__in={budget_id for budget_id, _ in wanted}, starts_at__in={_time(start) for _, start in wanted}
@@ -186,7 +186,7 @@ def spent(windows: Iterable[Window]) -> dict[tuple[UUID, int], int]:
 
 
 def counted(each: ActiveBudget, window: Window) -> int:
-    """Return what the rows say was spent in a period: from roll-ups where they tell budgets apart, else from usage."""
+    """Return what was spent in a period: from roll-ups, or from usage rows for a key's budget with its lineage."""
     if not each.key_ids:
         within = Q(tenant_id=each.tenant_id, starts_at__gte=window.starts_at)
         if window.end is not None:
@@ -204,7 +204,7 @@ def counted(each: ActiveBudget, window: Window) -> int:
 
 
 def raise_alerts(windows: Sequence[tuple[ActiveBudget, Window]]) -> int:
-    """Write an alert, and its audit entry, for every percentage that was reached and has none; return how many."""
+    """Write an alert and its audit entry for each percentage reached that has none; return how many."""
     spending = spent(window for _, window in windows)
     crossed = [
         (each, window, percent, pico)
@@ -228,7 +228,7 @@ def raise_alerts(windows: Sequence[tuple[ActiveBudget, Window]]) -> int:
 
 def _raise(each: ActiveBudget, window: Window, percent: int, pico: int) -> None:
     with transaction.atomic():
-        exclude_batches()  # and keepers of other hosts, which see the same
+        exclude_batches()  # and reconcilers of other hosts, which see the same
         _, created = BudgetAlert.objects.get_or_create(
             budget_id=each.id,
             starts_at=window.starts_at,

@@ -1,4 +1,4 @@
-"""How a budget stands in the period that runs: spent, held, left, and what it comes to if it goes on like this."""
+"""Status of a budget in the running period: spent, held, left, and a forecast."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from tenants.models import Budget
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetStatus:
-    """One budget in the period from ``starts_at`` (None: since ever) up to ``ends_at`` (None: for ever)."""
+    """One budget in the period from ``starts_at`` (None: no start) to before ``ends_at`` (None: no end)."""
 
     budget: Budget
     starts_at: datetime | None
     ends_at: datetime | None
-    #: What stored usage was charged.
+    #: Charges of stored usage.
     spent_pico: int
-    #: What requests hold that run, and what is charged and not stored yet; None where nobody can say now.
+    #: Holds of running requests, and charges not stored yet; None while Redis is unavailable.
     held_pico: int | None
-    #: At the end of the period, if spending goes on as it did since its begin; None for a budget without periods.
+    #: Spending at the end of the period at the average rate since its start; None for a budget without periods.
     forecast_pico: int | None
-    #: Alerts of this period, the lowest percentage first.
+    #: Alerts of this period, lowest percentage first.
     alerts: tuple[BudgetAlert, ...]
 
     @property
     def id(self) -> UUID:
-        """The budget's id, by which lists are paged."""
+        """The budget's id, the key of paging."""
         return self.budget.id
 
     @property
     def left_pico(self) -> int:
-        """What may still be spent; below zero where more was spent than the limit now is."""
+        """What may still be spent; negative if more was spent than the current limit."""
         return self.budget.limit_pico - self.spent_pico - (self.held_pico or 0)
 
 
 def statuses(budgets: Sequence[Budget], now: datetime, counters: BudgetCounters) -> list[BudgetStatus]:
-    """Return how each of these budgets stands. They come with their tenant."""
+    """Return the status of each of these budgets. Their tenants must be loaded."""
     bounds = spending.resolve_all(budgets)
     windows = [each.window(now) for each in bounds]
     spent = spending.spent(windows)
@@ -59,7 +59,7 @@ def statuses(budgets: Sequence[Budget], now: datetime, counters: BudgetCounters)
             _status(
                 budget,
                 window,
-                # The drain's keeper opens a new budget's period within a second.
+                # The reconciler opens a new budget's period within a second.
                 spending.counted(each, window) if known is None else known,
                 left.get(each.id),
                 tuple(alert for alert in alerts if alert.budget_id == each.id and alert.starts_at == window.starts_at),
@@ -93,7 +93,7 @@ def _forecast(window: Window, spent: int, now: datetime) -> int | None:
 
 
 def _left(pairs: Sequence[tuple[ActiveBudget, Window]], counters: BudgetCounters) -> Mapping[UUID, int | None]:
-    """Return what Redis says is left, by budget; nothing where it does not answer."""
+    """Return the amount left in Redis, by budget; empty while Redis is unavailable."""
     wanted: dict[TenantId, list[str]] = {}
     for each, window in pairs:
         wanted.setdefault(TenantId(each.tenant_id), []).append(counter_name(each.id, window.start))

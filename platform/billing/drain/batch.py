@@ -1,8 +1,7 @@
-"""Store a batch of usage rows with everything that follows from it, in one transaction.
+"""Store a batch of usage rows and everything derived from them, in one transaction.
 
-Whatever is killed and wherever: either the rows, their roll-ups, their postings, what they add to budgets and the
-position in the log are all there, or none of it. A batch that comes again adds nothing, because only rows that were
-really inserted count.
+Rows, roll-ups, postings, additions to budgets and the position in the log are either all stored or none, no matter when
+a process is killed. A batch stored twice adds nothing, because only newly inserted rows count.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from tenants import keys
 #: Rows of one transaction of :func:`rate_unrated`.
 PAGE_ROWS = 500
 _CHARGED = ("price_version_id", "currency", "amount_pico", "saved_prediction_pico", "saved_prefix_pico")
-#: How many are new, and which, where that is not all of them.
+#: Returns how many rows are new, and their ids if not all are.
 _INSERT = f"""
     WITH new AS (
         INSERT INTO billing_usagerecord ({", ".join(COLUMNS)})
@@ -60,7 +59,7 @@ def store(rows: Sequence[UsageRow], positions: dict[UUID, Position], *, node: st
 
 
 def rate_unrated() -> int:
-    """Rate every row that waited for a price which exists now; return how many. Any number may run at once."""
+    """Rate every row whose price was missing and exists now; return how many. Safe to run concurrently."""
     total, after = 0, UUID(int=0)
     while True:
         with transaction.atomic():
@@ -90,7 +89,7 @@ def _used(of_tenants: Buckets) -> dict[UUID, datetime]:
 
 
 def _insert(rows: Sequence[UsageRow]) -> list[UsageRow]:
-    """Insert the rows and return those that were not there."""
+    """Insert the rows and return the new ones."""
     if not rows:
         return []
     once = {row.id.int: row for row in rows}
@@ -110,7 +109,7 @@ def _rated(rows: Sequence[UsageRow]) -> list[UsageRow]:
 
 
 def _rated_alike(group: Sequence[UsageRow], table: prices.PriceTable, now: datetime) -> list[UsageRow]:
-    """Rate rows of one tenant and model. A price that was replaced never comes back: one at both ends is between."""
+    """Rate rows of one tenant and model. A replaced price never returns: one price at both ends applies to all."""
     tenant_id, model_name = group[0].tenant_id, group[0].model_name
 
     def price(identity: int) -> Price | None:
@@ -122,7 +121,7 @@ def _rated_alike(group: Sequence[UsageRow], table: prices.PriceTable, now: datet
 
 
 def _post(of_tenants: Buckets) -> None:
-    """Post what tenants owe: one transaction for each tenant, currency and quarter of an hour."""
+    """Post what tenants owe: one transaction per tenant, currency and quarter of an hour."""
     groups: dict[tuple[UUID, str, datetime], list[UsageRow]] = {}
     for bucket, rows in of_tenants:
         charged = [row for row in rows if row.amount_pico]

@@ -1,8 +1,8 @@
-"""Bring the logs of all writers of a host into PostgreSQL, exactly once.
+"""Store the logs of all writers of a host in PostgreSQL, exactly once.
 
-Positions are kept in the transaction of the rows they cover, so the process may be killed at any point. While
-PostgreSQL is away it tries again, ever more slowly, and the logs grow. Files that somebody must look at stay in the
-directory: damaged segments as ``*.damaged``, rows that the database refuses as lines of ``refused.jsonl``.
+Positions are stored in the transaction of the rows they cover, so the process may be killed at any point. While
+PostgreSQL is unavailable, the drain retries with growing pauses and the logs grow. Files that need an operator stay in
+the directory: damaged segments as ``*.damaged``, rows that the database rejects as lines of ``refused.jsonl``.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from billing.wal.segments import Segment, segments
 
 logger = logging.getLogger(__name__)
 
-#: Most rows of one transaction: enough that its fixed cost hardly counts and that many share a roll-up, few enough to
-#: hold locks for a quarter of a second.
+#: Most rows in one transaction: enough to make its fixed cost negligible and to let many rows share a roll-up, few
+#: enough to hold locks for only a quarter of a second.
 BATCH_ROWS = 5000
 POLL_SECONDS = 0.1
 FIRST_RETRY_SECONDS = 0.1
@@ -46,13 +46,13 @@ REFUSED_FILE = "refused.jsonl"
 
 
 class AfterBatch(Protocol):
-    """What is done between batches."""
+    """Called after each batch."""
 
     def __call__(self, *, caught_up: bool) -> None: ...
 
 
 class Drain:
-    """The owner of a log directory: one process, for as long as it lives."""
+    """The owner of a log directory: one process, for its lifetime."""
 
     def __init__(self, directory: Path, node: str) -> None:
         """Take the directory's lock. Raises WalDirectoryBusy."""
@@ -60,10 +60,10 @@ class Drain:
         self._directory = directory
         self._node = node
         self._tails: dict[UUID, LogTail] = {}
-        #: Read and not yet stored; None when everything read is.
+        #: Rows read and not yet stored; None when all are stored.
         self._rows: list[UsageRow] | None = None
         self._stopping = False
-        #: time.monotonic() of the last round of :meth:`run`; None before the first.
+        #: time.monotonic() at the start of the last round of :meth:`run`; None before the first.
         self.last_round_at: float | None = None
         self._lock = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -73,33 +73,33 @@ class Drain:
             raise WalDirectoryBusy(directory) from None
 
     def owns_directory(self) -> bool:
-        """Return whether the lock that is held is the directory's; False once somebody removed or replaced it."""
+        """Return whether the lock held is still the directory's: it may have been removed or replaced."""
         try:
             return os.path.samestat(os.fstat(self._lock), (self._directory / LOCK_FILE).stat())
         except OSError:
             return False
 
     def backlog(self) -> WalBacklog:
-        """Measure what this drain has not stored; the database is not asked. Any thread may."""
+        """Measure what this drain has not stored, without a database query. Thread-safe."""
         stored = {tail.writer_id: tail.stored for tail in list(self._tails.values())}
         return measure(stored, segments(self._directory))
 
     def close(self) -> None:
-        """Give the directory back."""
+        """Release the directory's lock."""
         os.close(self._lock)
 
     def stop(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
-        """Make :meth:`run` store what is there and return. A plain flag, so it is safe in a signal handler."""
+        """Make :meth:`run` store what was written and return. Sets a flag, so it is safe in a signal handler."""
         self._stopping = True
 
     def open_starts(self) -> list[Start]:
-        """Return the STARTs read whose requests are not stored."""
+        """Return the STARTs read so far whose requests are not stored."""
         return [start for tail in self._tails.values() for start in tail.open_starts()]
 
-    def run(self, between: AfterBatch = lambda *, caught_up: None) -> None:
-        """Drain until stopped. Once stopped it does not wait for a database that is away.
+    def run(self, after_batch: AfterBatch = lambda *, caught_up: None) -> None:
+        """Drain until stopped. Once stopped, do not wait for an unavailable database.
 
-        ``between`` is called after each batch, told whether the logs were read to their end; it may raise
+        ``after_batch`` is called after each batch; ``caught_up``: the logs were read to their end. It may raise
         django.db.Error.
         """
         pause = FIRST_RETRY_SECONDS
@@ -108,13 +108,13 @@ class Drain:
             self.last_round_at = time.monotonic()
             try:
                 more = self.step()
-                between(caught_up=not more)
+                after_batch(caught_up=not more)
             except Error as error:
                 connection.close()
                 if stopping:
                     logger.error("stopped with usage left in the log: %s", error)
                     return
-                logger.error("cannot store usage, trying again in %.1f s: %s", pause, error)
+                logger.error("cannot store usage, retrying in %.1f s: %s", pause, error)
                 self._sleep(pause)
                 pause = min(2 * pause, LAST_RETRY_SECONDS)
                 continue
@@ -125,9 +125,9 @@ class Drain:
                 time.sleep(POLL_SECONDS)
 
     def step(self) -> bool:
-        """Read and store one batch and remove what is not needed any more; say whether there is more at once.
+        """Read and store one batch and remove finished segments; return whether more is ready.
 
-        Raises django.db.Error; the same batch is then tried again by the next call.
+        Raises django.db.Error; the next call then retries the same batch.
         """
         if self._rows is None:
             self._rows = self._read()
@@ -142,9 +142,9 @@ class Drain:
         return more
 
     def _read(self) -> list[UsageRow]:
-        """Return the next rows of all writers, an equal share of a batch each."""
+        """Return the next rows of all writers, each an equal share of a batch."""
         alive = {writer_id: is_alive(own[0].lock_path) for writer_id, own in self._segments()}
-        # Listed again: what a writer that has died since the first look wrote is there now.
+        # Listed again: it now includes everything written by a writer that died since the first listing.
         present = {writer_id: own for writer_id, own in self._segments() if writer_id in alive}
         self._follow(writer_id for writer_id in present if writer_id not in self._tails)
         share = self._share()
@@ -169,7 +169,7 @@ class Drain:
             self._tails[writer_id] = LogTail(writer_id, stored.get(writer_id, Position(0, 0)))
 
     def _store(self, rows: Sequence[UsageRow], moved: dict[UUID, Position]) -> None:
-        """Store a batch; halve it as long as the database refuses it, and set the refused row aside."""
+        """Store a batch. While the database rejects it, halve it, and set the rejected row aside."""
         try:
             batch.store(rows, moved, node=self._node)
             metrics.DRAINED_RECORDS.inc(len(rows))
@@ -185,8 +185,8 @@ class Drain:
             self._store(rows[half:], moved)
 
     def _refuse(self, row: UsageRow, error: Error) -> None:
-        """Keep a row that no table takes, so that it blocks nothing and is not lost."""
-        logger.error("the database refuses the usage of %s: %s", row.id, error)
+        """Write a rejected row to a file, so that it neither blocks others nor is lost."""
+        logger.error("the database rejected the usage of %s: %s", row.id, error)
         metrics.REFUSED_RECORDS.inc()
         with (self._directory / REFUSED_FILE).open("ab") as file:
             file.write(msgspec.json.encode(row) + b"\n")
@@ -198,9 +198,9 @@ class Drain:
         return [(writer_id, list(own)) for writer_id, own in groupby(found, key=lambda segment: segment.writer_id)]
 
     def _clean(self) -> None:
-        """Remove segments that are stored and hold no open request; of a finished writer also lock and position.
+        """Remove stored segments without open requests, and the lock and position of a finished writer.
 
-        The position goes first: a segment left behind by a crash is then read again, and adds nothing.
+        The position is removed first: a segment left by a crash is then read again and adds nothing.
         """
         for writer_id, own in self._segments():
             tail = self._tails.get(writer_id)
@@ -219,7 +219,7 @@ class Drain:
                 del self._tails[writer_id]
 
     def _sleep(self, seconds: float) -> None:
-        """Sleep, but notice a stop within a tenth of a second."""
+        """Sleep, but return within a tenth of a second of a stop."""
         until = time.monotonic() + seconds
         while not self._stopping and (rest := until - time.monotonic()) > 0:
             time.sleep(min(rest, POLL_SECONDS))

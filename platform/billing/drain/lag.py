@@ -1,4 +1,4 @@
-"""How far the drain is behind what was written."""
+"""How far the drain is behind the log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from billing.wal.segments import HEADER, Segment, segments
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalBacklog:
-    """Bytes written and not stored, the age of the oldest such record, and all segments present."""
+    """Bytes written and not stored, the age of the oldest such record, and the number of segments."""
 
     bytes: int
     records_lag_seconds: float
@@ -38,7 +38,7 @@ def backlog(directory: Path | None = None) -> WalBacklog:
 
 
 def measure(stored: Mapping[UUID, Position], found: Sequence[Segment]) -> WalBacklog:
-    """Measure what these segments hold beyond what is stored of each writer; of an unknown one nothing is."""
+    """Measure what these segments contain beyond each writer's stored position (unknown writer: the start)."""
     behind = [
         (segment, begin, size - begin)
         for segment in found
@@ -53,7 +53,7 @@ def measure(stored: Mapping[UUID, Position], found: Sequence[Segment]) -> WalBac
 
 
 def _size(segment: Segment) -> int:
-    """Return its bytes; 0 when the drain has removed it meanwhile."""
+    """Return its size in bytes; 0 if the drain has just removed it."""
     try:
         return segment.path.stat().st_size
     except FileNotFoundError:
@@ -61,14 +61,14 @@ def _size(segment: Segment) -> int:
 
 
 def _begin(segment: Segment, stored: Position) -> int:
-    """Return where what is not stored begins in the segment."""
+    """Return where the part not yet stored begins in the segment."""
     if segment.number < stored.number:
         return _size(segment)
     return max(stored.offset, HEADER.size) if segment.number == stored.number else HEADER.size
 
 
 def _first_ns(segment: Segment, begin: int) -> int:
-    """Return when the first record from ``begin`` on was written; now, when there is no whole one yet."""
+    """Return when the first record from ``begin`` on was written; the current time if none is complete."""
     try:
         for item in read(segment, begin, final=False):
             if isinstance(item, FoundRecord):

@@ -27,9 +27,9 @@ class _Open:
 
 
 class LogTail:
-    """Reads from the first segment there is, so that requests begun before ``stored`` are known again.
+    """Reads from the first segment present, to find the requests that began before ``stored``.
 
-    Rows come only from what lies behind ``stored``, which the drain moves to ``at`` once they are committed.
+    Rows come only from records after ``stored``, which the drain moves to ``at`` once they are committed.
     """
 
     def __init__(self, writer_id: UUID, stored: Position) -> None:
@@ -39,13 +39,13 @@ class LogTail:
         #: The writer is dead and everything it wrote was read.
         self.finished = False
         self.damaged: set[int] = set()
-        #: By the number of the request's id, which takes a tenth of the time to hash.
+        #: By the integer of the request's id, which hashes in a tenth of the time.
         self._open: dict[int, _Open] = {}
 
     def read(self, segments: Sequence[Segment], *, alive: bool, limit: int) -> list[UsageRow]:
-        """Return up to ``limit`` further rows; of a dead writer's last, all requests it left open as well.
+        """Return up to ``limit`` further rows; at the end of a dead writer's log, also a row for each open request.
 
-        ``segments`` are the writer's, in order, listed after ``alive`` was asked.
+        ``segments`` are the writer's, in order, listed after ``alive`` was determined.
         """
         rows: list[UsageRow] = []
         for segment in segments:
@@ -69,11 +69,11 @@ class LogTail:
         return rows
 
     def open_starts(self) -> list[Start]:
-        """Return the STARTs of the requests that have not ended, as far as the log was read."""
+        """Return the STARTs of requests without an END in the log as read so far."""
         return [left.start for left in self._open.values()]
 
     def is_needed(self, segment: Segment) -> bool:
-        """Say whether a segment holds what is not stored, or the START of an open request or of one behind it."""
+        """Return whether a segment contains unstored records or the START of an open request, or follows such a one."""
         if self.finished:
             return self.stored < self.at
         first_open = min((left.segment for left in self._open.values()), default=self.stored.number)
@@ -82,7 +82,7 @@ class LogTail:
     def _take(self, record: Record) -> UsageRow | None:
         match record:
             case Start(request_id=request_id) if not _is_version_7(request_id.int):
-                logger.error("log of %s: request id %s is no UUIDv7, its usage is lost", self.writer_id, request_id)
+                logger.error("log of %s: request id %s is not a UUIDv7, its usage is lost", self.writer_id, request_id)
             case Start(request_id=request_id):
                 before = self._open.get(request_id.int)
                 self._open[request_id.int] = _Open(record, self.at.number, before.progress if before else None)
@@ -104,12 +104,12 @@ class LogTail:
 
     def _report(self, segment: Segment, damage: Damage) -> None:
         if damage.torn:
-            logger.warning("%s: %d bytes of a torn tail", segment.path, damage.end - damage.begin)
+            logger.warning("%s: %d bytes of an incomplete last record", segment.path, damage.end - damage.begin)
             return
         self.damaged.add(segment.number)
         logger.error("%s is damaged from byte %d to %d: %s", segment.path, damage.begin, damage.end, damage.problem)
 
 
 def _is_version_7(number: int) -> bool:
-    """Say whether it is a UUIDv7's, as RFC 9562 lays it out."""
+    """Return whether the integer is a UUIDv7 (RFC 9562)."""
     return (number >> 76) & 0xF == 7 and (number >> 62) & 3 == 2

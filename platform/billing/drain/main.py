@@ -1,4 +1,4 @@
-"""What the ``drain`` role runs; ``python -m billing.drain.main`` runs it alone.
+"""Entry point of the ``drain`` role; ``python -m billing.drain.main`` runs it alone.
 
 See :mod:`billing.drain.drain`, and :mod:`billing.budgets.reconciler` for budgets.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def main(watch: Callable[[Drain], None] = lambda drain: None) -> None:
-    """Drain this instance's log directory until SIGTERM or SIGINT; ``watch`` is given the drain before it begins.
+    """Drain this instance's log directory until SIGTERM or SIGINT. ``watch`` is called with the drain before it starts.
 
     Raises WalDirectoryBusy.
     """

@@ -1,4 +1,4 @@
-"""Hand PostgreSQL many rows in one statement, as JSON."""
+"""Send many rows to PostgreSQL in one statement, as JSON."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from psycopg.types.json import Json
 
 
 def execute(statement: str, rows: Sequence[Any], *more: Any) -> list[tuple[Any, ...]]:
-    """Run a statement whose first parameter is the rows, a JSON array; return what it returns. Raises django.db.Error.
+    """Run a statement whose first parameter is the rows as a JSON array; return its result. Raises django.db.Error.
 
-    Call it in a transaction. The server binds the parameters: by Django's cursors, which write them into the
-    statement, a row of usage costs 3 µs more here and 4 µs more there.
+    Call it in a transaction. The server binds the parameters. Django's cursors write them into the statement, which
+    costs 3 µs more per usage row in this process and 4 µs more in the server.
     """
     with connection.wrap_database_errors, Cursor(connection.connection) as cursor:
         cursor.execute(statement, [Json(rows, dumps=msgspec.json.encode), *more])

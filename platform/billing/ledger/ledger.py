@@ -1,7 +1,7 @@
-"""The double-entry ledger: what each tenant owes, against what the platform earned from it.
+"""The double-entry ledger: what each tenant owes, balanced by the platform's revenue from it.
 
-Amounts are pico-units of the account's currency, debit positive. The database refuses a transaction that does not
-sum to zero, a second one of the same source, and any change of an entry.
+Amounts are pico-units of the account's currency, debit positive. The database rejects a transaction that does not sum
+to zero, a second transaction of the same source, and any change to an entry.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ USAGE = "usage"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posting:
-    """What one tenant owes for some requests of one quarter of an hour."""
+    """What one tenant owes for requests of one quarter of an hour."""
 
     tenant_id: UUID
     currency: str
@@ -31,14 +31,14 @@ class Posting:
 
     @property
     def source(self) -> str:
-        """Name the posting. A request is posted once, so its lowest id names it for ever."""
+        """Return the posting's unique name. Each request is posted once, so the lowest request id identifies it."""
         return f"{USAGE}:{min(self.usage_ids, key=NUMBER)}"
 
 
 def post(postings: Iterable[Posting]) -> None:
     """Debit each tenant's receivable and credit its revenue. Call it in the transaction that stores the usage.
 
-    Raises IntegrityError when a source was posted before; nothing of the transaction then remains.
+    Raises IntegrityError if a source was posted before; the transaction is then rolled back.
     """
     ordered = sorted(postings, key=lambda posting: (posting.tenant_id, posting.currency))
     if not ordered:
@@ -70,10 +70,10 @@ def post(postings: Iterable[Posting]) -> None:
 
 
 def posted(tenant_id: TenantId, first: UUID, behind: UUID) -> dict[str, int]:
-    """Return, by currency, what the tenant owes for requests from id ``first`` up to, without, ``behind``.
+    """Return, by currency, what the tenant owes for requests with ids from ``first`` to before ``behind``.
 
-    Exact for bounds on a quarter of an hour, because no posting reaches over one. Ids sort as text as they do as
-    numbers, so that the range is one of the index on sources.
+    Exact for bounds on a quarter of an hour, because no posting spans one. Ids sort as text as they do as numbers, so
+    the range uses the index on sources.
     """
     sums = (
         LedgerEntry.objects.filter(
@@ -90,9 +90,9 @@ def posted(tenant_id: TenantId, first: UUID, behind: UUID) -> dict[str, int]:
 
 
 def _insert(table: str, documents: list[dict[str, object]]) -> None:
-    """Insert rows of equal columns by one statement.
+    """Insert rows with the same columns in one statement.
 
-    With the ORM instead, a row of 400 tenants' traffic costs the drain 60 µs of its core and not 35.
+    With traffic of 400 tenants, a row costs the drain 35 µs of processor time; the ORM needs 60 µs.
     """
     columns = ", ".join(documents[0])
     bulk_insert.execute(
@@ -101,7 +101,7 @@ def _insert(table: str, documents: list[dict[str, object]]) -> None:
 
 
 def _accounts(owners: Iterable[tuple[UUID, str]]) -> dict[tuple[UUID, str, str], UUID]:
-    """Return the ids of both accounts of each tenant and currency, made where missing, in one order everywhere."""
+    """Return the ids of both accounts of each tenant and currency; create missing ones, always in the same order."""
     wanted = [(tenant, currency, kind.value) for tenant, currency in sorted(owners) for kind in LedgerAccount.Kind]
     found = _existing(wanted)
     if missing := [key for key in wanted if key not in found]:

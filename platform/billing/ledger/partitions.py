@@ -1,6 +1,6 @@
-"""Monthly partitions of the usage table, by the time in the id. Needs the role that owns the table.
+"""Monthly partitions of the usage table, by the time in the id. Requires the role that owns the table.
 
-A month without its partition loses nothing: its rows lie in the default partition, and move when it is made.
+Rows of a month without a partition go to the default partition, and move when the month's partition is created.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Month:
 
     @property
     def next(self) -> Month:
-        """The month after it."""
+        """The following month."""
         return Month(self.year + self.month // 12, self.month % 12 + 1)
 
     @property
@@ -45,9 +45,9 @@ class Month:
 
 
 def ensure(now: datetime | None = None) -> tuple[str, ...]:
-    """Make the partitions of this month, of MONTHS_AHEAD more and of all months found in the default partition.
+    """Create the partitions of this month, of the next MONTHS_AHEAD and of all months in the default partition.
 
-    Returns the names of those it made; each is made, filled and attached in one transaction. Idempotent.
+    Returns the names of the new ones. Each is created, filled and attached in one transaction. Idempotent.
     """
     return tuple(month.table for month in _wanted(now or timezone.now()) if _ensure(month))
 
@@ -66,7 +66,7 @@ def _wanted(now: datetime) -> list[Month]:
 
 
 def _first_in_default(bound: UUID) -> Month | None:
-    """Return the month of the first row of the default partition whose id is not below ``bound``."""
+    """Return the month of the first row in the default partition with an id of at least ``bound``."""
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT id FROM {DEFAULT} WHERE id >= %s ORDER BY id LIMIT 1", [bound])
         row = cursor.fetchone()
@@ -79,7 +79,7 @@ def _month_of(moment: datetime) -> Month:
 
 
 def _ensure(month: Month) -> bool:
-    """Make one partition; PostgreSQL attaches it only once none of its rows is left in the default one."""
+    """Create one partition. PostgreSQL attaches it only when none of its rows is left in the default one."""
     first, behind = first_id_at(month.begin), first_id_at(month.next.begin)
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SELECT to_regclass(%s)", [month.table])
@@ -95,6 +95,6 @@ def _ensure(month: Month) -> bool:
         cursor.execute(
             f"ALTER TABLE {PARENT} ATTACH PARTITION {month.table} FOR VALUES FROM ('{first}') TO ('{behind}')"
         )
-        # A partition can be read by its own name, so it needs its own policy.
+        # A partition can be read under its own name, so it needs its own policy.
         cursor.execute(enable_sql(month.table))
     return True

@@ -1,6 +1,6 @@
-"""Roll-ups: sums by quarter of an hour, tenant, project, key and model, of what tenants asked for.
+"""Roll-ups: sums of tenants' requests by quarter of an hour, tenant, project, key and model.
 
-Canaries, retries and pre-warming have usage rows but are in no roll-up and no ledger.
+Canaries, retries and pre-warming have usage rows but appear in no roll-up and not in the ledger.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ ERROR_STATES = frozenset({"engine_error", "interrupted"})
 FIRST_ERROR_STATUS = 400
 _KEYS = Bucket._fields
 _COLUMNS = ", ".join((*_KEYS, *SUMS))
-#: A row of the table, to be written as JSON; of 400 tenants' traffic nearly each request makes one.
+#: A row of the table, encoded as JSON. With traffic of 400 tenants nearly every request produces one.
 _Document = msgspec.defstruct("_Document", (*_KEYS, *SUMS))
 _ADD = f"""
     INSERT INTO billing_usagerollup ({_COLUMNS})
@@ -81,20 +81,20 @@ def add(buckets: Buckets) -> None:
 
 
 def add_money(buckets: Buckets) -> None:
-    """Add to their buckets only the money of rows that were counted before they had a price."""
+    """Add only the money of these rows to their buckets: the rows were counted before they had a price."""
     _upsert(buckets, lambda row: (0,) * (len(SUMS) - 3) + _money(row))
 
 
 def is_error(state: str, http_status: int) -> bool:
-    """Say whether a request failed by the platform's doing or was refused; a client that left is none."""
+    """Return whether the platform failed or refused a request. A client that disconnected is not an error."""
     return state in ERROR_STATES or http_status >= FIRST_ERROR_STATUS
 
 
 def _upsert(buckets: Buckets, figures: Callable[[UsageRow], tuple[int, ...]]) -> None:
-    """Add the figures of the rows up and write each bucket once."""
+    """Sum the rows of each bucket and write it once."""
     if not buckets:
         return
-    # Numbers as text: money may outgrow what JSON writers take for an integer.
+    # Numbers as text: money may exceed the integers that JSON encoders write.
     documents = [
         _Document(*bucket, *map(str, map(sum, zip(*map(figures, rows), strict=True)))) for bucket, rows in buckets
     ]
@@ -102,7 +102,7 @@ def _upsert(buckets: Buckets, figures: Callable[[UsageRow], tuple[int, ...]]) ->
 
 
 def _add_bypasses(counts: Mapping[tuple[datetime, UUID, str], int]) -> None:
-    """Count them by reason, in one order everywhere."""
+    """Add these counts, always in the same order."""
     if not counts:
         return
     documents = [
@@ -134,7 +134,7 @@ def _figures(row: UsageRow) -> tuple[int, ...]:
 
 
 def _avoided(row: UsageRow) -> tuple[int, int]:
-    """Return the tokens and whole milliseconds that an answer saved. One that was cut has only what was heard of it."""
+    """Return the tokens and whole milliseconds that a cached response saved."""
     tokens = row.avoided_prompt_tokens + row.avoided_cached_prompt_tokens + row.avoided_completion_tokens
     return tokens, round(row.avoided_engine_ms)
 

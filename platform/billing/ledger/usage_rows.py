@@ -1,4 +1,4 @@
-"""Turn the records of one request into its row of ``billing_usagerecord``. Pure."""
+"""The rows of ``billing_usagerecord``, made from a request's log records. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from billing.pricing.rating import Charge, Price, rate
 from billing.wal.records import End, Progress, Start
 from tenants.ids import created_at
 
-#: Roll-ups and postings hold whole quarters of an hour, because some time zones begin at :15, :30 or :45.
+#: Roll-ups and postings cover quarters of an hour, because some time zones are offset by :15, :30 or :45.
 BUCKET_SECONDS = 900
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -101,7 +101,7 @@ def _column(name: str, annotation: Any) -> Column:
 
 COLUMNS = UsageRow.__struct_fields__
 SHOWN_COLUMNS = tuple(_column(*each) for each in get_type_hints(UsageRow, include_extras=True).items())
-#: Of an id: to hash and compare an UUID itself takes ten times as long.
+#: The integer of an id: hashing and comparing UUIDs themselves takes ten times as long.
 NUMBER = attrgetter("int")
 _TENANT: str = UsageRecord.Purpose.TENANT.value
 _LENGTHS = {
@@ -112,7 +112,7 @@ _LENGTHS = {
 
 
 class Bucket(NamedTuple):
-    """What a roll-up sums: a quarter of an hour of one key and one model."""
+    """The scope of one roll-up row: a quarter of an hour of one key and one model."""
 
     starts_at: datetime
     tenant_id: UUID
@@ -121,12 +121,12 @@ class Bucket(NamedTuple):
     model_name: str
 
 
-#: Each bucket once, in order, with its rows.
+#: Each bucket once, sorted, with its rows.
 Buckets = Sequence[tuple[Bucket, Sequence[UsageRow]]]
 
 
 def buckets(rows: Iterable[UsageRow]) -> Buckets:
-    """Return what tenants asked for by bucket, sorted: whoever writes the buckets in this order waits in no ring."""
+    """Group tenants' rows by bucket, sorted: transactions that write buckets in this order cannot deadlock."""
     groups: dict[tuple[int, int, int, int, str], list[UsageRow]] = {}
     for row in rows:
         if row.purpose == _TENANT:
@@ -145,7 +145,7 @@ def _bucket(number: int, row: UsageRow) -> Bucket:
 
 
 def moment_of(request_id: UUID) -> datetime:
-    """Return the moment that decides a request's price, roll-up and statement: when its id was made."""
+    """Return the moment that determines a request's price, roll-up and statement: when its id was created."""
     return created_at(request_id)
 
 
@@ -160,7 +160,7 @@ def stored(record: UsageRecord) -> UsageRow:
 
 
 def finished(start: Start, end: End) -> UsageRow:
-    """Return the unrated row of a request that has its END."""
+    """Return the unrated row of a request with an END."""
     return UsageRow(
         id=start.request_id,
         tenant_id=start.tenant_id,
@@ -195,9 +195,9 @@ def finished(start: Start, end: End) -> UsageRow:
 
 
 def interrupted(start: Start, progress: Progress | None) -> UsageRow:
-    """Return the unrated row of a request whose gateway died: its prompt as estimated, its answer as last told.
+    """Return the unrated row of a request whose gateway died: the estimated prompt and the last progress written.
 
-    The HTTP status is 0, because nobody knows what the client saw.
+    The HTTP status is 0, because it is unknown what the client received.
     """
     last_ns = max(start.started_at_ns, progress.at_ns if progress else 0)
     return finished(
@@ -224,7 +224,7 @@ def interrupted(start: Start, progress: Progress | None) -> UsageRow:
 
 
 def rated(row: UsageRow, price: Price | None) -> UsageRow:
-    """Return the row with its charge, or as it is where there is no price."""
+    """Return the row with its charge, or unchanged if there is no price."""
     if price is None:
         return row
     charge: Charge = rate(row, price.rates)
@@ -240,7 +240,7 @@ def rated(row: UsageRow, price: Price | None) -> UsageRow:
 
 @lru_cache(maxsize=4096)
 def _text(column: str, value: str) -> str:
-    """Fit what a client may have chosen into its column: PostgreSQL knows no NUL, and refuses what is too long."""
+    """Fit a value that a client may have chosen into its column: PostgreSQL rejects NUL and too long text."""
     return value.replace("\0", "")[: _LENGTHS[column]]
 
 

@@ -1,9 +1,9 @@
-"""Prices: books of immutable versions, each effective from a moment on.
+"""Price books: immutable price versions, each effective from one moment on.
 
-A request is priced by the moment in its id, when it was accepted: by the tenant's own book where that has a price
-for the model, else by the platform's. Nothing is ever priced anew. For that, a change and the drain's batches
-exclude each other (:func:`exclude_changes`): a batch stored before a change holds only requests accepted before it.
-A request accepted before its model had any price waits, and is charged the first price that takes effect.
+A request is priced at the moment in its id, when it was accepted: by the tenant's own book if it has a price for the
+model, otherwise by the platform's. Requests are never repriced. Therefore a price change and the drain's batches
+exclude each other (:func:`exclude_changes`): a batch stored before a change contains only requests accepted before it.
+A request accepted before its model had a price waits, and is charged the first price that takes effect.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from tenants.models import Tenant
 PLATFORM_BOOK = "platform"
 #: $1,000 per million tokens: with counts below 2³¹ in three classes an amount stays below 2⁶³.
 HIGHEST_TOKEN_PICO = 10**9
-#: $1 per hit or coalesced answer.
+#: $1 per hit or coalesced response.
 HIGHEST_REQUEST_PICO = 10**12
 _PER_REQUEST = frozenset({"prediction_hit_pico", "coalesced_pico"})
-#: A larger step, up or down, or to or from nothing, is more likely a slip of the unit than a decision.
+#: A larger factor, up or down, or a change to or from zero, is more likely a wrong unit than a decision.
 JUMP = 10
-#: $0.15, $0.015 and $0.60 per million tokens; hits and coalesced answers are free.
+#: $0.15, $0.015 and $0.60 per million tokens; hits and coalesced responses are free.
 DEMO_RATES = Rates(prompt_pico=150_000, cached_prompt_pico=15_000, completion_pico=600_000)
 #: Number of the advisory lock: "price" in ASCII.
 _LOCK = 0x7072696365
 
 
 class PriceTable:
-    """The prices of some tenants and models, for rating many requests by one query."""
+    """The prices of some tenants and models, to rate many requests with one query."""
 
     def __init__(self, versions: Iterable[PriceVersion]) -> None:
-        """``versions`` come with their book, sorted by ``effective_from``."""
+        """``versions`` are sorted by ``effective_from``, with their books loaded."""
         self._prices: dict[tuple[UUID | None, str], list[Price]] = {}
-        #: From which millisecond on each of them is charged.
+        #: The first millisecond at which each price applies.
         self._since_ms: dict[tuple[UUID | None, str], list[int]] = {}
         for version in versions:
             named = (version.book.tenant_id, version.model_name)
@@ -63,7 +63,7 @@ class PriceTable:
         return None
 
     def accepted(self, tenant_id: UUID, model_name: str, request_id: UUID) -> Price | None:
-        """Return the same as :meth:`charged` of a request that runs now."""
+        """Return the price of a request that runs now, as :meth:`charged` does."""
         for owner in (tenant_id, None):
             since_ms = self._since_ms.get((owner, model_name))
             if since_ms is not None and (position := bisect_right(since_ms, milliseconds_of(request_id))):
@@ -71,7 +71,7 @@ class PriceTable:
         return self.charged(tenant_id, model_name, created_at(request_id), timezone.now())
 
     def charged(self, tenant_id: UUID, model_name: str, moment: datetime, now: datetime) -> Price | None:
-        """Return the price of a request accepted at ``moment``, or None while there is none in force by ``now``."""
+        """Return the price of a request accepted at ``moment``; None while no price is in force at ``now``."""
         if found := self.at(tenant_id, model_name, moment):
             return found
         first = (self._prices.get((owner, model_name), [])[:1] for owner in (tenant_id, None))
@@ -80,7 +80,7 @@ class PriceTable:
 
 
 def table_for(tenant_ids: Iterable[UUID], model_names: Iterable[str]) -> PriceTable:
-    """Return every price that those tenants may be charged for those models."""
+    """Return every price that these tenants may be charged for these models."""
     versions = (
         PriceVersion.objects.filter(model_name__in=set(model_names))
         .filter(Q(book__tenant_id__in=set(tenant_ids)) | Q(book__tenant_id=None))
@@ -91,12 +91,12 @@ def table_for(tenant_ids: Iterable[UUID], model_names: Iterable[str]) -> PriceTa
 
 
 def load() -> PriceTable:
-    """Return every price of everybody; one set after that raises the policy epoch."""
+    """Return all prices. A later price change raises the policy epoch."""
     return PriceTable(PriceVersion.objects.select_related("book").order_by("effective_from"))
 
 
 def exclude_changes() -> None:
-    """Let no price change be made until the current transaction ends."""
+    """Prevent price changes until the current transaction ends."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock_shared(%s)", [_LOCK])
 
@@ -110,7 +110,7 @@ def set_price(
     effective_from: datetime | None = None,
     confirm: bool = False,
 ) -> PriceVersion:
-    """Add a price version and its audit entry, in one transaction; None takes effect at once. Gateways are told.
+    """Add a price version and its audit entry in one transaction, and notify gateways. None: effective at once.
 
     ``confirm`` allows a change of more than tenfold. Raises PriceOutOfRange, PriceInThePast, PriceJump, PriceExists.
     """
@@ -142,20 +142,20 @@ def set_price(
 
 
 def ensure_price_book() -> PriceBook:
-    """Return the platform's book, made on the first call."""
+    """Return the platform's book, created on the first call."""
     book, _ = PriceBook.objects.get_or_create(name=PLATFORM_BOOK, defaults={"tenant_id": None})
     return book
 
 
 def ensure_demo_prices(actor: Actor, model_name: str) -> None:
-    """Give the model the demo prices in the platform's book, unless it has a price there already."""
+    """Set the demo prices for a model in the platform's book, unless it has a price there."""
     book = ensure_price_book()
     if not PriceVersion.objects.filter(book=book, model_name=model_name).exists():
         set_price(actor, book, model_name, DEMO_RATES)
 
 
 def _rates_before(book: PriceBook, model_name: str, moment: datetime) -> Rates | None:
-    """Return what was charged from this book, or instead of it from the platform's, until ``moment``."""
+    """Return the rates until ``moment`` in this book, or otherwise in the platform's."""
     versions = PriceVersion.objects.filter(model_name=model_name, effective_from__lt=moment).order_by("-effective_from")
     found = versions.filter(book=book).first() or versions.filter(book__tenant_id=None).first()
     return None if found is None else _rates(found)

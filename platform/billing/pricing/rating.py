@@ -1,34 +1,33 @@
-"""What one request costs and what the two caches saved on it. Pure, exact, whole pico-dollars.
+"""The charge of one request and what the two caches saved. Pure, exact, in whole pico-dollars.
 
-Charged, by how the request ended (``state``) and how many tokens came out of it:
+What is charged, by how the request ended (``state``) and its completion tokens:
 
     state           no completion token         at least one
     complete        prompt classes              prompt classes + completion
-    client_gone     prompt classes (the engine  prompt classes + what was made until
-                    did that work)              the client left
-    refused         prompt classes: none where  prompt classes + what was delivered
+    client_gone     prompt classes (the engine  prompt classes + what was generated
+                    did that work)              until the client disconnected
+    refused         prompt classes: none if     prompt classes + what was delivered
                     the engine refused
     engine_error    nothing                     prompt classes + what was delivered
     interrupted     nothing                     estimated prompt + what was streamed
-    prediction hit  the fixed price of a hit, whatever the tokens
+    prediction hit  the fixed price of a hit, regardless of tokens
 
-An answer that was given as another request's was written (``coalesced``), by whether any of it was told:
+For a coalesced response, by whether any of it was sent:
 
-    state           nothing told                something told
+    state           nothing sent                something sent
     complete        the fixed price             the fixed price
     client_gone     nothing                     the fixed price
-    refused         nothing                     the fixed price (its key or its budget was at an end)
-    engine_error    nothing                     nothing: the price is of an answer, and the platform gave none
+    refused         nothing                     the fixed price (key revoked or budget spent)
+    engine_error    nothing                     nothing: the price is for a response, and the platform failed
     interrupted     nothing                     nothing
 
-Something was told where there is a time to the first token. A hit and a coalesced answer save what their three avoided
-classes cost at the request's price, less what is charged. One that was cut short saves nothing: what it would have
-taken is not known.
+Something was sent if there is a time to the first token. A hit and a coalesced response save the price of their three
+avoided classes minus the charge. A response that was cut short saves nothing: its full cost is unknown.
 
-``refused`` in the middle of an answer: its key or its budget was at an end. ``interrupted`` means that the gateway
-itself died. Which moment leads to which state and to which tokens, streamed or not, is the table "What an answer costs
-that does not come to its end" in docs/api.md. A charge of nothing still names its price version, so that it is
-a decision and not a gap; where there is no price there is no charge at all and the row waits as unrated.
+``refused`` in the middle of a response: its key was revoked or its budget spent. ``interrupted``: the gateway died.
+docs/api.md has a table of which failures lead to which state and tokens. A charge of zero still names its price
+version, so that it is distinguishable from a missing price; without a price there is no charge and the row waits as
+unrated.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class Price:
 
 
 class Charge(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request costs. ``amount + saved`` is what it would have cost without that cache."""
+    """What a request costs. ``amount + saved`` is the cost without that cache."""
 
     amount_pico: int
     saved_prediction_pico: int = 0
@@ -74,7 +73,7 @@ class Charge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Metered(Protocol):
-    """What rating reads of a usage record. Prompt classes are disjoint."""
+    """The fields of a usage record that rating reads. Prompt classes are disjoint."""
 
     @property
     def state(self) -> str: ...
@@ -100,14 +99,14 @@ FREE = Charge(amount_pico=0)
 
 
 def rate(usage: Metered, rates: Rates) -> Charge:
-    """Return the charge of one request. A saving is negative where a cached answer is dearer than a fresh one."""
+    """Return the charge of one request. A saving is negative if the cached response costs more than a fresh one."""
     if usage.cache_result == "hit":
-        return _instead(usage, rates, rates.prediction_hit_pico)
+        return _without_engine(usage, rates, rates.prediction_hit_pico)
     if usage.cache_result == "coalesced":
         if usage.state == "complete":
-            return _instead(usage, rates, rates.coalesced_pico)
-        told = usage.ttft_ms is not None and usage.state not in FREE_BEFORE_FIRST_TOKEN
-        return Charge(amount_pico=rates.coalesced_pico) if told else FREE
+            return _without_engine(usage, rates, rates.coalesced_pico)
+        sent = usage.ttft_ms is not None and usage.state not in FREE_BEFORE_FIRST_TOKEN
+        return Charge(amount_pico=rates.coalesced_pico) if sent else FREE
     if usage.state in FREE_BEFORE_FIRST_TOKEN and usage.completion_tokens == 0:
         return FREE
     return Charge(
@@ -118,8 +117,8 @@ def rate(usage: Metered, rates: Rates) -> Charge:
     )
 
 
-def _instead(usage: Metered, rates: Rates, amount_pico: int) -> Charge:
-    """Return the charge of an answer that no engine had to be asked for."""
+def _without_engine(usage: Metered, rates: Rates, amount_pico: int) -> Charge:
+    """Return the charge of a response that needed no engine."""
     avoided = (
         usage.avoided_prompt_tokens * rates.prompt_pico
         + usage.avoided_cached_prompt_tokens * rates.cached_prompt_pico

@@ -1,4 +1,4 @@
-"""How close a tenant came to its limits of late: its busiest quarter of an hour, from the roll-ups."""
+"""A tenant's recent peak usage: its busiest quarter of an hour, from roll-ups."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MINUTES = BUCKET_SECONDS // 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """Requests and tokens a minute, averaged over the quarter of an hour that had most of them; rounded up."""
+    """Requests and tokens per minute, averaged over the busiest quarter of an hour, rounded up."""
 
     requests_per_minute: int
     tokens_per_minute: int
@@ -25,7 +25,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Quarter:
-    """What one project asked of one model in one quarter of an hour."""
+    """One project's use of one model in one quarter of an hour."""
 
     starts_at: datetime
     project_id: UUID
@@ -35,7 +35,7 @@ class Quarter:
 
 
 def quarters(tenant_id: UUID, since: datetime) -> list[Quarter]:
-    """Return a tenant's quarters of an hour since then."""
+    """Return a tenant's quarters of an hour from ``since`` on."""
     tokens = F("prompt_tokens") + F("cached_prompt_tokens") + F("completion_tokens")
     rows = UsageRollup.objects.filter(tenant_id=tenant_id, starts_at__gte=since)
     figures = rows.annotate(tokens=tokens).values_list("starts_at", "project_id", "model_name", "requests", "tokens")
@@ -43,7 +43,7 @@ def quarters(tenant_id: UUID, since: datetime) -> list[Quarter]:
 
 
 def busiest(found: list[Quarter], *, project_id: UUID | None = None, model_name: str = "") -> Rate:
-    """Return the pace of the busiest of these quarters, of one project or model, or of all."""
+    """Return the rate of the busiest of these quarters, for one project or model, or for all."""
     requests: defaultdict[datetime, int] = defaultdict(int)
     tokens: defaultdict[datetime, int] = defaultdict(int)
     for each in found:

@@ -1,6 +1,6 @@
-"""What the prediction cache and the prefix cache saved, apart, from roll-ups alone: in tokens, money and engine time.
+"""What the prediction cache and the prefix cache each saved, in tokens, money and engine time, from roll-ups.
 
-``tenant_id`` as in ``billing.reports.usage``. What was summed before roll-ups told keys apart has the key NO_KEY.
+``tenant_id`` as in ``billing.reports.usage``. Roll-ups that do not distinguish keys have the key NO_KEY.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _COLUMNS: Mapping[By, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Whole answers: how many requests got one without an engine of their own, and what that avoided."""
+    """Whole responses: how many requests got one without running on an engine, and what that avoided."""
 
     hits: int = 0
     coalesced: int = 0
@@ -44,7 +44,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefix:
-    """Prompt tokens that an engine had, of requests that it did answer."""
+    """Prompt tokens that an engine had cached, of requests that ran on it."""
 
     requests: int = 0
     tokens: int = 0
@@ -53,7 +53,7 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Savings:
-    """Both, of so many requests."""
+    """Savings of both caches over ``requests``."""
 
     requests: int
     prediction: Prediction
@@ -61,7 +61,7 @@ class Savings:
 
     @classmethod
     def of(cls, sums: Sums) -> Self:
-        """Tell the sums of a period apart."""
+        """Split the sums of a period by cache."""
         looked_up = sums.requests - sums.bypassed_requests
         return cls(
             requests=sums.requests,
@@ -80,7 +80,7 @@ class Savings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """One tenant, project, key or model. ``id`` None is a model, or what no key is known of."""
+    """One tenant, project, key or model. ``id`` is None for a model and for usage without a known key."""
 
     id: UUID | None
     name: str
@@ -88,20 +88,20 @@ class Group:
 
     @property
     def savings(self) -> Savings:
-        """What it saved."""
+        """What the caches saved for it."""
         return Savings.of(self.sums)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BypassCount:
-    """So many requests passed the prediction cache by for one reason (``caching.bypass``)."""
+    """How many requests bypassed the prediction cache for one reason (``caching.bypass``)."""
 
     reason: str
     requests: int
 
 
 def grouped(period: Period, tenant_id: TenantId | None, by: By) -> tuple[Group, ...]:
-    """Return each that was used, the most saved by prediction first. A rotated key counts with its newest heir used."""
+    """Return each group with usage, highest prediction saving first. A rotated key counts with its newest successor."""
     column = _COLUMNS[by]
     found = {
         row[column]: sums_of(row) for row in rollups_in(period, tenant_id).values(column).annotate(**TOTALS).order_by()
@@ -120,7 +120,7 @@ def grouped(period: Period, tenant_id: TenantId | None, by: By) -> tuple[Group, 
 
 
 def bypasses(period: Period, tenant_id: TenantId | None) -> tuple[BypassCount, ...]:
-    """Return why requests passed the prediction cache by, the most frequent reason first."""
+    """Return why requests bypassed the prediction cache, most frequent reason first."""
     rows = BypassRollup.objects.filter(starts_at__gte=floor(period.start), starts_at__lt=period.end)
     if tenant_id is not None:
         rows = rows.filter(tenant_id=tenant_id)
@@ -137,7 +137,7 @@ def _names(by: By, found: Mapping[UUID, Sums]) -> dict[UUID, str]:
 
 
 def _with_heirs(found: Mapping[UUID, Sums]) -> dict[UUID, Sums]:
-    """Add each key that was rotated to the newest one of its line: ids are UUIDv7."""
+    """Add the sums of each rotated key to its newest successor; ids are UUIDv7."""
     lines = keys.lineages(key_id for key_id in found if key_id != NO_KEY)
     heirs: dict[UUID, UUID] = {}
     for heir in sorted(lines):

@@ -1,8 +1,8 @@
-"""A tenant's monthly statement: what it used, what that costs, what the caches saved, and that the ledger agrees.
+"""A tenant's monthly statement: usage, charges, cache savings, and whether the ledger agrees.
 
-The month is one of the tenant's billing time zone, and a request belongs to the month in which it was accepted.
-Amounts are exact; money is rounded to cents once, on the line, half to even, and what the rounding of all lines
-makes is stated. A statement of a running month changes; late usage of a past month still enters it.
+Months are in the tenant's billing time zone; a request belongs to the month in which it was accepted. Amounts are
+exact. Money is rounded to cents once, per line, half to even, and the statement shows the sum of all rounding. The
+statement of a running month changes; late usage of a past month is still added to it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CSV_HEADER = ("model", "class", "unit", "quantity", "unit_price_pico", "amount_p
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """Tokens (or answers) of one class of one model at one price. ``amount_pico == quantity * unit_price_pico``."""
+    """Tokens (or requests) of one class of one model at one price. ``amount_pico == quantity * unit_price_pico``."""
 
     model_name: str
     token_class: LineClass
@@ -42,7 +42,7 @@ class Line:
 
     @property
     def unit(self) -> str:
-        """What is counted."""
+        """The unit of ``quantity``."""
         return "request" if self.token_class in PER_REQUEST else "token"
 
     @property
@@ -58,9 +58,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Savings:
-    """What each cache saved. A request counts for one of them only.
+    """What each cache saved. A request counts for only one of them.
 
-    ``prediction_…`` but the hits are of hits and coalesced answers together.
+    ``prediction_tokens``, ``…_engine_ms`` and ``…_pico`` cover hits and coalesced responses together.
     """
 
     prediction_hits: int = 0
@@ -88,7 +88,7 @@ class Statement:
     requests: int
     free_requests: int
     unrated_requests: int
-    #: What the ledger says the tenant owes for the same requests.
+    #: What the tenant owes for the same requests according to the ledger.
     ledger_pico: int
 
     @property
@@ -98,22 +98,22 @@ class Statement:
 
     @property
     def amount_cents(self) -> int:
-        """The total due, in cents: the sum of the lines as they are shown."""
+        """The total due, in cents: the sum of the rounded lines."""
         return sum(line.amount_cents for line in self.lines)
 
     @property
     def rounding_pico(self) -> int:
-        """What rounding the lines added (or, negative, took off)."""
+        """What rounding the lines added; negative if it subtracted."""
         return self.amount_cents * PICO_PER_CENT - self.amount_pico
 
     @property
     def equals_ledger(self) -> bool:
-        """Whether the lines are exactly what was posted."""
+        """Whether the lines equal the posted amount."""
         return self.amount_pico == self.ledger_pico
 
 
 def statement(tenant_id: TenantId, year: int, month: int) -> Statement:
-    """Return the statement. Raises Tenant.DoesNotExist, ValueError for no month, MixedCurrencies."""
+    """Return the statement. Raises Tenant.DoesNotExist, ValueError for an invalid month, MixedCurrencies."""
     tenant = Tenant.objects.get(id=tenant_id)
     zone = ZoneInfo(tenant.billing_timezone)
     start = datetime(year, month, 1, tzinfo=zone)
@@ -142,7 +142,7 @@ def statement(tenant_id: TenantId, year: int, month: int) -> Statement:
 
 
 def csv_rows(found: Statement) -> Iterator[tuple[str, ...]]:
-    """Yield the header, a row for each line, then rounding and total; amounts in pico and in currency units."""
+    """Yield the header, a row per line, then rounding and total; amounts in pico and in currency units."""
     yield CSV_HEADER
     for line in found.lines:
         yield (
@@ -160,7 +160,7 @@ def csv_rows(found: Statement) -> Iterator[tuple[str, ...]]:
 
 
 def cents(pico: int) -> int:
-    """Return pico-units as cents, half to even, without leaving integers."""
+    """Return pico-units as cents, rounded half to even, in integer arithmetic."""
     whole, rest = divmod(pico, PICO_PER_CENT)
     if 2 * rest > PICO_PER_CENT or (2 * rest == PICO_PER_CENT and whole % 2):
         return whole + 1
@@ -168,12 +168,12 @@ def cents(pico: int) -> int:
 
 
 _COALESCED = Q(cache_result="coalesced")
-_TOLD = Q(ttft_ms__isnull=False) & ~Q(state__in=FREE_BEFORE_FIRST_TOKEN)
-#: Which of the ways of charging in ``billing.pricing.rating`` a row went.
+_SENT = Q(ttft_ms__isnull=False) & ~Q(state__in=FREE_BEFORE_FIRST_TOKEN)
+#: How a row was charged, as in ``billing.pricing.rating``.
 _CHARGE = Case(
     When(amount_pico=None, then=Value("unrated")),
     When(cache_result="hit", then=Value("prediction_hit")),
-    When(_COALESCED & (Q(state="complete") | _TOLD), then=Value("coalesced")),
+    When(_COALESCED & (Q(state="complete") | _SENT), then=Value("coalesced")),
     When(_COALESCED | Q(state__in=FREE_BEFORE_FIRST_TOKEN, completion_tokens=0), then=Value("free")),
     default=Value("tokens"),
     output_field=CharField(),
@@ -185,7 +185,7 @@ _COUNTED = (
     "saved_prediction_pico",
     "saved_prefix_pico",
 )
-#: Of whole answers: one that was cut saves nothing, and its row has only what was heard of it.
+#: Summed over complete responses only: one that was cut short saves nothing.
 _AVOIDED = ("avoided_prompt_tokens", "avoided_cached_prompt_tokens", "avoided_completion_tokens")
 _WHOLE = Q(state="complete")
 _CLASSES: tuple[tuple[LineClass, str, str], ...] = (
@@ -196,7 +196,7 @@ _CLASSES: tuple[tuple[LineClass, str, str], ...] = (
 
 
 def _groups(tenant_id: TenantId, first: UUID, behind: UUID) -> list[dict[str, Any]]:
-    """Return the month's sums by model, price version and way of charging."""
+    """Return the month's sums by model, price version and kind of charge."""
     rows = (
         UsageRecord.objects.filter(
             tenant_id=tenant_id, purpose=UsageRecord.Purpose.TENANT, id__gte=first, id__lt=behind
@@ -215,7 +215,7 @@ def _groups(tenant_id: TenantId, first: UUID, behind: UUID) -> list[dict[str, An
 
 
 def _lines(groups: list[dict[str, Any]]) -> tuple[Line, ...]:
-    """Return the lines by model, then by when their price took effect, then by class. Empty classes are left out."""
+    """Return the lines by model, then by when their price took effect, then by class; empty ones are left out."""
     versions = PriceVersion.objects.in_bulk({group["price_version_id"] for group in groups} - {None})
     charged = [group for group in groups if group["charge"] == "tokens" or group["charge"] in PER_REQUEST]
     charged.sort(key=lambda group: (group["model_name"], versions[group["price_version_id"]].effective_from))

@@ -1,8 +1,8 @@
-"""What was used, charged and saved: the read side, for pages and the management API.
+"""Usage, charges and savings for pages and the management API.
 
-``tenant_id`` None reports on all tenants, which only an operator may see; what faces a tenant runs inside
-``tenants.rls.as_tenant``. Sums come from roll-ups, which the drain keeps up to date with every batch, and hold what
-tenants asked for; canaries are seen among requests only.
+``tenant_id`` None reports on all tenants, which only an operator may see; tenant-facing reads run inside
+``tenants.rls.as_tenant``. Sums come from roll-ups, which the drain updates with every batch, and cover tenants'
+requests; canaries appear only in the list of requests.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tenants.models import Tenant
 
 
 class Period(Protocol):
-    """From ``start`` up to, without, ``end``; both aware, and on a quarter of an hour."""
+    """From ``start`` to before ``end``; both aware, and on a quarter of an hour."""
 
     @property
     def start(self) -> datetime: ...
@@ -58,7 +58,7 @@ class ModelSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:
-    """What to list; None leaves open."""
+    """What to list; None: any."""
 
     start: datetime | None = None
     end: datetime | None = None
@@ -77,12 +77,12 @@ def totals(period: Period, tenant_id: TenantId | None) -> Sums:
 
 
 def series(period: Period, tenant_id: TenantId | None, step_seconds: int) -> tuple[Point, ...]:
-    """Return one point for each step of the period, empty ones too; steps are whole quarters of an hour.
+    """Return one point per step of the period, including empty ones; steps are whole quarters of an hour.
 
     Raises ValueError for other steps.
     """
     if step_seconds < BUCKET_SECONDS or step_seconds % BUCKET_SECONDS:
-        raise ValueError(f"a step of {step_seconds} s, not of whole quarters of an hour")
+        raise ValueError(f"a step of {step_seconds} s is not a multiple of a quarter of an hour")
     step, start = timedelta(seconds=step_seconds), floor(period.start)
     bins = Func(
         Value(step, output_field=DurationField()),
@@ -101,7 +101,7 @@ def series(period: Period, tenant_id: TenantId | None, step_seconds: int) -> tup
 
 
 def by_tenant(period: Period) -> tuple[TenantSums, ...]:
-    """Return each tenant that used anything, the highest amount first."""
+    """Return each tenant with usage, highest amount first."""
     rows = rollups_in(period, None).values("tenant_id").annotate(**TOTALS).order_by("-amount_pico", "tenant_id")
     found = {row["tenant_id"]: sums_of(row) for row in rows}
     slugs = dict(Tenant.objects.filter(id__in=found).values_list("id", "slug"))
@@ -112,7 +112,7 @@ def by_tenant(period: Period) -> tuple[TenantSums, ...]:
 
 
 def by_model(period: Period, tenant_id: TenantId | None) -> tuple[ModelSums, ...]:
-    """Return each model that was used, the highest amount first."""
+    """Return each model with usage, highest amount first."""
     rows = rollups_in(period, tenant_id).values("model_name").annotate(**TOTALS)
     return tuple(
         ModelSums(model_name=row["model_name"], sums=sums_of(row))
@@ -131,7 +131,7 @@ def requests(
 
 
 def request(tenant_id: TenantId | None, request_id: UUID) -> UsageRow | None:
-    """Return one request, or None when there is none or it is another tenant's."""
+    """Return one request, or None if it does not exist or is another tenant's."""
     record = _records(tenant_id).filter(id=request_id).first()
     return None if record is None else stored(record)
 
@@ -159,12 +159,12 @@ def rollups_in(period: Period, tenant_id: TenantId | None) -> QuerySet[UsageRoll
 
 
 def floor(moment: datetime) -> datetime:
-    """Return the begin of the quarter of an hour around a moment."""
+    """Return the start of the quarter of an hour that contains a moment."""
     seconds = int(moment.timestamp())
     return datetime.fromtimestamp(seconds - seconds % BUCKET_SECONDS, tz=UTC)
 
 
-#: What to annotate or aggregate roll-ups with for :func:`sums_of`.
+#: Aggregates of roll-ups for :func:`sums_of`.
 TOTALS = {name: Sum(name, default=0) for name in SUMS}
 
 

@@ -1,4 +1,4 @@
-"""How much the log of a host takes on its disk, against what it may. No Django here."""
+"""Disk usage of a host's log against its cap. No Django here."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from pathlib import Path
 
 from billing.wal.segments import segments
 
-#: Looking at the directory takes 0.3 ms with a hundred files.
+#: How long a measurement is reused, seconds. One takes 0.3 ms with a hundred files.
 MEASURE_SECONDS = 1.0
-#: From this share of the cap on somebody should look at the drain.
+#: Share of the cap from which an operator should check the drain.
 ALARM_SHARE = 0.25
-#: A segment may take at most this share of the cap: a drained one is removed only once its writer is in the next.
+#: A segment takes at most 1/SEGMENTS_IN_CAP of the cap: it is removed only after its writer has opened the next one.
 SEGMENTS_IN_CAP = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskUsage:
-    """Whole segments on the disk, stored in the database or not, in bytes; the cap is ``max_bytes``."""
+    """Bytes of all segments on disk, stored in the database or not. ``max_bytes`` is the cap."""
 
     bytes: int
     max_bytes: int
 
     @property
     def is_alarming(self) -> bool:
-        """A quarter of the cap is reached."""
+        """Whether a quarter of the cap is reached."""
         return self.bytes >= self.max_bytes * ALARM_SHARE
 
     @property
     def is_full(self) -> bool:
-        """The cap is reached: nothing new is begun until the drain has caught up."""
+        """Whether the cap is reached: no new request starts until the drain has caught up."""
         return self.bytes >= self.max_bytes
 
     def describe(self) -> str:
-        """Return it as words for an operator."""
+        """Return it as text for an operator."""
         return f"{_size(self.bytes)} of at most {_size(self.max_bytes)}"
 
 
 class DiskQuota:
-    """The log directory of a host, looked at no more often than LOOK_SECONDS, whoever asks. Any thread may."""
+    """The disk usage of a log directory, measured at most once per MEASURE_SECONDS. Thread-safe."""
 
     def __init__(self, directory: Path, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -48,7 +48,7 @@ class DiskQuota:
         self._measure_at = 0.0
 
     def usage(self) -> DiskUsage:
-        """Return what was there at the last look, at most LOOK_SECONDS ago."""
+        """Return the last measurement, at most MEASURE_SECONDS old."""
         now = time.monotonic()
         if now >= self._measure_at:
             self._measure_at = now + MEASURE_SECONDS
@@ -64,7 +64,7 @@ def bytes_in(directory: Path) -> int:
     for segment in segments(directory):
         try:
             total += segment.path.stat().st_size
-        except FileNotFoundError:  # the drain has removed it meanwhile
+        except FileNotFoundError:  # the drain has just removed it
             continue
     return total
 

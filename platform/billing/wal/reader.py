@@ -1,8 +1,8 @@
-"""Read a write-ahead log that may be torn, damaged, or still being written. No Django here.
+"""Read a write-ahead log that may be incomplete, damaged, or still being written. No Django here.
 
-A live writer's file may end in half a frame: reading stops before it and goes on there next time. A dead writer's
-never gets its other half: such a torn tail was never acknowledged and is skipped. Bytes that are no record although
-readable frames follow them are damage: they are reported, and reading goes on at the next frame that checks out.
+A live writer's file may end in an incomplete frame: reading stops before it and resumes there next time. After a dead
+writer the incomplete frame was never acknowledged and is skipped. Invalid bytes followed by valid frames are damage:
+they are reported, and reading continues at the next valid frame.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import msgspec
 from billing.wal.records import Record, decode
 from billing.wal.segments import FRAME, HEADER, MAX_PAYLOAD_BYTES, Segment, is_header
 
-#: Read at a time; several thousand records.
+#: Bytes per read: several thousand records.
 READ_BYTES = 1024 * 1024
 
 
 class FoundRecord(msgspec.Struct, frozen=True):
-    """A record and the offset right behind its frame."""
+    """A record and the offset after its frame."""
 
     record: Record
     end: int
@@ -32,9 +32,9 @@ class FoundRecord(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes ``begin`` up to ``end`` hold no record; ``problem`` says what they are.
+    """Bytes from ``begin`` to before ``end`` contain no record; ``problem`` says why.
 
-    ``torn`` is what a killed process leaves at the end of its file: nothing that was ever acknowledged.
+    ``torn``: an incomplete last frame of a killed process, which was never acknowledged.
     """
 
     begin: int
@@ -44,7 +44,7 @@ class Damage:
 
 
 def is_alive(lock: Path) -> bool:
-    """Say whether the writer behind this lock file lives. Ask before reading: what it wrote is then all there."""
+    """Return whether the writer that locks this file is alive. If not, everything it wrote can be read from now on."""
     try:
         descriptor = os.open(lock, os.O_RDONLY)
     except FileNotFoundError:
@@ -59,9 +59,9 @@ def is_alive(lock: Path) -> bool:
 
 
 def read(segment: Segment, offset: int, *, final: bool) -> Iterator[FoundRecord | Damage]:
-    """Yield what the segment holds from ``offset`` (0 or a former ``end``) on, in order.
+    """Yield the segment's records from ``offset`` (0 or an earlier ``end``) on, in order.
 
-    ``final`` says that no more will be written to it: a torn tail is then yielded as Damage up to the file's end.
+    ``final``: nothing more will be written; an incomplete last frame is then yielded as Damage to the file's end.
     Raises FileNotFoundError.
     """
     with segment.path.open("rb") as file:
@@ -79,14 +79,14 @@ def read(segment: Segment, offset: int, *, final: bool) -> Iterator[FoundRecord 
 
 
 def _frames(descriptor: int, offset: int, *, final: bool) -> Iterator[FoundRecord | Damage]:
-    """Yield frames from ``offset`` on. ``data`` begins at file offset ``base``; ``at`` is a position in ``data``."""
+    """Yield frames from ``offset`` on. ``data`` starts at file offset ``base``; ``at`` is a position in ``data``."""
     data, base, at = b"", offset, 0
     while True:
         while (frame := _frame(data, at)) is not None:
             payload, end = frame
             yield _decoded(payload, base + at, base + end)
             at = end
-        # Twice as much each time, so that looking for the end of a long damage stays linear.
+        # Twice as much each time, so that the search for the end of a long damage stays linear.
         more = os.pread(descriptor, max(READ_BYTES, len(data) - at), base + len(data))
         if more:
             data, base, at = data[at:] + more, base + at, 0
@@ -96,14 +96,14 @@ def _frames(descriptor: int, offset: int, *, final: bool) -> Iterator[FoundRecor
         following = _next_frame(data, at)
         if following is None:
             if final:
-                yield Damage(base + at, base + len(data), "torn tail", torn=True)
+                yield Damage(base + at, base + len(data), "incomplete last record", torn=True)
             return
-        yield Damage(base + at, base + following, "bytes that are no frame")
+        yield Damage(base + at, base + following, "bytes that are not a frame")
         at = following
 
 
 def _frame(data: bytes, at: int) -> tuple[bytes, int] | None:
-    """Return the payload at ``at`` and where it ends, or None when no whole frame with the right checksum is there."""
+    """Return the payload at ``at`` and its end, or None without a complete frame with the right checksum."""
     if len(data) - at < FRAME.size:
         return None
     length, checksum = FRAME.unpack_from(data, at)
@@ -115,10 +115,10 @@ def _frame(data: bytes, at: int) -> tuple[bytes, int] | None:
 
 
 def _next_frame(data: bytes, at: int) -> int | None:
-    """Return where the next good frame begins after a bad one at ``at``, or None.
+    """Return where the next valid frame begins after an invalid one at ``at``, or None.
 
-    If the bad frame's length leads to a good one, only its payload is damaged: looking inside it first could take
-    text that a client sent for a record.
+    If the invalid frame's length leads to a valid frame, only its payload is damaged. A search inside the payload could
+    mistake text from a client for a record.
     """
     if len(data) - at >= FRAME.size:
         behind = at + FRAME.size + int(FRAME.unpack_from(data, at)[0])

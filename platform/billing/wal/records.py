@@ -1,8 +1,8 @@
-"""What a gateway writes into the log about one request: START before dispatch, PROGRESS now and then, END.
+"""The log records of one request: START before dispatch, PROGRESS at intervals, END.
 
 Records are msgpack arrays, tag first, in field order; ids are 16 raw bytes, times are Unix nanoseconds. The file
-header carries the format version. Within one version fields are only ever appended, with a default: an older reader
-ignores what it does not know, a newer one fills in what is missing. No Django here.
+header contains the format version. Within one version, fields are only appended, with defaults: an older reader
+ignores unknown fields, a newer one fills in missing ones. No Django here.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from tenants.ids import KeyId, ProjectId, ReplicaId, RequestId, RevisionId, Tena
 
 Purpose = Literal["tenant", "canary", "retry", "prewarm", "lost"]
 State = Literal["complete", "refused", "client_gone", "engine_error", "interrupted"]
-#: ``coalesced``: another request's answer was given as it was written.
+#: ``coalesced``: the request received another running request's response.
 CacheResult = Literal["hit", "miss", "coalesced", "bypass"]
 TokensSource = Literal["engine", "cache", "streamed", "estimated"]
-#: A count of tokens, bounded by the column it ends up in. Checked when read, so that one bad record is refused alone.
+#: A count of tokens, bounded by its database column. Checked on reading, so that only the invalid record is rejected.
 Tokens = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 #: Unix nanoseconds up to the year 2262.
 Nanoseconds = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -26,7 +26,7 @@ Milliseconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Start(msgspec.Struct, frozen=True, array_like=True, tag="S", kw_only=True):
-    """A request is about to be worked on. A later one of the same id (another attempt, a larger hold) replaces it."""
+    """A request is about to run. A later START with the same id (another attempt, a larger hold) replaces it."""
 
     request_id: RequestId
     tenant_id: TenantId
@@ -44,12 +44,12 @@ class Start(msgspec.Struct, frozen=True, array_like=True, tag="S", kw_only=True)
     cache_result: CacheResult
     cache_reason: str
     route_reason: str
-    #: Held in budgets for it, pico-dollars: what a budget that must be rebuilt still owes to it.
+    #: Held in budgets for it, pico-dollars, so that a lost hold can be restored.
     held_pico: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True, tag="P", kw_only=True):
-    """Tokens streamed so far, a running total: what an interrupted request is charged for."""
+    """Total tokens streamed so far: what an interrupted request is charged for."""
 
     request_id: RequestId
     completion_tokens: Tokens
@@ -57,7 +57,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, tag="P", kw_only=Tr
 
 
 class End(msgspec.Struct, frozen=True, array_like=True, tag="E", kw_only=True):
-    """What became of it. Token classes are disjoint: ``prompt_tokens`` are those the engine had not cached."""
+    """How it ended. Token classes are disjoint: ``prompt_tokens`` are those the engine had not cached."""
 
     request_id: RequestId
     finished_at_ns: Nanoseconds
@@ -75,12 +75,12 @@ class End(msgspec.Struct, frozen=True, array_like=True, tag="E", kw_only=True):
     avoided_completion_tokens: Tokens
     ttft_ms: Milliseconds | None
     duration_ms: Milliseconds
-    #: Of a hit and of a coalesced answer, as the two above: what the request would have taken that got it first, of
-    #: whose prompt ``avoided_prompt_tokens`` were not in the engine's cache.
+    #: For a hit or a coalesced response, like the two above: what the original request took; of its prompt,
+    #: ``avoided_prompt_tokens`` were not in the engine's cache.
     avoided_cached_prompt_tokens: Tokens = 0
-    #: For how long an engine worked on it.
+    #: Engine time of the original request.
     avoided_engine_ms: Milliseconds = 0.0
-    #: The request whose answer it is.
+    #: The original request.
     source_id: RequestId | None = None
 
 
@@ -91,10 +91,10 @@ _decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)
 
 
 def encode(record: Record) -> bytes:
-    """Return the record's payload; it does not check ranges, which costs time only reading has."""
+    """Return the record's payload. Ranges are checked on reading, where there is time."""
     return _encoder.encode(record)
 
 
 def decode(payload: bytes | memoryview) -> Record:
-    """Return the record in ``payload``. Raises msgspec.DecodeError for anything :func:`encode` cannot have meant."""
+    """Return the record in ``payload``. Raises msgspec.DecodeError if it is not a valid record."""
     return _decoder.decode(payload)

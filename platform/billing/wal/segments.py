@@ -1,13 +1,13 @@
-"""How a write-ahead log lies on the disk. Shared by the writer and the reader; no Django here.
+"""Files of a write-ahead log, shared by the writer and the reader. No Django here.
 
-A writer's log is a row of segments ``<role>-<writer id>-<number>.wal`` beside one ``<role>-<writer id>.lock``, on
-which the writer holds an flock for as long as it lives. A segment is a header of 32 bytes and then frames, each
+A writer's log is a sequence of segments ``<role>-<writer id>-<number>.wal`` and one ``<role>-<writer id>.lock``, on
+which the writer holds an flock for its lifetime. A segment is a header of 32 bytes followed by frames, each
 
     length of the payload   u32, little endian, 1 … MAX_PAYLOAD_BYTES
     CRC-32 of the payload   u32, little endian
     payload                 one record (``billing.wal.records``)
 
-A length of zero is no frame, so that the zeros a crashed host may leave behind are not taken for records.
+A length of zero is invalid, so that zeros left by a crashed host are not mistaken for records.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VERSION = 1
 #: Magic, version, writer id, segment number, two spare bytes.
 HEADER = struct.Struct("<8sH16sI2x")
 FRAME = struct.Struct("<II")
-#: Far over a real record (about 250 bytes), low enough that a damaged length is noticed.
+#: Far above a real record (about 250 bytes), low enough to detect a damaged length.
 MAX_PAYLOAD_BYTES = 64 * 1024
 
 _SEGMENT = re.compile(r"(?P<role>[a-z0-9]+)-(?P<writer>[0-9a-f]{32})-(?P<number>[0-9]{8})\.wal")
@@ -31,7 +31,7 @@ _SEGMENT = re.compile(r"(?P<role>[a-z0-9]+)-(?P<writer>[0-9a-f]{32})-(?P<number>
 
 @dataclass(frozen=True, slots=True, order=True)
 class Segment:
-    """One file of one writer, as its name says. Sorts by writer, then number."""
+    """One file of one writer, parsed from its name. Sorts by writer, then number."""
 
     writer_id: UUID
     number: int
@@ -39,17 +39,17 @@ class Segment:
 
     @property
     def lock_path(self) -> Path:
-        """The file whose lock says whether the writer lives."""
+        """The file that the writer locks while it is alive."""
         return self.path.with_name(f"{self.path.name.rsplit('-', 1)[0]}.lock")
 
 
 def segment_path(directory: Path, role: str, writer_id: UUID, number: int) -> Path:
-    """Return where a segment lies. ``role`` is lower-case letters and digits."""
+    """Return a segment's path. ``role`` is lower-case letters and digits."""
     return directory / f"{role}-{writer_id.hex}-{number:08d}.wal"
 
 
 def lock_path(directory: Path, role: str, writer_id: UUID) -> Path:
-    """Return where a writer's lock file lies."""
+    """Return the path of a writer's lock file."""
     return directory / f"{role}-{writer_id.hex}.lock"
 
 
@@ -65,5 +65,5 @@ def header(writer_id: UUID, number: int) -> bytes:
 
 
 def is_header(data: bytes, segment: Segment) -> bool:
-    """Say whether ``data`` begins as that segment should."""
+    """Return whether ``data`` begins with that segment's header."""
     return data[: HEADER.size] == header(segment.writer_id, segment.number)

@@ -1,12 +1,12 @@
-"""Write usage records so that a killed process loses none: one write(2) per append, fdatasync right behind it.
+"""Write usage records so that a killed process loses none: one write(2) per append, then fdatasync.
 
-After the write the record is in the kernel's page cache and survives the death of the process. The sync makes it
-survive the death of the host: in mode ``group`` a thread syncs at once when idle and at most 10 ms after a write; in
-mode ``always`` it syncs without pause and :meth:`WalWriter.synced` waits for it. No Django here.
+After the write the record is in the kernel's page cache and survives a crash of the process. The sync makes it survive
+a crash of the host: in mode ``group`` a thread syncs immediately when idle and at most 10 ms after a write; in mode
+``always`` it syncs without pause and :meth:`WalWriter.synced` waits for it. No Django here.
 
-A new segment begins with what is known of every request that is open, so that a segment is needed only until it is
-drained, however long a stream that began in it lasts. With a cap on the directory the log refuses a START once the cap
-is reached, but never what belongs to a request that has begun.
+A new segment begins with the START and last PROGRESS of every open request, so that a segment is needed only until it
+is drained, however long a stream that began in it lasts. When the directory has reached its cap, the log refuses a
+START, but never the later records of a request.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ SyncMode = Literal["group", "always"]
 #: The longest a written record waits for its sync in mode ``group``.
 GROUP_SECONDS = 0.010
 SEGMENT_BYTES = 64 * 1024 * 1024
-#: EFBIG is the process's own limit on file sizes.
+#: EFBIG: the process's limit on file sizes.
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class WalWriter:
-    """The log of one process. Thread-safe. Make it after any fork: a forked child would keep its lock alive."""
+    """The log of one process. Thread-safe. Create it after any fork: a forked child would keep its lock."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class WalWriter:
     ) -> None:
         """Open the first segment. ``role`` is lower-case letters and digits. Raises WalError.
 
-        ``max_bytes`` caps the directory, all writers' logs together; None: nothing is refused for its size.
+        ``max_bytes`` caps the directory, all writers' logs together; None: no cap.
         """
         if not re.fullmatch("[a-z0-9]+", role):
             raise ValueError(f"role {role!r}: lower-case letters and digits only")
@@ -64,7 +64,7 @@ class WalWriter:
         self._pause_seconds = 0.0 if self._waits else GROUP_SECONDS
         self.disk_quota = None if max_bytes is None else DiskQuota(directory, max_bytes)
         self._segment_bytes = segment_bytes if max_bytes is None else min(segment_bytes, max_bytes // SEGMENTS_IN_CAP)
-        #: What a new segment begins with: of each open request its START and its last PROGRESS, as frames.
+        #: What a new segment begins with: START and last PROGRESS of each open request, as frames.
         self._open: dict[RequestId, tuple[bytes, bytes]] = {}
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -72,7 +72,7 @@ class WalWriter:
         self._descriptor = -1
         self._appended = 0
         self._synced = 0
-        #: Of what was written, not counted for Prometheus yet: that takes as long as to make a record.
+        #: Bytes written and not yet counted for Prometheus: counting takes as long as encoding a record.
         self._uncounted_bytes = 0
         self._retired: list[int] = []
         self._waiting: list[tuple[int, Future[None]]] = []
@@ -84,26 +84,26 @@ class WalWriter:
         try:
             self._open_segment()
         except WalError:
-            self._give_lock_back()
+            self._release_lock()
             raise
         self._thread = threading.Thread(target=self._sync_forever, name="wal-sync", daemon=True)
         self._thread.start()
 
     @property
     def failure(self) -> WalError | None:
-        """Why nothing can be written any more; None while it can be tried."""
+        """Why this writer is unusable; None while it is usable."""
         return self._failure
 
     @property
     def refusal(self) -> WalError | None:
-        """Why the last append failed; None when it did not. The next may not."""
+        """Why the last append failed; None if it did not. The next append may succeed."""
         return self._refusal
 
     def append(self, *records: Record) -> None:
-        """Write the records, in order, in one write(2). Returns when the kernel has them; all of them or none.
+        """Write all records or none, in order, in one write(2). Returns when the kernel has them.
 
-        Raises WalFull or WalOverCap (try again later), WalBroken, WalClosed or RecordTooLarge: the caller must then
-        serve nothing.
+        Raises WalFull or WalOverCap (retry later), WalBroken, WalClosed or RecordTooLarge; the caller must then refuse
+        the request.
         """
         frames = [self._frame(encode(record)) for record in records]
         data = b"".join(frames)
@@ -119,7 +119,7 @@ class WalWriter:
                 raise
             self._refusal = None
             self._appended += len(records)
-            # A request that begins and ends in one append, a prediction hit, is never open.
+            # A request that begins and ends in one append (a prediction hit) is never open.
             if not (begins and len(records) == 2 and isinstance(records[1], End)):
                 for record, frame in zip(records, frames, strict=True):
                     self._remember(record, frame)
@@ -128,9 +128,9 @@ class WalWriter:
             self._wake.set()
 
     async def synced(self) -> None:
-        """Wait until everything appended so far is on the disk; in mode ``group`` return at once.
+        """Wait until everything appended so far is on disk; in mode ``group`` return immediately.
 
-        Raises what made the sync fail.
+        Raises the error of a failed sync.
         """
         if not self._waits:
             return
@@ -144,7 +144,7 @@ class WalWriter:
         await asyncio.wrap_future(future)
 
     def close(self) -> None:
-        """Sync, close, and give the lock back, so that the drain knows that no more will come. Idempotent."""
+        """Sync, close, and release the lock, which tells the drain that the log is complete. Idempotent."""
         with self._lock:
             if self._closed:
                 return
@@ -164,14 +164,14 @@ class WalWriter:
         self._write(data)
 
     def _refuse_start(self, quota: DiskQuota) -> None:
-        """Raise WalOverCap; and leave the segment, which the drain can only then remove, if much is in it."""
+        """Raise WalOverCap. First start a new segment if this one is large, so that the drain can remove it."""
         if self._failure is None and self._size - self._carried > self._segment_bytes // 4:
             self._open_segment()
             self._wake.set()
-        raise WalOverCap(self._path, f"the log takes {quota.usage().describe()}, until the drain has caught up")
+        raise WalOverCap(self._path, f"the log takes {quota.usage().describe()}; retry when the drain has caught up")
 
     def _remember(self, record: Record, frame: bytes) -> None:
-        """Keep what a new segment must begin with."""
+        """Remember what a new segment must begin with."""
         if isinstance(record, End):
             self._open.pop(record.request_id, None)
             return
@@ -181,7 +181,7 @@ class WalWriter:
         elif known is not None:
             self._open[record.request_id] = (known[0], frame)
 
-    def _give_lock_back(self) -> None:
+    def _release_lock(self) -> None:
         lock_path(self._directory, self._role, self.writer_id).unlink()
         os.close(self._lock_descriptor)
 
@@ -200,7 +200,7 @@ class WalWriter:
         return descriptor
 
     def _open_segment(self) -> None:
-        """Go on in a new file; the sync thread closes the old one. Nothing changes when it raises."""
+        """Continue in a new file; the sync thread closes the old one. Nothing changes if it raises."""
         path = segment_path(self._directory, self._role, self.writer_id, self._number + 1)
         carried = [frame for frames in self._open.values() for frame in frames]
         start = b"".join((header(self.writer_id, self._number + 1), *carried))
@@ -222,7 +222,7 @@ class WalWriter:
         self._directory_dirty = True
 
     def _write(self, data: bytes) -> None:
-        """Append ``data`` whole, or cut the file back to where it was and raise."""
+        """Append all of ``data``, or truncate the file to its previous size and raise."""
         try:
             written = os.write(self._descriptor, data)
         except OSError as error:
@@ -231,7 +231,7 @@ class WalWriter:
             try:
                 os.ftruncate(self._descriptor, self._size)
             except OSError as error:
-                # Half a frame stays: appending behind it would bury later records.
+                # Part of a frame stays: later records after it could not be read.
                 self._failure = WalBroken(self._path, f"cannot undo a short write: {error.strerror}")
                 raise self._failure from error
             raise WalFull(self._path, "no space left")
@@ -244,14 +244,14 @@ class WalWriter:
         return found
 
     def _sync_forever(self) -> None:
-        """Sync whenever something was appended, no more often than the pause allows, and once more at the end."""
+        """Sync after appends, no more often than the pause allows, and once more at the end."""
         while True:
             self._wake.wait()
             self._wake.clear()
             began = time.monotonic()
             self._sync_once()
             if self._closed:
-                # close() may have come after the sync began; what it found appended must be synced too.
+                # close() may have been called after the sync began; later appends must be synced too.
                 self._sync_once()
                 return
             rest = self._pause_seconds - (time.monotonic() - began)
@@ -299,7 +299,7 @@ def _error(path: Path, error: OSError) -> WalError:
 
 
 def _sync_directory(directory: Path) -> None:
-    """Make new file names survive the host."""
+    """Make new file names survive a crash of the host."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

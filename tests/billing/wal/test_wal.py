@@ -235,7 +235,7 @@ def test_a_torn_tail_waits_while_its_writer_lives_and_is_skipped_when_it_is_dead
     assert records_in(segment) == written[:whole]
     assert damage_in(segment, final=False) == []
     kept = HEADER.size + whole * frame
-    torn = [] if kept == size - cut else [Damage(kept, size - cut, "torn tail", torn=True)]
+    torn = [] if kept == size - cut else [Damage(kept, size - cut, "incomplete last record", torn=True)]
     assert damage_in(segment) == torn
 
 

@@ -10,12 +10,12 @@ from billing.ledger import partitions
 
 
 class Command(BaseCommand):
-    """Make the monthly partitions of the usage table that are missing. Idempotent."""
+    """Create the missing monthly partitions of the usage table. Idempotent."""
 
-    help = "Make the usage table's partitions of this month and the next three."
+    help = "Create the usage table's partitions for this month and the next three."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Make them, and name those made when asked to be more than quiet."""
+        """Create them, and print their names unless verbosity is 0."""
         for name in partitions.ensure():
             if options["verbosity"]:
-                self.stdout.write(f"made {name}")
+                self.stdout.write(f"created {name}")
