@@ -1,4 +1,4 @@
-"""Django's registration of this room."""
+"""Django app configuration of tenants."""
 
 from django.apps import AppConfig
 

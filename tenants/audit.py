@@ -1,4 +1,4 @@
-"""Write who changed what. Called by every change, inside its transaction."""
+"""Record who changed what. Every change calls this inside its transaction."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ SYSTEM = Actor(kind="system", name="hearth")
 
 
 def shell(program: str) -> Actor:
-    """Return who runs a command: the user of this shell, the machine, and the command."""
+    """Return the actor of a shell command: user, host and command."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user need not have a name
+    except (KeyError, OSError):  # a container's user may have no name
         user = str(os.getuid())
     return Actor(kind="system", name=f"{user}@{socket.gethostname()} by {program}")
 

@@ -1,7 +1,7 @@
-"""Create, change and archive budgets. What was spent of them is in ``billing.budgets.spending``.
+"""Create, change and archive budgets. ``billing.budgets.spending`` has what was spent of them.
 
-A change is in force at every gateway within a second; what is left of a budget follows as soon as the drain's keeper
-has counted again (see ``billing.budgets.reconciler``).
+A change takes effect at every gateway within a second; the amount left follows after the next recount
+(``billing.budgets.reconciler``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tenants.errors import AlreadyExists, BadName, NotAllowed
 from tenants.models import Budget
 from tenants.policy_target import PolicyTarget, target_of
 
-#: $9.2 million, what a counter of 64 bits holds.
+#: $9.2 million, the largest value of a 64-bit counter.
 LARGEST_LIMIT_PICO = 2**63 - 1
 MOST_ALERTS = 10
 FIELDS = ("limit_pico", "action", "alert_percents")
@@ -27,7 +27,7 @@ FIELDS = ("limit_pico", "action", "alert_percents")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetTerms:
-    """What a new budget says. The period never changes: another period is another budget."""
+    """The terms of a new budget. The period never changes: another period is another budget."""
 
     limit_pico: int
     period: str = Budget.Period.MONTH.value
@@ -36,7 +36,7 @@ class BudgetTerms:
 
 
 class Changes(TypedDict, total=False):
-    """What may change of a budget."""
+    """The fields of a budget that may change."""
 
     limit_pico: int
     action: str
@@ -44,10 +44,10 @@ class Changes(TypedDict, total=False):
 
 
 @transaction.atomic
-def create(actor: Actor, subject: PolicyTarget, terms: BudgetTerms) -> Budget:
-    """Create a budget in the tenant's currency; what was spent in the running period counts.
+def create(actor: Actor, target: PolicyTarget, terms: BudgetTerms) -> Budget:
+    """Create a budget in the tenant's currency. Spending earlier in the running period counts.
 
-    Raises BadName for a value that is not allowed, AlreadyExists where the subject has one of that period.
+    Raises BadName for an invalid value, AlreadyExists if the target has a budget with that period.
     """
     if terms.period not in Budget.Period.values:
         raise BadName("period", terms.period, " | ".join(Budget.Period.values))
@@ -55,12 +55,12 @@ def create(actor: Actor, subject: PolicyTarget, terms: BudgetTerms) -> Budget:
     try:
         with transaction.atomic():
             budget = Budget.objects.create(
-                tenant=subject.tenant,
-                project=subject.project,
-                key=subject.key,
-                model_name=subject.model_name,
+                tenant=target.tenant,
+                project=target.project,
+                key=target.key,
+                model_name=target.model_name,
                 period=terms.period,
-                currency=subject.tenant.currency,
+                currency=target.tenant.currency,
                 **values,
             )
     except IntegrityError:
@@ -70,22 +70,22 @@ def create(actor: Actor, subject: PolicyTarget, terms: BudgetTerms) -> Budget:
 
 
 @transaction.atomic
-def put(actor: Actor, subject: PolicyTarget, terms: BudgetTerms) -> tuple[Budget, bool]:
-    """Create the subject's budget of this period, or change the one it has; say whether it was created.
+def put(actor: Actor, target: PolicyTarget, terms: BudgetTerms) -> tuple[Budget, bool]:
+    """Create the target's budget with this period, or change it; return it and whether it is new.
 
     Raises as :func:`create` and :func:`change` do.
     """
     rows = Budget.objects.filter(
-        tenant=subject.tenant,
-        project=subject.project,
-        key=subject.key,
-        model_name=subject.model_name,
+        tenant=target.tenant,
+        project=target.project,
+        key=target.key,
+        model_name=target.model_name,
         period=terms.period,
         archived_at=None,
     )
     found = rows.first()
     if found is None:
-        return create(actor, subject, terms), True
+        return create(actor, target, terms), True
     changes: Changes = {
         "limit_pico": terms.limit_pico,
         "action": terms.action,
@@ -96,7 +96,7 @@ def put(actor: Actor, subject: PolicyTarget, terms: BudgetTerms) -> tuple[Budget
 
 @transaction.atomic
 def change(actor: Actor, budget: Budget, **changes: Unpack[Changes]) -> Budget:
-    """Change these fields; in force for what comes, in the running period too. Raises BadName, NotAllowed."""
+    """Change these fields, effective immediately and in the running period. Raises BadName, NotAllowed."""
     locked = _locked(budget)
     if locked.archived_at is not None:
         raise NotAllowed("budget", str(locked.id), "archived")
@@ -113,7 +113,7 @@ def change(actor: Actor, budget: Budget, **changes: Unpack[Changes]) -> Budget:
 
 @transaction.atomic
 def archive(actor: Actor, budget: Budget) -> Budget:
-    """Let the budget bound nothing any more; its figures stay. Doing it twice changes nothing."""
+    """End the budget; its history stays. Idempotent."""
     locked = _locked(budget)
     if locked.archived_at is not None:
         return locked
@@ -144,7 +144,7 @@ def _record(
 
 
 def _checked(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values with alerts sorted and each named once. Raises BadName."""
+    """Return the values with alerts sorted and without duplicates. Raises BadName."""
     limit_pico, action = values["limit_pico"], values["action"]
     if not 0 <= limit_pico <= LARGEST_LIMIT_PICO:
         raise BadName("limit_pico", str(limit_pico), f"a whole number from 0 to {LARGEST_LIMIT_PICO}")

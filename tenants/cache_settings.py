@@ -1,4 +1,4 @@
-"""Set and remove what of the prediction cache is otherwise for a project or a key. In force within a second."""
+"""Overrides of the tenant's prediction-cache policy per project and per key. They take effect within a second."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LARGEST = {"ttl_seconds": LONGEST_TTL_SECONDS, "writes_per_minute": 2**31 - 1}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheOverrides:
-    """What a setting says. An empty mode and None leave a field as it is one level up; 0 stores nothing."""
+    """The fields of a setting. An empty mode and None inherit from the level above; 0 stores nothing."""
 
     mode: str = ""
     ttl_seconds: int | None = None
@@ -26,15 +26,15 @@ class CacheOverrides:
 
 
 @transaction.atomic
-def set_setting(actor: Actor, subject: PolicyTarget, terms: CacheOverrides) -> CacheSetting:
-    """Make this the setting of a project or key, whatever it was before; the same again changes nothing.
+def set_setting(actor: Actor, target: PolicyTarget, terms: CacheOverrides) -> CacheSetting:
+    """Set the setting of a project or key, replacing any before. Idempotent.
 
-    Raises BadName for a value out of range, where there is none at all, and for a tenant as a whole.
+    Raises BadName for a value out of range, a setting without values, and for a tenant as a whole.
     """
-    _check(subject, terms)
-    # The tenant's row stands for all its settings, so that two who make the same one for the first time take turns.
-    Tenant.objects.select_for_update().get(id=subject.tenant.id)
-    who = {"tenant": subject.tenant, "project": subject.project, "key": subject.key}
+    _check(target, terms)
+    # Locking the tenant's row serialises concurrent creations of the same setting.
+    Tenant.objects.select_for_update().get(id=target.tenant.id)
+    who = {"tenant": target.tenant, "project": target.project, "key": target.key}
     setting = CacheSetting.objects.filter(**who).first()
     before = None if setting is None else overrides_of(setting)
     if setting is None:
@@ -51,7 +51,7 @@ def set_setting(actor: Actor, subject: PolicyTarget, terms: CacheOverrides) -> C
 
 @transaction.atomic
 def remove(actor: Actor, setting: CacheSetting) -> None:
-    """Leave all as it is one level up. A setting that is gone already changes nothing."""
+    """Remove a setting, so that all fields are inherited. Idempotent."""
     locked = CacheSetting.objects.select_for_update(of=("self",)).select_related("tenant", "project", "key")
     found = locked.filter(id=setting.id).first()
     if found is None:
@@ -61,7 +61,7 @@ def remove(actor: Actor, setting: CacheSetting) -> None:
 
 
 def overrides_of(setting: CacheSetting) -> CacheOverrides:
-    """Return what the setting says."""
+    """Return the setting's values."""
     return CacheOverrides(
         mode=setting.mode, ttl_seconds=setting.ttl_seconds, writes_per_minute=setting.writes_per_minute
     )
@@ -82,9 +82,13 @@ def _record(
     policy_epoch.bump()
 
 
-def _check(subject: PolicyTarget, terms: CacheOverrides) -> None:
-    if subject.is_tenants_own or subject.model_name:
-        raise BadName("cache setting of", subject.tenant.slug, "one of its projects or keys; its own is its policy")
+def _check(target: PolicyTarget, terms: CacheOverrides) -> None:
+    if target.is_tenants_own or target.model_name:
+        raise BadName(
+            "cache setting of",
+            target.tenant.slug,
+            "one of its projects or keys; the tenant itself has a policy",
+        )
     if terms == CacheOverrides():
         raise BadName("cache setting", "nothing", f"at least one of {', '.join(asdict(terms))}")
     if terms.mode and terms.mode not in TenantPolicy.CacheMode.values:
@@ -92,4 +96,4 @@ def _check(subject: PolicyTarget, terms: CacheOverrides) -> None:
     for name, largest in LARGEST.items():
         value = getattr(terms, name)
         if value is not None and not 0 <= value <= largest:
-            raise BadName(name, str(value), f"a whole number from 0 to {largest}, or null for as it is one level up")
+            raise BadName(name, str(value), f"a whole number from 0 to {largest}, or null to inherit")

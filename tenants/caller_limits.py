@@ -1,4 +1,4 @@
-"""What limits, budgets and terms of the prediction cache apply to a caller, as a gateway reads them."""
+"""Limits, budgets and prediction-cache terms of a caller, as a gateway reads them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Period = Literal["day", "week", "month", "total"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitLine:
-    """One limit of a caller. For each figure None is unlimited and 0 admits nothing."""
+    """One limit of a caller. For each value None is unlimited and 0 admits nothing."""
 
     id: UUID
     scope: Scope
-    #: Empty is all models together.
+    #: Empty: all models together.
     model_name: str
     requests_per_minute: int | None
     tokens_per_minute: int | None
@@ -26,7 +26,7 @@ class LimitLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetLine:
-    """One budget of a caller that refuses what could exceed it."""
+    """One hard budget of a caller: requests that could exceed it are refused."""
 
     id: UUID
     scope: Scope
@@ -34,37 +34,37 @@ class BudgetLine:
     period: Period
     limit_pico: int
     currency: str
-    #: IANA name of the zone in which its periods begin.
+    #: IANA name of the time zone in which its periods begin.
     timezone: str
 
 
 CacheMode = Literal["off", "deterministic", "all"]
-#: Larger answers are not stored: one may not push out a thousand others, and packing it holds everybody up.
+#: Larger responses are not stored: one must not evict a thousand others, and packing it blocks the event loop.
 LARGEST_ENTRY_BYTES = 1 << 20
-#: Of one stored answer.
+#: Longest time to live of a stored response.
 LONGEST_TTL_SECONDS = 30 * 24 * 3600
-#: A purge that is older concerns nobody any more: a day is for what ran when it was made and was stored later.
+#: How long a purge applies. The extra day covers requests that ran at the time of the purge and were stored later.
 PURGES_HOLD_SECONDS = LONGEST_TTL_SECONDS + 24 * 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Purges:
-    """Which stored answers of a tenant may be given no more, by the newest purge of each kind (ids are UUIDv7)."""
+    """Which stored responses of a tenant are purged: the newest purge of each kind (ids are UUIDv7)."""
 
     everything: UUID | None = None
     models: Mapping[str, UUID] = field(default_factory=dict)
     keys: Mapping[UUID, UUID] = field(default_factory=dict)
     requests: Mapping[UUID, UUID] = field(default_factory=dict)
 
-    #: Nothing is purged: each hit asks.
+    #: Whether nothing is purged. Precomputed, because every hit checks it.
     nothing: bool = field(init=False, default=False)
 
     def __post_init__(self) -> None:
         purged = self.everything is not None or self.models or self.keys or self.requests
         object.__setattr__(self, "nothing", not purged)
 
-    def cover(self, source_id: UUID, key_id: UUID, model_name: str) -> bool:
-        """Say whether the answer that this request of this key got from this model is purged."""
+    def covers(self, source_id: UUID, key_id: UUID, model_name: str) -> bool:
+        """Return whether the response to this request of this key by this model is purged."""
         if self.nothing:
             return False
         if source_id in self.requests:
@@ -75,13 +75,13 @@ class Purges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheTerms:
-    """What a key may do with the prediction cache: its own setting, its project's, its tenant's policy."""
+    """What a key may do with the prediction cache: its own setting, else its project's, else its tenant's policy."""
 
     mode: CacheMode = "deterministic"
     ttl_seconds: int = 3600
     entry_bytes: int = LARGEST_ENTRY_BYTES
     quota_bytes: int = 256 << 20
-    #: Of this key; None is unlimited.
+    #: For this key; None is unlimited.
     writes_per_minute: int | None = None
     #: Scopes ``cache:read`` and ``cache:write``.
     may_read: bool = True

@@ -1,4 +1,4 @@
-"""Queries that are asked several times a second: Django takes ten times as long to make their SQL as to run it."""
+"""Precompiled queries, for those run several times a second: Django builds their SQL ten times slower than it runs."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from django.db.models import QuerySet
 
 
 class CompiledQuery:
-    """A query whose SQL is made once, when it is first asked, with its parameters. Thread-safe."""
+    """A query whose SQL and parameters are built once, at its first run. Thread-safe."""
 
     def __init__(self, query: Callable[[], QuerySet[Any, Any]]) -> None:
-        """``query`` names its columns (``values_list``), whose values come as psycopg reads them.
+        """``query`` names its columns (``values_list``); values are returned as psycopg reads them.
 
-        What it compares with stays what it was at first, so it may hold no time of day.
+        Its parameters never change, so it must not contain the current time.
         """
         self._query = query
         self._made: tuple[str, tuple[Any, ...]] | None = None
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """Return what there is now. Raises django.db.Error."""
+        """Run the query and return its rows. Raises django.db.Error."""
         if self._made is None:
             self._made = self._query().query.sql_with_params()
         with connection.cursor() as cursor:

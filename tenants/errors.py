@@ -1,11 +1,11 @@
-"""Errors of the tenants room.
+"""Errors of the tenants package.
 
 TenantError
-├── NotFound        nothing of that kind and name, or not yours
+├── NotFound        no object of that kind and name, or it is another tenant's
 ├── AlreadyExists   the name is taken
-├── BadName         a slug or name that is not allowed
+├── BadName         an invalid slug, name or value; ``allowed`` says what is valid
 ├── NotAllowed      the object's state forbids the change
-└── KeyRefused      a key that opens nothing; ``reason`` says why
+└── KeyRefused      the key is not valid; ``reason`` says why
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal
 
 
 class TenantError(Exception):
-    """Any refusal of this room."""
+    """Base of this package's errors."""
 
 
 @dataclass(eq=False)

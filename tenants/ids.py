@@ -1,4 +1,4 @@
-"""Ids: UUIDv7, so that they sort by time of creation; one type for each kind of thing."""
+"""Ids: UUIDv7, which sort by creation time; one type per kind of object."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ReplicaId = NewType("ReplicaId", UUID)
 #: The built-in tenant that pays for canaries and pre-warming.
 PLATFORM_SLUG = "platform"
 
-# Whole milliseconds throughout: by way of floats up to 6 % of the moments of a year come out one too low.
+# Integer milliseconds throughout: with floats, up to 6 % of a year's moments come out one too low.
 _UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -29,7 +29,7 @@ def new_id() -> UUID:
 
 
 def created_at(value: UUID) -> datetime:
-    """Return the UTC time in a UUIDv7, exact to the millisecond. Raises ValueError for another version."""
+    """Return the UTC time in a UUIDv7, exact to the millisecond. Raises ValueError for other versions."""
     if value.version != 7:
         raise ValueError(f"not a UUIDv7: {value}")
     return _UNIX_EPOCH + milliseconds_of(value) * _MILLISECOND
@@ -41,10 +41,10 @@ def milliseconds_of(value: UUID) -> int:
 
 
 def first_millisecond(moment: datetime) -> int:
-    """Return the first Unix millisecond that is not before a moment with a zone."""
+    """Return the first Unix millisecond at or after an aware moment."""
     return -((_UNIX_EPOCH - moment) // _MILLISECOND)
 
 
 def first_id_at(moment: datetime) -> UUID:
-    """Return the smallest UUIDv7 of that millisecond, of a moment with a zone: the lower bound of a range of ids."""
+    """Return the smallest UUIDv7 of an aware moment's millisecond: the lower bound of a range of ids."""
     return UUID(int=(((moment - _UNIX_EPOCH) // _MILLISECOND) << 80) | (0x7 << 76) | (0x2 << 62))

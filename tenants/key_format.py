@@ -1,9 +1,9 @@
 """The text of a key: ``<prefix>_<public id>_<secret><checksum>``.
 
-The public id finds the row, the 43-character secret (256 bits, base64url) proves it, the checksum (6 hex digits of
-CRC-32) lets a typing error or a secret scanner's false match be refused without asking the database. Only an
-HMAC-SHA256 of the secret under a versioned pepper is stored: 1.6 µs to check, where argon2 would take 136 ms, and as
-safe, because the secret is random and long.
+The public id finds the row and the 43-character secret (256 bits, base64url) proves ownership. With the checksum
+(6 hex digits of CRC-32), typing errors and a secret scanner's false matches are rejected without a database query.
+Only an HMAC-SHA256 of the secret under a versioned pepper is stored. Checking it takes 1.6 µs; argon2 would take
+136 ms and add no safety, because the secret is random and long.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _FORMAT = re.compile(r"(hk|ho)_([a-z0-9]{12})_([A-Za-z0-9_-]{43})([0-9a-f]{6})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credential:
-    """A well-formed key as presented; nothing is known of its validity."""
+    """A well-formed key as presented; it may be invalid."""
 
     prefix: str
     public_id: str
     secret: str
 
     def text(self) -> str:
-        """Return the key as its owner holds it."""
+        """Return the full text of the key."""
         body = f"{self.prefix}_{self.public_id}_{self.secret}"
         return body + _checksum(body)
 

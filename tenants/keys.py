@@ -18,14 +18,14 @@ from tenants.models import ApiKey, Budget, CacheSetting, Limit, Project, Tenant,
 
 PREFIX = "hk"
 SCOPES = ("inference", "cache:read", "cache:write", "management:read", "management:write")
-#: Of a key about which nothing else is said.
+#: Scopes of a key that is issued without any.
 DEFAULT_SCOPES = ("inference", "cache:read", "cache:write", "management:read")
-#: What :func:`change` changes.
+#: Fields that :func:`change` may change.
 FIELDS = ("name", "scopes", "allowed_models", "allowed_networks", "expires_at")
 LONGEST_OVERLAP = timedelta(days=30)
-#: Of a successor: a key that expires in the year 9999 has none for ever.
+#: Longest life of a successor key.
 LONGEST_LIFE = timedelta(days=36500)
-#: How old ``last_used_at`` gets before it is written again.
+#: ``last_used_at`` is updated at most once per this interval.
 USED_EVERY = timedelta(minutes=1)
 _LINEAGES = """
     WITH RECURSIVE line AS (
@@ -50,7 +50,7 @@ _NOTE_USED = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IssuedKey:
-    """A new key and, this once, its text."""
+    """A new key and its text, which is not stored."""
 
     key: ApiKey
     secret: str
@@ -68,10 +68,10 @@ def issue(
     expires_at: datetime | None = None,
     created_by: User | None = None,
 ) -> IssuedKey:
-    """Create a key; its text is returned here and never again.
+    """Create a key. Its text is returned only here.
 
-    Raises NotAllowed for an archived project or tenant, BadName for a scope that is not one of SCOPES or a network
-    that is none.
+    Raises NotAllowed for an archived project or tenant, BadName for a scope that is not in SCOPES or an invalid
+    network.
     """
     _require_open(project)
     _check_scopes(scopes)
@@ -84,7 +84,7 @@ def issue(
         expires_at=expires_at,
         created_by=created_by,
     )
-    after = {"public_id": issued.key.public_id, "project": project.slug, **_said(issued.key)}
+    after = {"public_id": issued.key.public_id, "project": project.slug, **_described(issued.key)}
     audit.record(actor, "key.issued", ("key", issued.key.id), tenant=project.tenant, after=after)
     policy_epoch.bump()
     return issued
@@ -92,12 +92,11 @@ def issue(
 
 @transaction.atomic
 def rotate(actor: Actor, key: ApiKey, overlap: timedelta, *, created_by: User | None = None) -> IssuedKey:
-    """Issue a key that does what this one does, which itself expires after the overlap, or when it would anyway.
+    """Issue a successor with the same rights. The old key expires after the overlap, or earlier if it already would.
 
-    Limits, budgets and cache setting of the key go over to its successor; they bound the old one too. A key that
-    expires gets a successor that lives as long as it was meant to. Raises NotAllowed for a key that is revoked,
-    expired or rotated already, or whose project or tenant is archived; BadName for an overlap that is not between
-    none and LONGEST_OVERLAP.
+    Limits, budgets and the cache setting move to the successor and still apply to the old key. The successor of a key
+    that expires has the same lifetime. Raises NotAllowed for a key that is revoked, expired or already rotated, or
+    whose project or tenant is archived; BadName for an overlap outside 0 to LONGEST_OVERLAP.
     """
     if not timedelta(0) <= overlap <= LONGEST_OVERLAP:
         raise BadName("overlap_seconds", f"{overlap.total_seconds():g}", f"0 to {LONGEST_OVERLAP.total_seconds():.0f}")
@@ -114,25 +113,25 @@ def rotate(actor: Actor, key: ApiKey, overlap: timedelta, *, created_by: User | 
         created_by=created_by,
         rotated_from=old,
     )
-    before, ends = _said(old), now + overlap
+    before, ends = _described(old), now + overlap
     old.expires_at = ends if old.expires_at is None else min(ends, old.expires_at)
     old.save(update_fields=["expires_at"])
     Limit.objects.filter(key=old).update(key=issued.key)
     Budget.objects.filter(key=old).update(key=issued.key)
     CacheSetting.objects.filter(key=old).update(key=issued.key)
-    after = _said(old) | {"rotated_to": issued.key.public_id}
+    after = _described(old) | {"rotated_to": issued.key.public_id}
     audit.record(actor, "key.rotated", ("key", old.id), tenant=old.tenant, before=before, after=after)
     after = {"public_id": issued.key.public_id, "project": old.project.slug, "rotated_from": old.public_id}
-    audit.record(actor, "key.issued", ("key", issued.key.id), tenant=old.tenant, after=after | _said(issued.key))
+    audit.record(actor, "key.issued", ("key", issued.key.id), tenant=old.tenant, after=after | _described(issued.key))
     policy_epoch.bump()
     return issued
 
 
 @transaction.atomic
 def change(actor: Actor, key: ApiKey, **changes: Any) -> ApiKey:
-    """Change some of FIELDS; in force everywhere within a second. Changing nothing leaves no trace.
+    """Change some of FIELDS, effective everywhere within a second. Equal values are not audited.
 
-    Raises BadName for another field or a value that it does not allow, NotAllowed for a revoked key.
+    Raises BadName for any other field or an invalid value, NotAllowed for a revoked key.
     """
     unknown = set(changes) - set(FIELDS)
     if unknown:
@@ -144,10 +143,10 @@ def change(actor: Actor, key: ApiKey, **changes: Any) -> ApiKey:
     locked = _locked(key)
     if locked.revoked_at is not None:
         raise NotAllowed("key", locked.public_id, "revoked")
-    before = _said(locked)
+    before = _described(locked)
     for field, value in changes.items():
         setattr(locked, field, value)
-    after = _said(locked)
+    after = _described(locked)
     if after == before:
         return locked
     locked.save(update_fields=list(changes))
@@ -158,7 +157,7 @@ def change(actor: Actor, key: ApiKey, **changes: Any) -> ApiKey:
 
 @transaction.atomic
 def revoke(actor: Actor, key: ApiKey) -> ApiKey:
-    """Refuse the key everywhere within a second. Revoking it again changes nothing."""
+    """Revoke the key, effective everywhere within a second. Idempotent."""
     locked = _locked(key)
     if locked.revoked_at is not None:
         return locked
@@ -177,7 +176,7 @@ def revoke(actor: Actor, key: ApiKey) -> ApiKey:
 
 
 def authenticate(text: str) -> ApiKey:
-    """Return the live key of this text, read from the database (the gateway uses its snapshot instead).
+    """Return the valid key with this text, read from the database (the gateway uses its snapshot instead).
 
     Raises KeyRefused with a reason.
     """
@@ -199,9 +198,9 @@ def authenticate(text: str) -> ApiKey:
 
 
 def note_used(moments: Mapping[UUID, datetime]) -> None:
-    """Write down when keys were last used, each at most once in USED_EVERY. No gateway reads its keys again for it.
+    """Store when keys were last used, at most once per USED_EVERY and key. Gateways do not reload their keys for it.
 
-    Locks in primary-key order, so that any number of callers may do it at once.
+    Locks in primary-key order, so that concurrent calls cannot deadlock.
     """
     if not moments:
         return
@@ -210,12 +209,12 @@ def note_used(moments: Mapping[UUID, datetime]) -> None:
 
 
 def is_due(key: ApiKey, moment: datetime) -> bool:
-    """Say whether a use at this moment is to be written down."""
+    """Return whether a use at this moment has to be stored."""
     return key.last_used_at is None or key.last_used_at < moment - USED_EVERY
 
 
 def lineages(key_ids: Iterable[UUID]) -> dict[UUID, frozenset[UUID]]:
-    """Return each key with all that it came from by rotation: what they spend counts against its budgets too."""
+    """Return each key with the keys it was rotated from: their spending counts against its budgets too."""
     wanted = set(key_ids)
     lines = {key_id: {key_id} for key_id in wanted}
     if wanted:
@@ -267,7 +266,7 @@ def _check_scopes(scopes: Sequence[str]) -> None:
         raise BadName("scope", ", ".join(sorted(unknown)), ", ".join(SCOPES))
 
 
-def _said(key: ApiKey) -> dict[str, Any]:
-    """Return what the audit log keeps of a key."""
-    said = {field: getattr(key, field) for field in FIELDS}
-    return said | {"expires_at": key.expires_at.isoformat() if key.expires_at else None}
+def _described(key: ApiKey) -> dict[str, Any]:
+    """Return a key's fields for the audit log."""
+    described = {field: getattr(key, field) for field in FIELDS}
+    return described | {"expires_at": key.expires_at.isoformat() if key.expires_at else None}

@@ -1,6 +1,6 @@
-"""Every name and secret that keeps tenants apart is derived here and nowhere else.
+"""All names and secrets that separate tenants are derived here.
 
-Each input is prefixed with its length before it is mixed in, so ("ab", "c") and ("a", "bc") can never meet.
+Each input is prefixed with its length before it is hashed, so that ("ab", "c") and ("a", "bc") cannot collide.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Mac = hmac.HMAC | hashlib.blake2b
 
 
 def scope_of(caller: Caller) -> tuple[str, UUID]:
-    """Return who shares this caller's answers and warm prefixes: (kind, id) of its tenant, project or key."""
+    """Return the scope that shares this caller's responses and warm prefixes: (kind, id) of tenant, project or key."""
     match caller.policy.cache_scope:
         case "key":
             return "key", caller.key_id
@@ -62,55 +62,55 @@ def _salt(caller: Caller, model_name: str) -> str:
 
 
 def prediction_mac(caller: Caller, question: tuple[str, ...], digest: bytes) -> bytes:
-    """Return the 32-byte name of a whole answer inside this caller's scope.
+    """Return the 32-byte name of a whole response in this caller's scope.
 
-    ``question`` is what is the same for many requests (format, endpoint, model), ``digest`` is each request's own.
+    ``question`` is shared by many requests (format, endpoint, model); ``digest`` is specific to each request.
     """
     return _mixed(caller.derived(_begun, "prediction", str(caller.policy.salt_epoch), *question), (digest,))
 
 
 def value_mac(name: bytes, value: bytes) -> bytes:
-    """Return the 32-byte seal of a stored value: whoever can write to Redis still cannot forge an answer."""
+    """Return the 32-byte MAC of a stored value, so that write access to Redis is not enough to forge one."""
     secret = settings.SECRETS.cache_mac
     return _mixed(_quickly_keyed(secret.value), (b"value", name, value))
 
 
 def idempotency_name(caller: Caller, path: str, text: str) -> bytes:
-    """Return the 32-byte name of an ``Idempotency-Key`` of this API key at one endpoint; its text is kept nowhere."""
+    """Return the 32-byte name of an API key's ``Idempotency-Key`` at one endpoint; its text is not stored."""
     secret = settings.SECRETS.cache_mac
     return _mac(secret.value, b"idempotency", caller.tenant_id.bytes, caller.key_id.bytes, path.encode(), text.encode())
 
 
 def request_mac(name: bytes, *parts: bytes) -> bytes:
-    """Return 32 bytes that tell whether the request that comes again under this name is the same."""
+    """Return 32 bytes that identify the request sent under this name, to compare a repeated one."""
     secret = settings.SECRETS.cache_mac
     return _mac(secret.value, b"request", name, *parts)
 
 
 def prefix_root(caller: Caller, model_name: str) -> bytes:
-    """Return the 32-byte root of this caller's prefix chains: equal prompts of two scopes share no link."""
+    """Return the 32-byte root of this caller's prefix hashes: equal prompts of two scopes share none."""
     return caller.derived(_root, model_name)
 
 
 def session_key(caller: Caller, model_name: str, session: str) -> bytes:
-    """Return the 32-byte name of a session; the client's own text is kept nowhere."""
+    """Return the 32-byte name of a session; the client's text is not stored."""
     return _mixed(caller.derived(_begun, "session", model_name), (session.encode(),))
 
 
 @lru_cache(maxsize=4096)
 def replica_token(tenant_id: UUID, replica_id: UUID) -> bytes:
-    """Return what a tenant may know a replica by: 8 characters, the same each time and different for each tenant."""
+    """Return a replica's name for one tenant: 8 characters, stable, and different for each tenant."""
     mixed = _mac(settings.SECRETS.cache_mac.value, b"replica", tenant_id.bytes, replica_id.bytes)
     return base64.urlsafe_b64encode(mixed[:6])
 
 
 def redis_key(caller: Caller, room: str, name: str = "") -> str:
-    """Return a Redis key; the braces keep one tenant's keys on one cluster node."""
+    """Return a Redis key. Braces keep one tenant's keys on one cluster node."""
     return tenant_key(caller.tenant_id, room, name)
 
 
 def tenant_key(tenant_id: TenantId, room: str, name: str = "") -> str:
-    """Return the same where nobody calls: of a tenant alone."""
+    """Return the same Redis key without a caller."""
     return f"{_beginning(tenant_id)}{room}:{name}"
 
 
@@ -129,18 +129,18 @@ def _mac(secret: bytes, *parts: bytes) -> bytes:
 
 @lru_cache(maxsize=64)
 def _keyed(secret: bytes) -> hmac.HMAC:
-    """Return a MAC that nothing is mixed into yet: to key one takes as long as all the rest."""
+    """Return a keyed MAC without input. Cached, because keying takes as long as the rest."""
     return hmac.new(secret, digestmod=hashlib.sha256)
 
 
 @lru_cache(maxsize=64)
 def _quickly_keyed(secret: bytes) -> hashlib.blake2b:
-    """Return a MAC for what each request needs: keyed BLAKE2b (RFC 7693) takes half as long as an HMAC of 1 KB."""
+    """Return a MAC for per-request use: keyed BLAKE2b (RFC 7693) takes half the time of an HMAC over 1 KB."""
     return hashlib.blake2b(key=hashlib.sha256(secret).digest(), digest_size=32)
 
 
 def _begun(caller: Caller, room: str, *rest: str) -> hashlib.blake2b:
-    """Return a MAC with what each name of a caller begins with mixed in."""
+    """Return a MAC with the common beginning of a caller's names hashed in."""
     kind, identity = scope_of(caller)
     begun = _quickly_keyed(settings.SECRETS.cache_mac.value).copy()
     parts = (room.encode(), caller.tenant_id.bytes, kind.encode(), identity.bytes)
@@ -149,7 +149,7 @@ def _begun(caller: Caller, room: str, *rest: str) -> hashlib.blake2b:
 
 
 def _mixed(begun: _Mac, parts: Iterable[bytes]) -> bytes:
-    """Return the MAC of what ``begun`` has and these parts; ``begun`` stays as it is."""
+    """Return the MAC of ``begun`` plus these parts; ``begun`` is not changed."""
     whole = begun.copy()
     _mix(whole, parts)
     return whole.digest()

@@ -1,4 +1,4 @@
-"""Set and remove limits: requests and tokens a minute, and requests at once. In force everywhere within a second."""
+"""Set and remove limits: requests and tokens per minute, concurrent requests. They take effect within a second."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGEST = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitValues:
-    """What a limit allows. For each: None is unlimited and 0 admits nothing."""
+    """The values of a limit. For each, None is unlimited and 0 admits nothing."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
@@ -29,18 +29,18 @@ class LimitValues:
 
 
 @transaction.atomic
-def set_limit(actor: Actor, subject: PolicyTarget, figures: LimitValues) -> Limit:
-    """Make this the subject's limit, whatever it was before; the same again changes nothing.
+def set_limit(actor: Actor, target: PolicyTarget, limit_values: LimitValues) -> Limit:
+    """Set the target's limit, replacing any before. Idempotent.
 
-    Raises BadName for a figure out of range, and where there is none at all.
+    Raises BadName for a value out of range, and for a limit without values.
     """
-    _check(figures)
-    # The tenant's row stands for all its limits, so that two who set the same one for the first time take turns.
-    Tenant.objects.select_for_update().get(id=subject.tenant.id)
-    who = {"tenant": subject.tenant, "project": subject.project, "key": subject.key, "model_name": subject.model_name}
+    _check(limit_values)
+    # Locking the tenant's row serialises concurrent creations of the same limit.
+    Tenant.objects.select_for_update().get(id=target.tenant.id)
+    who = {"tenant": target.tenant, "project": target.project, "key": target.key, "model_name": target.model_name}
     limit = Limit.objects.filter(**who).first()
     before = None if limit is None else asdict(values_of(limit))
-    after = asdict(figures)
+    after = asdict(limit_values)
     if limit is None:
         limit = Limit.objects.create(**who, **after)
     elif before == after:
@@ -55,7 +55,7 @@ def set_limit(actor: Actor, subject: PolicyTarget, figures: LimitValues) -> Limi
 
 @transaction.atomic
 def remove(actor: Actor, limit: Limit) -> None:
-    """Lift a limit. One that is gone already changes nothing."""
+    """Remove a limit. Idempotent."""
     locked = Limit.objects.select_for_update(of=("self",)).select_related("tenant", "project", "key")
     found = locked.filter(id=limit.id).first()
     if found is None:
@@ -65,7 +65,7 @@ def remove(actor: Actor, limit: Limit) -> None:
 
 
 def values_of(limit: Limit) -> LimitValues:
-    """Return what the limit allows."""
+    """Return the limit's values."""
     return LimitValues(
         requests_per_minute=limit.requests_per_minute,
         tokens_per_minute=limit.tokens_per_minute,
@@ -93,8 +93,8 @@ def _record(
     policy_epoch.bump()
 
 
-def _check(figures: LimitValues) -> None:
-    values = asdict(figures)
+def _check(limit_values: LimitValues) -> None:
+    values = asdict(limit_values)
     if all(value is None for value in values.values()):
         raise BadName("limit", "nothing", f"at least one of {', '.join(values)}")
     for name, value in values.items():

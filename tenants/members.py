@@ -1,4 +1,4 @@
-"""Who is a member of which tenant, and as what. Every function that changes something audits it."""
+"""Members of tenants and their roles. Every change is audited."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tenants.models import Membership, Tenant, User
 
 
 def of(tenant: Tenant) -> list[Membership]:
-    """Return the members with their users, by name."""
+    """Return the members with their users, sorted by name."""
     return list(Membership.objects.filter(tenant=tenant).select_related("user").order_by("user__username"))
 
 
 @transaction.atomic
 def put(actor: Actor, tenant: Tenant, username: str, role: str) -> Membership:
-    """Give a person a role in place of the one they had; it holds from their next page on.
+    """Give a person a role, replacing the one they had; effective from their next page on.
 
-    Whoever is not known yet is created, and cannot sign in before they have a password. Raises BadName, and NotAllowed
-    for an archived tenant.
+    An unknown person is created, and cannot sign in without a password. Raises BadName, and NotAllowed for an archived
+    tenant.
     """
     if role not in Membership.Role.values:
         raise BadName("role", role, " | ".join(Membership.Role.values))
@@ -40,7 +40,7 @@ def put(actor: Actor, tenant: Tenant, username: str, role: str) -> Membership:
 
 @transaction.atomic
 def remove(actor: Actor, tenant: Tenant, username: str) -> None:
-    """Take a person's role from them; they stay known, and what else they are. Raises NotFound."""
+    """Remove a person's membership; the user and other memberships stay. Raises NotFound."""
     locked = Membership.objects.select_for_update(of=("self",)).select_related("user", "tenant")
     member = locked.filter(tenant=tenant, user__username=username).first()
     if member is None:
@@ -60,8 +60,8 @@ def _create(username: str) -> User:
 
 
 def _record(actor: Actor, action: str, member: Membership, *, before: str | None, after: str | None) -> None:
-    def told(role: str | None) -> dict[str, str] | None:
+    def described(role: str | None) -> dict[str, str] | None:
         return None if role is None else {"person": member.user.username, "role": role}
 
     target = ("user", member.user_id)
-    audit.record(actor, action, target, tenant=member.tenant, before=told(before), after=told(after))
+    audit.record(actor, action, target, tenant=member.tenant, before=described(before), after=described(after))

@@ -1,4 +1,4 @@
-"""Who is calling: tenants, their policy, projects, members, API keys, and the audit log."""
+"""Tenants, their policies, projects, members, API keys and limits, and the audit log."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tenants.ids import new_id
 
 
 class User(AbstractUser):
-    """A person who signs in to the portal. ``is_staff`` makes an operator, who sees every tenant."""
+    """A person who signs in to the portal. ``is_staff``: an operator, who sees every tenant."""
 
 
 class Tenant(models.Model):
-    """A customer. Everything it owns carries its id; it is archived, never deleted."""
+    """A customer. Everything it owns has its id; it is archived, never deleted."""
 
     class State(TextChoices):
         ACTIVE = "active"
@@ -28,9 +28,9 @@ class Tenant(models.Model):
     name = models.CharField(max_length=200)
     state = models.CharField(max_length=16, choices=State.choices, default=State.ACTIVE)
     archived_at = models.DateTimeField(null=True, blank=True)
-    #: Tenants of one group consent to share warm prefixes; empty shares with nobody.
+    #: Tenants of one group have agreed to share warm prefixes; empty: not shared.
     trust_group = models.CharField(max_length=63, blank=True, default="")
-    #: Regions its requests may run in; empty allows all.
+    #: Regions in which its requests may run; empty: all.
     allowed_regions = ArrayField(models.CharField(max_length=63), default=list, blank=True)
     currency = models.CharField(max_length=3, default="USD")
     billing_timezone = models.CharField(max_length=63, default="UTC")
@@ -66,14 +66,14 @@ class TenantPolicy(models.Model):
     version = models.PositiveIntegerField()
     cache_mode = models.CharField(max_length=16, choices=CacheMode.choices, default=CacheMode.DETERMINISTIC)
     cache_ttl_seconds = models.PositiveIntegerField(default=3600)
-    #: Of one stored answer and of all of the tenant's together, compressed.
+    #: Largest size of one stored response, and of all the tenant's stored responses together, compressed.
     cache_entry_bytes = models.PositiveIntegerField(default=1 << 20, db_default=1 << 20)
     cache_quota_bytes = models.PositiveBigIntegerField(default=256 << 20, db_default=256 << 20)
-    #: Answers that one key may store in a minute; None is unlimited.
+    #: Responses that one key may store per minute; None: unlimited.
     cache_writes_per_minute = models.PositiveIntegerField(null=True, blank=True)
-    #: Who shares whole answers and warm prefixes inside the tenant.
+    #: The scope inside the tenant that shares stored responses and warm prefixes.
     cache_scope = models.CharField(max_length=16, choices=Scope.choices, default=Scope.TENANT)
-    #: A new epoch empties the tenant's prefix cache on every engine, and its prediction cache.
+    #: A new epoch makes the tenant's prefix caches on all engines, and its prediction cache, unreachable.
     salt_epoch = models.PositiveIntegerField(default=1)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
@@ -105,7 +105,7 @@ class Membership(models.Model):
 
 
 class Project(models.Model):
-    """A tenant's own division: keys and usage belong to exactly one project."""
+    """A division of a tenant: each key and its usage belong to exactly one project."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="projects")
@@ -122,7 +122,7 @@ class Project(models.Model):
 
 
 class ApiKey(models.Model):
-    """A tenant's key. Only an HMAC of its secret is kept; see ``tenants.keys`` for the format."""
+    """A tenant's key. Only an HMAC of its secret is stored (``tenants.key_format``)."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     public_id = models.CharField(max_length=16, unique=True)
@@ -132,11 +132,11 @@ class ApiKey(models.Model):
     secret_hmac = models.BinaryField(max_length=32)
     pepper_version = models.PositiveSmallIntegerField()
     scopes = ArrayField(models.CharField(max_length=32), default=list, blank=True)
-    #: Served model names it may call; empty allows all that its tenant sees.
+    #: Served model names it may call; empty: all that its tenant sees.
     allowed_models = ArrayField(models.CharField(max_length=200), default=list, blank=True)
-    #: Networks (CIDR) it may be used from; empty allows every address.
+    #: Networks (CIDR) from which it may be used; empty: all addresses.
     allowed_networks = ArrayField(models.CharField(max_length=43), default=list, blank=True)
-    #: The key it was made to replace, which goes on working until its own ``expires_at``.
+    #: The key that it replaces, which stays valid until its own ``expires_at``.
     rotated_from = models.OneToOneField(
         "self", null=True, blank=True, on_delete=models.PROTECT, related_name="rotated_to"
     )
@@ -152,18 +152,18 @@ class ApiKey(models.Model):
 
 
 class Limit(models.Model):
-    """How fast a tenant, one of its projects or one of its keys may ask, of one model or of all of them together.
+    """A request limit of a tenant, project or key, for one model or for all models together.
 
-    Without project and key it is the tenant's. All limits that a request falls under hold at once.
+    Without project and key it is the tenant's. All matching limits apply.
     """
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="limits")
     project = models.ForeignKey(Project, null=True, blank=True, on_delete=models.PROTECT, related_name="limits")
     key = models.ForeignKey(ApiKey, null=True, blank=True, on_delete=models.PROTECT, related_name="limits")
-    #: Served model name; empty is all models together.
+    #: Served model name; empty: all models together.
     model_name = models.CharField(max_length=200, blank=True, default="")
-    #: For each: None is unlimited, 0 admits nothing.
+    #: For each, None is unlimited and 0 admits nothing.
     requests_per_minute = models.PositiveIntegerField(null=True, blank=True)
     tokens_per_minute = models.PositiveBigIntegerField(null=True, blank=True)
     concurrent_requests = models.PositiveIntegerField(null=True, blank=True)
@@ -184,9 +184,9 @@ class Limit(models.Model):
 
 
 class Budget(models.Model):
-    """How much money a tenant, one of its projects or one of its keys may spend in a period.
+    """How much money a tenant, project or key may spend in a period.
 
-    Periods begin in the tenant's billing time zone. What was spent is in ``billing``.
+    Periods begin in the tenant's billing time zone. ``billing`` stores what was spent.
     """
 
     class Period(TextChoices):
@@ -196,7 +196,7 @@ class Budget(models.Model):
         TOTAL = "total"
 
     class Action(TextChoices):
-        #: Refuse what could exceed the limit.
+        #: Refuse requests that could exceed the limit.
         BLOCK = "block"
         ALERT = "alert"
 
@@ -204,13 +204,13 @@ class Budget(models.Model):
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="budgets")
     project = models.ForeignKey(Project, null=True, blank=True, on_delete=models.PROTECT, related_name="budgets")
     key = models.ForeignKey(ApiKey, null=True, blank=True, on_delete=models.PROTECT, related_name="budgets")
-    #: Served model name; empty is all models together.
+    #: Served model name; empty: all models together.
     model_name = models.CharField(max_length=200, blank=True, default="")
     period = models.CharField(max_length=8, choices=Period.choices, default=Period.MONTH)
     limit_pico = models.PositiveBigIntegerField()
     currency = models.CharField(max_length=3, default="USD")
     action = models.CharField(max_length=8, choices=Action.choices, default=Action.BLOCK)
-    #: An alert is raised once per period when so many percent are spent.
+    #: Percentages of the limit; reaching one raises an alert, once per period.
     alert_percents = ArrayField(models.PositiveSmallIntegerField(), default=list, blank=True)
     archived_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
@@ -233,16 +233,16 @@ class Budget(models.Model):
 
 
 class CacheSetting(models.Model):
-    """What of the prediction cache is otherwise for one project or one key than its tenant's policy says.
+    """Overrides of the tenant's prediction-cache policy for one project or key.
 
-    For each field the key's setting is in force, else its project's, else the tenant's policy.
+    Each field comes from the key's setting, else from its project's, else from the tenant's policy.
     """
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="cache_settings")
     project = models.ForeignKey(Project, null=True, blank=True, on_delete=models.PROTECT, related_name="cache_settings")
     key = models.ForeignKey(ApiKey, null=True, blank=True, on_delete=models.PROTECT, related_name="cache_settings")
-    #: Empty, and None of the others: as it is one level up.
+    #: An empty mode, and None in the other fields, inherit from the level above.
     mode = models.CharField(max_length=16, choices=TenantPolicy.CacheMode.choices, blank=True, default="")
     ttl_seconds = models.PositiveIntegerField(null=True, blank=True)
     writes_per_minute = models.PositiveIntegerField(null=True, blank=True)
@@ -264,15 +264,15 @@ class CacheSetting(models.Model):
 
 
 class CachePurge(models.Model):
-    """Stored answers that may be given no more: those of requests made before this row's id, a UUIDv7.
+    """A purge of stored responses: those to requests accepted before this row's id, a UUIDv7, are not served.
 
-    All of the tenant's, or those of one model, of one key that wrote them, or of one request. Rows are never changed;
-    one older than the longest time to live says nothing any more.
+    It covers all of the tenant's responses, or those of one model, of the key that stored them, or of one request. Rows
+    are never changed; a purge older than the longest time to live has no effect.
     """
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="cache_purges")
-    #: Served model name; empty is every model.
+    #: Served model name; empty: all models.
     model_name = models.CharField(max_length=200, blank=True, default="")
     key = models.ForeignKey(ApiKey, null=True, blank=True, on_delete=models.PROTECT, related_name="cache_purges")
     request_id = models.UUIDField(null=True, blank=True)
@@ -286,7 +286,7 @@ class CachePurge(models.Model):
 
 
 class OperatorToken(models.Model):
-    """A bearer token of an operator for ``/api/v1/``; same format and storage as an API key, prefix ``ho_``."""
+    """An operator's bearer token for ``/api/v1/``: format and storage of an API key, prefix ``ho_``."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     public_id = models.CharField(max_length=16, unique=True)
@@ -303,7 +303,7 @@ class OperatorToken(models.Model):
 
 
 class AuditEntry(models.Model):
-    """One change: who, what, before and after. A trigger refuses to change or remove a row."""
+    """One change: who, what, before and after. A trigger rejects changes to rows and their removal."""
 
     class ActorKind(TextChoices):
         USER = "user"
@@ -331,7 +331,7 @@ class AuditEntry(models.Model):
 
 
 class PolicyEpoch(models.Model):
-    """One row, one number: raised by every change that a gateway must learn of (see ``tenants.policy_epoch``)."""
+    """One row with one number, raised by every change that gateways must load (see ``tenants.policy_epoch``)."""
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1)
     value = models.BigIntegerField(default=1)

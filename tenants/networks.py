@@ -1,7 +1,7 @@
-"""Where a request comes from, and which networks a key may be used from.
+"""The client address of a request, and the networks from which a key may be used.
 
-Addresses are compared as IPv4 wherever they are IPv4 written as IPv6 (``::ffff:192.0.2.1``): which of the two a
-socket says depends on how it listens, not on who calls.
+IPv4 addresses written as IPv6 (``::ffff:192.0.2.1``) are compared as IPv4: which form a socket reports depends on how
+it listens, not on the client.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from tenants.errors import BadName
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
-#: More of them belong into a firewall; each is looked at for every request of the key.
+#: Each network is checked for every request of the key; longer lists belong in a firewall.
 MOST_NETWORKS = 64
 _MAPPED = IPv6Network("::ffff:0:0/96")
 
 
 def parse(texts: Iterable[str]) -> tuple[Network, ...]:
-    """Return the networks, each once and in order. A single address is a network of one.
+    """Return the networks in order, without duplicates. A single address is a network of one.
 
-    Raises BadName for a text that is none, for bits below the mask (``10.0.0.1/8`` is most likely a mistake), and
-    for more than MOST_NETWORKS.
+    Raises BadName for invalid text, for host bits below the mask (``10.0.0.1/8`` is probably a mistake), and for more
+    than MOST_NETWORKS.
     """
     found = tuple(dict.fromkeys(_network(text) for text in texts))
     if len(found) > MOST_NETWORKS:
@@ -33,7 +33,7 @@ def parse(texts: Iterable[str]) -> tuple[Network, ...]:
 
 
 def allows(networks: Sequence[Network], address: str) -> bool:
-    """Say whether the address is in one of the networks, or there are none. An unknown address is in none."""
+    """Return whether the address is in one of the networks, or the list is empty. Invalid addresses are in none."""
     if not networks:
         return True
     known = _address(address)
@@ -41,25 +41,25 @@ def allows(networks: Sequence[Network], address: str) -> bool:
 
 
 def within(networks: Sequence[Network], wider: Sequence[Network]) -> bool:
-    """Say whether the networks allow nothing that the wider ones do not; empty ones allow everything."""
+    """Return whether everything ``networks`` allow is allowed by ``wider``. An empty list allows everything."""
     if not wider:
         return True
     return bool(networks) and all(any(_covers(outer, inner) for outer in wider) for inner in networks)
 
 
 def client_address(peer: str, forwarded_for: str, trusted: Sequence[Network]) -> str:
-    """Return who sent a request that came from ``peer``; empty when that cannot be known.
+    """Return the client's address of a request received from ``peer``; empty if it cannot be determined.
 
-    ``forwarded_for``, what the X-Forwarded-For headers say, joined by commas, counts only from a trusted peer: anybody
-    may send it. Each proxy appends whom it heard, so the right-most address that is not trusted is the client; if all
-    are, the left-most.
+    ``forwarded_for`` is the value of the X-Forwarded-For headers, joined by commas. It counts only from a trusted peer,
+    because any client can send it. Each proxy appends its peer's address, so the client is the right-most address that
+    is not trusted, or the left-most if all are trusted.
     """
     address = peer
-    for heard in reversed([one.strip() for one in forwarded_for.split(",")] if forwarded_for.strip() else []):
+    for forwarded in reversed([one.strip() for one in forwarded_for.split(",")] if forwarded_for.strip() else []):
         known = _address(address)
         if known is None or not _within(known, trusted):
             break
-        address = _without_port(heard)
+        address = _without_port(forwarded)
     known = _address(address)
     return "" if known is None else str(known)
 
@@ -76,7 +76,7 @@ def _within(address: Address, networks: Sequence[Network]) -> bool:
 
 def _network(text: str) -> Network:
     try:
-        if "%" in text:  # the zone of an address says which cable of this host it is on, and no network
+        if "%" in text:  # a zone names an interface of this host, not a network
             raise ValueError
         network = ip_network(text.strip())
     except ValueError:

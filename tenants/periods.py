@@ -1,4 +1,4 @@
-"""When the periods of a budget begin."""
+"""Start times of budget periods."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tenants.caller_limits import Period
 
 
 def begins(period: Period, timezone: str, moment: datetime) -> int:
-    """Return when the period around ``moment`` began, Unix seconds: at midnight in the zone, of a Monday for a week.
+    """Return when the period containing ``moment`` began, Unix seconds: midnight in the zone; a week begins on Monday.
 
     0 for ``total``, which has one period. ``timezone`` is an IANA name. Raises ZoneInfoNotFoundError.
     """
@@ -19,7 +19,7 @@ def begins(period: Period, timezone: str, moment: datetime) -> int:
 
 
 def next_begins(period: Period, timezone: str, moment: datetime) -> int | None:
-    """Return when the period after the one around ``moment`` begins, Unix seconds; None for ``total``."""
+    """Return when the period after the one containing ``moment`` begins, Unix seconds; None for ``total``."""
     if period == "total":
         return None
     first = _midnight(period, moment.astimezone(ZoneInfo(timezone)))
@@ -34,7 +34,7 @@ def next_begins(period: Period, timezone: str, moment: datetime) -> int | None:
 
 
 def _midnight(period: Period, local: datetime) -> datetime:
-    """Return the first moment of the period; arithmetic is on the wall clock, so days of 23 and 25 hours come right."""
+    """Return the start of the period. Arithmetic is on local time, so days of 23 and 25 hours are correct."""
     midnight = local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
     match period:
         case "week":

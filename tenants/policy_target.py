@@ -1,4 +1,4 @@
-"""Whom a limit, a budget or a setting of the prediction cache is for."""
+"""The target of a limit, a budget or a prediction-cache setting."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tenants.models import ApiKey, Budget, CacheSetting, Limit, Project, Tenant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyTarget:
-    """A tenant, or one of its projects or keys; of one served model, or with an empty name of all together."""
+    """A tenant, or one of its projects or keys; for one served model or, if the name is empty, for all together."""
 
     tenant: Tenant
     project: Project | None = None
@@ -20,11 +20,11 @@ class PolicyTarget:
 
     @property
     def is_tenants_own(self) -> bool:
-        """True where it is for the tenant as a whole: what only an operator may set."""
+        """Whether the target is the tenant as a whole, which only an operator may set."""
         return self.project is None and self.key is None
 
     def describe(self) -> dict[str, str | None]:
-        """Return it for the audit log."""
+        """Return the target's fields for the audit log."""
         return {
             "project": self.project.slug if self.project else None,
             "key": self.key.public_id if self.key else None,
@@ -35,13 +35,13 @@ class PolicyTarget:
 def target(
     tenant: Tenant, *, project: str | None = None, key: UUID | None = None, model_name: str = ""
 ) -> PolicyTarget:
-    """Return the subject with this project (its slug) or key (its id); whether the model exists is the caller's to ask.
+    """Return the target with this project (slug) or key (id). Does not check that the model exists.
 
-    Raises NotFound for a project or key that is not the tenant's, NotAllowed for both together, for an archived
-    project or tenant, for a revoked key and for a rotated one, whose successor has the limits and budgets of both.
+    Raises NotFound for a project or key that is not the tenant's. Raises NotAllowed for both together, an archived
+    project or tenant, a revoked key, and a rotated key, whose successor has the limits and budgets of both.
     """
     if project is not None and key is not None:
-        raise NotAllowed("project", project, "given together with a key; name one of them")
+        raise NotAllowed("project", project, "given together with a key; give only one of them")
     if tenant.state == Tenant.State.ARCHIVED:
         raise NotAllowed("tenant", tenant.slug, tenant.state)
     return PolicyTarget(
@@ -53,7 +53,7 @@ def target(
 
 
 def target_of(bound: Limit | Budget | CacheSetting) -> PolicyTarget:
-    """Return whom it is for."""
+    """Return its target."""
     model_name = "" if isinstance(bound, CacheSetting) else bound.model_name
     return PolicyTarget(tenant=bound.tenant, project=bound.project, key=bound.key, model_name=model_name)
 

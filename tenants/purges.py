@@ -1,7 +1,7 @@
-"""Purge stored answers: a row says what may be given no more, and every gateway knows within a second.
+"""Purge stored responses: a row says which may not be served, and every gateway reads it within a second.
 
-Rows hold whether or not Redis can be reached. They are never removed, as a trigger keeps them what they were; reading
-them stays bounded, since only ids of the last PURGES_HOLD_SECONDS are read, and of those the newest of each kind.
+Purges apply whether or not Redis is available. A trigger prevents changes to the rows, and they are never removed.
+Reading them stays bounded: only ids of the last PURGES_HOLD_SECONDS are read, and of those the newest of each kind.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from tenants.errors import BadName, NotAllowed
 from tenants.ids import first_id_at, new_id
 from tenants.models import ApiKey, CachePurge, Tenant
 
-#: How far apart the clocks of gateways and portals may be. Without it a request that a gateway whose clock is ahead
-#: took just before a purge had the later id. Answers to requests of the second after a purge are spoilt with it.
+#: Largest difference between the clocks of gateways and portals. Without it, a request that a gateway with a fast clock
+#: accepted just before a purge would have the later id. Responses to requests of the second after a purge are purged
+#: too.
 CLOCK_SKEW_MS = 1000
-#: Purges of single requests that one tenant may have in force; a purge of everything takes their place.
+#: Most purges of single requests in force per tenant; a purge of everything replaces them.
 MOST_REQUESTS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurgeTarget:
-    """What is purged: one of these, or without any everything that the tenant has stored."""
+    """What to purge: one of these, or everything that the tenant has stored if none is given."""
 
     model_name: str = ""
     key: ApiKey | None = None
@@ -38,10 +39,10 @@ class PurgeTarget:
 
 @transaction.atomic
 def purge(actor: Actor, tenant: Tenant, target: PurgeTarget) -> CachePurge:
-    """Let no gateway give these answers any more, also those that are asked for already and stored later.
+    """Prevent gateways from serving these responses, including those that are running and stored later.
 
-    Of a key also what the keys stored that it came from by rotation. Raises BadName for two targets at once and for
-    an id that is no request's, NotAllowed when MOST_REQUESTS are purged one by one.
+    The purge of a key includes the keys it was rotated from. Raises BadName for two targets at once and for an id that
+    is not a request's, NotAllowed when MOST_REQUESTS single requests are purged.
     """
     _check(target)
     Tenant.objects.select_for_update().get(id=tenant.id)
@@ -59,7 +60,7 @@ def purge(actor: Actor, tenant: Tenant, target: PurgeTarget) -> CachePurge:
 
 
 def _described(target: PurgeTarget) -> dict[str, str | bool]:
-    """Return it for the audit log."""
+    """Return the target for the audit log."""
     if target.model_name:
         return {"model": target.model_name}
     if target.key is not None:
@@ -68,14 +69,14 @@ def _described(target: PurgeTarget) -> dict[str, str | bool]:
 
 
 def _later_id() -> UUID:
-    """Return an id that is above those of all requests made until now, by any clock within CLOCK_SKEW_MS."""
+    """Return an id above those of all requests accepted so far by any clock within CLOCK_SKEW_MS."""
     return UUID(int=new_id().int + (CLOCK_SKEW_MS << 80))
 
 
 def _check(target: PurgeTarget) -> None:
     named = [target.model_name, target.key, target.request_id]
     if sum(bool(each) for each in named) > 1:
-        raise BadName("purge", "several at once", "one of a model, a key, a request and everything")
+        raise BadName("purge", "several at once", "one of a model, a key, a request or everything")
     if target.request_id is not None and target.request_id.version != 7:
         raise BadName("request", str(target.request_id), "the x-request-id of a request, a UUIDv7")
 
@@ -87,5 +88,5 @@ def _require_room(tenant: Tenant) -> None:
     newer = held if whole is None else held.filter(id__gt=whole.id)
     if newer.exclude(request_id=None).count() >= MOST_REQUESTS:
         raise NotAllowed(
-            "purge", tenant.slug, f"at {MOST_REQUESTS} single requests; purge a key, a model or everything"
+            "purge", tenant.slug, f"at the limit of {MOST_REQUESTS} single requests; purge a key, a model or everything"
         )

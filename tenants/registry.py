@@ -1,4 +1,4 @@
-"""Create and change tenants, their policy and their projects. Every function audits and raises the epoch."""
+"""Create and change tenants, their policies and projects. Every change is audited and raises the policy epoch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SLUG = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What a tenant may do; the fields of :class:`TenantPolicy` that an operator sets."""
+    """What a tenant may do: the fields of :class:`TenantPolicy` that an operator sets."""
 
     cache_mode: str = "deterministic"
     cache_ttl_seconds: int = 3600
@@ -90,10 +90,10 @@ def policy_of(tenant: Tenant) -> TenantPolicy:
 
 @transaction.atomic
 def set_policy(actor: Actor, tenant: Tenant, **changes: Any) -> TenantPolicy:
-    """Add a version with these fields changed; returns the one in force, unchanged if nothing differs.
+    """Add a version with these fields changed; return the version in force, unchanged if nothing differs.
 
-    Raises BadName for a field that is not one of POLICY_FIELDS or a value the field does not allow, and for a
-    ``salt_epoch`` below the one in force: what was stored under an earlier one could be found again.
+    Raises BadName for a field that is not in POLICY_FIELDS, an invalid value, and a ``salt_epoch`` below the one in
+    force, which would make responses stored under an earlier one reachable again.
     """
     Tenant.objects.select_for_update().get(id=tenant.id)
     old = policy_of(tenant)
@@ -114,17 +114,17 @@ def set_policy(actor: Actor, tenant: Tenant, **changes: Any) -> TenantPolicy:
 
 
 def suspend(actor: Actor, tenant: Tenant) -> Tenant:
-    """Refuse every request of the tenant within a second; nothing is deleted."""
+    """Refuse all requests of the tenant, within a second; nothing is deleted."""
     return _set_state(actor, tenant, Tenant.State.SUSPENDED)
 
 
 def resume(actor: Actor, tenant: Tenant) -> Tenant:
-    """Serve a suspended tenant again. Raises NotAllowed for an archived one."""
+    """Serve a suspended tenant again. Raises NotAllowed for an archived tenant."""
     return _set_state(actor, tenant, Tenant.State.ACTIVE)
 
 
 def archive(actor: Actor, tenant: Tenant) -> Tenant:
-    """Close a tenant for good; its usage and ledger stay."""
+    """Close a tenant permanently; its usage and ledger stay."""
     return _set_state(actor, tenant, Tenant.State.ARCHIVED)
 
 
@@ -161,11 +161,11 @@ def _set_state(actor: Actor, tenant: Tenant, state: Tenant.State) -> Tenant:
 
 def _check_slug(kind: str, slug: str) -> None:
     if not SLUG.fullmatch(slug):
-        raise BadName(kind, slug, "1 to 63 of a-z, 0-9 and -, not at either end")
+        raise BadName(kind, slug, "1 to 63 characters a-z, 0-9 and -, with no - at either end")
 
 
 def _check_policy(values: dict[str, Any]) -> None:
-    """Check these fields alone: one that an older policy has and that would be refused now holds up no other change."""
+    """Check only these fields: an older value that is invalid by now must not block other changes."""
     for field, choices in (
         ("cache_mode", TenantPolicy.CacheMode.values),
         ("cache_scope", TenantPolicy.Scope.values),

@@ -1,8 +1,8 @@
-"""Row-level security, the backstop of tenant-facing reads.
+"""Row-level security, the last line of defence for tenant-facing reads.
 
-A tenant-facing read runs inside :func:`as_tenant`, as role ``hearth_tenant``, which sees the rows of one tenant
-and nothing when no tenant is set. Queries still say ``WHERE tenant_id = …`` themselves: ``current_setting`` is
-not leak-proof, so PostgreSQL does not use it for an index condition. Every other role sees all rows.
+A tenant-facing read runs inside :func:`as_tenant`, as role ``hearth_tenant``, which sees the rows of one tenant, and
+none if no tenant is set. Queries still contain ``WHERE tenant_id = …``: ``current_setting`` is not leak-proof, so
+PostgreSQL does not use it as an index condition. Every other role sees all rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tenants.ids import TenantId
 
 TENANT_ROLE = "hearth_tenant"
 
-#: A role that inherited the tenant role would be held by its policies all the time, not only inside ``as_tenant``.
+#: A role that inherits the tenant role would always be subject to its policies, not only inside ``as_tenant``.
 _MAY_BECOME_TENANT = """
     SELECT pg_has_role(rolname, %(tenant)s, 'MEMBER') AND (rolsuper OR NOT pg_has_role(rolname, %(tenant)s, 'USAGE'))
     FROM pg_roles WHERE rolname = %(role)s
@@ -25,10 +25,10 @@ _MAY_BECOME_TENANT = """
 
 @contextmanager
 def as_tenant(tenant_id: TenantId) -> Iterator[None]:
-    """Run the block in one transaction that can read only this tenant's rows and write nothing.
+    """Run the block in a transaction that can read only this tenant's rows and write nothing.
 
     ``SET LOCAL`` ends with the transaction, so nothing leaks through a pooled connection. Inside another transaction
-    the role is given back when the block ends; when the block raises, by the rollback to where it began.
+    the role is reset when the block ends or, if it raises, by the rollback to the savepoint.
     """
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SELECT set_config('hearth.tenant_id', %s, true)", [str(tenant_id)])
@@ -40,7 +40,7 @@ def as_tenant(tenant_id: TenantId) -> Iterator[None]:
 
 
 def grant(role: str) -> None:
-    """Let ``role`` read and write every table of this database, and those made later, and read as a tenant. Idempotent.
+    """Let ``role`` read and write all tables of this database, present and future, and read as a tenant. Idempotent.
 
     Run it as the tables' owner. Raises ProgrammingError when the role does not exist, or when it is not a member of
     the tenant role and the owner may not make it one.
@@ -58,7 +58,7 @@ def grant(role: str) -> None:
 
 
 def enable_sql(table: str, condition: str = "tenant_id = current_setting('hearth.tenant_id')::uuid") -> str:
-    """Return the SQL for a migration: protect ``table``, and let the tenant role read rows that meet ``condition``."""
+    """Return SQL for a migration: protect ``table``, and let the tenant role read rows that meet ``condition``."""
     return f"""
         ALTER TABLE {table} ENABLE ROW LEVEL SECURITY;
         CREATE POLICY platform_sees_all ON {table}

@@ -1,6 +1,6 @@
-"""Every live key and its tenant's policy, in memory, so that a request asks no database who is calling.
+"""All keys and their tenants' policies in memory, so that authentication needs no database query.
 
-A snapshot is immutable; a process replaces it whole when the policy epoch has moved (see ``tenants.policy_epoch``).
+A snapshot is immutable; a process replaces it when the policy epoch has changed (``tenants.policy_epoch``).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from tenants.registry import POLICY_FIELDS, Policy
 
 T = TypeVar("T")
 
-#: Whom a limit or budget is for: (tenant, project, key), of which the latter two are None for the tenant's own.
-Subject = tuple[UUID, UUID | None, UUID | None]
+#: Target of a limit, budget or setting: (tenant, project, key); project and key are None for the tenant's own.
+Target = tuple[UUID, UUID | None, UUID | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who a request comes from, and what they may do."""
+    """The caller of a request, and what it may do."""
 
     tenant_id: TenantId
     tenant_slug: str
@@ -50,21 +50,21 @@ class Caller:
     key_id: KeyId
     key_public_id: str
     scopes: frozenset[str]
-    #: Empty allows every model the tenant sees.
+    #: Empty: every model that the tenant sees.
     allowed_models: frozenset[str]
     trust_group: str
     policy: Policy
-    #: Of its tenant, its project and itself, for all models.
+    #: Those of its tenant, its project and the key itself, for all models.
     limits: tuple[LimitLine, ...] = ()
     budgets: tuple[BudgetLine, ...] = ()
     cache: CacheTerms = field(default_factory=CacheTerms)
-    #: Where it may be used from; empty allows every address.
+    #: Networks from which it may be used; empty: all addresses.
     networks: tuple[Network, ...] = ()
-    #: What is the same for each of its requests, once it was derived; gone with the snapshot.
+    #: Memoised values of :meth:`derived`; dropped with the snapshot.
     _derived: dict[tuple[Any, ...], Any] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def derived(self, make: Callable[..., T], *names: str) -> T:
-        """Return ``make(self, *names)``, made once. ``names`` are no client's, of whom each could take more room."""
+        """Return ``make(self, *names)``, memoised. Never pass names that a client chooses: the memo is unbounded."""
         name = (make, *names)
         found: T | None = self._derived.get(name)
         if found is None:
@@ -84,30 +84,30 @@ class _StoredKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """All keys as of one epoch."""
+    """All keys at one epoch."""
 
     epoch: int
     keys: Mapping[str, _StoredKey]
-    #: Those that were proved, by a digest of their text: nobody can choose one that begins like another's, so that the
-    #: time of a look-up tells nothing. No more than there are keys.
-    _proved: dict[bytes, _StoredKey] = field(init=False, default_factory=dict, compare=False, repr=False)
+    #: Keys whose secret was verified, by a digest of their text. A client cannot choose how a digest begins, so the
+    #: time of a lookup reveals nothing. At most one entry per key.
+    _verified: dict[bytes, _StoredKey] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def authenticate(self, text: str) -> Caller:
-        """Return the caller of a key's text. Raises KeyRefused; reason ``unknown`` may mean newer than the snapshot."""
+        """Return the caller of a key's text. Raises KeyRefused; an ``unknown`` key may be newer than the snapshot."""
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-        stored = self._proved.get(digest)
+        stored = self._verified.get(digest)
         if stored is None:
-            stored = self._proved[digest] = self._prove(text)
+            stored = self._verified[digest] = self._verify(text)
         return _admitted(stored)
 
     def caller(self, public_id: str) -> Caller:
-        """Return the caller of a key that was proved earlier. Raises KeyRefused when it opens nothing any more."""
+        """Return the caller of a key that was verified earlier. Raises KeyRefused if the key is no longer valid."""
         stored = self.keys.get(public_id)
         if stored is None:
             raise KeyRefused("unknown")
         return _admitted(stored)
 
-    def _prove(self, text: str) -> _StoredKey:
+    def _verify(self, text: str) -> _StoredKey:
         credential = key_format.parse(text)
         if credential is None or credential.prefix != "hk":
             raise KeyRefused("malformed")
@@ -117,7 +117,7 @@ class Snapshot:
         return stored
 
     def knows(self, text: str) -> bool:
-        """Say whether the key's public id is in the snapshot, whatever its secret."""
+        """Return whether the key's public id is in the snapshot, or the text is malformed. Ignores the secret."""
         credential = key_format.parse(text)
         return credential is None or credential.public_id in self.keys
 
@@ -125,17 +125,17 @@ class Snapshot:
 def load() -> Snapshot:
     """Read a snapshot from the database.
 
-    The epoch is read first: a change in between is then seen as newer and loaded again, never missed.
+    The epoch is read first: a change during the load then has a newer epoch and causes another load.
     """
     as_of = policy_epoch.current()
-    # Limits and budgets before keys: of a key that is rotated in between its successor is known too, and has them.
+    # Limits and budgets before keys: if a key is rotated in between, its successor is loaded too and receives them.
     limits = list(Limit.objects.order_by("id"))
     hard = Budget.objects.filter(archived_at=None, action=Budget.Action.BLOCK)
     budgets = list(hard.select_related("tenant").order_by("id"))
     settings = list(CacheSetting.objects.order_by("id"))
     purges = _purges()
-    # Keys before policies: a tenant has its policy before its first key, so no key is read without one. Where one is
-    # missing all the same, that key opens nothing; it must not keep the others from being read.
+    # Keys before policies: a tenant has its policy before its first key, so every key read has one. If a policy is
+    # missing nevertheless, only that key is refused; the others are still loaded.
     keys = list(ApiKey.objects.select_related("tenant", "project").order_by("-id"))
     policies = {
         row["tenant_id"]: Policy(**{field: row[field] for field in POLICY_FIELDS})
@@ -143,10 +143,10 @@ def load() -> Snapshot:
     }
     heirs = _heirs(keys)
     bounds = _bounds(limits, budgets, heirs)
-    terms = _Terms(settings={_subject(each, heirs): each for each in settings}, purges=purges, heirs=heirs)
+    terms = _Terms(settings={_target(each, heirs): each for each in settings}, purges=purges, heirs=heirs)
     stored: dict[str, _StoredKey] = {}
     for key in keys:
-        # The same for networks that cannot be read: somebody wrote them past ``tenants.keys``.
+        # The same for invalid networks, which were not written by ``tenants.keys``.
         with suppress(BadName):
             if key.tenant_id in policies:
                 policy = policies[key.tenant_id]
@@ -156,31 +156,31 @@ def load() -> Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """Every limit and budget, by whom it is for."""
+    """All limits and budgets, by target."""
 
-    limits: dict[Subject, list[Limit]]
-    budgets: dict[Subject, list[Budget]]
+    limits: dict[Target, list[Limit]]
+    budgets: dict[Target, list[Budget]]
     heirs: Mapping[UUID, UUID]
 
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """What is said of the prediction cache beside the tenants' policies."""
+    """Prediction-cache settings and purges, which refine the tenants' policies."""
 
-    settings: Mapping[Subject, CacheSetting]
+    settings: Mapping[Target, CacheSetting]
     purges: Mapping[UUID, Purges]
     heirs: Mapping[UUID, UUID]
 
     def of(self, key: ApiKey, policy: Policy) -> CacheTerms:
         """Return a key's terms: its own setting before its project's before its tenant's policy."""
-        subjects = [subject for scope, subject in _subjects(key, self.heirs) if scope != "tenant"]
-        found = [setting for subject in reversed(subjects) if (setting := self.settings.get(subject)) is not None]
+        targets = [target for scope, target in _targets(key, self.heirs) if scope != "tenant"]
+        found = [setting for target in reversed(targets) if (setting := self.settings.get(target)) is not None]
         modes = [each.mode for each in found if each.mode]
         ttls = [each.ttl_seconds for each in found if each.ttl_seconds is not None]
         rates = [each.writes_per_minute for each in found if each.writes_per_minute is not None]
         return CacheTerms(
             mode=cast(CacheMode, [*modes, policy.cache_mode][0]),
-            # A policy may be older than the bound, and no answer may outlive the purges that are read.
+            # A policy may be older than the maximum, and no response may outlive the purges that are read.
             ttl_seconds=min([*ttls, policy.cache_ttl_seconds][0], LONGEST_TTL_SECONDS),
             entry_bytes=policy.cache_entry_bytes,
             quota_bytes=policy.cache_quota_bytes,
@@ -195,9 +195,9 @@ _NONE_PURGED = Purges()
 
 
 def _purges() -> Mapping[UUID, Purges]:
-    """Return what is purged of each tenant; what no stored answer can be old enough for is left out.
+    """Return the purges of each tenant that can still apply to a stored response.
 
-    By id, which the primary key finds; the database returns the newest of each kind, in whatever order they committed.
+    Selected by id, through the primary key; the database returns the newest of each kind, regardless of commit order.
     """
     since = first_id_at(timezone.now() - timedelta(seconds=PURGES_HOLD_SECONDS))
     kind = ("tenant_id", "model_name", "key_id", "request_id")
@@ -208,7 +208,7 @@ def _purges() -> Mapping[UUID, Purges]:
 
 
 def _of_one(purges: Iterable[CachePurge]) -> Purges:
-    """Return a tenant's purges; takes the newest of each kind. Requests that one of everything covers are left out."""
+    """Return a tenant's purges, given the newest of each kind. Requests covered by a purge of all are left out."""
     everything: UUID | None = None
     models: dict[str, UUID] = {}
     keys: dict[UUID, UUID] = {}
@@ -228,7 +228,7 @@ def _of_one(purges: Iterable[CachePurge]) -> Purges:
 
 
 def _heirs(keys: Iterable[ApiKey]) -> Mapping[UUID, UUID]:
-    """Return the newest successor of each key that was rotated: it has the limits and budgets of all before it.
+    """Return the newest successor of each rotated key, which has the limits and budgets of its predecessors.
 
     Takes keys newest first.
     """
@@ -242,13 +242,13 @@ def _heirs(keys: Iterable[ApiKey]) -> Mapping[UUID, UUID]:
 def _bounds(limits: Iterable[Limit], budgets: Iterable[Budget], heirs: Mapping[UUID, UUID]) -> _Bounds:
     found = _Bounds(limits={}, budgets={}, heirs=heirs)
     for limit in limits:
-        found.limits.setdefault(_subject(limit, heirs), []).append(limit)
+        found.limits.setdefault(_target(limit, heirs), []).append(limit)
     for budget in budgets:
-        found.budgets.setdefault(_subject(budget, heirs), []).append(budget)
+        found.budgets.setdefault(_target(budget, heirs), []).append(budget)
     return found
 
 
-def _subject(bound: Limit | Budget | CacheSetting, heirs: Mapping[UUID, UUID]) -> Subject:
+def _target(bound: Limit | Budget | CacheSetting, heirs: Mapping[UUID, UUID]) -> Target:
     key = None if bound.key_id is None else heirs.get(bound.key_id, bound.key_id)
     return bound.tenant_id, bound.project_id, key
 
@@ -261,7 +261,7 @@ def _admitted(stored: _StoredKey) -> Caller:
     return stored.caller
 
 
-def _subjects(key: ApiKey, heirs: Mapping[UUID, UUID]) -> Iterable[tuple[Scope, Subject]]:
+def _targets(key: ApiKey, heirs: Mapping[UUID, UUID]) -> Iterable[tuple[Scope, Target]]:
     yield "tenant", (key.tenant_id, None, None)
     yield "project", (key.tenant_id, key.project_id, None)
     yield "key", (key.tenant_id, None, heirs.get(key.id, key.id))
@@ -291,7 +291,7 @@ def _budget(scope: Scope, budget: Budget) -> BudgetLine:
 
 
 def _stored(key: ApiKey, policy: Policy, bounds: _Bounds, cache: CacheTerms) -> _StoredKey:
-    subjects = list(_subjects(key, bounds.heirs))
+    targets = list(_targets(key, bounds.heirs))
     caller = Caller(
         tenant_id=TenantId(key.tenant_id),
         tenant_slug=key.tenant.slug,
@@ -302,8 +302,8 @@ def _stored(key: ApiKey, policy: Policy, bounds: _Bounds, cache: CacheTerms) -> 
         allowed_models=frozenset(key.allowed_models),
         trust_group=key.tenant.trust_group,
         policy=policy,
-        limits=tuple(_limit(scope, each) for scope, of in subjects for each in bounds.limits.get(of, ())),
-        budgets=tuple(_budget(scope, each) for scope, of in subjects for each in bounds.budgets.get(of, ())),
+        limits=tuple(_limit(scope, each) for scope, of in targets for each in bounds.limits.get(of, ())),
+        budgets=tuple(_budget(scope, each) for scope, of in targets for each in bounds.budgets.get(of, ())),
         cache=cache,
         networks=networks.parse(key.allowed_networks),
     )

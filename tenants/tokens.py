@@ -1,4 +1,4 @@
-"""Operator bearer tokens for ``/api/v1/``: the format of API keys with the prefix ``ho``."""
+"""Operators' bearer tokens for ``/api/v1/``, in the format of API keys with the prefix ``ho``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PREFIX = "ho"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IssuedToken:
-    """A new token and, this once, its text."""
+    """A new token and its text, which is not stored."""
 
     token: OperatorToken
     secret: str
@@ -26,7 +26,7 @@ class IssuedToken:
 
 @transaction.atomic
 def issue(actor: Actor, user: User, *, name: str, expires_at: datetime | None = None) -> IssuedToken:
-    """Create a token that acts as ``user``; its text is returned here and never again."""
+    """Create a token that acts as ``user``. Its text is returned only here."""
     credential = key_format.generate(PREFIX)
     stored, pepper_version = key_format.digest(credential.secret)
     token = OperatorToken.objects.create(
@@ -42,7 +42,7 @@ def issue(actor: Actor, user: User, *, name: str, expires_at: datetime | None = 
 
 
 def authenticate(text: str) -> OperatorToken:
-    """Return the live token of this text. Raises KeyRefused with a reason."""
+    """Return the valid token with this text. Raises KeyRefused with a reason."""
     credential = key_format.parse(text)
     if credential is None or credential.prefix != PREFIX:
         raise KeyRefused("malformed")
@@ -58,7 +58,7 @@ def authenticate(text: str) -> OperatorToken:
 
 @transaction.atomic
 def revoke(actor: Actor, token: OperatorToken) -> None:
-    """Refuse the token from now on. Revoking it again changes nothing."""
+    """Revoke the token. Idempotent."""
     revoked = OperatorToken.objects.filter(id=token.id, revoked_at=None).update(revoked_at=timezone.now())
     if revoked:
         audit.record(actor, "token.revoked", ("token", token.id), after={"public_id": token.public_id})

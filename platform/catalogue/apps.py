@@ -1,4 +1,4 @@
-"""Django's registration of this room."""
+"""Django app configuration of the catalogue."""
 
 from django.apps import AppConfig
 

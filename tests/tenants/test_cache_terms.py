@@ -26,7 +26,7 @@ def terms(customer: Customer, secret: str = "") -> CacheTerms:
 
 def covered(customer: Customer, source_id: UUID, model_name: str = "demo") -> bool:
     """Say whether an answer that the customer's key stored is purged."""
-    return terms(customer).purges.cover(source_id, customer.key.id, model_name)
+    return terms(customer).purges.covers(source_id, customer.key.id, model_name)
 
 
 def test_a_keys_setting_comes_before_its_projects_and_that_before_the_policy(acme: Customer, globex: Customer) -> None:
@@ -119,7 +119,7 @@ def test_a_purge_of_a_model_a_key_or_a_request_covers_no_other(acme: Customer) -
     assert (covered(acme, neighbour), covered(acme, neighbour, "other")) == (True, False)
     purges.purge(OPERATOR, acme.tenant, PurgeTarget(key=acme.key))
     assert covered(acme, neighbour, "other")
-    assert not terms(acme).purges.cover(neighbour, other.id, "other")
+    assert not terms(acme).purges.covers(neighbour, other.id, "other")
 
 
 def test_a_purge_of_a_key_covers_what_those_before_it_stored(acme: Customer) -> None:
@@ -128,7 +128,7 @@ def test_a_purge_of_a_key_covers_what_those_before_it_stored(acme: Customer) -> 
     issued = keys.issue(OPERATOR, acme.project, name="other")
     purges.purge(OPERATOR, acme.tenant, PurgeTarget(key=successor))
     found = terms(acme, issued.secret).purges
-    assert [found.cover(source, key, "demo") for key in (acme.key.id, successor.id, issued.key.id)] == [
+    assert [found.covers(source, key, "demo") for key in (acme.key.id, successor.id, issued.key.id)] == [
         True,
         True,
         False,

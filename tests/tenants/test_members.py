@@ -64,8 +64,8 @@ def test_a_new_person_cannot_sign_in_before_they_have_a_password(acme: Customer)
     ("arguments", "told"),
     [
         (("list", "nowhere"), "There is no tenant 'nowhere'."),
-        (("set", "acme", "two words", "owner"), "person 'two words', allowed is"),
-        (("set", "acme", "m" * 151, "owner"), "allowed is at most 150 characters"),
+        (("set", "acme", "two words", "owner"), "Invalid person 'two words'; allowed:"),
+        (("set", "acme", "m" * 151, "owner"), "allowed: at most 150 characters"),
         (("set", "acme", "mary", "king"), "invalid choice: 'king'"),
         (("set", "closed", "mary", "owner"), "Tenant closed is archived."),
         (("remove", "acme", "ada"), "There is no member 'ada'."),

@@ -70,7 +70,7 @@ class CachePolicy(msgspec.Struct, frozen=True, kw_only=True):
         # The clock of the process that stored the entry may be ahead.
         if max(time.time() - entry.stored_at, 0) >= fresh_seconds:
             return False
-        return not caller.cache.purges.cover(entry.source_id, entry.key_id, model_name)
+        return not caller.cache.purges.covers(entry.source_id, entry.key_id, model_name)
 
     def is_storable(self, caller: Caller, entry: Entry) -> bool:
         """Return whether a complete response may be stored, as far as can be decided before it is packed."""

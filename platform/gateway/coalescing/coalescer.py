@@ -160,7 +160,7 @@ class Coalescer(Generic[B]):
 
     def _is_purged(self, flight: Flight) -> bool:
         purges = self._caller.cache.purges
-        return purges.cover(flight.source_id, flight.key_id, self._model.name)
+        return purges.covers(flight.source_id, flight.key_id, self._model.name)
 
     def _tells_counts(self) -> bool:
         """Say whether the client wants the tokens of each event, which no other client is told."""

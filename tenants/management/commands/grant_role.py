@@ -1,4 +1,4 @@
-"""``hearth manage grant_role NAME``: run as the owner of the tables, after ``migrate``."""
+"""``hearth manage grant_role NAME``: run it as the owner of the tables, after ``migrate``."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tenants import rls
 
 
 class Command(BaseCommand):
-    """Give the role that runs Hearth its rights to what the owner has made. Idempotent."""
+    """Grant the role that runs Hearth its rights on the owner's tables. Idempotent."""
 
-    help = "Let a role read and write the owner's tables, now and later, and read as a tenant."
+    help = "Let a role read and write the owner's tables, present and future, and read as a tenant."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take the role's name."""
+        """Declare the role's name."""
         parser.add_argument("role", help="the role of DATABASE_URL, for example hearth_app")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Grant."""
+        """Grant the rights."""
         rls.grant(options["role"])

@@ -12,30 +12,30 @@ from tenants.models import Membership, Tenant
 
 
 class Command(BaseCommand):
-    """List the members of a tenant, give a person a role in it, or take it from them. Each change is audited."""
+    """List a tenant's members, set a person's role, or remove it. Each change is audited."""
 
-    help = "List a tenant's members, give a person a role in it, or take it from them."
+    help = "List a tenant's members, set a person's role, or remove a member."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take what to do, and with whom."""
+        """Declare the actions and their arguments."""
         actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-        listing = actions.add_parser("list", help="say who is a member, and as what")
-        giving = actions.add_parser("set", help="give a person a role, in place of the one they had")
-        taking = actions.add_parser("remove", help="take a person's role from them")
+        listing = actions.add_parser("list", help="list the members and their roles")
+        giving = actions.add_parser("set", help="give a person a role, replacing the one they had")
+        taking = actions.add_parser("remove", help="remove a person from the tenant")
         for action in (listing, giving, taking):
-            action.add_argument("tenant", help="its slug, for example acme")
+            action.add_argument("tenant", help="the tenant's slug, for example acme")
         for action in (giving, taking):
-            action.add_argument("person", help="their name at sign-in; set creates who is not known yet")
-        giving.add_argument("role", choices=Membership.Role.values, help="what they may do")
+            action.add_argument("person", help="the person's sign-in name; set creates an unknown person")
+        giving.add_argument("role", choices=Membership.Role.values, help="the person's role")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Do it."""
+        """Run the action."""
         try:
             self._act(registry.find_tenant(options["tenant"]), options)
         except NotFound as error:
             raise CommandError(f"There is no {error.kind} {error.name!r}.") from None
         except BadName as error:
-            raise CommandError(f"{error.kind} {error.name!r}, allowed is {error.allowed}.") from None
+            raise CommandError(f"Invalid {error.kind} {error.name!r}; allowed: {error.allowed}.") from None
         except NotAllowed as error:
             raise CommandError(f"{error.kind.capitalize()} {error.name} is {error.state}.") from None
 
@@ -43,14 +43,14 @@ class Command(BaseCommand):
         actor = audit.shell("hearth manage members")
         if options["action"] == "list":
             for member in members.of(tenant):
-                self._tell(member)
+                self._print(member)
         elif options["action"] == "set":
-            self._tell(members.put(actor, tenant, options["person"], options["role"]))
+            self._print(members.put(actor, tenant, options["person"], options["role"]))
         else:
             members.remove(actor, tenant, options["person"])
-            self.stdout.write(f"{options['person']} is no member of {tenant.slug} any more.")
+            self.stdout.write(f"{options['person']} is not a member of {tenant.slug} any more.")
 
-    def _tell(self, member: Membership) -> None:
+    def _print(self, member: Membership) -> None:
         name = member.user.get_username()
         password = (
             "" if member.user.has_usable_password() else f"  no password yet: hearth manage changepassword {name}"

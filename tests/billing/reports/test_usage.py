@@ -86,7 +86,7 @@ def test_steps_are_anchored_at_the_periods_start(tenant_ids: tuple[TenantId, Ten
 
 @pytest.mark.parametrize("step_seconds", [0, 60, 1000])
 def test_a_step_that_roll_ups_cannot_show_is_refused(step_seconds: int) -> None:
-    with pytest.raises(ValueError, match="quarters of an hour"):
+    with pytest.raises(ValueError, match="a quarter of an hour"):
         usage.series(DAY, None, step_seconds)
 
 

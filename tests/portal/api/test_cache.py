@@ -74,8 +74,8 @@ def test_a_purge_is_in_force_at_every_gateway(world: World, as_acme: APIClient, 
     assert answer.status_code == 201
     assert answer.json()["id"] == str(CachePurge.objects.get().id)
     found = snapshot.load()
-    assert found.authenticate(world.acme.secret).cache.purges.cover(source, world.acme.key.id, worlds.MODEL)
-    assert not found.authenticate(world.globex.secret).cache.purges.cover(source, world.acme.key.id, worlds.MODEL)
+    assert found.authenticate(world.acme.secret).cache.purges.covers(source, world.acme.key.id, worlds.MODEL)
+    assert not found.authenticate(world.globex.secret).cache.purges.covers(source, world.acme.key.id, worlds.MODEL)
 
 
 def stored(redis: Redis, key: ApiKey, number: int, model: str = worlds.MODEL) -> CacheWrite:
