@@ -116,7 +116,7 @@ REST_FRAMEWORK: dict[str, Any] = {
         "portal.api.authentication.BearerAuthentication",
         "portal.api.authentication.PortalSession",
     ],
-    "DEFAULT_PERMISSION_CLASSES": ["portal.api.authentication.MaySee"],
+    "DEFAULT_PERMISSION_CLASSES": ["portal.api.authentication.MayRead"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",

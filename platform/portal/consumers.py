@@ -1,4 +1,4 @@
-"""Push the fleet to a page as it changes: what differs from the last push, at most once a second."""
+"""Push the changed parts of the fleet page over a WebSocket, at most once a second."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from portal.fleet.fragments import fleet_changes
 from tenants.models import User
 
 INTERVAL_SECONDS = 1.0
-#: How long a socket outlives the session that opened it.
+#: How long a socket can outlive its session: the session is checked this often.
 RECHECK_SECONDS = 15.0
 #: WebSocket close codes (RFC 6455 leaves 4000-4999 to applications).
 SIGNED_OUT = 4401
@@ -26,10 +26,10 @@ log = logging.getLogger(__name__)
 
 
 class FleetConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels has no types
-    """One page that watches. Each asks the database for itself: a handful of operators, ten queries a second each."""
+    """One open fleet page. Each queries the database itself: about ten queries a second, for a handful of operators."""
 
     async def connect(self) -> None:
-        """Accept operators; anybody else is refused before the handshake ends (HTTP 403)."""
+        """Accept operators; refuse all others before the handshake ends (HTTP 403)."""
         self._pusher: asyncio.Task[None] | None = None
         if not _may_watch(self.scope["user"]):
             await self.close()
@@ -54,7 +54,7 @@ class FleetConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # Channels h
             try:
                 html, sent = await sync_to_async(_changes)(sent)
             except DatabaseError as error:
-                log.warning("the fleet cannot be read: %s", error)
+                log.warning("cannot read the fleet: %s", error)
                 await self.close(code=TRY_AGAIN)
                 return
             if html:

@@ -1,7 +1,7 @@
-"""Who may set limits, budgets and the prediction cache, and for whom: decided here for pages and API alike.
+"""Who may set limits, budgets and cache settings, and for what. Pages and API both decide it here.
 
-Operators set them for anybody. A tenant's owners, and its keys that may change things, set them for its projects and
-keys; what bounds the tenant as a whole is the platform's to say.
+Operators set them for every target. A tenant's owners, and its keys with the scope ``management:write``, set them for
+the tenant's projects and keys; only operators set what applies to the tenant as a whole.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ from tenants.policy_target import PolicyTarget
 from tenants.purges import PurgeTarget
 from tenants.rls import as_tenant
 
-WHO = "This is set by operators, owners of the tenant, and keys with the scope 'management:write'."
-#: For a page, which shows what is held where it can.
+WHO_MAY_SET = "Only operators, owners of the tenant and keys with the scope 'management:write' may set this."
+#: Short, because pages show budgets without the held amounts when Redis does not respond.
 TIMEOUT_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetNames:
-    """Whom a limit or budget is for, as asked: a project's slug or a key's id, and a model's name or nothing."""
+    """The target of a limit, budget or setting as a caller names it; without project and key it is the tenant.
+
+    ``project`` is a slug, ``key`` an id, ``model`` a name or empty for all models together.
+    """
 
     project: str | None = None
     key: UUID | None = None
@@ -43,7 +46,7 @@ class TargetNames:
 
 
 def may_set_any(principal: Principal, tenant: Tenant) -> bool:
-    """Say whether this principal may set limits and budgets of the tenant's projects and keys."""
+    """Return whether this principal may set limits, budgets and cache settings of the tenant's projects and keys."""
     if principal.is_operator:
         return True
     if principal.user is None:
@@ -52,81 +55,84 @@ def may_set_any(principal: Principal, tenant: Tenant) -> bool:
 
 
 def require_may_set(principal: Principal, tenant: Tenant) -> None:
-    """Return if this principal may set what bounds projects and keys, and purge what they stored. Raises NotForYou."""
+    """Raise NotPermitted unless ``may_set_any``; the same principals may purge the cache."""
     if not may_set_any(principal, tenant):
-        raise NotPermitted(WHO)
+        raise NotPermitted(WHO_MAY_SET)
 
 
 def target_for(principal: Principal, tenant: Tenant, named: TargetNames) -> PolicyTarget:
-    """Return whom to set it for. Raises NotForYou, NotFound, NotAllowed."""
+    """Return the policy target that these names stand for. Raises NotPermitted, NotFound, NotAllowed."""
     require_may_set(principal, tenant)
     found = policy_target.target(tenant, project=named.project, key=named.key, model_name=named.model)
-    _require(principal, found)
-    if named.model and not _models_of(tenant).filter(name=named.model).exists():
+    _require_target(principal, found)
+    if named.model and not _active_models(tenant).filter(name=named.model).exists():
         raise NotFound("model", named.model)
     return found
 
 
-def require_may_change(principal: Principal, bound: Limit | Budget | CacheSetting) -> None:
-    """Return if this principal may change or remove it. Raises NotForYou."""
-    require_may_set(principal, bound.tenant)
-    _require(principal, policy_target.target_of(bound))
+def require_may_change(principal: Principal, rule: Limit | Budget | CacheSetting) -> None:
+    """Raise NotPermitted unless this principal may change or remove the rule."""
+    require_may_set(principal, rule.tenant)
+    _require_target(principal, policy_target.target_of(rule))
 
 
 def limits_of(tenant: Tenant) -> QuerySet[Limit]:
-    """Return a tenant's limits, with whom they are for."""
+    """Return a tenant's limits with their targets."""
     return Limit.objects.filter(tenant=tenant).select_related("tenant", "project", "key")
 
 
 def cache_settings_of(tenant: Tenant) -> QuerySet[CacheSetting]:
-    """Return what of the prediction cache is otherwise for a tenant's projects and keys."""
+    """Return the cache settings of a tenant's projects and keys, with their targets."""
     return CacheSetting.objects.filter(tenant=tenant).select_related("tenant", "project", "key")
 
 
 def budgets_of(tenant: Tenant) -> QuerySet[Budget]:
-    """Return a tenant's budgets in force, with whom they are for."""
+    """Return a tenant's active budgets with their targets."""
     return Budget.objects.filter(tenant=tenant, archived_at=None).select_related("tenant", "project", "key")
 
 
 def budget_statuses_of(tenant: Tenant, budgets: list[Budget]) -> list[BudgetStatus]:
-    """Return how these budgets of the tenant stand, read as the tenant."""
+    """Return the status of these budgets, read behind row-level security as the tenant."""
     with as_tenant(TenantId(tenant.id)):
         return read_budget_statuses(budgets)
 
 
 def read_budget_statuses(budgets: list[Budget]) -> list[BudgetStatus]:
-    """Return how these budgets stand. What faces a tenant is read as that tenant."""
+    """Return the status of these budgets. Callers read a tenant's budgets within ``as_tenant``."""
     return status.statuses(budgets, timezone.now(), _counters())
 
 
 def models_of(tenant: Tenant) -> list[str]:
     """Return the names of the models that the tenant may call."""
-    return list(_models_of(tenant).order_by("name").values_list("name", flat=True))
+    return list(_active_models(tenant).order_by("name").values_list("name", flat=True))
 
 
 def purge_target(tenant: Tenant, named: TargetNames, request_id: UUID | None = None) -> PurgeTarget:
-    """Return what to purge. Raises NotFound for a key or model that is not the tenant's; retired ones are."""
+    """Return what to purge; archived models and revoked keys count too.
+
+    Raises NotFound for a key or model that the tenant does not have.
+    """
     key = None
     if named.key is not None:
         key = ApiKey.objects.filter(tenant=tenant, id=named.key).first()
         if key is None:
             raise NotFound("key", str(named.key))
-    if named.model and not _models_ever(tenant).filter(name=named.model).exists():
+    if named.model and not _visible_models(tenant).filter(name=named.model).exists():
         raise NotFound("model", named.model)
     return PurgeTarget(model_name=named.model, key=key, request_id=request_id)
 
 
-def _models_of(tenant: Tenant) -> QuerySet[Model]:
-    return _models_ever(tenant).filter(archived_at=None)
+def _active_models(tenant: Tenant) -> QuerySet[Model]:
+    return _visible_models(tenant).filter(archived_at=None)
 
 
-def _models_ever(tenant: Tenant) -> QuerySet[Model]:
+def _visible_models(tenant: Tenant) -> QuerySet[Model]:
     return Model.objects.filter(Q(visibility=Model.Visibility.PUBLIC) | Q(owner=tenant))
 
 
-def _require(principal: Principal, found: PolicyTarget) -> None:
+def _require_target(principal: Principal, found: PolicyTarget) -> None:
     if found.is_tenants_own and not principal.is_operator:
-        raise NotPermitted("What bounds a tenant as a whole is set by operators. Name a project or a key.")
+        raise NotPermitted("Only operators set this for the tenant as a whole. Name a project or a key.")
 
 
 @cache

@@ -1,8 +1,8 @@
-"""Slow down whoever guesses passwords: a few wrong ones a quarter of an hour, counted in Redis for all processes.
+"""Slow down password guessing: a limited number of wrong passwords per 15 minutes, counted in Redis for all processes.
 
-Counted per (name, address) and, more generously, per address alone. Not per name alone: then anybody could lock an
-operator out. While Redis is away nothing is counted, because an operator must get in during just such an incident;
-every guess then still costs the password hash, about a quarter of a second.
+Failures are counted per (name, address) and, with a higher limit, per address. They are not counted per name alone,
+because then any client could lock an operator out. While Redis is unavailable nothing is counted, because operators
+must be able to sign in during such an incident; each guess then still costs a password hash, about 0.25 s.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from portal.errors import TooManyAttempts
 WINDOW_SECONDS = 900
 MAX_PER_NAME_AND_ADDRESS = 10
 MAX_PER_ADDRESS = 60
-#: Redis cannot count now. Any other error of it is a mistake of ours, and shows.
+#: Redis is unavailable. Any other Redis error is a bug and is raised.
 UNAVAILABLE = (Disconnected, TooSlow, OutOfMemoryError)
 
 log = logging.getLogger(__name__)
 
 
 def check(name: str, address: str) -> None:
-    """Raise TooManyGuesses if this name from this address, or this address, has been wrong too often."""
+    """Raise TooManyAttempts if this name and address, or this address alone, had too many failures."""
     keys = _keys(name, address)
     try:
         counts = _redis().mget(list(keys))
@@ -37,11 +37,11 @@ def check(name: str, address: str) -> None:
             if int(count or 0) >= limit:
                 raise TooManyAttempts(max(1, int(_redis().ttl(key))))
     except UNAVAILABLE as error:
-        log.warning("wrong passwords are not counted: %s", error)
+        log.warning("cannot read the count of wrong passwords: %s", error)
 
 
 def count_failure(name: str, address: str) -> None:
-    """Count one wrong password. The window starts at the first."""
+    """Count one wrong password. The window of 15 minutes starts at the first."""
     try:
         with _redis().pipeline() as pipeline:
             for key in _keys(name, address):
@@ -50,19 +50,19 @@ def count_failure(name: str, address: str) -> None:
                 pipeline.incr(key)
             pipeline.execute()
     except UNAVAILABLE as error:
-        log.warning("a wrong password is not counted: %s", error)
+        log.warning("cannot count a wrong password: %s", error)
 
 
 def reset(name: str, address: str) -> None:
-    """Forget the wrong ones of this name after a right one."""
+    """Delete the count of this name and address after a right password."""
     try:
         _redis().delete(next(iter(_keys(name, address))))
     except UNAVAILABLE as error:
-        log.warning("wrong passwords are not forgotten: %s", error)
+        log.warning("cannot reset the count of wrong passwords: %s", error)
 
 
 def _keys(name: str, address: str) -> dict[str, int]:
-    """Return each counter's key and limit. Hashed: a name typed into the wrong field may be a password."""
+    """Return each counter's key and limit. Names are hashed, because people type passwords into the name field."""
     both = hashlib.sha256(f"{name.casefold()}\0{address}".encode()).hexdigest()[:32]
     return {
         f"hearth:guess:both:{both}": MAX_PER_NAME_AND_ADDRESS,

@@ -1,6 +1,6 @@
-"""Who looks through a window, and at which tenants: the one place that decides it, for pages and API alike.
+"""Who makes a request, and which tenants they see. Pages and API both decide it here.
 
-A tenant that a principal may not see does not exist for them: the answer is NotFound, never a refusal.
+A tenant that a principal may not see is reported as NotFound, never as forbidden.
 """
 
 from __future__ import annotations
@@ -24,45 +24,45 @@ from tenants.networks import Network
 READ = "management:read"
 WRITE = "management:write"
 
-#: Roles of a member that may make and revoke keys.
+#: Roles that may create, change and revoke keys.
 KEY_ROLES = frozenset({Membership.Role.OWNER.value, Membership.Role.DEVELOPER.value})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Somebody signed in. ``tenants`` is None for an operator, who sees them all."""
+    """An authenticated user or key. ``tenants`` is None for an operator, who sees all tenants."""
 
     kind: Literal["operator", "member", "key"]
     actor: Actor
     tenants: frozenset[TenantId] | None
-    #: Tenants whose projects and keys this principal may change.
+    #: Tenants whose projects and keys this principal may change; None for all.
     manages: frozenset[TenantId] | None
-    #: What a key may do; None for people, whose role decides.
+    #: Scopes of a key; None for a user, whose role decides.
     scopes: frozenset[str] | None = None
-    #: Models a key may call; empty, or for people, all that its tenant sees.
+    #: Models that a key may call; empty for all that its tenant sees, and for users.
     allowed_models: frozenset[str] = frozenset()
-    #: Where a key may be used from; empty, or for people, everywhere.
+    #: Networks that a key may be used from; empty for all, and for users.
     networks: tuple[Network, ...] = ()
-    #: When a key expires; None, also for people, is never.
+    #: When a key expires; None for never, and for users.
     expires_at: datetime | None = None
     user: User | None = None
 
     @property
     def is_operator(self) -> bool:
-        """True for somebody who runs the platform."""
+        """Whether this is an operator of the platform."""
         return self.tenants is None
 
     def may_manage(self, tenant_id: UUID) -> bool:
-        """True if this principal may change projects and keys of that tenant."""
+        """Return whether this principal may change projects and keys of that tenant."""
         return self.manages is None or TenantId(tenant_id) in self.manages
 
     def may_read(self) -> bool:
-        """False only for a key that was issued without the scope to read."""
+        """Return whether this principal may read; false only for a key without the scope ``management:read``."""
         return self.scopes is None or READ in self.scopes
 
 
 def principal_of_user(user: User) -> Principal:
-    """Return what this person sees: everything for staff, else the tenants of their memberships (one query)."""
+    """Return the principal of a user: staff see everything, others the tenants of their memberships (one query)."""
     actor = Actor(kind="user", name=user.get_username())
     if user.is_staff:
         return Principal(kind="operator", actor=actor, tenants=None, manages=None, user=user)
@@ -81,7 +81,7 @@ def principal_of_user(user: User) -> Principal:
 
 
 def principal_of_key(key: ApiKey) -> Principal:
-    """Return what a tenant's key sees: its own tenant, and nothing of another."""
+    """Return the principal of a key, which sees its own tenant only."""
     own = frozenset({TenantId(key.tenant_id)})
     scopes = frozenset(key.scopes)
     return Principal(
@@ -97,13 +97,13 @@ def principal_of_key(key: ApiKey) -> Principal:
 
 
 def tenants_of(principal: Principal) -> QuerySet[Tenant]:
-    """Return the tenants this principal sees, by slug."""
+    """Return the tenants that this principal sees, ordered by slug."""
     every = Tenant.objects.order_by("slug")
     return every if principal.tenants is None else every.filter(id__in=principal.tenants)
 
 
 def tenant_for(principal: Principal, slug_or_id: str) -> Tenant:
-    """Return a tenant by slug or id. Raises NotFound if there is none, or none that this principal sees."""
+    """Return a tenant by slug or id. Raises NotFound unless this principal sees one."""
     lookup = Q(slug=slug_or_id)
     with suppress(ValueError):
         lookup |= Q(id=UUID(slug_or_id))

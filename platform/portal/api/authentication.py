@@ -1,6 +1,6 @@
-"""Three ways in: a signed-in session, an operator's token (``ho_…``), a tenant's key (``hk_…``).
+"""Authentication of ``/api/v1/``: a portal session, an operator's token (``ho_…``) or a tenant's key (``hk_…``).
 
-``request.auth`` is the :class:`portal.access.principal.Principal` that came in.
+``request.auth`` is the :class:`portal.access.principal.Principal`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tenants import keys, networks, tokens
 from tenants.errors import KeyRefused
 from tenants.models import User
 
-if TYPE_CHECKING:  # REST framework loads this module while it loads its views
+if TYPE_CHECKING:  # REST framework imports this module while it imports its views
     from rest_framework.views import APIView
 
 CHALLENGE = 'Bearer realm="hearth"'
@@ -28,10 +28,10 @@ SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
 class BearerAuthentication(BaseAuthentication):
-    """``Authorization: Bearer ho_…`` or ``hk_…``. A header with anything else is refused, never ignored."""
+    """``Authorization: Bearer ho_…`` or ``hk_…``. Any other Authorization header is refused, never ignored."""
 
     def authenticate(self, request: Request) -> tuple[User | AnonymousUser, Principal] | None:
-        """Return who calls, or None without the header. Raises AuthenticationFailed."""
+        """Return the user and principal, or None without the header. Raises AuthenticationFailed."""
         scheme, _, text = get_authorization_header(request).decode("latin-1").partition(" ")
         if not scheme:
             return None
@@ -43,7 +43,7 @@ class BearerAuthentication(BaseAuthentication):
                 return user, principal_of_user(user)
             return AnonymousUser(), _principal_of_key(request, text.strip())
         except KeyRefused as refusal:
-            # one answer for every reason, so that a guesser learns nothing
+            # the same error for every reason, so that guessing reveals nothing
             raise AuthenticationFailed("This token or key is not valid.", "invalid_api_key") from refusal
 
     def authenticate_header(self, request: Request) -> str:
@@ -52,10 +52,10 @@ class BearerAuthentication(BaseAuthentication):
 
 
 class PortalSession(SessionAuthentication):
-    """The portal's own session, with CSRF protection for changes."""
+    """The portal's session, with CSRF protection for changes."""
 
     def authenticate(self, request: Request) -> tuple[User, Principal] | None:
-        """Return who is signed in, or None."""
+        """Return the signed-in user and principal, or None."""
         found = super().authenticate(request)
         if found is None:
             return None
@@ -63,12 +63,11 @@ class PortalSession(SessionAuthentication):
         return user, principal_of_user(user)
 
 
-class MaySee(BasePermission):
-    """Somebody is in, and a key has the scope to read. Which tenants they see is decided by
-    ``portal.access.principal``."""
+class MayRead(BasePermission):
+    """Any principal that may read. ``portal.access.principal`` decides which tenants it sees."""
 
     def has_permission(self, request: Request, view: APIView) -> bool:
-        """Return whether the request may go on to the view. Raises PermissionDenied naming the missing scope."""
+        """Return whether the caller is authenticated. Raises PermissionDenied for a key without the scope to read."""
         if not isinstance(request.auth, Principal):
             return False
         if not request.auth.may_read():
@@ -76,30 +75,30 @@ class MaySee(BasePermission):
         return True
 
 
-class OperatorOnly(MaySee):
-    """For what only those who run the platform may see or change."""
+class OperatorOnly(MayRead):
+    """Only operators."""
 
     message = "Only operators may do this."
 
     def has_permission(self, request: Request, view: APIView) -> bool:
-        """Return whether an operator asks."""
+        """Return whether the caller is an operator."""
         return isinstance(request.auth, Principal) and request.auth.is_operator
 
 
-class OperatorChanges(MaySee):
-    """Everybody who may see reads; only operators change."""
+class OperatorChanges(MayRead):
+    """Every principal may read; only operators may change."""
 
     message = "Only operators may change this."
 
     def has_permission(self, request: Request, view: APIView) -> bool:
-        """Return whether the request reads, or an operator asks."""
+        """Return whether the request only reads or the caller is an operator."""
         if not super().has_permission(request, view):
             return False
         return request.method in SAFE_METHODS or principal_of(request).is_operator
 
 
 def _principal_of_key(request: Request, text: str) -> Principal:
-    """Return who calls with a key, and note its use. Raises KeyRefused, PermissionDenied."""
+    """Return a key's principal and record the key's use. Raises KeyRefused, PermissionDenied."""
     key = keys.authenticate(text)
     principal = principal_of_key(key)
     if not networks.allows(principal.networks, client_address(request._request)):
@@ -111,7 +110,7 @@ def _principal_of_key(request: Request, text: str) -> Principal:
 
 
 def principal_of(request: Request) -> Principal:
-    """Return who asks. Raises NotAuthenticated when a view forgot to demand somebody."""
+    """Return the caller. Raises NotAuthenticated if a view has no permission class that requires one."""
     if not isinstance(request.auth, Principal):
         raise NotAuthenticated
     return request.auth

@@ -1,6 +1,6 @@
-"""Every refusal of ``/api/v1/`` in OpenAI's envelope, the same as the inference API's.
+"""Every error of ``/api/v1/`` in OpenAI's envelope, like the inference API's.
 
-The only place of the portal that turns errors of the rooms below into HTTP.
+The only module of the portal that turns errors of other packages into HTTP.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _KINDS = {
 
 
 def envelope(message: str, status_code: int, code: str, param: str | None = None) -> Response:
-    """Return one error as OpenAI writes it."""
+    """Return an error in OpenAI's envelope."""
     kind = _KINDS.get(status_code, "invalid_request_error" if status_code < 500 else "api_error")
-    said, named = _writable(message), None if param is None else _writable(param)
-    return Response({"error": {"message": said, "type": kind, "param": named, "code": code}}, status=status_code)
+    text, name = _encodable(message), None if param is None else _encodable(param)
+    return Response({"error": {"message": text, "type": kind, "param": name, "code": code}}, status=status_code)
 
 
-def _writable(text: str) -> str:
-    """Return text that may quote a caller's lone surrogates, which JSON can hold and UTF-8 cannot, without them."""
+def _encodable(text: str) -> str:
+    """Replace lone surrogates that a message may quote from a request: JSON can hold them, UTF-8 cannot."""
     return text.encode("utf-8", "replace").decode()
 
 
 def handle(error: Exception, context: dict[str, Any]) -> Response | None:
-    """Answer an exception of a view; None lets Django report a fault of ours."""
+    """Turn an exception of a view into a response; None lets Django report a bug."""
     set_rollback()
     known = _from_domain(error)
     if known is not None:
@@ -57,21 +57,21 @@ def handle(error: Exception, context: dict[str, Any]) -> Response | None:
 def _from_domain(error: Exception) -> Response | None:
     match error:
         case tenants.TenantError():
-            answer = _from_tenants(error)
+            response = _from_tenants(error)
         case workers.WorkerError():
-            answer = _from_workers(error)
+            response = _from_workers(error)
         case billing.BillingError():
-            answer = _from_billing(error)
+            response = _from_billing(error)
         case BadQuery(param, value, allowed):
-            answer = envelope(f"{param} {value!r} is not understood: use {allowed}.", 400, "invalid_value", param)
+            response = envelope(f"{param}={value!r} is not valid: use {allowed}.", 400, "invalid_value", param)
         case NotPermitted(reason):
-            answer = envelope(reason, 403, "permission_denied")
+            response = envelope(reason, 403, "permission_denied")
         case TooManyAttempts(seconds):
-            answer = envelope(f"Too many wrong passwords. Try again in {seconds} s.", 429, "too_many_attempts")
-            answer["Retry-After"] = str(seconds)
+            response = envelope(f"Too many wrong passwords. Try again in {seconds} s.", 429, "too_many_attempts")
+            response["Retry-After"] = str(seconds)
         case _:
-            answer = None
-    return answer
+            response = None
+    return response
 
 
 def _from_tenants(error: tenants.TenantError) -> Response | None:
@@ -79,9 +79,9 @@ def _from_tenants(error: tenants.TenantError) -> Response | None:
         case tenants.NotFound(kind, name):
             return envelope(f"There is no {kind} {name!r}.", 404, f"{kind.replace(' ', '_')}_not_found")
         case tenants.AlreadyExists(kind, name):
-            return envelope(f"The {kind} {name!r} exists already.", 409, "already_exists", "slug")
+            return envelope(f"The {kind} {name!r} already exists.", 409, "already_exists", "slug")
         case tenants.BadName(kind, name, allowed):
-            return envelope(f"{name!r} is not allowed as {kind}: use {allowed}.", 400, "invalid_value", kind)
+            return envelope(f"{name!r} is not a valid {kind}: use {allowed}.", 400, "invalid_value", kind)
         case tenants.NotAllowed(kind, name, state):
             return envelope(f"The {kind} {name!r} is {state}, so this cannot be done.", 409, "not_allowed")
         case _:
@@ -89,8 +89,8 @@ def _from_tenants(error: tenants.TenantError) -> Response | None:
 
 
 def _from_workers(error: workers.WorkerError) -> Response | None:
-    said = error_text.words(error)
-    message = f"{said[:1].upper()}{said[1:]}."
+    text = error_text.words(error)
+    message = f"{text[:1].upper()}{text[1:]}."
     match error:
         case workers.NotFound(kind):
             return envelope(message, 404, f"{kind}_not_found")
@@ -107,11 +107,11 @@ def _from_workers(error: workers.WorkerError) -> Response | None:
 def _from_billing(error: billing.BillingError) -> Response | None:
     match error:
         case billing.PriceJump():
-            return envelope(f"{error}. Send confirm=true if that is meant.", 409, "price_jump", error.token_class)
+            return envelope(f"{error}. Send confirm=true if this is intended.", 409, "price_jump", error.token_class)
         case billing.PriceOutOfRange():
             return envelope(f"{error}.", 400, "invalid_value", error.token_class)
         case billing.MixedCurrencies():
-            return envelope(f"The month was {error}, which do not add up.", 409, "mixed_currencies")
+            return envelope(f"The month's requests were {error}, which cannot be added.", 409, "mixed_currencies")
         case billing.PriceRefused():
             return envelope(f"{error}.", 409, "price_refused", "effective_from")
         case _:
@@ -122,18 +122,18 @@ def _from_rest_framework(error: exceptions.APIException) -> Response:
     message, param, code = _first(error.get_full_details())
     if isinstance(error, exceptions.ValidationError) and code == "error":
         code = "invalid_value"
-    answer = envelope(message, error.status_code, code, param)
+    response = envelope(message, error.status_code, code, param)
     challenge = getattr(error, "auth_header", None)
     if challenge:
-        answer["WWW-Authenticate"] = challenge
+        response["WWW-Authenticate"] = challenge
     wait = getattr(error, "wait", None)
     if wait:
-        answer["Retry-After"] = f"{wait:.0f}"
-    return answer
+        response["Retry-After"] = f"{wait:.0f}"
+    return response
 
 
 def _first(details: Any, param: str | None = None) -> tuple[str, str | None, str]:
-    """Return (message, field, code) of the first complaint in REST framework's tree of them."""
+    """Return (message, field, code) of the first error in REST framework's tree of details."""
     if isinstance(details, list):
         return _first(details[0], param)
     if isinstance(details, Mapping) and not {"message", "code"} <= set(details):

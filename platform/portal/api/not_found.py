@@ -1,4 +1,4 @@
-"""What is answered at ``/api/v1/`` paths that nothing serves: the same envelope, never a page."""
+"""The 404 of unknown paths below ``/api/v1/``: an error in JSON, never a page."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from rest_framework.views import APIView
 
 @extend_schema(exclude=True)
 class NothingHere(APIView):
-    """Refuse every method alike."""
+    """Respond 404 to every method."""
 
     authentication_classes = ()
     permission_classes = (AllowAny,)
 
     def initial(self, request: Request, *args: object, **kwargs: object) -> None:
-        """Refuse before the method is looked at."""
-        raise NotFound("Nothing is served here; /api/v1/openapi.json lists what is.", "unknown_path")
+        """Raise NotFound before the method is checked."""
+        raise NotFound("This path does not exist; see /api/v1/openapi.json.", "unknown_path")
 
     def get(self, request: Request, rest: str) -> Response:
-        """Never reached; tells REST framework which methods there are."""
+        """Never reached; REST framework needs it to know that GET exists."""
         raise NotFound

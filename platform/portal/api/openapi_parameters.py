@@ -1,4 +1,4 @@
-"""Pieces that the OpenAPI descriptions of several endpoints share."""
+"""Parameters and error responses that several endpoints share in the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from rest_framework.request import Request
 
 from portal.api.pagination import DEFAULT_LIMIT, LARGEST_LIMIT
 
-_MEANINGS = {
-    400: "A value is missing or not allowed; `param` names it.",
-    401: "No token or key, or one that opens nothing.",
-    403: "You may not do this.",
-    404: "There is none, or none that you see.",
-    409: "The state of things forbids it.",
+_DESCRIPTIONS = {
+    400: "A value is missing or not valid; `param` names it.",
+    401: "The token or key is missing or not valid.",
+    403: "The caller may not do this.",
+    404: "It does not exist, or the caller may not see it.",
+    409: "It conflicts with the current state.",
     429: "Too many attempts; see `Retry-After`.",
 }
 
 PAGE_PARAMETERS = [
-    OpenApiParameter("limit", int, description=f"Rows in a page, 1 to {LARGEST_LIMIT}; {DEFAULT_LIMIT} if absent."),
-    OpenApiParameter("after", str, description="`next_after` of the page before."),
+    OpenApiParameter("limit", int, description=f"Rows per page, 1 to {LARGEST_LIMIT}; default {DEFAULT_LIMIT}."),
+    OpenApiParameter("after", str, description="`next_after` of the previous page."),
 ]
-CSV_PARAMETER = OpenApiParameter("format", str, enum=["json", "csv"], description="json if absent.")
+CSV_PARAMETER = OpenApiParameter("format", str, enum=["json", "csv"], description="Default: json.")
 PERIOD_PARAMETERS = [
-    OpenApiParameter("period", str, description="1h, 6h, 24h (if absent), 7d, 30d or 90d, up to now."),
+    OpenApiParameter("period", str, description="1h, 6h, 24h (default), 7d, 30d or 90d, up to now."),
     OpenApiParameter("from", str, description="Start, ISO 8601; rounded down to a quarter of an hour."),
-    OpenApiParameter("to", str, description="End, ISO 8601, not included; rounded up to a quarter of an hour."),
+    OpenApiParameter("to", str, description="End, ISO 8601, exclusive; rounded up to a quarter of an hour."),
 ]
 
 
 class ErrorSerializer(serializers.Serializer[Any]):
-    """What was wrong, where, and what is allowed."""
+    """What is wrong, in which field, and what is allowed."""
 
     message = serializers.CharField()
     type = serializers.CharField()
@@ -49,8 +49,8 @@ class RefusalSerializer(serializers.Serializer[Any]):
 
 
 def error_responses(*codes: int) -> dict[int, OpenApiResponse]:
-    """Return the descriptions of these errors, and of 401, which every endpoint has."""
-    return {code: OpenApiResponse(RefusalSerializer, description=_MEANINGS[code]) for code in sorted({401, *codes})}
+    """Return the descriptions of these status codes and of 401, which every endpoint has."""
+    return {code: OpenApiResponse(RefusalSerializer, description=_DESCRIPTIONS[code]) for code in sorted({401, *codes})}
 
 
 def page_schema(row: type[serializers.Serializer[Any]], name: str) -> serializers.Serializer[Any]:
@@ -66,31 +66,31 @@ def page_schema(row: type[serializers.Serializer[Any]], name: str) -> serializer
     )
 
 
-def reject_unknown_fields(asked: serializers.Serializer[Any]) -> None:
-    """Raise ValidationError for a field that is none: a misspelt one that is ignored is a rule that does not hold.
+def reject_unknown_fields(serializer: serializers.Serializer[Any]) -> None:
+    """Raise ValidationError for an unknown field, also in nested objects: ignoring a misspelt field would lose a rule.
 
-    Every write of ``/api/v1/`` that takes a body calls it, after ``is_valid``. Looks into nested objects too.
+    Every write of ``/api/v1/`` with a body calls this after ``is_valid``.
     """
-    if complaints := _unknown(asked, asked.initial_data):
-        raise ValidationError(complaints)
+    if errors := _unknown(serializer, serializer.initial_data):
+        raise ValidationError(errors)
 
 
-def _unknown(asked: serializers.Serializer[Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the first unknown field by name, within the objects it stands in; nothing where all are known."""
-    writable = {name: field for name, field in asked.fields.items() if not field.read_only}
-    if unknown := sorted(set(given) - writable.keys()):
-        return {unknown[0]: "There is no such field, or it may not be set."}
+def _unknown(serializer: serializers.Serializer[Any], data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the first unknown field, nested like the objects around it; empty if all fields are known."""
+    writable = {name: field for name, field in serializer.fields.items() if not field.read_only}
+    if unknown := sorted(set(data) - writable.keys()):
+        return {unknown[0]: "This field does not exist or cannot be set."}
     for name, field in writable.items():
-        inner = given.get(name)
+        inner = data.get(name)
         if not isinstance(field, serializers.Serializer) or not isinstance(inner, Mapping):
             continue
-        if complaints := _unknown(field, inner):
-            return {name: complaints}
+        if errors := _unknown(field, inner):
+            return {name: errors}
     return {}
 
 
 def wants_csv(request: Request) -> bool:
-    """Say whether CSV is asked for. Raises ValidationError for a format that there is not."""
+    """Return whether the caller wants CSV. Raises ValidationError for an unknown format."""
     chosen = request.query_params.get("format", "json")
     if chosen not in {"json", "csv"}:
         raise ValidationError({"format": "Use json or csv."})

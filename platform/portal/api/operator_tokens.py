@@ -1,4 +1,4 @@
-"""``/api/v1/tokens``: an operator's own bearer tokens, had for a name and a password."""
+"""``/api/v1/tokens``: an operator's bearer tokens, issued for a name and password."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LONGEST_SECONDS = 366 * 24 * 3600
 
 
 class NewTokenSerializer(serializers.Serializer[OperatorToken]):
-    """Who you are, and what the token is for."""
+    """The operator's name and password, and the token's name and lifetime."""
 
     username = serializers.CharField(max_length=150, trim_whitespace=False)
     password = serializers.CharField(max_length=4096, trim_whitespace=False, write_only=True)
@@ -49,19 +49,19 @@ class TokenSerializer(serializers.Serializer[OperatorToken]):
 
 
 class IssuedTokenSerializer(TokenSerializer):
-    """A new token and, this once, its text."""
+    """A new token with its secret, which is shown only once."""
 
     secret = serializers.CharField(read_only=True, help_text="Send it as `Authorization: Bearer`. Shown once.")
 
 
 class TokensView(APIView):
-    """Get a token."""
+    """Create a token."""
 
     authentication_classes = ()
     permission_classes = (AllowAny,)
 
     def get_authenticate_header(self, request: Request) -> str:
-        """Return the challenge of a 401, which without one REST framework would turn into a 403."""
+        """Return the challenge of a 401; without one REST framework would respond 403."""
         return CHALLENGE
 
     @extend_schema(
@@ -71,14 +71,14 @@ class TokensView(APIView):
         responses={201: IssuedTokenSerializer, **error_responses(400, 403, 429)},
     )
     def post(self, request: Request) -> Response:
-        """Exchange an operator's name and password for a bearer token. Wrong ones are counted."""
-        asked = NewTokenSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
-        reject_unknown_fields(asked)
-        wanted = asked.validated_data
+        """Exchange an operator's name and password for a bearer token. Wrong passwords are throttled."""
+        body = NewTokenSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        reject_unknown_fields(body)
+        wanted = body.validated_data
         user = _user(request, wanted["username"], wanted["password"])
         if not user.is_staff:
-            raise PermissionDenied("Tokens are for operators; a tenant calls with its own key.")
+            raise PermissionDenied("Tokens are for operators. Use one of the tenant's keys instead.")
         issued = tokens.issue(
             Actor(kind="user", name=user.get_username()),
             user,
@@ -90,13 +90,13 @@ class TokensView(APIView):
 
 
 class TokenView(APIView):
-    """One token of yours."""
+    """One token of the calling operator."""
 
     permission_classes = (OperatorOnly,)
 
     @extend_schema(operation_id="revoke_token", responses={200: TokenSerializer, **error_responses(403, 404)})
     def delete(self, request: Request, token: UUID) -> Response:
-        """Refuse the token from now on."""
+        """Revoke the token."""
         principal = principal_of(request)
         found = OperatorToken.objects.filter(id=token, user=principal.user).first()
         if found is None:
@@ -107,7 +107,7 @@ class TokenView(APIView):
 
 
 def _user(request: Request, username: str, password: str) -> User:
-    """Return whose password this is. Raises TooManyGuesses before it looks, AuthenticationFailed after."""
+    """Return the user with this name and password. Raises TooManyAttempts, AuthenticationFailed."""
     address = client_address(request._request)
     login_throttle.check(username, address)
     user = authenticate(request, username=username, password=password)

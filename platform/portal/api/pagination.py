@@ -1,4 +1,4 @@
-"""Pages by key, not by offset: page 1000 costs what page 1 costs, and rows that arrive meanwhile shift nothing.
+"""Pagination by key, not by offset: page 1000 costs as much as page 1, and new rows do not shift later pages.
 
 Every list orders by a UUIDv7, newest first, so the id of the last row is the whole cursor.
 """
@@ -36,17 +36,17 @@ def page_request(request: Request) -> PageRequest:
     try:
         return PageRequest(limit=int(text), after=UUID(after) if after else None)
     except ValueError:
-        raise ValidationError({"after": "Use the 'next_after' of the page before."}) from None
+        raise ValidationError({"after": "Use the 'next_after' of the previous page."}) from None
 
 
 def read_page(rows: QuerySet[Any], page: PageRequest) -> list[Any]:
-    """Return the page's rows and one more, which tells whether another page follows."""
+    """Return the page's rows and one more if another page follows."""
     older = rows if page.after is None else rows.filter(id__lt=page.after)
     return list(older.order_by("-id")[: page.limit + 1])
 
 
 def page_document(rows: Sequence[Any], serializer: type[Serializer[Any]], limit: int) -> dict[str, Any]:
-    """Return the list's envelope. ``rows`` have ids, and may be one more than ``limit``, which says more follow."""
+    """Return the list's envelope. ``rows`` have ids; one more row than ``limit`` means that another page follows."""
     more = len(rows) > limit
     shown: Any = rows[:limit]
     return {

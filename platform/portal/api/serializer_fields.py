@@ -1,4 +1,4 @@
-"""Fields of what callers send, read as written: REST framework's own take a number for an id and "yes" for true."""
+"""Strict fields for request bodies: REST framework's own accept a number as an id and "yes" as true."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from rest_framework import serializers
 
 
 class IdField(serializers.UUIDField):
-    """An id as text."""
+    """A UUID, as a string only."""
 
     def to_internal_value(self, data: Any) -> UUID:
-        """Return the id. Raises ValidationError for what is no string, or none of a UUID."""
+        """Return the id. Raises ValidationError unless ``data`` is a string with a UUID."""
         if not isinstance(data, str):
             self.fail("invalid", value=data)
         return super().to_internal_value(data)
 
 
 class SwitchField(serializers.BooleanField):
-    """JSON's true or false."""
+    """JSON's true or false only."""
 
     def to_internal_value(self, data: Any) -> bool:
-        """Return it. Raises ValidationError for anything else."""
+        """Return the value. Raises ValidationError unless ``data`` is a boolean."""
         if not isinstance(data, bool):
             self.fail("invalid", input=data)
         return data

@@ -10,14 +10,14 @@ from asgiref.sync import sync_to_async
 from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, StreamingHttpResponse
 
-#: A cell that starts so is a formula to a spreadsheet; a leading apostrophe makes it text again.
+#: Spreadsheets run a cell with such a first character as a formula; a leading apostrophe makes it text.
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
-#: Lines that one visit to a worker thread makes.
+#: Lines that one call in a worker thread produces.
 CHUNK_LINES = 500
 
 
 class _Echo:
-    """A file that hands back what is written to it."""
+    """A file whose ``write`` returns the text, so that ``csv.writer`` returns each line."""
 
     def write(self, line: str) -> str:
         """Return the line."""
@@ -27,18 +27,18 @@ class _Echo:
 def attachment(
     request: HttpRequest, name: str, header: Sequence[str], rows: Iterable[Sequence[str]]
 ) -> StreamingHttpResponse:
-    """Return a download, written as it is read: a month of requests is never in memory at once."""
+    """Return a streamed download, so that a month of requests is never in memory at once."""
     lines = _lines(header, rows)
-    # Django would first collect all of a plain iterator when it serves ASGI
-    body = _unhurried(lines) if isinstance(request, ASGIRequest) else lines
+    # under ASGI, Django would first read a plain iterator to its end
+    body = _in_chunks(lines) if isinstance(request, ASGIRequest) else lines
     response = StreamingHttpResponse(body, content_type="text/csv; charset=utf-8")
     response.headers["Content-Disposition"] = f'attachment; filename="{name}.csv"'
     response.headers["Cache-Control"] = "no-store"
     return response
 
 
-async def _unhurried(lines: Iterator[str]) -> AsyncIterator[str]:
-    """Yield the lines in chunks, each made in the thread that may use the database."""
+async def _in_chunks(lines: Iterator[str]) -> AsyncIterator[str]:
+    """Yield the lines in chunks, each produced in the thread that may use the database."""
     while chunk := await sync_to_async(lambda: list(islice(lines, CHUNK_LINES)))():
         yield "".join(chunk)
 

@@ -1,4 +1,4 @@
-"""Write pico-dollars for people and for spreadsheets."""
+"""Write pico-units of a currency for people and for spreadsheets."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from decimal import Decimal
 
 PICO = 10**12
 CENT_PICO = PICO // 100
-#: Digits shown of an amount under one cent.
+#: Significant digits of an amount under one cent.
 SMALL_DIGITS = 3
 _SIGNS = {"USD": "$", "EUR": "€", "GBP": "£"}
 
 
 def shown(amount_pico: int | Decimal | None, currency: str = "USD") -> str:
-    """Return an amount for a page: to the cent, or three significant digits when it is under a cent.
+    """Return an amount for a page: to the cent, or with three significant digits under one cent.
 
-    ``$0.00`` therefore means exactly nothing; None, a row without a price, is ``unrated``.
+    ``$0.00`` therefore means exactly zero. None, a row without a price, is ``unrated``.
     """
     if amount_pico is None:
         return "unrated"
@@ -30,17 +30,17 @@ def shown(amount_pico: int | Decimal | None, currency: str = "USD") -> str:
 
 
 def sign_of(currency: str) -> str:
-    """Return what stands before an amount: a sign, or the code and a space."""
+    """Return a currency's prefix: its sign, or its code and a space."""
     return _SIGNS.get(currency, f"{currency} ")
 
 
 def exact(amount_pico: int | Decimal | None) -> str:
-    """Return an amount in the currency's unit with all twelve decimals, for CSV; empty when there is no price."""
+    """Return an amount with twelve decimals, for CSV; empty for None."""
     return "" if amount_pico is None else f"{Decimal(int(amount_pico)) / PICO:.12f}"
 
 
 def per_million(price_pico: int) -> str:
-    """Return a price per token as dollars per million tokens, without trailing zeros beyond the cent."""
+    """Return a price per token as an amount per million tokens, without trailing zeros after the cents."""
     amount = f"{Decimal(price_pico) * 10**6 / PICO:,.6f}"
     units, _, decimals = amount.partition(".")
     return f"{units}.{decimals.rstrip('0').ljust(2, '0')}"

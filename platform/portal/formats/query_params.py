@@ -1,4 +1,4 @@
-"""Read text that a browser or a caller sent, so that the database may see it."""
+"""Read text from queries and forms without the NUL characters that PostgreSQL cannot store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from portal.errors import BadQuery
 
 
 def text(query: Mapping[str, str], name: str) -> str | None:
-    """Return a parameter, None when it is absent or empty. Raises BadQuery for NUL, which PostgreSQL cannot hold."""
+    """Return a query parameter; None if absent or empty. Raises BadQuery for text with NUL."""
     value = query.get(name) or None
     if value is not None and "\0" in value:
         raise BadQuery(name, value, "text without NUL characters")
@@ -18,5 +18,5 @@ def text(query: Mapping[str, str], name: str) -> str | None:
 
 
 def posted(request: HttpRequest, name: str) -> str:
-    """Return a field of a form, without NUL characters and without space around it."""
+    """Return a form field without NUL characters and surrounding whitespace."""
     return request.POST.get(name, "").replace("\0", "").strip()

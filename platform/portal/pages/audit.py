@@ -1,4 +1,4 @@
-"""Who did what: the audit log, of everything or of one tenant."""
+"""The audit log of the whole platform or of one tenant."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGE_ROWS = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One field of a change; None where there was nothing before, or is nothing after."""
+    """One changed field. ``before`` is None where it was added, ``after`` where it was removed."""
 
     field: str
     before: str | None
@@ -33,7 +33,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """An entry, and what differs between its before and its after."""
+    """An audit entry with its changed fields."""
 
     entry: AuditEntry
     changes: tuple[Change, ...]
@@ -42,7 +42,7 @@ class Row:
 @require_GET
 @operator_page
 def index(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """Show the log of the whole platform."""
+    """Show the platform's audit log."""
     rows = AuditEntry.objects.select_related("tenant")
     found = _read_page(request, rows)
     return _show(request, principal, found, tenant=None)
@@ -59,7 +59,7 @@ def of_tenant(request: HttpRequest, principal: Principal, slug: str) -> HttpResp
 
 
 def changes(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> tuple[Change, ...]:
-    """Return the fields that differ, in order of name; of what was made or removed whole, those that say something."""
+    """Return the fields that differ, by name. For a created or deleted object, return its fields that are not empty."""
     if before is None or after is None:
         before, after = _without_empty(before), _without_empty(after)
     old, new = before or {}, after or {}
@@ -94,7 +94,7 @@ def _read_page(request: HttpRequest, rows: QuerySet[AuditEntry]) -> list[AuditEn
         try:
             rows = rows.filter(id__lt=UUID(after))
         except ValueError:
-            raise BadQuery("after", after, "the link at the foot of the page before") from None
+            raise BadQuery("after", after, "the link 'Older' of the previous page") from None
     return list(rows.order_by("-id")[: PAGE_ROWS + 1])
 
 

@@ -1,4 +1,4 @@
-"""What every page has: somebody signed in, the rail, a policy for the browser, and answers to what goes wrong."""
+"""What every page has: a signed-in user, the navigation rail, security headers and error pages."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from portal.errors import BadQuery
 from tenants.errors import NotFound
 from tenants.models import Tenant, User
 
-#: Everything from here, nothing inline. uPlot and htmx set styles through the DOM, which this does not touch.
+#: Everything from this origin and nothing inline. uPlot and htmx set styles through the DOM, which this allows.
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
     "connect-src 'self' ws: wss:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 
-#: Called with the request, and what the path names; a PrincipalView with the principal between.
+#: A View takes the request and the path's parameters; a PrincipalView takes the principal between them.
 View = Callable[..., HttpResponseBase]
 PrincipalView = Callable[..., HttpResponseBase]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """One entry of the rail or of a tenant's tabs."""
+    """One link of the rail or of a tenant's tabs."""
 
     key: str
     label: str
@@ -40,7 +40,7 @@ class Link:
 
 
 def page(view: PrincipalView) -> View:
-    """Let only somebody signed in see the page, and answer what they may not see as if it did not exist."""
+    """Require a signed-in user; report what the user may not see as not found."""
 
     @wraps(view)
     def guarded(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponseBase:
@@ -51,17 +51,17 @@ def page(view: PrincipalView) -> View:
             return with_page_headers(view(request, principal, *args, **kwargs))
         except NotFound:
             return with_page_headers(
-                _error_page(request, principal, 404, "Nothing here", "There is no such page, or not for you.")
+                _error_page(request, principal, 404, "Page not found", "It does not exist, or you may not see it.")
             )
         except BadQuery as error:
-            problem = f"{error.param} {error.value!r} is not understood: use {error.allowed}."
-            return with_page_headers(_error_page(request, principal, 400, "This address does not work", problem))
+            problem = f"The parameter {error.param}={error.value!r} is not valid. Use {error.allowed}."
+            return with_page_headers(_error_page(request, principal, 400, "This address is not valid", problem))
 
     return guarded
 
 
 def operator_page(view: PrincipalView) -> View:
-    """Show the page to operators only; for everybody else it does not exist."""
+    """Show the page to operators; to all others it is not found."""
 
     @wraps(view)
     def guarded(request: HttpRequest, principal: Principal, *args: object, **kwargs: object) -> HttpResponseBase:
@@ -73,7 +73,7 @@ def operator_page(view: PrincipalView) -> View:
 
 
 def with_page_headers(response: HttpResponseBase) -> HttpResponseBase:
-    """Add the headers of every page. Pages are never kept: the next person at the browser must not go back to them."""
+    """Add the headers of every page. Pages are not cached, so that the browser's next user cannot go back to them."""
     response.headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
     response.headers.setdefault("Cache-Control", "no-store")
     response.headers["Referrer-Policy"] = "same-origin"
@@ -90,7 +90,7 @@ def show(
     tenant: Tenant | None = None,
     status: int = 200,
 ) -> HttpResponse:
-    """Render a page within the frame. ``active`` is the key of its entry in the rail, or of a tenant's tab."""
+    """Render a page within the frame. ``active`` is the key of its link in the rail or in the tenant's tabs."""
     frame = {
         "principal": principal,
         "rail": rail_links(principal, tenant),
@@ -104,7 +104,7 @@ def show(
 
 
 def rail_links(principal: Principal, tenant: Tenant | None) -> tuple[Link, ...]:
-    """Return the rail: the platform's pages for operators, one tenant's for its members."""
+    """Return the links of the rail: the platform's pages for operators, the tenant's pages for its members."""
     if principal.is_operator:
         return (
             Link(key="overview", label="Overview", icon="overview", url=reverse("portal:overview")),
@@ -119,7 +119,7 @@ def rail_links(principal: Principal, tenant: Tenant | None) -> tuple[Link, ...]:
 
 
 def tenant_links(tenant: Tenant) -> tuple[Link, ...]:
-    """Return the pages of one tenant."""
+    """Return the links to one tenant's pages."""
     names = (
         ("home", "Home", "home", "portal:tenant"),
         ("tenant-requests", "Requests", "requests", "portal:tenant-requests"),
@@ -137,7 +137,7 @@ def tenant_links(tenant: Tenant) -> tuple[Link, ...]:
 
 
 def other_tenants(principal: Principal, tenant: Tenant | None) -> tuple[Link, ...]:
-    """Return a member's other tenants, to switch to."""
+    """Return links to a member's other tenants."""
     if principal.is_operator or principal.tenants is None or len(principal.tenants) < 2:
         return ()
     return tuple(
@@ -148,7 +148,7 @@ def other_tenants(principal: Principal, tenant: Tenant | None) -> tuple[Link, ..
 
 
 def with_query(request: HttpRequest, **changes: str | None) -> str:
-    """Return this page's query with these parameters set, or removed where None."""
+    """Return this page's query string with these parameters set; None removes one."""
     query = {key: value for key, value in request.GET.items() if key not in changes}
     return urlencode(query | {key: value for key, value in changes.items() if value is not None})
 

@@ -1,4 +1,4 @@
-"""The prediction cache of a tenant: what it keeps, what is otherwise for projects and keys, and purging it."""
+"""The prediction cache of a tenant: its policy, the settings of projects and keys, and purging it."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from tenants.purges import PurgeTarget
 from tenants.rls import as_tenant
 
 MAX_ROWS = 200
-#: What the form purges, as it calls it; each but the last has a field of its own name.
+#: What the form can purge, with its labels; each but the last has a field of the same name.
 PURGEABLE = {"request": "One request", "key": "A key", "model": "A model", "everything": "Everything"}
 
-#: What the form calls the fields of a setting.
-_LABELS = {"mode": "Keeps", "ttl_seconds": "Each for, seconds", "writes_per_minute": "Stored a minute"}
+#: The form's labels of a setting's fields.
+_LABELS = {"mode": "Stores", "ttl_seconds": "Lifetime, seconds", "writes_per_minute": "Stored a minute"}
 
 
 @require_GET
 @page
 def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
-    """Show what is in force, and forms to whoever may change it."""
+    """Show the current settings, with forms for those who may change them."""
     tenant = tenant_for(principal, slug)
     with as_tenant(TenantId(tenant.id)):
         live = ApiKey.objects.filter(tenant=tenant, revoked_at=None, rotated_to=None)
@@ -47,18 +47,18 @@ def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
             "settings": list(limit_permissions.cache_settings_of(tenant).order_by("-id")[:MAX_ROWS]),
             "projects": list(Project.objects.filter(tenant=tenant, archived_at=None).order_by("slug")),
             "keys": found,
-            "storing": [key for key in found if "cache:write" in key.scopes],
+            "storing_keys": [key for key in found if "cache:write" in key.scopes],
             "models": limit_permissions.models_of(tenant),
         }
     context |= {"may_set": limit_permissions.may_set_any(principal, tenant), "modes": TenantPolicy.CacheMode.values}
-    context |= {"held": cache_usage.stored(tenant)}
+    context |= {"stored": cache_usage.stored(tenant)}
     return show(request, principal, "portal/cache.html", context, active="cache", tenant=tenant)
 
 
 @require_POST
 @page
 def set_setting(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseRedirect:
-    """Set the cache of a project or key in place of what it has."""
+    """Set the cache of a project or key, replacing its current setting."""
     tenant = tenant_for(principal, slug)
 
     def change() -> str:
@@ -66,10 +66,10 @@ def set_setting(request: HttpRequest, principal: Principal, slug: str) -> HttpRe
             mode=posted(request, "mode"), **{name: _whole_number(name, posted(request, name)) for name in LARGEST}
         )
         if terms == CacheOverrides():
-            raise BadForm("nothing was entered in “Keeps”, “Each for, seconds” and “Stored a minute”")
+            raise BadForm("fill in at least one of “Stores”, “Lifetime, seconds” and “Stored a minute”")
         subject = limit_permissions.target_for(principal, tenant, _target_names(posted(request, "for")))
         cache_settings.set_setting(principal.actor, subject, terms)
-        return "Saved. Every gateway follows within a second."
+        return "Saved. Every gateway applies it within a second."
 
     return _apply(request, tenant, change)
 
@@ -77,7 +77,7 @@ def set_setting(request: HttpRequest, principal: Principal, slug: str) -> HttpRe
 @require_POST
 @page
 def remove_setting(request: HttpRequest, principal: Principal, slug: str, setting: UUID) -> HttpResponseRedirect:
-    """Leave all as it is one level up."""
+    """Remove a setting, so that the level above applies."""
     tenant = tenant_for(principal, slug)
     found = limit_permissions.cache_settings_of(tenant).filter(id=setting).first()
     if found is None:
@@ -86,7 +86,7 @@ def remove_setting(request: HttpRequest, principal: Principal, slug: str, settin
     def change() -> str:
         limit_permissions.require_may_change(principal, found)
         cache_settings.remove(principal.actor, found)
-        return "The setting is removed, everywhere within a second."
+        return "The setting was removed. Every gateway applies it within a second."
 
     return _apply(request, tenant, change)
 
@@ -94,7 +94,7 @@ def remove_setting(request: HttpRequest, principal: Principal, slug: str, settin
 @require_POST
 @page
 def purge(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseRedirect:
-    """Purge everything, or what is stored of a model, a key or a request."""
+    """Purge everything, or the answers of one model, key or request."""
     tenant = tenant_for(principal, slug)
 
     def change() -> str:
@@ -102,19 +102,20 @@ def purge(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
         target = _purge_target(request, tenant)
         purges.purge(principal.actor, tenant, target)
         cache_usage.delete(tenant, target)
-        return f"Purged: {_purged(target, tenant)}. No gateway gives it after a second."
+        return f"Purged: {_purged(target, tenant)}. Every gateway applies it within a second."
 
     return _apply(request, tenant, change)
 
 
 def _apply(request: HttpRequest, tenant: Tenant, change: Callable[[], str]) -> HttpResponseRedirect:
-    """Make a change and say what became of it."""
+    """Make a change, show its result as a message, and redirect to the page."""
     try:
         messages.success(request, change())
     except BadName as error:
+        label = _LABELS.get(error.kind, error.kind)
         messages.error(
             request,
-            f"Nothing was changed: {_LABELS.get(error.kind, error.kind)} {error.name!r}, allowed is {error.allowed}.",
+            f"Nothing was changed: {label} {error.name!r} is not valid. Use {error.allowed}.",
         )
     except BadForm as error:
         messages.error(request, f"Nothing was changed: {error.problem}.")
@@ -126,18 +127,18 @@ def _apply(request: HttpRequest, tenant: Tenant, change: Callable[[], str]) -> H
 
 
 def _purge_target(request: HttpRequest, tenant: Tenant) -> PurgeTarget:
-    """Read what to purge. Raises BadForm for none, for several, and for a field of what was not chosen."""
+    """Read what to purge. Raises BadForm for no choice, for several, and for a field of another choice."""
     chosen = request.POST.getlist("what")
     if len(chosen) != 1 or chosen[0] not in PURGEABLE:
-        raise BadForm("choose what is to be purged: one request, a key, a model or everything")
+        raise BadForm("choose what to purge: one request, a key, a model or everything")
     what = chosen[0]
-    given = {name: text for name in ("request", "key", "model") if (text := posted(request, name))}
-    named = given.pop(what, "")
-    if given:
-        others = " and ".join(f"“{PURGEABLE[name]}”" for name in given)
-        raise BadForm(f"“{PURGEABLE[what]}” was chosen, but {others} was filled in too")
+    filled = {name: text for name in ("request", "key", "model") if (text := posted(request, name))}
+    named = filled.pop(what, "")
+    if filled:
+        others = " and ".join(f"“{PURGEABLE[name]}”" for name in filled)
+        raise BadForm(f"“{PURGEABLE[what]}” was chosen, but {others} was filled in as well")
     if what != "everything" and not named:
-        raise BadForm(f"“{PURGEABLE[what]}” was chosen, but not which")
+        raise BadForm(f"“{PURGEABLE[what]}” was chosen, but its field is empty")
     if what == "key":
         return limit_permissions.purge_target(tenant, TargetNames(key=_uuid("key", named)))
     if what == "request":
@@ -146,11 +147,11 @@ def _purge_target(request: HttpRequest, tenant: Tenant) -> PurgeTarget:
 
 
 def _purged(target: PurgeTarget, tenant: Tenant) -> str:
-    """Name exactly what is purged."""
+    """Describe exactly what is purged."""
     if target.request_id is not None:
         return f"the answer to the request {target.request_id}"
     if target.key is not None:
-        return f"what the key {target.key.name} stored, with those it came from"
+        return f"all answers that the key {target.key.name} and the keys it replaced have stored"
     if target.model_name:
         return f"every answer of the model {target.model_name}"
     return f"every stored answer of {tenant.name}"
@@ -168,19 +169,17 @@ def _target_names(text: str) -> TargetNames:
 
 
 def _uuid(kind: str, text: str) -> UUID:
-    """Read an id as Hearth writes it, without the braces and prefixes that UUID() reads too. Raises BadForm."""
+    """Read an id in Hearth's own form; UUID() also accepts braces and prefixes. Raises BadForm."""
     with suppress(ValueError):
         found = UUID(text)
         if str(found) == text.lower():
             return found
-    raise BadForm(f"“{text[:64]}” is no id of a {kind}")
+    raise BadForm(f"“{text[:64]}” is not the id of a {kind}")
 
 
 def _whole_number(name: str, text: str) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= 15):
-        raise BadName(
-            name, text[:64], f"a whole number from 0 to {LARGEST[name]}, or nothing for as it is one level up"
-        )
+        raise BadName(name, text[:64], f"a whole number from 0 to {LARGEST[name]}, or empty for the value one level up")
     return int(text)

@@ -1,4 +1,4 @@
-"""Limits and budgets of a tenant: what may be spent and how that stands, how fast it may ask and how close it came."""
+"""Budgets and limits of a tenant: what is spent and left of each budget, and the peak rate against each limit."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from tenants.models import ApiKey, Budget, Limit, Project, Tenant
 from tenants.rls import as_tenant
 
 MAX_ROWS = 200
-#: Over which the busiest quarter of an hour is looked for.
+#: The peak rate of a limit is that of the busiest 15 minutes in this window.
 PEAK_WINDOW = timedelta(hours=24)
-#: Shown as the budget that is nearest to its end.
+#: Shares of a budget from which it is shown as nearly used up and as used up.
 NEAR, OVER = 0.8, 1.0
 _AMOUNT = re.compile(r"[0-9]{1,8}(\.[0-9]{1,12})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetRow:
-    """One budget as the page tells it."""
+    """One budget as the page shows it."""
 
     status: BudgetStatus
     target: str
@@ -52,53 +52,53 @@ class BudgetRow:
 
     @property
     def share(self) -> float:
-        """Spent and held of the limit, 1 is all."""
+        """Spent and held as a share of the limit; 1 is all of it."""
         budget = self.status.budget
         taken = self.status.spent_pico + (self.status.held_pico or 0)
         return taken / budget.limit_pico if budget.limit_pico else OVER
 
     @property
     def tone(self) -> str:
-        """How it looks: the state's shape."""
+        """The symbol of the state."""
         return "bad" if self.share >= OVER else "warn" if self.share >= NEAR else "ok"
 
     @property
     def label(self) -> str:
-        """The state in a word."""
+        """The state in words."""
         if self.share >= OVER:
             return "used up"
-        return "nearly used up" if self.share >= NEAR else "within"
+        return "nearly used up" if self.share >= NEAR else "within limit"
 
     @property
     def forecast_exceeds(self) -> bool:
-        """True where the limit will not last."""
+        """Whether the forecast for the period is above the limit."""
         return (self.status.forecast_pico or 0) > self.status.budget.limit_pico
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitRow:
-    """One limit as the page tells it. ``pace`` is None for a key's, of which roll-ups know nothing."""
+    """One limit as the page shows it. ``peak`` is None for a key's limit, because roll-ups have no keys."""
 
     limit: Limit
     target: str
     may_change: bool
-    pace: Rate | None
+    peak: Rate | None
 
     @property
     def requests_share(self) -> float | None:
-        """The busiest quarter of an hour against the limit of requests."""
-        return _share(self.limit.requests_per_minute, self.pace.requests_per_minute if self.pace else None)
+        """Requests a minute of the busiest 15 minutes, as a share of the limit."""
+        return _share(self.limit.requests_per_minute, self.peak.requests_per_minute if self.peak else None)
 
     @property
     def tokens_share(self) -> float | None:
-        """The same of tokens."""
-        return _share(self.limit.tokens_per_minute, self.pace.tokens_per_minute if self.pace else None)
+        """Tokens a minute of the busiest 15 minutes, as a share of the limit."""
+        return _share(self.limit.tokens_per_minute, self.peak.tokens_per_minute if self.peak else None)
 
 
 @require_GET
 @page
 def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
-    """Show both, and forms to whoever may set them."""
+    """Show budgets and limits, with forms for those who may set them."""
     tenant = tenant_for(principal, slug)
     may_set = limit_permissions.may_set_any(principal, tenant)
     since = timezone.now() - PEAK_WINDOW
@@ -130,15 +130,15 @@ def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
 @require_POST
 @page
 def set_limit(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseRedirect:
-    """Set a limit in place of the one there is."""
+    """Set a limit, replacing the target's current one."""
     tenant = tenant_for(principal, slug)
 
     def change() -> str:
-        figures = LimitValues(**{name: _whole_number(name, posted(request, name)) for name in LARGEST})
+        values = LimitValues(**{name: _whole_number(name, posted(request, name)) for name in LARGEST})
         limits.set_limit(
-            principal.actor, limit_permissions.target_for(principal, tenant, _target_names(request)), figures
+            principal.actor, limit_permissions.target_for(principal, tenant, _target_names(request)), values
         )
-        return "Saved. Every gateway follows within a second."
+        return "Saved. Every gateway applies it within a second."
 
     return _apply(request, tenant, change)
 
@@ -146,7 +146,7 @@ def set_limit(request: HttpRequest, principal: Principal, slug: str) -> HttpResp
 @require_POST
 @page
 def remove_limit(request: HttpRequest, principal: Principal, slug: str, limit: UUID) -> HttpResponseRedirect:
-    """Lift a limit."""
+    """Remove a limit."""
     tenant = tenant_for(principal, slug)
     found = limit_permissions.limits_of(tenant).filter(id=limit).first()
     if found is None:
@@ -155,7 +155,7 @@ def remove_limit(request: HttpRequest, principal: Principal, slug: str, limit: U
     def change() -> str:
         limit_permissions.require_may_change(principal, found)
         limits.remove(principal.actor, found)
-        return "The limit is lifted, everywhere within a second."
+        return "The limit was removed. Every gateway applies it within a second."
 
     return _apply(request, tenant, change)
 
@@ -163,7 +163,7 @@ def remove_limit(request: HttpRequest, principal: Principal, slug: str, limit: U
 @require_POST
 @page
 def set_budget(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseRedirect:
-    """Create a budget, or change the one of this period."""
+    """Create a budget, or change the target's budget of this period."""
     tenant = tenant_for(principal, slug)
 
     def change() -> str:
@@ -176,7 +176,7 @@ def set_budget(request: HttpRequest, principal: Principal, slug: str) -> HttpRes
         _, created = budgets.put(
             principal.actor, limit_permissions.target_for(principal, tenant, _target_names(request)), terms
         )
-        return f"The budget is {'set' if created else 'changed'}; what was spent since its period began counts."
+        return f"The budget was {'set' if created else 'changed'}. Spending since the start of its period counts."
 
     return _apply(request, tenant, change)
 
@@ -184,7 +184,7 @@ def set_budget(request: HttpRequest, principal: Principal, slug: str) -> HttpRes
 @require_POST
 @page
 def archive_budget(request: HttpRequest, principal: Principal, slug: str, budget: UUID) -> HttpResponseRedirect:
-    """Let a budget bound nothing any more."""
+    """Archive a budget: it limits nothing from now on."""
     tenant = tenant_for(principal, slug)
     found = limit_permissions.budgets_of(tenant).filter(id=budget).first()
     if found is None:
@@ -193,21 +193,21 @@ def archive_budget(request: HttpRequest, principal: Principal, slug: str, budget
     def change() -> str:
         limit_permissions.require_may_change(principal, found)
         budgets.archive(principal.actor, found)
-        return "The budget bounds nothing any more; what was spent of it stays on record."
+        return "The budget was removed. Its spending stays on record."
 
     return _apply(request, tenant, change)
 
 
 def _apply(request: HttpRequest, tenant: Tenant, change: Callable[[], str]) -> HttpResponseRedirect:
-    """Make a change and say what became of it."""
+    """Make a change, show its result as a message, and redirect to the page."""
     try:
         messages.success(request, change())
     except BadName as error:
-        messages.error(request, f"Nothing was changed: {error.kind} {error.name!r}, allowed is {error.allowed}.")
+        messages.error(request, f"Nothing was changed: {error.kind} {error.name!r} is not valid. Use {error.allowed}.")
     except NotAllowed as error:
         messages.error(request, f"Nothing was changed: the {error.kind} {error.name} is {error.state}.")
     except AlreadyExists:
-        messages.error(request, "Nothing was changed: somebody has just made that budget. Look again.")
+        messages.error(request, "Nothing was changed: this budget was created at the same moment. Reload the page.")
     except NotPermitted as error:
         messages.error(request, f"Nothing was changed. {error.reason}")
     return redirect("portal:limits", slug=tenant.slug)
@@ -221,11 +221,11 @@ def _budget_row(status: BudgetStatus, principal: Principal, may_set: bool) -> Bu
 
 
 def _limit_row(limit: Limit, quarters: list[Quarter], principal: Principal, may_set: bool) -> LimitRow:
-    pace = None
+    peak = None
     if limit.key_id is None:
-        pace = peak_usage.busiest(quarters, project_id=limit.project_id, model_name=limit.model_name)
+        peak = peak_usage.busiest(quarters, project_id=limit.project_id, model_name=limit.model_name)
     return LimitRow(
-        limit=limit, target=_target_name(limit), may_change=may_set and _may_change_rule(principal, limit), pace=pace
+        limit=limit, target=_target_name(limit), may_change=may_set and _may_change_rule(principal, limit), peak=peak
     )
 
 
@@ -240,19 +240,19 @@ def _target_name(rule: Limit | Budget) -> str:
 
 
 def _nearest(rows: list[BudgetRow]) -> BudgetRow | None:
-    """Return the budget of which the largest share is taken; of the tenant's as a whole, if it has any."""
+    """Return the budget with the largest share used; only the whole tenant's budgets count if there are any."""
     whole = [row for row in rows if row.status.budget.project_id is None and row.status.budget.key_id is None]
     return max(whole or rows, key=lambda row: row.share, default=None)
 
 
-def _share(limit: int | None, pace: int | None) -> float | None:
-    if limit is None or pace is None:
+def _share(limit: int | None, rate: int | None) -> float | None:
+    if limit is None or rate is None:
         return None
-    return pace / limit if limit else float(pace > 0)
+    return rate / limit if limit else float(rate > 0)
 
 
 def _target_names(request: HttpRequest) -> TargetNames:
-    """Read whom it is for: ``tenant``, ``project:<slug>`` or ``key:<id>``. Raises BadName."""
+    """Read the target: ``tenant``, ``project:<slug>`` or ``key:<id>``. Raises BadName."""
     kind, _, name = posted(request, "for").partition(":")
     model = posted(request, "model")
     if kind == "tenant":
@@ -269,7 +269,7 @@ def _whole_number(name: str, text: str) -> int | None:
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= 15):
-        raise BadName(name, text, f"a whole number from 0 to {LARGEST[name]}, or nothing for unlimited")
+        raise BadName(name, text, f"a whole number from 0 to {LARGEST[name]}, or empty for unlimited")
     return int(text)
 
 

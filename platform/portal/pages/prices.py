@@ -1,4 +1,4 @@
-"""What is charged, from when on."""
+"""All price versions, newest first."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ MAX_ROWS = 200
 @require_GET
 @operator_page
 def index(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """Show every price version, the one in force of each model and book marked."""
+    """List the price versions and mark the current one of each model and book."""
     versions = list(PriceVersion.objects.select_related("book").order_by("-effective_from", "-id")[:MAX_ROWS])
     context = {"rows": _states(versions, timezone.now())}
     return show(request, principal, "portal/prices.html", context, active="prices")
 
 
 def _states(versions: list[PriceVersion], now: datetime) -> list[tuple[PriceVersion, str]]:
-    """Say of each version, newest first, whether it is to come, in force or past."""
-    in_force: set[tuple[object, str]] = set()
+    """Return each version with its state: scheduled, current or past. ``versions`` are newest first."""
+    current: set[tuple[object, str]] = set()
     states: list[tuple[PriceVersion, str]] = []
     for version in versions:
-        where = (version.book_id, version.model_name)
+        scope = (version.book_id, version.model_name)
         if version.effective_from > now:
-            states.append((version, "to come"))
+            states.append((version, "scheduled"))
         else:
-            states.append((version, "past" if where in in_force else "in force"))
-            in_force.add(where)
+            states.append((version, "past" if scope in current else "current"))
+            current.add(scope)
     return states

@@ -1,4 +1,4 @@
-"""Requests, one row each, and the journey of one of them."""
+"""The list of requests, and the timeline of one request."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CACHE_RESULTS = ("hit", "miss", "coalesced", "bypass")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One line: the request, whose it is, and where its page is."""
+    """One row: the request, its tenant's slug, and the link to its page."""
 
     request: UsageRow
     slug: str
@@ -44,14 +44,14 @@ class Row:
 
     @property
     def failed(self) -> bool:
-        """True if the platform failed or refused it."""
+        """Whether the platform refused the request or failed."""
         return is_error(self.request.state, self.request.http_status)
 
 
 @require_GET
 @operator_page
 def index(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """List the requests of all tenants, or of the one that is asked for."""
+    """List the requests of all tenants, or of the tenant in the query."""
     slugs = dict(tenants_of(principal).values_list("id", "slug"))
     named = query_params.text(request.GET, "tenant")
     tenant_id = TenantId(tenant_for(principal, named).id) if named else None
@@ -82,20 +82,20 @@ def of_tenant_csv(request: HttpRequest, principal: Principal, slug: str) -> Stre
 @require_GET
 @page
 def detail(request: HttpRequest, principal: Principal, slug: str, request_id: UUID) -> HttpResponse:
-    """Show the journey of one request of this tenant; another tenant's does not exist here."""
+    """Show the timeline of one request of this tenant; another tenant's request is not found."""
     tenant = tenant_for(principal, slug)
     with as_tenant(TenantId(tenant.id)):
         found = usage.request(TenantId(tenant.id), request_id)
         key = ApiKey.objects.filter(tenant=tenant, id=found.key_id).select_related("project").first() if found else None
     if found is None:
         raise NotFound("request", str(request_id))
-    journey: Sequence[Step] = steps(found, shows_replica=principal.is_operator)
-    context = {"found": found, "key": key, "steps": journey}
+    timeline: Sequence[Step] = steps(found, shows_replica=principal.is_operator)
+    context = {"found": found, "key": key, "steps": timeline}
     return show(request, principal, "portal/request.html", context, active="tenant-requests", tenant=tenant)
 
 
 def _filters(request: HttpRequest) -> Filters:
-    """Read what the list is narrowed to. Raises BadQuery."""
+    """Read the filters from the query. Raises BadQuery."""
     period = periods.parse(request.GET, timezone.now())
     state = _one_of(request, "state", STATES)
     cache = _one_of(request, "cache", CACHE_RESULTS)
@@ -121,7 +121,7 @@ def _before_id(request: HttpRequest) -> UUID | None:
     try:
         return UUID(after) if after else None
     except ValueError:
-        raise BadQuery("after", after or "", "the link at the foot of the page before") from None
+        raise BadQuery("after", after or "", "the link 'Older' of the previous page") from None
 
 
 def _show(

@@ -1,4 +1,4 @@
-"""What the prediction cache and the prefix cache saved: of one tenant, and of all."""
+"""What the prediction cache and the prefix cache saved, for one tenant and for all."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from portal.reporting.savings_csv import CSV_HEADER, csv_rows
 from tenants.ids import TenantId
 from tenants.rls import as_tenant
 
-#: What changes a bypass, by the kind of switch (``caching.bypass.SWITCHES``).
+#: What would avoid a bypass, by kind of switch (``caching.bypass.SWITCHES``).
 SWITCH_LABELS = {
-    "setting": "the setting {}, on the page of the prediction cache",
+    "setting": "the setting {} on the page Prediction cache",
     "header": "the request's header {}",
     "scope": "the key's scope {}",
     "field": "the request's field {}",
@@ -36,18 +36,18 @@ TITLES: dict[By, str] = {"tenant": "Tenant", "project": "Project", "key": "Key",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One line of a breakdown."""
+    """One row of a savings table."""
 
     name: str
     savings: Savings
-    #: Of its requests, answered without an engine of their own; None without requests.
+    #: Prediction hit rate, 0 to 1; None without requests.
     share: float | None
     link: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A breakdown."""
+    """Savings by tenant, project, key or model."""
 
     by: By
     title: str
@@ -57,7 +57,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """Why requests passed the prediction cache by, and what would change that."""
+    """Why requests bypassed the prediction cache, and what would avoid it."""
 
     name: str
     requests: int
@@ -95,7 +95,7 @@ def of_all(request: HttpRequest, principal: Principal) -> HttpResponse:
 @require_GET
 @page
 def of_tenant_csv(request: HttpRequest, principal: Principal, slug: str) -> StreamingHttpResponse:
-    """Download one tenant's savings, by what is asked for."""
+    """Download one tenant's savings, grouped by the parameter ``by``."""
     tenant = tenant_for(principal, slug)
     with as_tenant(TenantId(tenant.id)):
         return _csv(request, TenantId(tenant.id), f"savings-{slug}", BY[1:])
@@ -104,14 +104,14 @@ def of_tenant_csv(request: HttpRequest, principal: Principal, slug: str) -> Stre
 @require_GET
 @operator_page
 def of_all_csv(request: HttpRequest, principal: Principal) -> StreamingHttpResponse:
-    """Download the savings of all tenants, by what is asked for."""
+    """Download the savings of all tenants, grouped by the parameter ``by``."""
     return _csv(request, None, "savings", BY)
 
 
 def _context(
     period: Period, tenant_id: TenantId | None, currency: str, csv: str, tables: tuple[By, ...]
 ) -> dict[str, Any]:
-    """Read what the page shows: four queries, and two for each table."""
+    """Return what the page shows: four queries, and two for each table."""
     total = usage.totals(period, tenant_id)
     before = usage.totals(period.previous, tenant_id)
     points = usage.series(period, tenant_id, int(period.step.total_seconds()))
@@ -139,7 +139,7 @@ def _rows(by: By, period: Period, tenant_id: TenantId | None) -> tuple[Row, ...]
 
 def _row(group: Group, link: str = "") -> Row:
     return Row(
-        name=group.name or "earlier, of no known key",
+        name=group.name or "earlier requests without a key",
         savings=group.savings,
         share=stat_tiles.prediction_hit_rate(group.sums),
         link=link,
@@ -163,9 +163,9 @@ def _reasons(found: tuple[savings.BypassCount, ...], requests: int) -> list[Reas
 
 
 def _switch_label(switch: str | None) -> str:
-    """Write a switch out; nothing changes what has none."""
+    """Describe the switch that avoids a bypass; None for a bypass that nothing avoids."""
     if switch is None:
-        return "nothing: such answers are not kept"
+        return "nothing: such answers are never cached"
     kind, _, name = switch.partition(":")
     return SWITCH_LABELS[kind].format(name)
 
@@ -174,10 +174,10 @@ def _csv(
     request: HttpRequest, tenant_id: TenantId | None, name: str, allowed: tuple[str, ...]
 ) -> StreamingHttpResponse:
     period = periods.parse(request.GET, timezone.now())
-    asked = request.GET.get("by") or "model"
-    if asked not in allowed:
-        raise BadQuery("by", asked, f"one of {', '.join(allowed)}")
-    by = cast(By, asked)
+    grouping = request.GET.get("by") or "model"
+    if grouping not in allowed:
+        raise BadQuery("by", grouping, f"one of {', '.join(allowed)}")
+    by = cast(By, grouping)
     total = Savings.of(usage.totals(period, tenant_id))
     rows = list(csv_rows(by, total, savings.grouped(period, tenant_id, by)))
     return csv_export.attachment(request, f"{name}-by-{by}", CSV_HEADER, rows)

@@ -1,4 +1,4 @@
-"""The way in and out: Django's own, with wrong passwords counted."""
+"""Sign-in: Django's own form and view, with wrong passwords throttled."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from portal.pages.base import with_page_headers
 
 
 class SignInForm(AuthenticationForm):
-    """Name and password, tried at most as often as ``portal.access.login_throttle`` allows."""
+    """Name and password, throttled by ``portal.access.login_throttle``."""
 
     def clean(self) -> dict[str, Any]:
-        """Check the password. Says the same of an unknown name as of a wrong password."""
+        """Check the password. The error is the same for an unknown name and a wrong password."""
         name = self.cleaned_data.get("username") or ""
         assert self.request is not None
         address = client_address(self.request)
@@ -38,12 +38,12 @@ class SignInForm(AuthenticationForm):
 
 
 class SignInView(LoginView):
-    """The page that asks who you are."""
+    """The sign-in page."""
 
     template_name = "portal/sign_in.html"
     form_class = SignInForm
     redirect_authenticated_user = True
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        """Answer, with the headers of every page."""
+        """Respond with the headers that every page has."""
         return with_page_headers(super().dispatch(request, *args, **kwargs))

@@ -1,4 +1,4 @@
-"""A tenant's month: what it used, what that costs, what each cache saved, and whether the ledger agrees."""
+"""A tenant's monthly statement: usage, cost, what each cache saved, and whether it equals the ledger."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from tenants.rls import as_tenant
 
 LINE_LABELS = {
     "prompt": "Tokens in",
-    "cached_prompt": "Tokens in, warm",
+    "cached_prompt": "Tokens in, cached",
     "completion": "Tokens out",
     "prediction_hit": "Answers from the prediction cache",
-    "coalesced": "Answers shared as they were written",
+    "coalesced": "Answers shared with identical requests",
 }
-#: Months offered in the picker.
+#: How many months the picker offers.
 MONTHS = 12
 
 
 @require_GET
 @page
 def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
-    """Show the statement of a month, the running one when none is named."""
+    """Show the statement of a month, by default the current one."""
     tenant = tenant_for(principal, slug)
     now = timezone.now()
     month = periods.parse_month(request.GET.get("month"), now)
     try:
         statement = read(tenant, month)
     except MixedCurrencies as error:
-        problem = f"Its requests were {error}, which do not add up. The requests themselves are all there."
-        context: dict[str, object] = {"title": f"{month:%B %Y} has no one statement", "problem": problem}
+        problem = f"The requests of this month were {error}, which cannot be added. See the page Requests."
+        context: dict[str, object] = {"title": f"No statement for {month:%B %Y}", "problem": problem}
         return show(request, principal, "portal/error.html", context, active="statement", tenant=tenant, status=409)
     context = {
         "statement": display(statement),
@@ -65,7 +65,7 @@ def as_csv(request: HttpRequest, principal: Principal, slug: str) -> StreamingHt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineDisplay:
-    """One line as it is read: what, how many, at which price."""
+    """One line, formatted for display."""
 
     model: str
     what: str
@@ -78,30 +78,30 @@ class LineDisplay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementDisplay:
-    """A statement as it is read. Lines and total are to the cent, and add up; ``exact`` is to the pico-dollar."""
+    """A statement formatted for display. Lines are rounded to cents that add up to ``due``; ``exact`` is unrounded."""
 
     found: Statement
     lines: tuple[LineDisplay, ...]
 
     @property
     def due(self) -> str:
-        """The total."""
+        """The total, to the cent."""
         return _cents(self.found.amount_cents, self.found.currency)
 
     @property
     def exact(self) -> str:
-        """The total before its lines were rounded."""
+        """The total before rounding, to the pico-unit."""
         return f"{money.exact(self.found.amount_pico)} {self.found.currency}"
 
     @property
     def without(self) -> int:
-        """Pico-units that the same answers would have cost without either cache."""
+        """What the same answers would have cost without either cache, in pico-units."""
         savings = self.found.savings
         return self.found.amount_pico + savings.prediction_pico + savings.prefix_pico
 
 
 def display(found: Statement) -> StatementDisplay:
-    """Write a statement."""
+    """Return a statement formatted for display."""
     return StatementDisplay(found=found, lines=tuple(_line(line, found.currency) for line in found.lines))
 
 
@@ -135,7 +135,7 @@ def _cents(cents: int, currency: str) -> str:
 
 
 def _months(today: date) -> list[date]:
-    """Return the first days of the last months, newest first."""
+    """Return the first day of each month that the picker offers, newest first."""
     months = [today.replace(day=1)]
     while len(months) < MONTHS:
         months.append((months[-1] - timedelta(days=1)).replace(day=1))

@@ -1,4 +1,4 @@
-"""Who is served: the list of tenants, one tenant's policy, and the switch that stops serving it."""
+"""The list of tenants, one tenant's policy, and suspending and resuming a tenant."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from tenants.models import Tenant, TenantPolicy
 from tenants.rls import as_tenant
 
 NUMBER_FIELDS = ("cache_ttl_seconds", "cache_entry_bytes", "cache_quota_bytes", "salt_epoch")
-#: Of these an empty field is unlimited.
+#: Number fields that may be empty, which means unlimited.
 OPTIONAL_NUMBER_FIELDS = ("cache_writes_per_minute",)
 CHOICE_FIELDS = {"cache_mode": TenantPolicy.CacheMode, "cache_scope": TenantPolicy.Scope}
-#: Versions of the policy shown.
+#: How many versions of the policy the page shows.
 MAX_VERSIONS = 20
 
 
 @require_GET
 @operator_page
 def index(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """List all tenants with what they used in the period."""
+    """List all tenants with their usage of the period."""
     period = periods.parse(request.GET, timezone.now(), default="30d")
     used = {each.tenant_id: each.sums for each in usage.by_tenant(period)}
     requests = sum(sums.requests for sums in used.values())
@@ -47,16 +47,16 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponse:
 @require_POST
 @operator_page
 def create(request: HttpRequest, principal: Principal) -> HttpResponseBase:
-    """Create a tenant and go to it."""
+    """Create a tenant and redirect to its keys."""
     slug, name = posted(request, "slug"), posted(request, "name")
     try:
         tenant = registry.create_tenant(principal.actor, slug=slug, name=(name or slug)[:200])
     except AlreadyExists:
-        messages.error(request, f"There is a tenant {slug!r} already.")
+        messages.error(request, f"A tenant with the slug {slug!r} already exists.")
     except BadName as error:
-        messages.error(request, f"{slug!r} is not a slug: use {error.allowed}.")
+        messages.error(request, f"{slug!r} is not a valid slug. Use {error.allowed}.")
     else:
-        messages.success(request, f"{tenant.name} is served. It needs a key to call with.")
+        messages.success(request, f"{tenant.name} was created. Create a key so that it can send requests.")
         return redirect("portal:keys", slug=tenant.slug)
     return redirect("portal:tenants")
 
@@ -64,16 +64,18 @@ def create(request: HttpRequest, principal: Principal) -> HttpResponseBase:
 @require_http_methods(["GET", "POST"])
 @page
 def policy(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseBase:
-    """Show the policy in force and those before it; let operators change it."""
+    """Show the current policy and earlier versions; let operators change it."""
     tenant = tenant_for(principal, slug)
     if request.method == "POST":
         if not principal.is_operator:
             raise NotFound("page", request.path)
         try:
             registry.set_policy(principal.actor, tenant, **_submitted_policy(request))
-            messages.success(request, "Saved. Every gateway follows within a second.")
+            messages.success(request, "Saved. Every gateway applies it within a second.")
         except BadName as error:
-            messages.error(request, f"Nothing was changed: {error.kind} {error.name!r}, allowed is {error.allowed}.")
+            messages.error(
+                request, f"Nothing was changed: {error.kind} {error.name!r} is not valid. Use {error.allowed}."
+            )
         return redirect("portal:policy", slug=tenant.slug)
     with as_tenant(TenantId(tenant.id)):
         versions = list(TenantPolicy.objects.filter(tenant=tenant).order_by("-version")[:MAX_VERSIONS])
@@ -84,17 +86,17 @@ def policy(request: HttpRequest, principal: Principal, slug: str) -> HttpRespons
 @require_POST
 @operator_page
 def set_state(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseBase:
-    """Suspend the tenant, or serve it again."""
+    """Suspend or resume the tenant."""
     tenant = tenant_for(principal, slug)
     try:
         if request.POST.get("state") == Tenant.State.SUSPENDED:
             registry.suspend(principal.actor, tenant)
-            messages.success(request, f"{tenant.name} is suspended: every request of it is refused within a second.")
+            messages.success(request, f"{tenant.name} is suspended: its requests are refused within a second.")
         else:
             registry.resume(principal.actor, tenant)
-            messages.success(request, f"{tenant.name} is served again.")
+            messages.success(request, f"{tenant.name} is active again.")
     except NotAllowed as error:
-        messages.error(request, f"{tenant.name} is {error.state}; that is for good.")
+        messages.error(request, f"{tenant.name} is {error.state}. This cannot be undone.")
     return redirect("portal:policy", slug=tenant.slug)
 
 
@@ -105,15 +107,18 @@ def _row(tenant: Tenant, sums: Sums, requests: int, period: periods.Period) -> d
 
 
 def _submitted_policy(request: HttpRequest) -> dict[str, Any]:
-    """Read the form. Raises BadName for what is not a number where one belongs; an empty one only lifts bounds."""
-    asked: dict[str, Any] = {name: posted(request, name) for name in CHOICE_FIELDS if name in request.POST}
+    """Return the fields of the form. An empty number means unlimited where that is possible, else no change.
+
+    Raises BadName for text that is not a whole number.
+    """
+    fields: dict[str, Any] = {name: posted(request, name) for name in CHOICE_FIELDS if name in request.POST}
     for name in (*NUMBER_FIELDS, *OPTIONAL_NUMBER_FIELDS):
         text = posted(request, name)
         if not text:
             if name in OPTIONAL_NUMBER_FIELDS and name in request.POST:
-                asked[name] = None
+                fields[name] = None
             continue
         if not (text.isascii() and text.isdigit() and len(text) <= 15):
             raise BadName(name, text, "a whole number")
-        asked[name] = int(text)
-    return asked
+        fields[name] = int(text)
+    return fields

@@ -1,4 +1,4 @@
-"""What was used, charged and saved: the overview of everything, the home of one tenant, and both as CSV."""
+"""Usage, charges and savings: the platform's overview, one tenant's home page, and both as CSV."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tenants.ids import TenantId
 from tenants.rls import as_tenant
 from workers.fleet import inventory
 
-#: Currency of sums over all tenants; every price book of this version is in it.
+#: Currency of sums over all tenants; every price book is in it.
 PLATFORM_CURRENCY = "USD"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageRow:
-    """One line of a breakdown. ``share`` is of the requests of all lines."""
+    """One row of a usage table. ``share`` is its part of all rows' requests, 0 to 1."""
 
     name: str
     sums: Sums
@@ -39,24 +39,24 @@ class UsageRow:
 
     @property
     def tokens_in(self) -> int:
-        """Prompt tokens, warm ones included."""
+        """Prompt tokens, cached ones included."""
         return stat_tiles.tokens_in(self.sums)
 
     @property
     def prediction_hit_rate(self) -> float | None:
-        """Share of requests."""
+        """The share of requests answered without an engine call of their own."""
         return stat_tiles.prediction_hit_rate(self.sums)
 
     @property
     def prefix_hit_rate(self) -> float | None:
-        """Share of prompt tokens."""
+        """The share of prompt tokens found in a prefix cache."""
         return stat_tiles.prefix_hit_rate(self.sums)
 
 
 @require_GET
 @page
 def overview(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """Show operators everything, and send members to their tenant."""
+    """Show operators the whole platform; redirect members to their tenant."""
     if not principal.is_operator:
         own = tenants_of(principal).first()
         if own is not None:
@@ -85,7 +85,7 @@ def overview(request: HttpRequest, principal: Principal) -> HttpResponse:
 @require_GET
 @page
 def home(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
-    """Show one tenant's usage, and how to send a first request."""
+    """Show one tenant's usage and how to send a first request."""
     tenant = tenant_for(principal, slug)
     period = periods.parse(request.GET, timezone.now())
     with as_tenant(TenantId(tenant.id)):
@@ -125,7 +125,7 @@ def home_csv(request: HttpRequest, principal: Principal, slug: str) -> Streaming
 
 
 def _usage(period: Period, tenant_id: TenantId | None, currency: str) -> dict[str, Any]:
-    """Read what both pages show. Four queries, whatever the period."""
+    """Return what both pages show, in four queries for any period."""
     total = usage.totals(period, tenant_id)
     return {
         "period": period,
@@ -157,7 +157,7 @@ def _row(name: str, sums: Sums, total: Sums, link: str = "") -> UsageRow:
 
 
 def presets(request: HttpRequest) -> list[tuple[str, str]]:
-    """Return each preset with the query that shows it and keeps the page's other parameters."""
+    """Return each preset period with its query string, which keeps the page's other parameters."""
     reset = {"from": None, "to": None, "after": None}
     return [(preset, with_query(request, period=preset, **reset)) for preset in periods.PRESETS]
 

@@ -1,4 +1,4 @@
-"""Archived tenants in the operator's tables: told together as one line, so that what they used stays in every sum."""
+"""Archived tenants in the operator's tables: one row for all, so that their usage stays in every sum."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tenants.models import Tenant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivedTenants:
-    """Those that are archived among tenants that used something, and what they used together."""
+    """The archived tenants of a table, and their usage together."""
 
     ids: frozenset[UUID]
     sums: Sums
 
     @property
     def name(self) -> str:
-        """What their line is called."""
+        """The name of their row."""
         return f"archived tenants ({len(self.ids)})"
 
 
 def among(used: Mapping[UUID, Sums]) -> ArchivedTenants:
-    """Return which of these tenants are archived."""
+    """Return the archived ones of these tenants, with their sums added up."""
     archived = Tenant.objects.filter(id__in=used, state=Tenant.State.ARCHIVED)
     ids = frozenset(archived.values_list("id", flat=True))
     return ArchivedTenants(ids=ids, sums=sum((sums for identity, sums in used.items() if identity in ids), Sums()))

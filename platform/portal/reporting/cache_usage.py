@@ -1,4 +1,4 @@
-"""What Redis keeps of a tenant's answers, where it can be asked. A purge holds by its row; this frees the memory."""
+"""What Redis stores of a tenant's answers. A purge takes effect by its database row; deleting here frees the memory."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from tenants.ids import TenantId
 from tenants.models import Tenant
 from tenants.purges import PurgeTarget
 
-#: For a page and for each step of a deletion.
+#: Timeout of a page's count and of each step of a deletion.
 TIMEOUT_SECONDS = 0.5
 
 
 def stored(tenant: Tenant) -> CacheUsage | None:
-    """Count what is stored now, None where Redis does not answer."""
+    """Return what is stored now; None while Redis is unavailable."""
     with suppress(RedisError):
         return store.usage_of(_redis(), TenantId(tenant.id))
     return None
 
 
 def delete(tenant: Tenant, target: PurgeTarget) -> None:
-    """Delete what was purged, of a key also what those stored that it came from by rotation.
+    """Delete purged answers. For a key, also those of the keys that it replaced by rotation.
 
-    What Redis does not delete now expires; no gateway gives it.
+    Answers that Redis cannot delete now expire later; no gateway serves them.
     """
     written_by: Iterable[UUID | None] = [None] if target.key is None else keys.lineages([target.key.id])[target.key.id]
     with suppress(RedisError):

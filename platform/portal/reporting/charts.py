@@ -1,4 +1,4 @@
-"""What is drawn: the numbers of each chart, the table behind it, and both as CSV."""
+"""The data of each chart: its series, the table below it, and its CSV."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ Tone = Literal["ember", "soft", "grey", "faint", "bad"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One line or one layer of bars. ``values`` are in units of the chart; None is a gap."""
+    """One line or one layer of bars. ``values`` are in the chart's unit; None is a gap."""
 
     label: str
     tone: Tone
     values: tuple[float | None, ...]
-    #: What the legend says of the whole period.
+    #: The whole period's value, for the legend.
     total: str
     cells: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """One panel."""
+    """One chart."""
 
     key: str
     title: str
@@ -46,7 +46,7 @@ class Chart:
 
     @property
     def script_id(self) -> str:
-        """The id of the JSON block that the page carries."""
+        """The id of the page's JSON block with the chart's data."""
         return f"chart-{self.key}"
 
     @property
@@ -67,13 +67,13 @@ class Chart:
 
     @property
     def rows(self) -> list[tuple[datetime, tuple[str, ...]]]:
-        """The table behind the chart, newest first."""
+        """The rows of the table below the chart, newest first."""
         columns = zip(*(one.cells for one in self.series), strict=True)
         return list(zip(self.times, columns, strict=True))[::-1]
 
 
 def usage_charts(points: Sequence[Point], total: Sums, period: Period, currency: str) -> tuple[Chart, ...]:
-    """Return the charts of a page. ``points`` cover the whole period, one for each step, oldest first."""
+    """Return the charts of usage. ``points`` cover the whole period, one for each step, oldest first."""
     chart = partial(Chart, times=_times(points), period=period)
     sign = money.sign_of(currency)
     counts = _count_series(points, total)
@@ -110,7 +110,7 @@ def usage_charts(points: Sequence[Point], total: Sums, period: Period, currency:
             unit="count",
             series=(
                 counts("In, computed", "grey", lambda sums: sums.prompt_tokens),
-                counts("In, warm", "soft", lambda sums: sums.cached_prompt_tokens),
+                counts("In, cached", "soft", lambda sums: sums.cached_prompt_tokens),
                 counts("Out", "ember", lambda sums: sums.completion_tokens),
             ),
         ),
@@ -118,7 +118,7 @@ def usage_charts(points: Sequence[Point], total: Sums, period: Period, currency:
 
 
 def savings_charts(points: Sequence[Point], total: Sums, period: Period, currency: str) -> tuple[Chart, ...]:
-    """Return the charts of what the two caches saved. ``points`` as in :func:`usage_charts`."""
+    """Return the charts of what both caches saved. ``points`` as in :func:`usage_charts`."""
     chart = partial(Chart, times=_times(points), period=period)
     counts = _count_series(points, total)
     amounts = _money_series(points, total, currency)
@@ -176,7 +176,7 @@ CSV_HEADER = (
 
 
 def csv_rows(points: Sequence[Point]) -> list[tuple[str, ...]]:
-    """Return the rows of the CSV: whole tokens, and money with all its twelve decimals."""
+    """Return the rows of the CSV: whole tokens, and money with twelve decimals."""
     return [
         (
             point.starts_at.isoformat(),
@@ -219,12 +219,12 @@ def _times(points: Sequence[Point]) -> tuple[datetime, ...]:
 
 
 def _engine_requests(sums: Sums) -> int:
-    """Requests that had an engine of their own and are no error."""
+    """Return the requests that an engine answered without error."""
     return max(0, sums.requests - answered_without_engine(sums) - sums.errors)
 
 
 def _misses(sums: Sums) -> int:
-    """Requests whose answer was looked for and not found."""
+    """Return the requests whose answer was looked up and not found."""
     return sums.requests - sums.bypassed_requests - answered_without_engine(sums)
 
 

@@ -1,4 +1,4 @@
-"""The period a page shows, as it stands in the URL: ``?period=24h``, or ``?from=…&to=…``."""
+"""The period that a page or report covers, read from the query: ``?period=24h``, or ``?from=…&to=…``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from portal.errors import BadQuery
 
-#: Roll-ups cover 15 minutes, so no period begins or ends between.
+#: Roll-ups cover 15 minutes, so every period begins and ends on a quarter of an hour.
 GRAIN = timedelta(minutes=15)
 PRESETS: dict[str, timedelta] = {
     "1h": timedelta(hours=1),
@@ -21,12 +21,12 @@ PRESETS: dict[str, timedelta] = {
 }
 DEFAULT_PRESET = "24h"
 MAX_LENGTH = timedelta(days=400)
-#: No time outside is a typing error worth computing with: ids of requests hold times after 1970 only.
+#: Times outside are refused as typing errors; request ids can only hold times after 1970.
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 LATEST = datetime(2200, 1, 1, tzinfo=UTC)
-#: A chart has at most this many points: bars stay wide enough to point at, rates have enough requests behind them.
+#: Points of a chart, at most: bars stay wide enough to hover over, and each rate rests on enough requests.
 MAX_CHART_POINTS = 64
-#: The most that a caller of the API may ask for.
+#: Points of a series that the API returns, at most.
 MAX_API_POINTS = 10_000
 STEPS = tuple(timedelta(minutes=minutes) for minutes in (15, 30, 60, 120, 180, 360, 720, 1440, 2 * 1440, 7 * 1440))
 
@@ -52,7 +52,7 @@ class Period:
 
     @property
     def label(self) -> str:
-        """``24 h`` for a preset; else its length in days or hours."""
+        """The length in words, such as ``24 h`` or ``7 days``."""
         hours = (self.end - self.start) / timedelta(hours=1)
         if self.preset and self.preset.endswith("d"):
             return f"{self.preset[:-1]} days"
@@ -62,7 +62,7 @@ class Period:
 
     @property
     def query(self) -> str:
-        """The URL's query that names this period."""
+        """The query string of this period."""
         if self.preset:
             return urlencode({"period": self.preset})
         return urlencode({"from": _text(self.start), "to": _text(self.end)})
@@ -80,7 +80,7 @@ def parse(query: Mapping[str, str], now: datetime, default: str = DEFAULT_PRESET
 
 
 def parse_month(text: str | None, now: datetime) -> date:
-    """Return the first day of ``YYYY-MM``, this month when there is none. Raises BadQuery."""
+    """Return the first day of ``YYYY-MM``; without text, of this month. Raises BadQuery."""
     if not text:
         return now.date().replace(day=1)
     try:

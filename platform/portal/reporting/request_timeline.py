@@ -1,4 +1,4 @@
-"""The journey of one request as its usage row tells it: what happened, when, and what it came to."""
+"""The timeline of one request, from its usage record: what happened, when, and what it cost."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from portal.formats.numbers import count, milliseconds, short_id
 from tenants.ids import created_at
 
 ROUTE_REASONS = {
-    "prefix": "its beginning was warm there",
-    "session": "the session's earlier requests went there",
-    "load": "it had the least to do",
-    "only": "it was the only one ready",
+    "prefix": "its prefix was cached there",
+    "session": "earlier requests of the session went there",
+    "load": "it had the least load",
+    "only": "it was the only ready replica",
 }
-#: Of what was answered without an engine of its own.
+#: Cache results that were answered without an engine call of their own.
 CACHE_TITLES = {"hit": "Prediction cache: hit", "coalesced": "Prediction cache: coalesced"}
 END_TITLES = {
-    "complete": "The answer ended as it should",
+    "complete": "The answer was completed",
     "refused": "The request was refused",
-    "client_gone": "The client left before the end",
+    "client_gone": "The client disconnected before the end",
     "engine_error": "The engine failed",
-    "interrupted": "The gateway died; tokens are estimated from what it had logged",
+    "interrupted": "The gateway stopped; tokens are estimated from its log",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One line of the timeline. ``after`` is the time since the request came in."""
+    """One entry of the timeline. ``after`` is the time since the request arrived."""
 
     title: str
     detail: str = ""
@@ -41,7 +41,7 @@ class Step:
 
 
 def steps(found: UsageRow, *, shows_replica: bool) -> tuple[Step, ...]:
-    """Return the journey in order. ``shows_replica``: name the engine, which is the operator's business."""
+    """Return the steps in order. ``shows_replica``: name the replica, which only operators may see."""
     taken = (_admitted(found), _looked_up(found), _routed(found, shows_replica), _first_token(found), _ended(found))
     return tuple(step for step in (*taken, _charged(found)) if step is not None)
 
@@ -66,8 +66,8 @@ def _looked_up(found: UsageRow) -> Step:
 
 def _avoided(found: UsageRow) -> str:
     tokens = found.avoided_prompt_tokens + found.avoided_cached_prompt_tokens + found.avoided_completion_tokens
-    worked = f", on which an engine worked {milliseconds(found.avoided_engine_ms)}" if found.avoided_engine_ms else ""
-    return f"{count(tokens)} tokens did not have to be computed{worked}"
+    worked = f" and {milliseconds(found.avoided_engine_ms)} of engine time" if found.avoided_engine_ms else ""
+    return f"it avoided {count(tokens)} tokens{worked}"
 
 
 def _routed(found: UsageRow, shows_replica: bool) -> Step | None:
@@ -75,7 +75,7 @@ def _routed(found: UsageRow, shows_replica: bool) -> Step | None:
         return None
     where = f" to …{short_id(found.replica_id)}" if shows_replica and found.replica_id else ""
     total = found.prompt_tokens + found.cached_prompt_tokens
-    warm = f"; {count(found.cached_prompt_tokens)} of {count(total)} prompt tokens were warm" if total else ""
+    warm = f"; {count(found.cached_prompt_tokens)} of {count(total)} prompt tokens were cached" if total else ""
     return Step(
         title=f"Routed{where} by {found.route_reason}",
         detail=f"{ROUTE_REASONS.get(found.route_reason, '')}{warm}".lstrip("; "),
@@ -100,9 +100,7 @@ def _ended(found: UsageRow) -> Step:
     written = f"{count(found.completion_tokens)} tokens written{speed}; " if found.completion_tokens else ""
     return Step(
         title=END_TITLES.get(found.state, found.state),
-        detail=f"{written}HTTP {found.http_status}"
-        if found.http_status
-        else f"{written}the client's answer is unknown",
+        detail=f"{written}HTTP {found.http_status}" if found.http_status else f"{written}the HTTP status is unknown",
         at=found.finished_at,
         after=milliseconds(found.duration_ms),
         tone="bad" if is_error(found.state, found.http_status) else "",
@@ -111,13 +109,14 @@ def _ended(found: UsageRow) -> Step:
 
 def _charged(found: UsageRow) -> Step:
     if found.amount_pico is None:
-        return Step(title="Waits for a price", detail="it is never charged as nothing by default", at=found.finished_at)
+        return Step(title="No price yet", detail="charged once the model has a price", at=found.finished_at)
     saved = ""
     if found.saved_prediction_pico:
         alone = money.shown(found.amount_pico + found.saved_prediction_pico, found.currency)
-        saved = f"{money.shown(found.saved_prediction_pico, found.currency)} saved by prediction: it would cost {alone}"
+        amount = money.shown(found.saved_prediction_pico, found.currency)
+        saved = f"{amount} saved by the prediction cache; {alone} without it"
     elif found.saved_prefix_pico:
-        saved = f"{money.shown(found.saved_prefix_pico, found.currency)} saved by prefix"
+        saved = f"{money.shown(found.saved_prefix_pico, found.currency)} saved by the prefix cache"
     return Step(
         title=f"Charged {money.shown(found.amount_pico, found.currency)}",
         detail=saved,

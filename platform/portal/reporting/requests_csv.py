@@ -1,4 +1,4 @@
-"""Requests as CSV: every one that fits, whatever their number."""
+"""Requests as CSV: all that match the filters, in pages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from portal.formats import money
 from tenants.ids import TenantId
 from tenants.rls import as_tenant
 
-#: Rows read at a time, each page in a transaction of its own.
+#: Rows of one page; each page is read in its own transaction.
 PAGE_ROWS = 1000
 _FIRST = ("id", "started_at", "finished_at")
 CSV_COLUMNS = (*_FIRST, *(each.name for each in SHOWN_COLUMNS if each.shown.in_csv and each.name not in _FIRST))
@@ -20,7 +20,7 @@ CSV_HEADER = (*CSV_COLUMNS, "currency", "billed", "saved_by_prediction", "saved_
 
 
 def csv_rows(tenant_id: TenantId, filters: Filters) -> Iterator[tuple[str, ...]]:
-    """Yield every request that fits, newest first, reading a thousand at a time."""
+    """Yield every matching request, newest first, in pages of PAGE_ROWS."""
     before: UUID | None = None
     while True:
         with as_tenant(tenant_id):
@@ -32,7 +32,7 @@ def csv_rows(tenant_id: TenantId, filters: Filters) -> Iterator[tuple[str, ...]]
 
 
 def csv_row(found: UsageRow) -> tuple[str, ...]:
-    """Return one request as cells; money with all its twelve decimals, empty where there is none."""
+    """Return one request as cells; money with twelve decimals, empty where there is none."""
     cells = [getattr(found, name) for name in CSV_COLUMNS]
     return (
         *("" if cell is None else cell.isoformat() if hasattr(cell, "isoformat") else str(cell) for cell in cells),

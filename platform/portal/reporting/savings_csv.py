@@ -1,4 +1,4 @@
-"""Savings as CSV: a row for the whole, then for each project, key, model or tenant."""
+"""Savings as CSV: a row for the total, then one for each project, key, model or tenant."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CSV_HEADER = (
 
 
 def csv_rows(by: str, total: Savings, groups: Iterable[Group]) -> Iterator[tuple[str, ...]]:
-    """Yield the rows: whole tokens, seconds to the millisecond, money with all its twelve decimals."""
+    """Yield the rows: whole tokens, seconds with three decimals, money with twelve."""
     yield ("total", "", "", *_cells(total))
     for group in groups:
         yield (by, "" if group.id is None else str(group.id), group.name, *_cells(group.savings))

@@ -1,4 +1,4 @@
-"""The numbers at the top of a page: each with its unit, its period, and how it compares with the period before."""
+"""The tiles at the top of a page: one number each, with its unit and its change against the previous period."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from billing.ledger.rollups import Sums
 from portal.formats import money
 from portal.formats.numbers import compact, count, milliseconds, percent
 
-#: What each number means.
+#: What each number means, shown when the pointer is over its label.
 MEANINGS = {
     "requests": "Requests that were admitted in this period.",
-    "errors": "Requests that failed by the platform's doing or were refused; a client that left is none.",
-    "tokens-in": "Prompt tokens that engines were sent, warm ones included.",
-    "tokens-out": "Tokens that engines wrote.",
-    "prediction-rate": "Of all requests, those that got a stored answer, or another one's as it was written.",
-    "prefix-rate": "Of all prompt tokens that engines were sent, those that they had in their prefix cache.",
-    "billed": "What these requests cost, each at the price that was in force when it was admitted.",
-    "saved-prediction": "What hits and coalesced answers would have cost at the price in force, less what they cost.",
-    "saved-prefix": "What warm prompt tokens would have cost as new ones, less what they cost.",
-    "hits": "Requests that got a stored answer.",
-    "coalesced": "Requests that got the answer of an identical one in flight, as it was written.",
-    "bypassed": "Requests whose answer was not looked for. Why is told below.",
-    "tokens-avoided": "What the answers of hits and coalesced requests took once: prompt, warm or not, and completion.",
-    "engine-time": "For how long engines had worked on the answers of hits and coalesced requests.",
-    "warm-in": "Prompt tokens that engines had in their prefix cache.",
+    "errors": "Requests that the platform refused or failed to answer. A client that disconnects is not an error.",
+    "tokens-in": "Prompt tokens sent to engines, cached ones included.",
+    "tokens-out": "Tokens that engines generated.",
+    "prediction-rate": "Share of requests answered from the prediction cache or by a running identical request.",
+    "prefix-rate": "Share of the prompt tokens sent to engines that were in their prefix cache.",
+    "billed": "What these requests cost, each at the price valid when it was admitted.",
+    "saved-prediction": "What hits and coalesced requests would have cost from an engine, less what they did cost.",
+    "saved-prefix": "What cached prompt tokens would have cost uncached, less what they did cost.",
+    "hits": "Requests answered from the prediction cache.",
+    "coalesced": "Requests that shared the answer of a running identical request.",
+    "bypassed": "Requests that were not looked up in the prediction cache. The reasons are listed below.",
+    "tokens-avoided": "Prompt and completion tokens that hits and coalesced requests did not need an engine for.",
+    "engine-time": "How long engines had worked on the answers that hits and coalesced requests reused.",
+    "warm-in": "Prompt tokens that were in an engine's prefix cache.",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatTile:
-    """One number. ``exact`` is what a hover tells when ``value`` is rounded."""
+    """One number. ``exact`` is shown on hover where ``value`` is rounded."""
 
     key: str
     label: str
@@ -41,33 +41,33 @@ class StatTile:
     exact: str = ""
     #: Takes two columns where there is room.
     wide: bool = False
-    #: ``warm`` for what the platform saved, ``alarm`` for what is wrong, else empty.
+    #: ``warm`` for savings, ``alarm`` for problems, else empty.
     tone: str = ""
     link: str = ""
 
     @property
     def meaning(self) -> str:
-        """What a hover over its label tells."""
+        """The explanation shown on hover over the label."""
         return MEANINGS[self.key]
 
 
 def tokens_in(sums: Sums) -> int:
-    """Return all prompt tokens that an engine was sent, warm ones included."""
+    """Return all prompt tokens sent to engines, cached ones included."""
     return sums.prompt_tokens + sums.cached_prompt_tokens
 
 
 def prediction_hit_rate(sums: Sums) -> float | None:
-    """Return the share of requests that got another one's answer, stored or as written; None without requests."""
+    """Return the share of requests that were hits or coalesced; None without requests."""
     return answered_without_engine(sums) / sums.requests if sums.requests else None
 
 
 def answered_without_engine(sums: Sums) -> int:
-    """Return how many requests had no engine of their own: hits and coalesced ones."""
+    """Return the number of hits and coalesced requests, which needed no engine call of their own."""
     return sums.prediction_hits + sums.coalesced_requests
 
 
 def prefix_hit_rate(sums: Sums) -> float | None:
-    """Return the share of prompt tokens that were warm in an engine; None without prompt tokens."""
+    """Return the share of prompt tokens that were in a prefix cache; None without prompt tokens."""
     total = tokens_in(sums)
     return sums.cached_prompt_tokens / total if total else None
 
@@ -78,7 +78,7 @@ def error_rate(sums: Sums) -> float | None:
 
 
 def usage_tiles(now: Sums, before: Sums, *, currency: str, errors_link: str = "") -> tuple[StatTile, ...]:
-    """Return the figures of a period, compared with the one before it."""
+    """Return the tiles of a period's usage, compared with the previous period."""
     return (
         _count_tile("requests", "Requests", now.requests, before.requests),
         StatTile(
@@ -103,7 +103,7 @@ def usage_tiles(now: Sums, before: Sums, *, currency: str, errors_link: str = ""
 
 
 def savings_tiles(now: Sums, before: Sums, *, currency: str) -> tuple[StatTile, ...]:
-    """Return the figures of what the two caches saved in a period, compared with the one before it."""
+    """Return the tiles of what both caches saved in a period, compared with the previous period."""
     return (
         _prediction_saving_tile(now, before, currency),
         _rate_tile("prediction-rate", "Prediction hit rate", "of requests", prediction_hit_rate, now, before),
@@ -121,7 +121,7 @@ def savings_tiles(now: Sums, before: Sums, *, currency: str) -> tuple[StatTile, 
             "saved-prefix", "Saved by prefix", now.saved_prefix_pico, before.saved_prefix_pico, currency, "warm"
         ),
         _rate_tile("prefix-rate", "Prefix hit rate", "of tokens in", prefix_hit_rate, now, before),
-        _count_tile("warm-in", "Warm tokens in", now.cached_prompt_tokens, before.cached_prompt_tokens),
+        _count_tile("warm-in", "Cached tokens in", now.cached_prompt_tokens, before.cached_prompt_tokens),
     )
 
 
@@ -136,7 +136,7 @@ def _rate_tile(
     comparison = ""
     if current is not None and earlier is not None:
         points = round((current - earlier) * 100, 1)
-        comparison = "as before" if points == 0 else f"{'▲' if points > 0 else '▼'} {abs(points):.1f} pts"
+        comparison = "unchanged" if points == 0 else f"{'▲' if points > 0 else '▼'} {abs(points):.1f} pts"
     return StatTile(
         key=key, label=label, value=percent(current), comparison=" · ".join(filter(None, (unit, comparison)))
     )
@@ -160,12 +160,12 @@ def _money_tile(key: str, label: str, now: int, before: int, currency: str, tone
 
 
 def _change(now: int, before: int) -> str:
-    """Compare with the period before; nothing is said where that had nothing."""
+    """Return the change against the previous period; empty where that was zero."""
     if not before:
         return ""
     change = round((now / before - 1) * 100)
     if change == 0:
-        return "as before"
+        return "unchanged"
     if change > 999:
         return f"▲ {now / before:.0f} ×"
     return f"{'▲' if change > 0 else '▼'} {abs(change)} %"

@@ -87,7 +87,7 @@ def test_an_owner_bounds_projects_and_keys_and_not_the_tenant(world: World, sign
     browser.post("/portal/tenants/acme/budgets/set/", {"for": f"key:{world.acme.key.id}", "limit": "1"})
     assert Budget.objects.get().key_id == world.acme.key.id
     told = browser.post(f"{PAGE}set/", {"for": "tenant", "requests_per_minute": "1"}, follow=True).content.decode()
-    assert "is set by operators" in told
+    assert "Only operators set this for the tenant" in told
     assert ">the whole tenant<" not in browser.get(PAGE).content.decode()
     assert Limit.objects.count() == 1
 

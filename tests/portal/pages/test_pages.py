@@ -141,12 +141,12 @@ def test_a_request_s_page_tells_its_journey(used: World, signed_in: SignIn, now:
     answered = browser.get(f"/portal/tenants/acme/requests/{worlds.request_id(now, 1)}/").content.decode()
     assert "Prediction cache: miss" in answered
     assert "Routed by prefix" in answered
-    assert "400 of 1,000 prompt tokens were warm" in answered
+    assert "400 of 1,000 prompt tokens were cached" in answered
     assert "Charged $0.000156" in answered
     hit = browser.get(f"/portal/tenants/acme/requests/{worlds.request_id(now, 3)}/").content.decode()
     assert "Prediction cache: hit" in hit
-    assert "1,100 tokens did not have to be computed, on which an engine worked 780 ms" in hit
-    assert "saved by prediction: it would cost $0.00021" in hit
+    assert "it avoided 1,100 tokens and 780 ms of engine time" in hit
+    assert "saved by the prediction cache; $0.00021 without it" in hit
     assert f"/portal/tenants/acme/requests/{worlds.request_id(now, 1003)}/" in hit
     assert "Routed" not in hit
 
@@ -196,7 +196,7 @@ def test_an_address_that_cannot_be_read_is_refused_and_says_what_is_allowed(used
     ):
         answer = browser.get(f"/portal/{path}")
         assert answer.status_code == 400, path
-        assert "is not understood" in answer.content.decode()
+        assert "is not valid" in answer.content.decode()
     assert browser.get("/portal/requests/?tenant=none").status_code == 404
 
 
@@ -204,7 +204,7 @@ def test_empty_pages_say_what_to_do_next(world: World, signed_in: SignIn) -> Non
     browser = signed_in(world.operator)
     assert "curl http://testserver:" in browser.get("/portal/").content.decode()
     assert "hearth up" in browser.get("/portal/fleet/").content.decode()
-    assert "No request fits" in browser.get("/portal/requests/").content.decode()
+    assert "No matching requests" in browser.get("/portal/requests/").content.decode()
 
 
 # -------------------------------------------------------------------------------------------- members
@@ -224,7 +224,7 @@ def test_a_member_comes_home_and_sees_one_s_own_pages(used: World, signed_in: Si
 
 def test_somebody_without_a_tenant_is_told_so(world: World, signed_in: SignIn) -> None:
     page = signed_in(User.objects.create(username="new")).get("/portal/").content.decode()
-    assert "member of no tenant" in page
+    assert "not a member of any tenant" in page
 
 
 def test_a_key_s_secret_is_shown_once_and_kept_nowhere(world: World, signed_in: SignIn) -> None:
@@ -287,7 +287,7 @@ def test_savings_are_told_by_cache_and_bypasses_with_what_would_change_them(
     for text in ("$0.00042", "$0.000216", "2,200", "1560 ms"):  # by prediction, by prefix, tokens, engine time
         assert text in page, text
     assert "header x-prediction-cache=on" in page
-    assert "nothing: such answers are not kept" in page
+    assert "nothing: such answers are never cached" in page
     for by in ("project", "key", "model"):
         assert f'data-testid="by-{by}"' in page
     assert "globex" not in page
@@ -306,7 +306,7 @@ def test_archived_tenants_are_one_line_and_stay_in_every_sum(used: World, signed
         archived = page.split('data-testid="by-tenant-archived tenants (1)"')[1].split("</tr>")[0]
         assert "$0.000054" in archived  # what its answer saved by the prefix cache
         assert "$0.000162" in page  # with acme's two
-        assert "archived ones too" in page
+        assert "including archived ones" in page
     assert ",globex," in b"".join(signed_in(used.operator).get("/portal/savings.csv?by=tenant")).decode()
 
 

@@ -1,4 +1,4 @@
-"""What the paths of ``/v1`` are asked and answer, for the OpenAPI document."""
+"""The request and response bodies of ``/v1``, for the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PARTS = {"oneOf": [{"type": "string"}, {"type": "array", "items": _OBJECT}], "d
 
 
 def _of(required: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]:
-    """Describe an object that may have more fields than these."""
+    """Describe an object that may have further fields."""
     described = {"type": "object", "additionalProperties": True, "properties": properties}
     return {**described, "required": list(required)} if required else described
 
@@ -23,7 +23,7 @@ def _list(item: dict[str, Any], **bounds: int) -> dict[str, Any]:
 
 
 _MESSAGES = _list(_of(("role",), role={"type": "string"}, content=_PARTS), minItems=1)
-_CLAMPED = {**_COUNT, "description": "More than the model's context leaves is lowered to that."}
+_CLAMPED = {**_COUNT, "description": "Lowered to what the model's context leaves."}
 _SAMPLED: dict[str, Any] = {
     "model": {**_NAME, "minLength": 1},
     "stream": {"type": "boolean", "default": False},
@@ -31,8 +31,8 @@ _SAMPLED: dict[str, Any] = {
     "top_p": {"type": "number"},
 }
 _SESSION = {
-    "user": {**_NAME, "description": "Names a session where X-Session-Id and prompt_cache_key do not."},
-    "prompt_cache_key": {**_NAME, "description": "Names a session where X-Session-Id does not."},
+    "user": {**_NAME, "description": "The session, if X-Session-Id and prompt_cache_key are absent."},
+    "prompt_cache_key": {**_NAME, "description": "The session, if X-Session-Id is absent."},
 }
 _COMMON: dict[str, Any] = {
     **_SAMPLED,
@@ -57,7 +57,7 @@ _REQUESTS: dict[str, Any] = {
         input={"oneOf": [{"type": "string"}, _list(_OBJECT, minItems=1)]},
         instructions={"type": "string"},
         max_output_tokens=_CLAMPED,
-        store={"type": "boolean", "description": "Counts as false: nothing is stored."},
+        store={"type": "boolean", "description": "Treated as false: responses are not stored."},
     ),
     "MessagesRequest": _of(
         ("model", "messages", "max_tokens"),

@@ -1,4 +1,4 @@
-"""The OpenAPI document: the management API as REST framework knows it, and the inference API written by hand."""
+"""The OpenAPI document: the management API as generated, and the inference API as written by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOOKS = [
     "drf_spectacular.hooks.postprocess_schema_enums",
     "portal.api.openapi.schema.add_inference",
 ]
-#: Each has a longer name in a tenant's policy than in the cache's own documents.
+#: Short names for enums whose field names differ between a tenant's policy and its cache settings.
 ENUM_NAMES = {
     "CacheModeEnum": "tenants.models.TenantPolicy.CacheMode",
     "CacheScopeEnum": "tenants.models.TenantPolicy.Scope",
@@ -50,12 +50,12 @@ class SessionScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-
             "type": "apiKey",
             "in": "cookie",
             "name": settings.SESSION_COOKIE_NAME,
-            "description": "Signed in to the portal.",
+            "description": "A session of the portal.",
         }
 
 
 class DocumentView(SpectacularJSONAPIView):
-    """The document itself; not a secret."""
+    """The OpenAPI document, which is public."""
 
     authentication_classes = ()
     permission_classes = (AllowAny,)
@@ -63,7 +63,7 @@ class DocumentView(SpectacularJSONAPIView):
 
 
 def add_inference(result: dict[str, Any], generator: Any, request: Any, public: bool) -> dict[str, Any]:
-    """Add the paths of ``/v1``, which no view of REST framework serves. Returns ``result`` itself."""
+    """Add the paths of ``/v1``, which the gateway serves. Returns ``result`` itself."""
     result["paths"] |= PATHS
     result["components"]["schemas"] |= SCHEMAS
     return result

@@ -1,4 +1,4 @@
-"""``/api/v1/audit``: who changed what. Rows are only ever added."""
+"""``/api/v1/audit``: the audit log, which is append-only."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class AuditView(APIView):
     @extend_schema(
         operation_id="list_audit_entries",
         parameters=[
-            OpenApiParameter("tenant", str, description="Slug or id; only entries about this tenant."),
+            OpenApiParameter("tenant", str, description="Slug or id of a tenant."),
             OpenApiParameter("action", str, description="For example `key.issued`."),
             OpenApiParameter("actor", str, description="User name, or public id of a key."),
             *PERIOD_PARAMETERS,
@@ -51,7 +51,7 @@ class AuditView(APIView):
         responses={200: page_schema(AuditSerializer, "AuditList"), **error_responses(400, 404)},
     )
     def get(self, request: Request) -> Response:
-        """List entries, newest first; without a period, of all time."""
+        """List entries, newest first; without a period, all of them."""
         page = pagination.page_request(request)
         query = request.query_params
         rows = entries(principal_of(request), query_params.text(query, "tenant"))
@@ -66,7 +66,7 @@ class AuditView(APIView):
 
 
 def entries(principal: Principal, tenant: str | None = None) -> QuerySet[AuditEntry]:
-    """Return the entries this principal sees, of one tenant if one is named. Raises NotFound."""
+    """Return the entries that this principal sees, optionally of one tenant. Raises NotFound."""
     rows = AuditEntry.objects.select_related("tenant")
     if tenant:
         return rows.filter(tenant=tenant_for(principal, tenant))

@@ -1,4 +1,4 @@
-"""``/api/v1/tenants/{tenant}/budgets``: what a tenant, its projects and its keys may spend, and how that stands."""
+"""``/api/v1/tenants/{tenant}/budgets``: the budgets of a tenant, its projects and its keys, with their status."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tenants.rls import as_tenant
 
 
 class AlertSerializer(serializers.Serializer[BudgetAlert]):
-    """So many percent were spent. Raised once for each period."""
+    """An alert that a share of the budget was spent. Raised once per period."""
 
     percent = serializers.IntegerField(read_only=True)
     spent_pico = serializers.IntegerField(read_only=True)
@@ -36,12 +36,12 @@ class AlertSerializer(serializers.Serializer[BudgetAlert]):
 
 
 class TermsSerializer(TargetSerializer):
-    """What a budget says. Money is in pico-units of the tenant's currency (10⁻¹²): $5 is 5000000000000."""
+    """The terms of a budget. Money is in pico-units of the tenant's currency (10⁻¹²): $5 is 5000000000000."""
 
     period = serializers.ChoiceField(
         choices=Budget.Period.choices,
         default=Budget.Period.MONTH.value,
-        help_text="Begins in the tenant's billing time zone, a week on Monday; total has one period.",
+        help_text="Periods start in the tenant's billing time zone, weeks on Monday; total is all time.",
     )
     limit_pico = serializers.IntegerField(min_value=0, max_value=LARGEST_LIMIT_PICO)
     action = serializers.ChoiceField(
@@ -53,12 +53,12 @@ class TermsSerializer(TargetSerializer):
         child=serializers.IntegerField(min_value=1, max_value=100),
         default=list,
         max_length=MOST_ALERTS,
-        help_text="An alert is raised once per period when so many percent are spent.",
+        help_text="An alert is raised once per period when this percentage is spent.",
     )
 
 
 class BudgetSerializer(serializers.Serializer[BudgetStatus]):
-    """A budget and how it stands in the period that runs."""
+    """A budget with its status in the current period."""
 
     id = serializers.UUIDField(source="budget.id", read_only=True)
     project = serializers.CharField(source="budget.project.slug", default=None, read_only=True, allow_null=True)
@@ -72,17 +72,17 @@ class BudgetSerializer(serializers.Serializer[BudgetStatus]):
         source="budget.alert_percents", child=serializers.IntegerField(), read_only=True
     )
     created_at = serializers.DateTimeField(source="budget.created_at", read_only=True)
-    starts_at = serializers.DateTimeField(read_only=True, allow_null=True, help_text="null: since ever.")
-    ends_at = serializers.DateTimeField(read_only=True, allow_null=True, help_text="null: for ever.")
-    spent_pico = serializers.IntegerField(read_only=True, help_text="What stored usage was charged.")
+    starts_at = serializers.DateTimeField(read_only=True, allow_null=True, help_text="null: all time.")
+    ends_at = serializers.DateTimeField(read_only=True, allow_null=True, help_text="null: no end.")
+    spent_pico = serializers.IntegerField(read_only=True, help_text="The charges of stored usage.")
     held_pico = serializers.IntegerField(
         read_only=True,
         allow_null=True,
-        help_text="What running requests hold, and what is charged and not stored yet; null while nobody can say.",
+        help_text="Held for running requests, and charges not stored yet; null while Redis is unavailable.",
     )
     left_pico = serializers.IntegerField(read_only=True)
     forecast_pico = serializers.IntegerField(
-        read_only=True, allow_null=True, help_text="At the period's end, if spending goes on as it did since its begin."
+        read_only=True, allow_null=True, help_text="Spending at the end of the period at the current rate."
     )
     alerts = AlertSerializer(many=True, read_only=True)
 
@@ -96,7 +96,7 @@ class BudgetsView(APIView):
         responses={200: page_schema(BudgetSerializer, "BudgetList"), **error_responses(400, 404)},
     )
     def get(self, request: Request, tenant: str) -> Response:
-        """List the budgets in force with what is spent, held and left of them, newest first."""
+        """List the active budgets with the amounts spent, held and left, newest first."""
         found = tenant_for(principal_of(request), tenant)
         page = pagination.page_request(request)
         with as_tenant(TenantId(found.id)):
@@ -110,17 +110,17 @@ class BudgetsView(APIView):
         responses={200: BudgetSerializer, 201: BudgetSerializer, **error_responses(400, 403, 404, 409)},
     )
     def put(self, request: Request, tenant: str) -> Response:
-        """Create the budget of a tenant, project or key for this period, or change the one it has.
+        """Create or change the budget of a tenant, project or key for this period.
 
-        What was spent since the period began counts. Operators set any; owners and keys with the scope
+        Spending since the start of the period counts. Operators set any budget; owners and keys with the scope
         `management:write` set those of projects and keys.
         """
         principal = principal_of(request)
         found = tenant_for(principal, tenant)
-        asked = TermsSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
-        reject_unknown_fields(asked)
-        wanted = asked.validated_data
+        body = TermsSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        reject_unknown_fields(body)
+        wanted = body.validated_data
         subject = limit_permissions.target_for(principal, found, target_names(wanted))
         terms = BudgetTerms(**{name: wanted[name] for name in ("limit_pico", "period", "action", "alert_percents")})
         budget, created = budgets.put(principal.actor, subject, terms)
@@ -132,13 +132,13 @@ class BudgetView(APIView):
 
     @extend_schema(operation_id="get_budget", responses={200: BudgetSerializer, **error_responses(404)})
     def get(self, request: Request, tenant: str, budget: UUID) -> Response:
-        """Return the budget with what is spent, held and left of it."""
+        """Return the budget with the amounts spent, held and left."""
         found = tenant_for(principal_of(request), tenant)
         return Response(_read(found, _budget(found, budget)))
 
     @extend_schema(operation_id="archive_budget", responses={204: None, **error_responses(403, 404)})
     def delete(self, request: Request, tenant: str, budget: UUID) -> Response:
-        """Let the budget bound nothing any more, everywhere within a second; what was spent of it stays on record."""
+        """Archive the budget: it stops applying within a second. Its spending stays on record."""
         principal = principal_of(request)
         found = _budget(tenant_for(principal, tenant), budget)
         limit_permissions.require_may_change(principal, found)

@@ -1,4 +1,4 @@
-"""``/api/v1/tenants/{tenant}/cache``: what the prediction cache keeps for a tenant, its projects and its keys."""
+"""``/api/v1/tenants/{tenant}/cache``: the prediction cache of a tenant, its projects and its keys."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from tenants.rls import as_tenant
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheStatus:
-    """A tenant's policy, and what is stored."""
+    """A tenant's cache policy, and what is stored."""
 
     policy: TenantPolicy
-    held: CacheUsage | None
+    stored: CacheUsage | None
 
 
 class StoredSerializer(serializers.Serializer[CacheUsage]):
-    """What Redis keeps of the tenant."""
+    """What Redis stores for the tenant."""
 
     entries = serializers.IntegerField(read_only=True)
-    bytes = serializers.IntegerField(read_only=True, help_text="With what each entry takes beside itself.")
+    bytes = serializers.IntegerField(read_only=True, help_text="Including the overhead of each entry.")
 
 
 class CacheSerializer(serializers.Serializer[CacheStatus]):
-    """The tenant's own policy, which is in force where no setting of a project or key says otherwise."""
+    """The tenant's policy, which applies unless a project or key has its own setting."""
 
     mode = serializers.ChoiceField(source="policy.cache_mode", choices=TenantPolicy.CacheMode.choices, read_only=True)
     ttl_seconds = serializers.IntegerField(source="policy.cache_ttl_seconds", read_only=True)
@@ -55,14 +55,14 @@ class CacheSerializer(serializers.Serializer[CacheStatus]):
         source="policy.cache_writes_per_minute",
         read_only=True,
         allow_null=True,
-        help_text="Of one key; null is unlimited.",
+        help_text="Per key; null is unlimited.",
     )
     scope = serializers.ChoiceField(source="policy.cache_scope", choices=TenantPolicy.Scope.choices, read_only=True)
-    stored = StoredSerializer(source="held", read_only=True, allow_null=True, help_text="null while Redis is away.")
+    stored = StoredSerializer(read_only=True, allow_null=True, help_text="null while Redis is unavailable.")
 
 
 class SettingSerializer(serializers.Serializer[CacheSetting]):
-    """What is otherwise for one project or one key: the key's before the project's before the tenant's policy."""
+    """The setting of a project or key. A key's overrides its project's, which overrides the tenant's policy."""
 
     id = serializers.UUIDField(read_only=True)
     project = serializers.CharField(
@@ -70,47 +70,49 @@ class SettingSerializer(serializers.Serializer[CacheSetting]):
     )
     key = IdField(source="key_id", default=None, allow_null=True, help_text="Id; null for none.")
     mode = serializers.ChoiceField(
-        choices=TenantPolicy.CacheMode.choices, default="", allow_blank=True, help_text="Empty: as it is one level up."
+        choices=TenantPolicy.CacheMode.choices, default="", allow_blank=True, help_text="Empty: inherited."
     )
     ttl_seconds = serializers.IntegerField(
         min_value=0,
         max_value=LARGEST["ttl_seconds"],
         default=None,
         allow_null=True,
-        help_text="0: nothing is stored; null: as it is one level up.",
+        help_text="0: nothing is stored; null: inherited.",
     )
     writes_per_minute = serializers.IntegerField(
         min_value=0,
         max_value=LARGEST["writes_per_minute"],
         default=None,
         allow_null=True,
-        help_text="Answers that one key may store in a minute; null: as it is one level up.",
+        help_text="Answers that one key may store per minute; null: inherited.",
     )
     created_at = serializers.DateTimeField(read_only=True)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Refuse what is for nobody, and what says nothing."""
+        """Refuse a setting without a target or without a value."""
         if attrs["project"] in (None, {"slug": None}) and attrs["key_id"] is None:
-            raise serializers.ValidationError({"project": "Name a project or a key; the tenant's own is its policy."})
+            raise serializers.ValidationError(
+                {"project": "Name a project or a key; the tenant's own setting is its policy."}
+            )
         if not attrs["mode"] and attrs["ttl_seconds"] is None and attrs["writes_per_minute"] is None:
             raise serializers.ValidationError({"mode": "Set at least one of mode, ttl_seconds and writes_per_minute."})
         return attrs
 
 
 class PurgeSerializer(serializers.Serializer[CachePurge]):
-    """Answers that may be given no more: exactly one of `everything`, `model`, `key` and `request`."""
+    """The answers to purge: exactly one of `everything`, `model`, `key` and `request`."""
 
     id = serializers.UUIDField(read_only=True)
     everything = SwitchField(default=False, write_only=True)
     model = serializers.CharField(source="model_name", max_length=200, default="", allow_blank=True)
     key = IdField(
-        source="key_id", default=None, allow_null=True, help_text="What this key stored, and those it came from."
+        source="key_id", default=None, allow_null=True, help_text="Answers stored by this key and the keys it replaced."
     )
-    request = IdField(source="request_id", default=None, allow_null=True, help_text="`x-source-id` of the answer.")
+    request = IdField(source="request_id", default=None, allow_null=True, help_text="The `x-source-id` of the answer.")
     created_at = serializers.DateTimeField(read_only=True)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Refuse none and several: an empty body must not purge everything."""
+        """Refuse none or several, because an empty body must not purge everything."""
         named = [attrs["everything"], attrs["model_name"], attrs["key_id"], attrs["request_id"]]
         if sum(bool(each) for each in named) != 1:
             raise serializers.ValidationError({"everything": "Name one of everything: true, model, key and request."})
@@ -122,15 +124,15 @@ class CacheView(APIView):
 
     @extend_schema(operation_id="get_cache", responses={200: CacheSerializer, **error_responses(404)})
     def get(self, request: Request, tenant: str) -> Response:
-        """Return what the tenant's policy says of the prediction cache, and how much it keeps now."""
+        """Return the tenant's cache policy and how much is stored now."""
         found = tenant_for(principal_of(request), tenant)
         with as_tenant(TenantId(found.id)):
             policy = registry.policy_of(found)
-        return Response(CacheSerializer(CacheStatus(policy=policy, held=cache_usage.stored(found))).data)
+        return Response(CacheSerializer(CacheStatus(policy=policy, stored=cache_usage.stored(found))).data)
 
 
 class SettingsView(APIView):
-    """What is otherwise for projects and keys."""
+    """The cache settings of projects and keys."""
 
     @extend_schema(
         operation_id="list_cache_settings",
@@ -151,16 +153,16 @@ class SettingsView(APIView):
         responses={200: SettingSerializer, **error_responses(400, 403, 404, 409)},
     )
     def put(self, request: Request, tenant: str) -> Response:
-        """Set the cache of a project or key, in place of what it has; in force within a second.
+        """Set the cache of a project or key, replacing its current setting. It applies within a second.
 
-        Operators, owners and keys with the scope `management:write`. A tenant's own is its policy.
+        For operators, owners and keys with the scope `management:write`. Set the tenant's own values in its policy.
         """
         principal = principal_of(request)
         found = tenant_for(principal, tenant)
-        asked = SettingSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
-        reject_unknown_fields(asked)
-        given = asked.validated_data
+        body = SettingSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        reject_unknown_fields(body)
+        given = body.validated_data
         named = TargetNames(project=(given["project"] or {}).get("slug"), key=given["key_id"])
         terms = CacheOverrides(
             mode=given["mode"], ttl_seconds=given["ttl_seconds"], writes_per_minute=given["writes_per_minute"]
@@ -176,7 +178,7 @@ class SettingView(APIView):
 
     @extend_schema(operation_id="remove_cache_setting", responses={204: None, **error_responses(403, 404)})
     def delete(self, request: Request, tenant: str, setting: UUID) -> Response:
-        """Leave all as it is one level up, within a second."""
+        """Remove the setting: the level above applies within a second."""
         principal = principal_of(request)
         found = limit_permissions.cache_settings_of(tenant_for(principal, tenant)).filter(id=setting).first()
         if found is None:
@@ -187,7 +189,7 @@ class SettingView(APIView):
 
 
 class PurgeView(APIView):
-    """Stored answers that may be given no more."""
+    """Purges of stored answers."""
 
     @extend_schema(
         operation_id="purge_cache",
@@ -195,17 +197,17 @@ class PurgeView(APIView):
         responses={201: PurgeSerializer, **error_responses(400, 403, 404, 409)},
     )
     def post(self, request: Request, tenant: str) -> Response:
-        """Purge what was asked for until now, stored or still running; no gateway gives it after a second.
+        """Purge stored answers and those of running requests. No gateway serves them after a second.
 
-        Operators, owners and keys with the scope `management:write`.
+        For operators, owners and keys with the scope `management:write`.
         """
         principal = principal_of(request)
         found = tenant_for(principal, tenant)
         limit_permissions.require_may_set(principal, found)
-        asked = PurgeSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
-        reject_unknown_fields(asked)
-        given = asked.validated_data
+        body = PurgeSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        reject_unknown_fields(body)
+        given = body.validated_data
         named = TargetNames(key=given["key_id"], model=given["model_name"])
         target = limit_permissions.purge_target(found, named, given["request_id"])
         made = purges.purge(principal.actor, found, target)

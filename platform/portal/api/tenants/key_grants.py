@@ -22,11 +22,11 @@ def require_grantable(principal: Principal, rights: Mapping[str, Any]) -> None:
     if principal.allowed_models and models is not None and not (models and principal.allowed_models.issuperset(models)):
         allowed = ", ".join(sorted(principal.allowed_models))
         raise PermissionDenied(f"This key can grant only models that it may call itself: {allowed}.")
-    asked = rights.get("allowed_networks")
-    if asked is not None and not networks.within(networks.parse(asked), principal.networks):
-        raise PermissionDenied("This key can only be used from some networks, and grant use from no others.")
+    allowed_networks = rights.get("allowed_networks")
+    if allowed_networks is not None and not networks.within(networks.parse(allowed_networks), principal.networks):
+        raise PermissionDenied("This key may only grant use from the networks that it may be used from itself.")
     lives_until = rights.get("expires_at", principal.expires_at)
     if principal.expires_at is not None and (lives_until is None or lives_until > principal.expires_at):
         raise PermissionDenied(
-            f"This key expires at {principal.expires_at.isoformat()}, and no key it grants may outlive it."
+            f"This key expires at {principal.expires_at.isoformat()}, and a key it creates cannot outlive it."
         )

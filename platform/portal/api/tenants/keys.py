@@ -1,4 +1,4 @@
-"""``/api/v1/tenants/{tenant}/keys``: the keys that a tenant's programs call with."""
+"""``/api/v1/tenants/{tenant}/keys``: a tenant's API keys."""
 
 from __future__ import annotations
 
@@ -24,24 +24,22 @@ from tenants.models import ApiKey, Tenant
 from tenants.networks import MOST_NETWORKS
 from tenants.rls import as_tenant
 
-_MODELS = "Model names it may call; empty allows all that the tenant sees."
-_NETWORKS = "Networks (CIDR) it may be used from; empty allows every address."
+_MODELS = "Names of the models that it may call; empty: all that the tenant sees."
+_NETWORKS = "Networks (CIDR) that it may be used from; empty: all."
 
 
 class KeySerializer(serializers.Serializer[ApiKey]):
-    """A key without its secret, which nobody can read again."""
+    """A key without its secret, which cannot be read again."""
 
     id = serializers.UUIDField(read_only=True)
-    public_id = serializers.CharField(
-        read_only=True, help_text="The part of the key that may be shown: hk_<public_id>_…"
-    )
+    public_id = serializers.CharField(read_only=True, help_text="The public part of the key: hk_<public_id>_…")
     name = serializers.CharField(read_only=True)
     project = serializers.CharField(source="project.slug", read_only=True)
     scopes = serializers.ListField(child=serializers.ChoiceField(choices=keys.SCOPES), read_only=True)
     allowed_models = serializers.ListField(child=serializers.CharField(), read_only=True)
     allowed_networks = serializers.ListField(child=serializers.CharField(), read_only=True)
     rotated_from = serializers.UUIDField(
-        source="rotated_from_id", read_only=True, allow_null=True, help_text="The key that it was made to replace."
+        source="rotated_from_id", read_only=True, allow_null=True, help_text="The key that this one replaced."
     )
     expires_at = serializers.DateTimeField(read_only=True, allow_null=True)
     revoked_at = serializers.DateTimeField(read_only=True, allow_null=True)
@@ -50,13 +48,13 @@ class KeySerializer(serializers.Serializer[ApiKey]):
 
 
 class IssuedKeySerializer(KeySerializer):
-    """A new key and, this once, its secret."""
+    """A new key with its secret, which is shown only once."""
 
-    secret = serializers.CharField(read_only=True, help_text="Shown once. Hearth keeps only an HMAC of it.")
+    secret = serializers.CharField(read_only=True, help_text="Shown once. Hearth stores only an HMAC of it.")
 
 
 class ChangedKeySerializer(serializers.Serializer[ApiKey]):
-    """What a key may do; what is absent stays."""
+    """Changes of a key; absent fields stay as they are."""
 
     name = serializers.CharField(max_length=200, required=False)
     scopes = serializers.ListField(
@@ -72,7 +70,7 @@ class ChangedKeySerializer(serializers.Serializer[ApiKey]):
 
 
 class NewKeySerializer(ChangedKeySerializer):
-    """What a new key may do."""
+    """A new key."""
 
     name = serializers.CharField(max_length=200)
     project = serializers.CharField(max_length=63, default="default", help_text="Slug of a project of the tenant.")
@@ -87,10 +85,13 @@ class NewKeySerializer(ChangedKeySerializer):
 
 
 class RotationSerializer(serializers.Serializer[ApiKey]):
-    """How long the old key goes on working beside the new one."""
+    """How long the old key works beside the new one."""
 
     overlap_seconds = serializers.IntegerField(
-        min_value=0, max_value=int(keys.LONGEST_OVERLAP.total_seconds()), default=86400, help_text="0: not at all."
+        min_value=0,
+        max_value=int(keys.LONGEST_OVERLAP.total_seconds()),
+        default=86400,
+        help_text="0: at once.",
     )
 
 
@@ -103,7 +104,7 @@ class KeysView(APIView):
         responses={200: page_schema(KeySerializer, "KeyList"), **error_responses(400, 404)},
     )
     def get(self, request: Request, tenant: str) -> Response:
-        """List keys, revoked ones included, newest first. Never their secrets."""
+        """List keys without secrets, including revoked ones, newest first."""
         found = tenant_for(principal_of(request), tenant)
         page = pagination.page_request(request)
         with as_tenant(TenantId(found.id)):
@@ -116,13 +117,13 @@ class KeysView(APIView):
         responses={201: IssuedKeySerializer, **error_responses(400, 403, 404, 409)},
     )
     def post(self, request: Request, tenant: str) -> Response:
-        """Create a key. Its secret is in this answer only. A key grants nothing that it lacks."""
+        """Create a key. Its secret is in this response only. A key cannot grant what it lacks itself."""
         principal = principal_of(request)
         found = managed(principal, tenant)
-        asked = NewKeySerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
-        reject_unknown_fields(asked)
-        wanted = dict(asked.validated_data)
+        body = NewKeySerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        reject_unknown_fields(body)
+        wanted = dict(body.validated_data)
         require_grantable(principal, wanted)
         project = project_of(found, wanted.pop("project"))
         issued = keys.issue(principal.actor, project, created_by=principal.user, **wanted)
@@ -145,34 +146,34 @@ class KeyView(APIView):
         responses={200: KeySerializer, **error_responses(400, 403, 404, 409)},
     )
     def patch(self, request: Request, tenant: str, key: UUID) -> Response:
-        """Change what the key may do; in force at every gateway within a second, for streams that run too."""
+        """Change the key. Every gateway applies it within a second, also to running streams."""
         principal = principal_of(request)
         found = key_of(managed(principal, tenant), key)
-        asked = ChangedKeySerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
-        reject_unknown_fields(asked)
-        require_grantable(principal, asked.validated_data)
-        return Response(KeySerializer(keys.change(principal.actor, found, **asked.validated_data)).data)
+        body = ChangedKeySerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        reject_unknown_fields(body)
+        require_grantable(principal, body.validated_data)
+        return Response(KeySerializer(keys.change(principal.actor, found, **body.validated_data)).data)
 
     @extend_schema(operation_id="revoke_key", responses={200: KeySerializer, **error_responses(403, 404)})
     def delete(self, request: Request, tenant: str, key: UUID) -> Response:
-        """Refuse the key everywhere within a second. Its row stays. Doing it twice changes nothing."""
+        """Revoke the key: every gateway refuses it within a second. Its record stays. Idempotent."""
         return _revoke(principal_of(request), tenant, key)
 
 
 class RevokeKeyView(APIView):
-    """The same as DELETE, for clients that cannot send it."""
+    """Revocation for clients that cannot send DELETE."""
 
     @extend_schema(
         operation_id="revoke_key_by_post", request=None, responses={200: KeySerializer, **error_responses(403, 404)}
     )
     def post(self, request: Request, tenant: str, key: UUID) -> Response:
-        """Refuse the key everywhere within a second."""
+        """Revoke the key: every gateway refuses it within a second."""
         return _revoke(principal_of(request), tenant, key)
 
 
 class RotateKeyView(APIView):
-    """A successor for a key."""
+    """Rotation of a key."""
 
     @extend_schema(
         operation_id="rotate_key",
@@ -180,24 +181,24 @@ class RotateKeyView(APIView):
         responses={201: IssuedKeySerializer, **error_responses(400, 403, 404, 409)},
     )
     def post(self, request: Request, tenant: str, key: UUID) -> Response:
-        """Issue a key that may do the same and has the same limits; the old one expires after the overlap.
+        """Issue a new key with the same permissions and limits; the old key expires after the overlap.
 
-        A key that expires gets a successor with as long a life. A key rotates none that may do more than itself.
+        The successor of a key that expires has the same lifetime. A key cannot rotate one with more permissions.
         """
         principal = principal_of(request)
         found = key_of(managed(principal, tenant), key)
-        asked = RotationSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
-        reject_unknown_fields(asked)
+        body = RotationSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        reject_unknown_fields(body)
         fields = ("scopes", "allowed_models", "allowed_networks", "expires_at")
         rights = {field: getattr(found, field) for field in fields}
         require_grantable(principal, rights)
-        overlap = timedelta(seconds=asked.validated_data["overlap_seconds"])
+        overlap = timedelta(seconds=body.validated_data["overlap_seconds"])
         return _issued(keys.rotate(principal.actor, found, overlap, created_by=principal.user))
 
 
 def key_of(tenant: Tenant, key_id: UUID) -> ApiKey:
-    """Return a key of this tenant. Raises NotFound, also for one of another tenant."""
+    """Return a key of this tenant. Raises NotFound, also for another tenant's key."""
     found = ApiKey.objects.filter(tenant=tenant, id=key_id).select_related("project", "tenant").first()
     if found is None:
         raise NotFound("key", str(key_id))

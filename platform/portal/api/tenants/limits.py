@@ -1,4 +1,4 @@
-"""``/api/v1/tenants/{tenant}/limits``: how fast a tenant, its projects and its keys may ask."""
+"""``/api/v1/tenants/{tenant}/limits``: the rate limits of a tenant, its projects and its keys."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tenants.rls import as_tenant
 
 
 class TargetSerializer(serializers.Serializer[Limit]):
-    """Whom it is for: a project or a key, or without both the tenant as a whole; of one model or of all together."""
+    """The target: a project, a key, or without both the whole tenant; for one model or all models together."""
 
     project = serializers.CharField(
         source="project.slug", max_length=63, default=None, allow_null=True, help_text="Slug; null for none."
@@ -38,7 +38,7 @@ class TargetSerializer(serializers.Serializer[Limit]):
 
 
 class LimitSerializer(TargetSerializer):
-    """A limit. For each figure null is unlimited and 0 admits nothing. All that a request falls under hold at once."""
+    """A limit. For each value, null is unlimited and 0 admits nothing. All matching limits apply to a request."""
 
     id = serializers.UUIDField(read_only=True)
     requests_per_minute = serializers.IntegerField(
@@ -49,7 +49,7 @@ class LimitSerializer(TargetSerializer):
         max_value=LARGEST["tokens_per_minute"],
         default=None,
         allow_null=True,
-        help_text="Prompt and answer together: reserved by estimate, settled by what was used.",
+        help_text="Prompt and completion together: an estimate is reserved, then replaced by the actual usage.",
     )
     concurrent_requests = serializers.IntegerField(
         min_value=0, max_value=LARGEST["concurrent_requests"], default=None, allow_null=True
@@ -79,19 +79,19 @@ class LimitsView(APIView):
         responses={200: LimitSerializer, **error_responses(400, 403, 404, 409)},
     )
     def put(self, request: Request, tenant: str) -> Response:
-        """Set the limit of a tenant, project or key, in place of the one it has; in force within a second.
+        """Set the limit of a tenant, project or key, replacing its current one. It applies within a second.
 
-        Operators set any. Owners and keys with the scope `management:write` set those of projects and keys.
+        Operators set any limit; owners and keys with the scope `management:write` set those of projects and keys.
         """
         principal = principal_of(request)
         found = tenant_for(principal, tenant)
-        asked = LimitSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
-        reject_unknown_fields(asked)
+        body = LimitSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        reject_unknown_fields(body)
         limit = limits.set_limit(
             principal.actor,
-            limit_permissions.target_for(principal, found, target_names(asked.validated_data)),
-            LimitValues(**{name: asked.validated_data[name] for name in LARGEST}),
+            limit_permissions.target_for(principal, found, target_names(body.validated_data)),
+            LimitValues(**{name: body.validated_data[name] for name in LARGEST}),
         )
         return Response(LimitSerializer(limit).data)
 
@@ -110,7 +110,7 @@ class LimitView(APIView):
 
     @extend_schema(operation_id="remove_limit", responses={204: None, **error_responses(403, 404)})
     def delete(self, request: Request, tenant: str, limit: UUID) -> Response:
-        """Lift the limit everywhere within a second."""
+        """Remove the limit; every gateway applies it within a second."""
         principal = principal_of(request)
         found = _limit(limit_permissions.limits_of(tenant_for(principal, tenant)).filter(id=limit).first(), limit)
         limit_permissions.require_may_change(principal, found)
@@ -118,13 +118,13 @@ class LimitView(APIView):
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
-def target_names(asked: dict[str, object]) -> TargetNames:
-    """Return whom checked input names."""
-    project, key = asked["project"], asked["key_id"]
+def target_names(fields: dict[str, object]) -> TargetNames:
+    """Return the target that validated input names."""
+    project, key = fields["project"], fields["key_id"]
     return TargetNames(
         project=project["slug"] if isinstance(project, dict) else None,
         key=key if isinstance(key, UUID) else None,
-        model=str(asked["model_name"]),
+        model=str(fields["model_name"]),
     )
 
 

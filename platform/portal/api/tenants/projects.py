@@ -1,4 +1,4 @@
-"""``/api/v1/tenants/{tenant}/projects``: a tenant's divisions, to which its keys and usage belong."""
+"""``/api/v1/tenants/{tenant}/projects``: the projects that a tenant's keys and usage belong to."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ class ProjectsView(APIView):
         responses={201: ProjectSerializer, **error_responses(400, 403, 404, 409)},
     )
     def post(self, request: Request, tenant: str) -> Response:
-        """Create a project. Operators, owners and developers, and keys with the scope `management:write`."""
+        """Create a project. For operators, owners, developers, and keys with the scope `management:write`."""
         principal = principal_of(request)
         found = managed(principal, tenant)
-        asked = ProjectSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
-        reject_unknown_fields(asked)
-        project = registry.create_project(principal.actor, found, **asked.validated_data)
+        body = ProjectSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        reject_unknown_fields(body)
+        project = registry.create_project(principal.actor, found, **body.validated_data)
         return Response(ProjectSerializer(project).data, status=status.HTTP_201_CREATED)
 
 
 def project_of(tenant: Tenant, slug: str) -> Project:
-    """Return a project of this tenant. Raises NotFound, also for one of another tenant."""
+    """Return a project of this tenant. Raises NotFound, also for another tenant's project."""
     found = Project.objects.filter(tenant=tenant, slug=slug).select_related("tenant").first()
     if found is None:
         raise NotFound("project", slug)
@@ -71,8 +71,8 @@ def project_of(tenant: Tenant, slug: str) -> Project:
 
 
 def managed(principal: Principal, tenant: str) -> Tenant:
-    """Return a tenant whose projects and keys this principal may change. Raises NotFound, then PermissionDenied."""
+    """Return a tenant whose projects and keys this principal may change. Raises NotFound, PermissionDenied."""
     found = tenant_for(principal, tenant)
     if not principal.may_manage(found.id):
-        raise PermissionDenied("Your role, or this key's scopes, do not allow changes.")
+        raise PermissionDenied("Your role or this key's scopes do not allow changes.")
     return found

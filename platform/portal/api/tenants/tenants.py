@@ -1,4 +1,4 @@
-"""``/api/v1/tenants``: who is served, and under which policy."""
+"""``/api/v1/tenants``: tenants and their policies."""
 
 from __future__ import annotations
 
@@ -23,50 +23,53 @@ from tenants.registry import LARGEST
 
 
 class PolicySerializer(serializers.Serializer[TenantPolicy]):
-    """The policy in force. A change makes a new version."""
+    """The current policy. A change makes a new version."""
 
     version = serializers.IntegerField(read_only=True)
     cache_mode = serializers.ChoiceField(
         choices=TenantPolicy.CacheMode.choices,
         required=False,
-        help_text="Which whole answers the prediction cache keeps: off, deterministic (temperature 0 or a seed), all.",
+        help_text="Answers that the prediction cache stores; deterministic: temperature 0, top_k 1 or a seed.",
     )
     cache_ttl_seconds = serializers.IntegerField(
         min_value=0, max_value=LARGEST["cache_ttl_seconds"], required=False, help_text="0: nothing is stored."
     )
     cache_entry_bytes = serializers.IntegerField(
-        min_value=0, max_value=LARGEST["cache_entry_bytes"], required=False, help_text="Of one stored answer."
+        min_value=0,
+        max_value=LARGEST["cache_entry_bytes"],
+        required=False,
+        help_text="The largest answer stored.",
     )
     cache_quota_bytes = serializers.IntegerField(
-        min_value=0, max_value=LARGEST["cache_quota_bytes"], required=False, help_text="Of all stored answers together."
+        min_value=0, max_value=LARGEST["cache_quota_bytes"], required=False, help_text="All stored answers together."
     )
     cache_writes_per_minute = serializers.IntegerField(
         min_value=0,
         max_value=LARGEST["cache_writes_per_minute"],
         required=False,
         allow_null=True,
-        help_text="Answers that one key may store in a minute; null is unlimited.",
+        help_text="Answers that one key may store per minute; null is unlimited.",
     )
     cache_scope = serializers.ChoiceField(choices=TenantPolicy.Scope.choices, required=False)
     salt_epoch = serializers.IntegerField(
         min_value=1,
         max_value=LARGEST["salt_epoch"],
         required=False,
-        help_text="A new epoch empties the tenant's prefix cache on every engine, and its prediction cache.",
+        help_text="A new epoch empties the tenant's prediction cache, and its prefix cache on every engine.",
     )
     created_at = serializers.DateTimeField(read_only=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantWithPolicy:
-    """A tenant and the policy in force."""
+    """A tenant and its current policy."""
 
     tenant: Tenant
     policy: TenantPolicy
 
     @property
     def id(self) -> UUID:
-        """The tenant's id, by which lists are paged."""
+        """The tenant's id, which pagination orders by."""
         return self.tenant.id
 
 
@@ -84,7 +87,7 @@ class TenantSerializer(serializers.Serializer[TenantWithPolicy]):
 
 
 class NewTenantSerializer(serializers.Serializer[Tenant]):
-    """What a new tenant needs; the policy's absent fields take their defaults."""
+    """A new tenant; absent fields of the policy take their defaults."""
 
     slug = serializers.CharField(max_length=63)
     name = serializers.CharField(max_length=200)
@@ -92,7 +95,7 @@ class NewTenantSerializer(serializers.Serializer[Tenant]):
 
 
 class TenantsView(APIView):
-    """The tenants you see."""
+    """The tenants that the caller sees."""
 
     permission_classes = (OperatorChanges,)
 
@@ -114,14 +117,14 @@ class TenantsView(APIView):
     )
     def post(self, request: Request) -> Response:
         """Create a tenant with a project named `default`. Operators only."""
-        asked = NewTenantSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
-        reject_unknown_fields(asked)
+        body = NewTenantSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        reject_unknown_fields(body)
         tenant = registry.create_tenant(
             principal_of(request).actor,
-            slug=asked.validated_data["slug"],
-            name=asked.validated_data["name"],
-            policy=registry.Policy(**asked.validated_data.get("policy", {})),
+            slug=body.validated_data["slug"],
+            name=body.validated_data["name"],
+            policy=registry.Policy(**body.validated_data.get("policy", {})),
         )
         return Response(read(tenant), status=status.HTTP_201_CREATED)
 
@@ -133,7 +136,7 @@ class TenantView(APIView):
 
     @extend_schema(operation_id="get_tenant", responses={200: TenantSerializer, **error_responses(404)})
     def get(self, request: Request, tenant: str) -> Response:
-        """Return the tenant and the policy in force."""
+        """Return the tenant and its current policy."""
         return Response(read(tenant_for(principal_of(request), tenant)))
 
     @extend_schema(
@@ -142,18 +145,18 @@ class TenantView(APIView):
         responses={200: TenantSerializer, **error_responses(400, 403, 404)},
     )
     def patch(self, request: Request, tenant: str) -> Response:
-        """Change policy fields; in force at every gateway within a second. Operators only."""
+        """Change policy fields; every gateway applies them within a second. Operators only."""
         principal = principal_of(request)
         found = tenant_for(principal, tenant)
-        asked = PolicySerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
-        reject_unknown_fields(asked)
-        registry.set_policy(principal.actor, found, **asked.validated_data)
+        body = PolicySerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        reject_unknown_fields(body)
+        registry.set_policy(principal.actor, found, **body.validated_data)
         return Response(read(found))
 
 
 class SuspendView(APIView):
-    """Stop serving a tenant."""
+    """Suspend a tenant."""
 
     permission_classes = (OperatorOnly,)
 
@@ -161,13 +164,13 @@ class SuspendView(APIView):
         operation_id="suspend_tenant", request=None, responses={200: TenantSerializer, **error_responses(403, 404, 409)}
     )
     def post(self, request: Request, tenant: str) -> Response:
-        """Refuse every request of the tenant within a second; nothing is deleted."""
+        """Suspend the tenant: every gateway refuses its requests within a second. Nothing is deleted."""
         principal = principal_of(request)
         return Response(read(registry.suspend(principal.actor, tenant_for(principal, tenant))))
 
 
 class ResumeView(APIView):
-    """Serve a suspended tenant again."""
+    """Resume a suspended tenant."""
 
     permission_classes = (OperatorOnly,)
 
@@ -175,18 +178,18 @@ class ResumeView(APIView):
         operation_id="resume_tenant", request=None, responses={200: TenantSerializer, **error_responses(403, 404, 409)}
     )
     def post(self, request: Request, tenant: str) -> Response:
-        """Serve the tenant again."""
+        """Resume the tenant."""
         principal = principal_of(request)
         return Response(read(registry.resume(principal.actor, tenant_for(principal, tenant))))
 
 
 def read(tenant: Tenant) -> Any:
-    """Return one tenant's document."""
+    """Return one tenant as JSON."""
     return TenantSerializer(with_policies([tenant])[0]).data
 
 
 def with_policies(tenants: Sequence[Tenant]) -> list[TenantWithPolicy]:
-    """Return the tenants with their policies, which take one query for all."""
+    """Return the tenants with their policies, read in one query."""
     policies: dict[UUID, TenantPolicy] = {
         policy.tenant_id: policy
         for policy in TenantPolicy.objects.filter(tenant__in=tenants)

@@ -1,4 +1,4 @@
-"""``/api/v1/models``: what may be called, and which exact revision answers."""
+"""``/api/v1/models``: the models of the catalogue with their revisions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tenants.errors import NotFound
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueEntry:
-    """A model with all its revisions, the active one first, and its other names."""
+    """A model with its aliases and all its revisions, the active one first."""
 
     model: Model
     owner: str
@@ -32,12 +32,12 @@ class CatalogueEntry:
 
     @property
     def id(self) -> UUID:
-        """The model's id, by which lists are paged."""
+        """The model's id, which pagination orders by."""
         return self.model.id
 
 
 class RevisionSerializer(serializers.Serializer[ModelRevision]):
-    """What exactly runs. Never changed, only superseded."""
+    """An exact version of a model. Never changed, only superseded."""
 
     id = serializers.UUIDField(read_only=True)
     digest = serializers.CharField(read_only=True, help_text="SHA-256 of everything that can change an answer.")
@@ -62,7 +62,7 @@ class ModelSerializer(serializers.Serializer[CatalogueEntry]):
 
 
 class ModelsView(APIView):
-    """The models you see."""
+    """The models that the caller sees."""
 
     @extend_schema(
         operation_id="list_models",
@@ -82,7 +82,7 @@ class ModelView(APIView):
     @extend_schema(operation_id="get_model", responses={200: ModelSerializer, **error_responses(404)})
     def get(self, request: Request, name: str) -> Response:
         """Return the model with its revisions."""
-        # PostgreSQL refuses to compare with NUL, which no name holds
+        # PostgreSQL refuses to compare with NUL, which no name contains
         found = visible(principal_of(request)).filter(name=name).first() if "\0" not in name else None
         if found is None:
             raise NotFound("model", name)
@@ -90,7 +90,7 @@ class ModelView(APIView):
 
 
 def visible(principal: Principal) -> QuerySet[Model]:
-    """Return the models that this principal may call or look at: public ones, and those of its own tenants."""
+    """Return the models that this principal sees: public models and those of its own tenants."""
     every = Model.objects.select_related("owner")
     if principal.tenants is None:
         return every
@@ -98,7 +98,7 @@ def visible(principal: Principal) -> QuerySet[Model]:
 
 
 def with_revisions(models: Sequence[Model]) -> list[CatalogueEntry]:
-    """Read revisions and aliases of all these models in two queries."""
+    """Return these models with their revisions and aliases, read in two queries."""
     revisions: dict[UUID, list[ModelRevision]] = {model.id: [] for model in models}
     for revision in ModelRevision.objects.filter(model__in=models).order_by("-superseded_at", "-active_from"):
         revisions[revision.model_id].append(revision)

@@ -1,4 +1,4 @@
-"""``/api/v1/prices``: what is charged, from when on. Versions are added, never changed."""
+"""``/api/v1/prices``: price versions, which are added and never changed."""
 
 from __future__ import annotations
 
@@ -34,18 +34,20 @@ class PriceSerializer(serializers.Serializer[PriceVersion]):
     completion_pico = serializers.IntegerField(read_only=True)
     prediction_hit_pico = serializers.IntegerField(read_only=True, help_text="Per request, not per token.")
     coalesced_pico = serializers.IntegerField(
-        read_only=True, help_text="Per request: given another request's answer as it was written."
+        read_only=True, help_text="Per request that shared a running identical request's answer."
     )
     effective_from = serializers.DateTimeField(read_only=True)
     created_at = serializers.DateTimeField(read_only=True)
 
 
 class NewPriceSerializer(serializers.Serializer[PriceVersion]):
-    """A price from a moment on."""
+    """A new price version."""
 
     model = serializers.CharField(max_length=200)
     tenant = serializers.CharField(
-        default=None, allow_null=True, help_text="Slug or id, for a price of that tenant's own; absent for everybody's."
+        default=None,
+        allow_null=True,
+        help_text="Slug or id, for a price of that tenant only; default: for all tenants.",
     )
     prompt_pico = serializers.IntegerField(min_value=0)
     cached_prompt_pico = serializers.IntegerField(min_value=0)
@@ -53,9 +55,9 @@ class NewPriceSerializer(serializers.Serializer[PriceVersion]):
     prediction_hit_pico = serializers.IntegerField(min_value=0, default=0)
     coalesced_pico = serializers.IntegerField(min_value=0, default=0)
     effective_from = serializers.DateTimeField(
-        default=None, allow_null=True, help_text="Not before now; absent: at once."
+        default=None, allow_null=True, help_text="Not in the past; default: now."
     )
-    confirm = SwitchField(default=False, help_text="Allows a change of more than tenfold.")
+    confirm = SwitchField(default=False, help_text="Allow a change by more than a factor of ten.")
 
 
 class PricesView(APIView):
@@ -69,7 +71,7 @@ class PricesView(APIView):
         responses={200: page_schema(PriceSerializer, "PriceList"), **error_responses(400)},
     )
     def get(self, request: Request) -> Response:
-        """List price versions, newest first: the platform's, and those of tenants you see."""
+        """List price versions, newest first: the platform's and those of the caller's tenants."""
         page = pagination.page_request(request)
         rows = visible(principal_of(request))
         if model := query_params.text(request.query_params, "model"):
@@ -83,12 +85,12 @@ class PricesView(APIView):
         responses={201: PriceSerializer, **error_responses(400, 403, 404, 409)},
     )
     def post(self, request: Request) -> Response:
-        """Add a price version. What was served before is never priced anew. Operators only."""
+        """Add a price version. Earlier requests keep their price. Operators only."""
         principal = principal_of(request)
-        asked = NewPriceSerializer(data=request.data)
-        asked.is_valid(raise_exception=True)
-        reject_unknown_fields(asked)
-        wanted = asked.validated_data
+        body = NewPriceSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        reject_unknown_fields(body)
+        wanted = body.validated_data
         rates = Rates(
             prompt_pico=wanted["prompt_pico"],
             cached_prompt_pico=wanted["cached_prompt_pico"],
@@ -109,7 +111,7 @@ class PricesView(APIView):
 
 
 def visible(principal: Principal) -> QuerySet[PriceVersion]:
-    """Return the prices this principal may read."""
+    """Return the price versions that this principal sees."""
     every = PriceVersion.objects.select_related("book")
     if principal.tenants is None:
         return every
@@ -117,7 +119,7 @@ def visible(principal: Principal) -> QuerySet[PriceVersion]:
 
 
 def book_of(tenant: Tenant | None) -> PriceBook:
-    """Return the platform's book, or a tenant's own, made on first use."""
+    """Return the platform's price book or a tenant's own, which is created on first use."""
     if tenant is None:
         return prices.ensure_price_book()
     book, _ = PriceBook.objects.get_or_create(

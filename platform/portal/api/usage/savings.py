@@ -26,19 +26,21 @@ from tenants.ids import TenantId
 
 
 class PredictionSerializer(serializers.Serializer[savings.Prediction]):
-    """Whole answers that were given without an engine of their own, and what that avoided."""
+    """Requests and the prediction cache: hits, coalesced, misses, bypasses, and what the first two avoided."""
 
     hits = serializers.IntegerField(read_only=True)
-    coalesced = serializers.IntegerField(read_only=True, help_text="Given another request's answer as it was written.")
+    coalesced = serializers.IntegerField(read_only=True, help_text="Shared a running identical request's answer.")
     misses = serializers.IntegerField(read_only=True)
     bypassed = serializers.IntegerField(read_only=True)
-    tokens = serializers.IntegerField(read_only=True, help_text="Prompt, cached or not, and completion.")
+    tokens = serializers.IntegerField(read_only=True, help_text="Avoided prompt and completion tokens.")
     engine_ms = serializers.IntegerField(read_only=True)
-    pico = serializers.IntegerField(read_only=True, help_text="At the price in force, less what was charged.")
+    pico = serializers.IntegerField(
+        read_only=True, help_text="The price without the prediction cache, less the charge."
+    )
 
 
 class PrefixSerializer(serializers.Serializer[savings.Prefix]):
-    """Prompt tokens that an engine had cached, of requests that it answered."""
+    """Prompt tokens found in the engines' prefix cache."""
 
     requests = serializers.IntegerField(read_only=True)
     tokens = serializers.IntegerField(read_only=True)
@@ -46,7 +48,7 @@ class PrefixSerializer(serializers.Serializer[savings.Prefix]):
 
 
 class CacheSavingsSerializer(serializers.Serializer[Savings]):
-    """Both caches, apart."""
+    """The savings of each cache."""
 
     requests = serializers.IntegerField(read_only=True)
     prediction = PredictionSerializer(read_only=True)
@@ -56,23 +58,23 @@ class CacheSavingsSerializer(serializers.Serializer[Savings]):
 class SavingsGroupSerializer(serializers.Serializer[Group]):
     """One tenant, project, key or model."""
 
-    id = serializers.UUIDField(read_only=True, allow_null=True, help_text="null: a model, or before keys were told.")
+    id = serializers.UUIDField(read_only=True, allow_null=True, help_text="null for a model or an unknown key.")
     name = serializers.CharField(read_only=True)
     savings = CacheSavingsSerializer(read_only=True)
 
 
 class BypassedSerializer(serializers.Serializer[Any]):
-    """Requests that passed the prediction cache by for one reason."""
+    """Requests that bypassed the prediction cache for one reason."""
 
     reason = serializers.CharField(read_only=True)
     requests = serializers.IntegerField(read_only=True)
     switch = serializers.CharField(
-        read_only=True, allow_null=True, help_text="What would change it, as in the header x-cache-switch."
+        read_only=True, allow_null=True, help_text="What would avoid it, as in the header x-cache-switch."
     )
 
 
 class SavingsReportSerializer(serializers.Serializer[Any]):
-    """A period. Money in pico-units of the currency (10⁻¹²)."""
+    """The savings of a period. Money in pico-units of the currency (10⁻¹²)."""
 
     start = serializers.DateTimeField(read_only=True)
     end = serializers.DateTimeField(read_only=True)
@@ -96,7 +98,7 @@ class SavingsView(APIView):
         operation_id="get_usage_savings",
         parameters=[
             TENANT_PARAMETER,
-            OpenApiParameter("group_by", str, enum=BY, description="Absent: model. tenant: for operators only."),
+            OpenApiParameter("group_by", str, enum=BY, description="Default: model. tenant is for operators only."),
             *PERIOD_PARAMETERS,
             CSV_PARAMETER,
         ],
@@ -107,7 +109,7 @@ class SavingsView(APIView):
         },
     )
     def get(self, request: Request) -> HttpResponseBase:
-        """Return what the prediction cache and the prefix cache saved, apart. A rotated key counts with its heir."""
+        """Return what the prediction cache and the prefix cache each saved. A rotated key counts with its successor."""
         tenant_id = tenant_of(request)
         period = periods.parse(request.query_params, timezone.now())
         by = _group_by(request, tenant_id)
@@ -137,8 +139,8 @@ class SavingsView(APIView):
 
 
 def _group_by(request: Request, tenant_id: TenantId | None) -> By:
-    asked = request.query_params.get("group_by") or "model"
+    grouping = request.query_params.get("group_by") or "model"
     allowed = BY if tenant_id is None else BY[1:]
-    if asked not in allowed:
+    if grouping not in allowed:
         raise ValidationError({"group_by": f"Use one of {', '.join(allowed)}."})
-    return cast(By, asked)
+    return cast(By, grouping)

@@ -1,4 +1,4 @@
-"""``/api/v1/tenants/{tenant}/statements/{month}``: what a tenant owes for a month, line by line."""
+"""``/api/v1/tenants/{tenant}/statements/{month}``: a tenant's monthly statement, line by line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tenants.rls import as_tenant
 
 
 class LineSerializer(serializers.Serializer[statements.Line]):
-    """Tokens, or answers, of one class of one model at one price."""
+    """The tokens or requests of one class, model and price."""
 
     model = serializers.CharField(source="model_name", read_only=True)
     token_class = serializers.CharField(
@@ -39,7 +39,7 @@ class SavingsSerializer(serializers.Serializer[statements.Savings]):
 
     prediction_hits = serializers.IntegerField(read_only=True)
     coalesced_requests = serializers.IntegerField(read_only=True)
-    prediction_tokens = serializers.IntegerField(read_only=True, help_text="Of hits and coalesced answers.")
+    prediction_tokens = serializers.IntegerField(read_only=True, help_text="Avoided by hits and coalesced requests.")
     prediction_engine_ms = serializers.IntegerField(read_only=True)
     prediction_pico = serializers.IntegerField(read_only=True)
     prefix_tokens = serializers.IntegerField(read_only=True)
@@ -47,7 +47,7 @@ class SavingsSerializer(serializers.Serializer[statements.Savings]):
 
 
 class StatementSerializer(serializers.Serializer[statements.Statement]):
-    """One month. The total is the sum of the lines in cents; the ledger holds the same to the pico-unit."""
+    """A monthly statement. The total is the sum of the lines in cents; the ledger has the same sum in pico-units."""
 
     tenant_id = serializers.UUIDField(read_only=True)
     year = serializers.IntegerField(read_only=True)

@@ -1,4 +1,4 @@
-"""``/api/v1/usage``: requests one by one, their sums, and their sums over time."""
+"""``/api/v1/usage``: single requests, totals, and totals over time."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ from tenants.rls import as_tenant
 
 CACHE_RESULTS = ("hit", "miss", "coalesced", "bypass")
 TENANT_PARAMETER = OpenApiParameter(
-    "tenant", str, description="Slug or id. Operators may leave it out and see all; a key has only its own."
+    "tenant", str, description="Slug or id. Default: all tenants for operators, its own for a key."
 )
 FILTER_PARAMETERS = [
     OpenApiParameter("model", str),
     OpenApiParameter("project", UUID),
     OpenApiParameter("key", UUID),
     OpenApiParameter("state", str, enum=list(UsageRecord.State.values)),
-    OpenApiParameter("cache", str, enum=CACHE_RESULTS, description="What the prediction cache said."),
-    OpenApiParameter("errors", bool, description="true: only what failed or was refused."),
+    OpenApiParameter("cache", str, enum=CACHE_RESULTS, description="Result of the prediction cache."),
+    OpenApiParameter("errors", bool, description="true: only failed and refused requests."),
 ]
 
 Found = TypeVar("Found")
@@ -137,7 +137,7 @@ class UsageView(APIView):
         },
     )
     def get(self, request: Request) -> HttpResponseBase:
-        """List requests, newest first. As CSV, all of the period; that needs a tenant."""
+        """List requests, newest first. CSV returns all requests of the period and needs a tenant."""
         tenant_id = tenant_of(request)
         filters = _filters(request)
         if wants_csv(request):
@@ -202,12 +202,12 @@ class SeriesView(APIView):
         parameters=[
             TENANT_PARAMETER,
             *PERIOD_PARAMETERS,
-            OpenApiParameter("step", int, description="Seconds: a multiple of 900. Absent: what suits the period."),
+            OpenApiParameter("step", int, description="Seconds, a multiple of 900. Default: fits the period."),
         ],
         responses={200: SeriesSerializer, **error_responses(400, 404)},
     )
     def get(self, request: Request) -> Response:
-        """Return the period in steps."""
+        """Return the totals of each step of the period."""
         tenant_id = tenant_of(request)
         period = periods.parse(request.query_params, timezone.now())
         step = _step(request, period)
@@ -217,9 +217,9 @@ class SeriesView(APIView):
 
 
 def tenant_of(request: Request) -> TenantId | None:
-    """Return the tenant that is asked about; None is all of them, for operators only.
+    """Return the tenant of the query; None means all tenants, for operators only.
 
-    A principal of one tenant need not name it; a member of several must. Raises NotFound, ValidationError.
+    A principal with one tenant need not name it; a member of several must. Raises NotFound, ValidationError.
     """
     principal: Principal = principal_of(request)
     named = query_params.text(request.query_params, "tenant")
@@ -234,7 +234,7 @@ def tenant_of(request: Request) -> TenantId | None:
 
 
 def read_as(tenant_id: TenantId | None, read: Callable[[], Found]) -> Found:
-    """Read what faces a tenant behind row-level security; what an operator reads of all tenants cannot be."""
+    """Call ``read`` behind the tenant's row-level security; None, for all tenants, reads without it."""
     if tenant_id is None:
         return read()
     with as_tenant(tenant_id):
@@ -255,7 +255,7 @@ def _help(doc: str | None) -> dict[str, Any]:
 
 
 def _step(request: Request, period: periods.Period) -> int:
-    """Return the step in seconds. Raises ValidationError for one that roll-ups cannot give, or far too many points."""
+    """Return the step in seconds. Raises ValidationError for an impossible step and for too many points."""
     text = request.query_params.get("step")
     if text is None:
         return int(period.step / timedelta(seconds=1))
