@@ -22,8 +22,8 @@ install-dev: install $(VENV)/stamp-dev ## The same with what tests and checks ne
 engine: install ## Install vLLM into .venv-engine (4 GB, 2 minutes on a CPU)
 	@$(BIN)/hearth engine install
 
-up: install ## Start everything and say where to go; Ctrl-C stops it all
-	@exec $(BIN)/hearth up
+up: install ## Start everything and print where to go; Ctrl-C stops it all; UP="--model …" passes options
+	@exec $(BIN)/hearth up $(UP)
 
 down: install ## Stop what runs
 	@$(BIN)/hearth down
@@ -67,8 +67,9 @@ bench-coldstart: install ## Time engines that start from nothing and warm ones t
 	@$(BIN)/hearth engine install
 	exec $(BIN)/python -m benchmarks.coldstart $(BENCH_ARGS)
 
-fmt: install-dev ## Format and fix what can be fixed
+fmt: install-dev ## Format, fix what can be fixed, and write the tables of docs/configuration.md
 	@$(BIN)/ruff format .
+	$(BIN)/python -m hearth.configuration_page
 	$(BIN)/ruff check --fix .
 
 # A file of hashes without addresses: any index or mirror can serve it.

@@ -11,7 +11,7 @@ from types import FrameType
 
 from benchmarks import publication
 from benchmarks.errors import BenchError
-from hearth import env
+from hearth.paths import ROOT
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -43,7 +43,7 @@ def conduct(name: str, measure: Callable[[], Finding], *, publish: bool) -> int:
     print(f"\n{found.text}\n")
     if publish:
         for path in publication.write(name, found.date, found.text, found.samples):
-            print(f"Written: {path.relative_to(env.ROOT)}")
+            print(f"Written: {path.relative_to(ROOT)}")
     return 0
 
 
@@ -54,7 +54,7 @@ def commit() -> str:
 
 def output(*command: str) -> str:
     """Return what a program prints, or "unknown" when it prints nothing."""
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=env.ROOT)
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     return ran.stdout.strip() or "unknown"
 
 

@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from hearth import env
+from hearth.paths import ROOT
 
-DOCUMENT = env.ROOT / "docs" / "benchmarks.md"
-RESULTS = env.ROOT / "benchmarks" / "results"
+DOCUMENT = ROOT / "docs" / "benchmarks.md"
+RESULTS = ROOT / "benchmarks" / "results"
 
 
 class MarkersMissing(Exception):

@@ -19,7 +19,7 @@ import pytest
 from hearth import secrets
 from hearth.embedded.postgres import PostgresServer
 from hearth.embedded.redis import RedisServer
-from hearth.env import sockets_dir
+from hearth.paths import sockets_dir
 from hearth.process_records import read_record, write_record
 from workers.processes import identify, is_running
 

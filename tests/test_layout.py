@@ -13,8 +13,8 @@ from django.apps import apps
 from django.core.management import call_command
 from django.template.loader import get_template
 
-from hearth import variables
-from hearth.env import ROOT
+from hearth import configuration_page, environment
+from hearth.paths import ROOT
 
 ROOMS = {
     "platform": ("hearth", "gateway", "catalogue", "billing", "portal"),
@@ -22,24 +22,12 @@ ROOMS = {
 }
 FOLDERS = ("platform", "tenants", "caching", "routing", "workers", "tests", "benchmarks")
 MAX_LINES = 600
-CONFIGURATION = ROOT / "docs" / "configuration.md"
 
 
 def sources() -> list[Path]:
     """Return every module of ours; what benchmarks install for themselves lies in hidden folders."""
     found = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
     return [path for path in found if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)]
-
-
-def row(setting: variables.Setting) -> str:
-    """Return the line of the table that documents a setting."""
-    default = (setting.default or "").replace(str(ROOT), "<checkout>")
-    if setting.name == "HEARTH_NODE":
-        default = "<host name>"
-    text = setting.doc
-    if setting.choices:
-        text += " One of " + ", ".join(f"`{choice}`" for choice in setting.choices) + "."
-    return f"| `{setting.name}` | {f'`{default}`' if default else 'empty'} | {text} |"
 
 
 def test_platform_is_a_source_root_and_never_a_package() -> None:
@@ -60,14 +48,11 @@ def test_every_package_file_is_empty() -> None:
     assert [path for path in filled if path.parent.name != "models"] == []
 
 
-@pytest.mark.parametrize("setting", variables.SETTINGS, ids=lambda setting: setting.name)
-def test_a_setting_is_documented_with_its_default_and_its_reason(setting: variables.Setting) -> None:
-    assert row(setting) in CONFIGURATION.read_text().splitlines()
-
-
-def test_nothing_is_documented_that_is_no_setting() -> None:
-    documented = re.findall(r"^\| `([A-Z_]+)` \|", CONFIGURATION.read_text(), flags=re.MULTILINE)
-    assert sorted(documented) == sorted(setting.name for setting in variables.SETTINGS)
+def test_the_settings_are_documented_with_their_defaults_and_reasons() -> None:
+    text = configuration_page.PAGE.read_text()
+    assert configuration_page.page(text) == text
+    documented = re.findall(r"^\| `([A-Z_]+)` \|", text, flags=re.MULTILINE)
+    assert sorted(documented) == sorted(environment.variables())
 
 
 def test_no_module_grows_too_long_to_read_at_once() -> None:

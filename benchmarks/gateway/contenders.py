@@ -14,7 +14,7 @@ from benchmarks.gateway.load import HITS, NEW, REPLAY, STREAM, Address, Traffic,
 from benchmarks.gateway.peers import Peer
 from benchmarks.gateway.site import Running, Site, free_port
 from benchmarks.gateway.upstream import MODEL
-from hearth import env
+from hearth.paths import ROOT
 
 DIRECT = "direct"
 BARE = "bare-proxy"
@@ -104,7 +104,7 @@ def _bare_proxy(site: Site, processes: int) -> Up:
     address = Address(port=port, api_key="sk-bench", model=MODEL)
     environment = {
         "PATH": "/usr/bin:/bin",
-        "PYTHONPATH": str(env.ROOT),
+        "PYTHONPATH": str(ROOT),
         bare_proxy.UPSTREAM_VARIABLE: site.upstream_url,
         bare_proxy.KEY_VARIABLE: address.api_key,
     }

@@ -28,6 +28,8 @@ from hearth.instance import file_limits
 
 #: The garbage collector's first threshold in a gateway: containers made and not yet freed. Python's own is 700.
 YOUNG_OBJECTS = 50_000
+#: Longest time to read one request body, so that a slow sender does not occupy the gateway.
+BODY_TIMEOUT_SECONDS = 30.0
 
 
 class GatewayRole:
@@ -38,7 +40,7 @@ class GatewayRole:
         self._gateway = GatewayApp(
             lambda: self._running().pipeline,
             max_body_bytes=settings.MAX_BODY_BYTES,
-            body_timeout_seconds=settings.BODY_TIMEOUT_SECONDS,
+            body_timeout_seconds=BODY_TIMEOUT_SECONDS,
             send_timeout_seconds=settings.SEND_TIMEOUT_SECONDS,
         )
         self._vitals = web_roles.Gateway(self._gateway, lambda: self._runtime, self._running)

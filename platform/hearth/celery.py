@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from celery import Celery
 
-from hearth import env
+from hearth import environment
 from hearth.health import celery_roles
+from hearth.paths import agent_sockets_dir
 from workers.agent import (
     bootstep,
     remote_control,  # noqa: F401 - registers the operators' commands
@@ -43,7 +44,7 @@ def _open_canary_log() -> CanarySink:
     return open_log()
 
 
-bootstep.install(app, _open_canary_log, env.agent_sockets_dir(env.data_dir()))
+bootstep.install(app, _open_canary_log, agent_sockets_dir(environment.read().data_dir))
 celery_roles.install(app)
 
 RECONCILE_SECONDS = 2.0

@@ -1,21 +1,22 @@
-"""Django's settings. Addresses and secrets come from the environment (``hearth.env``); policy lives in the database."""
+"""Django's settings. Addresses and secrets come from ``hearth.environment``, policy from the database."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
-from hearth import env, service_urls
+from hearth import environment, paths, service_urls
 from hearth.secrets import load_or_ephemeral
 
-ROOT = env.ROOT
-DATA_DIR = env.data_dir()
-ROLE = env.text("HEARTH_ROLE")
+ENVIRONMENT = environment.read()
+ROOT = paths.ROOT
+DATA_DIR = ENVIRONMENT.data_dir
+ROLE = ENVIRONMENT.role
 SECRETS = load_or_ephemeral(DATA_DIR)
 
 SECRET_KEY = SECRETS.django_secret_key
-DEBUG = env.flag("HEARTH_DEBUG")
-ALLOWED_HOSTS = env.text("HEARTH_ALLOWED_HOSTS").split(",")
-GATEWAY_PORT = env.integer("HEARTH_PORT", minimum=1)
+DEBUG = ENVIRONMENT.debug
+ALLOWED_HOSTS = list(ENVIRONMENT.allowed_hosts)
+GATEWAY_PORT = ENVIRONMENT.port
 
 INSTALLED_APPS = [
     "django.contrib.admin",
@@ -66,16 +67,16 @@ TEMPLATES: list[dict[str, Any]] = [
 ]
 
 DATABASES: dict[str, dict[str, Any]] = {
-    "default": service_urls.django_database(service_urls.database_url(SECRETS.database_passwords))
+    "default": service_urls.django_database(service_urls.database_url(ENVIRONMENT, SECRETS.database_passwords))
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 AUTH_USER_MODEL = "tenants.User"
 LOGIN_URL = "/portal/login/"
 LOGIN_REDIRECT_URL = "/portal/"
 
-REDIS_LIMITS_URL = service_urls.redis_url("REDIS_LIMITS_URL")
-REDIS_CACHE_URL = service_urls.redis_url("REDIS_CACHE_URL")
-REDIS_TIMEOUT_SECONDS = env.integer("HEARTH_REDIS_TIMEOUT_MS", minimum=1) / 1000
+REDIS_LIMITS_URL = service_urls.redis_url(ENVIRONMENT, ENVIRONMENT.redis_limits_url)
+REDIS_CACHE_URL = service_urls.redis_url(ENVIRONMENT, ENVIRONMENT.redis_cache_url)
+REDIS_TIMEOUT_SECONDS = ENVIRONMENT.redis_timeout_ms / 1000
 
 LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"
@@ -101,7 +102,7 @@ SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 CSRF_COOKIE_SAMESITE = "Lax"
 X_FRAME_OPTIONS = "DENY"
-if env.flag("HEARTH_TLS_PROXY"):
+if ENVIRONMENT.tls_proxy:
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
     SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
     #: A month: long enough to protect a browser that comes back, short enough to be undone.
@@ -132,7 +133,7 @@ SPECTACULAR_SETTINGS = {
 }
 
 # Celery reads these through ``namespace="CELERY"``.
-CELERY_BROKER_URL = service_urls.celery_url("REDIS_BROKER_URL")
+CELERY_BROKER_URL = service_urls.celery_url(service_urls.redis_url(ENVIRONMENT, ENVIRONMENT.redis_broker_url))
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_TRANSPORT_OPTIONS = {
     "visibility_timeout": 3600,  # longer than the longest deferred request, or it would run twice
@@ -149,29 +150,24 @@ CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_TASK_DEFAULT_QUEUE = "control"
 CELERY_TIMEZONE = "UTC"
 
-TRUSTED_PROXIES = env.networks("HEARTH_TRUSTED_PROXIES")
-CONNECTIONS = env.integer("HEARTH_CONNECTIONS", minimum=1)
-MAX_BODY_BYTES = env.integer("HEARTH_MAX_BODY_BYTES", minimum=1024)
-BODY_TIMEOUT_SECONDS = env.number("HEARTH_BODY_TIMEOUT_SECONDS", minimum=0.1)
-ENGINE_CONNECT_TIMEOUT_SECONDS = env.number("HEARTH_ENGINE_CONNECT_TIMEOUT_SECONDS", minimum=0.05)
-ENGINE_TIMEOUT_SECONDS = env.number("HEARTH_ENGINE_TIMEOUT_SECONDS", minimum=1)
-HOLD_SECONDS = env.number("HEARTH_HOLD_SECONDS", minimum=0)
-HOLD_HEARTBEAT_SECONDS = env.number("HEARTH_HOLD_HEARTBEAT_SECONDS", minimum=0.1)
-HOLD_REQUESTS_PER_TENANT = env.integer("HEARTH_HOLD_REQUESTS_PER_TENANT")
-HOLD_BYTES_PER_TENANT = env.integer("HEARTH_HOLD_BYTES_PER_TENANT")
-IDEMPOTENCY_HOURLY_BYTES = env.integer("HEARTH_IDEMPOTENCY_HOURLY_BYTES")
-CACHE_FIRST_LEVEL_BYTES = env.integer("HEARTH_CACHE_FIRST_LEVEL_BYTES", minimum=0)
-MEDIA_DOMAINS = env.hosts("HEARTH_MEDIA_DOMAINS")
-SEND_TIMEOUT_SECONDS = env.number("HEARTH_SEND_TIMEOUT_SECONDS", minimum=0.1)
+TRUSTED_PROXIES = ENVIRONMENT.trusted_proxies
+CONNECTIONS = ENVIRONMENT.connections
+MAX_BODY_BYTES = ENVIRONMENT.max_body_bytes
+ENGINE_TIMEOUT_SECONDS = ENVIRONMENT.engine_timeout_seconds
+HOLD_SECONDS = ENVIRONMENT.hold_seconds
+HOLD_REQUESTS_PER_TENANT = ENVIRONMENT.hold_requests_per_tenant
+HOLD_BYTES_PER_TENANT = ENVIRONMENT.hold_bytes_per_tenant
+IDEMPOTENCY_HOURLY_BYTES = ENVIRONMENT.idempotency_hourly_bytes
+CACHE_FIRST_LEVEL_BYTES = ENVIRONMENT.cache_first_level_bytes
+MEDIA_DOMAINS = ENVIRONMENT.media_domains
+SEND_TIMEOUT_SECONDS = ENVIRONMENT.send_timeout_seconds
 WAL_DIR = DATA_DIR / "wal"
-WAL_MAX_BYTES = env.integer("HEARTH_WAL_MAX_BYTES", minimum=16 << 20)
-WAL_SYNC: Literal["group", "always"] = "always" if env.text("HEARTH_WAL_SYNC") == "always" else "group"
-NODE_NAME = env.text("HEARTH_NODE")
-NODE_ADDRESS = env.text("HEARTH_NODE_ADDRESS")
-GATEWAY_SOCKETS_DIR = env.gateway_sockets_dir(DATA_DIR)
-REPLICAS = env.integer("HEARTH_REPLICAS", minimum=0)
-PLACEHOLDERS = env.integer("HEARTH_PLACEHOLDERS", minimum=0)
-SLOTS = env.text("HEARTH_SLOTS")
+WAL_MAX_BYTES = ENVIRONMENT.wal_max_bytes
+WAL_SYNC = ENVIRONMENT.wal_sync
+NODE_NAME = ENVIRONMENT.node
+NODE_ADDRESS = ENVIRONMENT.node_address
+GATEWAY_SOCKETS_DIR = paths.gateway_sockets_dir(DATA_DIR)
+SLOTS = ENVIRONMENT.slots
 DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES
 
 LOGGING: dict[str, Any] = {

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 from dockerfile_parse import DockerfileParser
 
-from hearth.env import ROOT
+from hearth.paths import ROOT
 
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
 COMPOSE = ROOT / "docker" / "compose.yaml"
@@ -92,3 +92,11 @@ def environment(path: Path, service: str, variables: Mapping[str, str]) -> dict[
     """Return the environment of a service."""
     given: dict[str, str] = compose(path)["services"][service]["environment"]
     return {name: interpolate(str(value), variables) for name, value in given.items()}
+
+
+def command(path: Path, service: str, variables: Mapping[str, str]) -> list[str]:
+    """Return the command of a service: its own, or that of its image."""
+    found = compose(path)["services"][service]
+    if "command" in found:
+        return shlex.split(interpolate(found["command"], variables))
+    return stages()[found["build"]["target"]].command

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from hearth import variables
-from hearth.env import ROOT
+from hearth.environment import variables
+from hearth.paths import ROOT
 from tests.docker.files import COMPOSE, COMPOSE_FILES, COMPOSE_NODE, INTERPOLATION, compose, stages
 
 #: Variables of the images of PostgreSQL and Redis, and of the Hugging Face hub.
@@ -26,7 +26,8 @@ OTHERS = {
 }
 #: What only the compose files themselves read.
 OF_COMPOSE = {"POSTGRES_IMAGE", "REDIS_IMAGE", "HEARTH_BIND", "HEARTH_SERVERS_BIND"}
-KNOWN = {setting.name for setting in variables.SETTINGS} | OTHERS
+OF_COMPOSE |= {"HEARTH_BOOTSTRAP_OPTIONS", "HEARTH_NODE_OPTIONS"}
+KNOWN = set(variables()) | OTHERS
 SERVICES = [(path, name) for path in COMPOSE_FILES for name in compose(path)["services"]]
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from hearth import variables
-from hearth.env import ROOT
+from hearth.environment import variables
 from hearth.instance.roles import BY_NAME
+from hearth.paths import ROOT
 from tests.docker.files import DOCKERFILE, Stage, stages
 
 STAGES = stages()
@@ -63,7 +63,7 @@ def test_an_image_runs_its_role_and_asks_it_whether_it_lives(name: str) -> None:
 
 @pytest.mark.parametrize("name", IMAGES)
 def test_an_image_sets_only_what_is_known_and_no_secret(name: str) -> None:
-    known = {setting.name for setting in variables.SETTINGS}
+    known = set(variables())
     assert STAGES[name].environment.keys() - OTHERS <= known
     assert not [each for each in STAGES[name].environment if "PASSWORD" in each or "URL" in each or "TOKEN" in each]
 

@@ -25,8 +25,8 @@ from hearth import secrets
 from hearth.embedded.postgres import PostgresServer
 from hearth.embedded.postgres import binary as postgres_binary
 from hearth.embedded.redis import binary as redis_binary
-from hearth.env import ROOT, sockets_dir
-from tests.docker.files import COMPOSE, compose, environment, interpolate, stages
+from hearth.paths import ROOT, sockets_dir
+from tests.docker.files import COMPOSE, command, compose, environment, interpolate, stages
 from tests.journey.instance import Reply, request, wait_for
 from tests.ports import INSTANCE_PORTS, free_ports
 from workers.processes import ProcessIdentity, find_by_environment, kill_session
@@ -40,6 +40,8 @@ PASSWORDS = {
     "HEARTH_APP_PASSWORD": "app'$",
     "HEARTH_REDIS_PASSWORD": "r",
 }
+SIMULATED = dict.fromkeys(("HEARTH_BOOTSTRAP_OPTIONS", "HEARTH_NODE_OPTIONS"), "--engine simulated")
+VARIABLES = PASSWORDS | SIMULATED | {"HEARTH_NODE": "node-1"}
 
 
 @dataclass(slots=True)
@@ -55,18 +57,17 @@ class Parts:
         """Return what the service's container would have, but for addresses and folders of this machine."""
         names = ("HEARTH_", "DATABASE_", "REDIS_", "DJANGO_")
         here = {name: value for name, value in os.environ.items() if not name.startswith(names)}
-        variables = PASSWORDS | {"HEARTH_ENGINE": "simulated", "HEARTH_NODE": "node-1"}
-        given = environment(COMPOSE, service, variables) | self.urls
+        given = environment(COMPOSE, service, VARIABLES) | self.urls
         if "HEARTH_NODE_ADDRESS" in given:
             given["HEARTH_NODE_ADDRESS"] = "127.0.0.1"
-        if "DATABASE_OWNER_URL" not in environment(COMPOSE, service, variables):
+        if "DATABASE_OWNER_URL" not in environment(COMPOSE, service, VARIABLES):
             del given["DATABASE_OWNER_URL"]
         return here | given | {"HEARTH_DATA_DIR": str(self.folder), "HEARTH_PORT": str(self.port)}
 
-    def run(self, service: str, command: list[str]) -> subprocess.CompletedProcess[str]:
+    def run(self, service: str, program: list[str]) -> subprocess.CompletedProcess[str]:
         """Run one command as in the service's container."""
         return subprocess.run(
-            _found(command),
+            _found(program),
             env=self.environment(service),
             capture_output=True,
             text=True,
@@ -78,7 +79,7 @@ class Parts:
         """Start the command of the service's image."""
         with (self.folder / f"{service}.log").open("wb") as log:
             self.processes[service] = subprocess.Popen(
-                _found(STAGES[service].command),
+                _found(command(COMPOSE, service, VARIABLES)),
                 env=self.environment(service),
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -126,7 +127,7 @@ def parts() -> Iterator[Parts]:
         found.folder.mkdir(mode=0o700)
         stack.callback(_end, found)
         for _ in range(2):
-            done = found.run("bootstrap-cpu", STAGES["bootstrap"].command)
+            done = found.run("bootstrap-cpu", command(COMPOSE, "bootstrap-cpu", VARIABLES))
             assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{found.logs()}"
         assert secrets.load(found.folder).admin_password not in done.stdout + done.stderr
         for service in SERVICES:
@@ -160,9 +161,9 @@ def test_an_agent_that_is_killed_in_its_container_takes_no_engine_with_it(parts:
 
 def test_a_role_with_other_secrets_is_refused_and_says_which(parts: Parts, tmp_path: Path) -> None:
     secrets.load_or_create(tmp_path)
-    command = [*_found(["hearth", "role", "gateway"])]
+    role = _found(["hearth", "role", "gateway"])
     surroundings = parts.environment("gateway") | {"HEARTH_DATA_DIR": str(tmp_path)}
-    done = subprocess.run(command, env=surroundings, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(role, env=surroundings, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert "engine_key, django_secret_key, key_pepper, cache_salt, cache_mac would be refused" in done.stderr
     assert "hearth secrets import" in done.stderr
@@ -224,11 +225,11 @@ def _redis(folder: Path, stack: ExitStack) -> str:
     service = compose(COMPOSE)["services"]["redis"]
     surroundings = os.environ | environment(COMPOSE, "redis", PASSWORDS)
     surroundings["PATH"] = os.pathsep.join([str(redis_binary().parent), os.environ["PATH"]])
-    command = [interpolate(part, PASSWORDS) for part in service["command"]]
-    command[-1] = command[-1].replace("redis-server", f"redis-server --port {port} --dir {folder}")
+    program = [interpolate(part, PASSWORDS) for part in service["command"]]
+    program[-1] = program[-1].replace("redis-server", f"redis-server --port {port} --dir {folder}")
     health = service["healthcheck"]["test"][1].replace("redis-cli", f"redis-cli -p {port}")
     with (folder / "redis.log").open("wb") as log:
-        server = subprocess.Popen(command, env=surroundings, stdout=log, stderr=log)
+        server = subprocess.Popen(program, env=surroundings, stdout=log, stderr=log)
     stack.callback(_stopped, server)
     wait_for(lambda: subprocess.run(["sh", "-c", health], env=surroundings, check=False).returncode == 0, "Redis", 60)
     return f"redis://:{PASSWORDS['HEARTH_REDIS_PASSWORD']}@127.0.0.1:{port}/0"
@@ -240,9 +241,9 @@ def _stopped(server: subprocess.Popen[bytes]) -> None:
     assert server.wait(timeout=30) == 0
 
 
-def _found(command: list[str]) -> list[str]:
+def _found(program: list[str]) -> list[str]:
     """Return the command with the program of this environment, as PATH in the image finds it."""
-    return [str(Path(sys.executable).with_name(command[0])), *command[1:]]
+    return [str(Path(sys.executable).with_name(program[0])), *program[1:]]
 
 
 def _end(parts: Parts) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hearth.env import agent_sockets_dir, gateway_sockets_dir, sockets_dir
+from hearth.paths import agent_sockets_dir, gateway_sockets_dir, sockets_dir
 
 
 @contextmanager

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from hearth import process_records
-from hearth.env import agent_sockets_dir, gateway_sockets_dir, sockets_dir
 from hearth.instance import instance as instances
+from hearth.paths import agent_sockets_dir, gateway_sockets_dir, sockets_dir
 from hearth.supervisor import lock
 from tests.ports import INSTANCE_PORTS, free_ports
 from workers.processes import ProcessIdentity, find_by_environment
@@ -39,7 +39,6 @@ class Instance:
         return inherited | {
             "HEARTH_DATA_DIR": str(self.folder),
             "HEARTH_PORT": str(self.port),
-            "HEARTH_ENGINE": "simulated",
         }
 
     @property
@@ -59,7 +58,7 @@ class Instance:
 
     def up(self) -> dict[str, Any]:
         """Make sure that it is up, and return what up.json says."""
-        done = self.run("up", "--detach")
+        done = self.run("up", "--detach", "--engine", "simulated")
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
         return self.up_json
 
@@ -103,9 +102,6 @@ def unstarted(data_dir: Path, port: int) -> instances.Instance:
         metrics_host="127.0.0.1",
         metrics_port=port + 2,
         node="here",
-        engine="simulated",
-        model="",
-        replicas=2,
         database_url="",
         database_owner_url="",
         redis_url="",

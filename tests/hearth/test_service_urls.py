@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from hearth import env, service_urls
-from hearth.service_urls import DATABASE_PATIENCE
+from hearth import environment, service_urls
+from hearth.paths import sockets_dir
+from hearth.service_urls import DATABASE_TIMEOUTS
 
 
 @pytest.mark.parametrize(
@@ -22,17 +23,17 @@ from hearth.service_urls import DATABASE_PATIENCE
 def test_a_database_url_is_taken_apart(url: str, expected: tuple[str, ...]) -> None:
     found = service_urls.django_database(url)
     assert tuple(found[name] for name in ("USER", "PASSWORD", "HOST", "PORT", "NAME")) == expected
-    assert found["OPTIONS"] == DATABASE_PATIENCE
+    assert found["OPTIONS"] == DATABASE_TIMEOUTS
 
 
 def test_what_the_url_says_of_the_connection_wins() -> None:
     found: dict[str, Any] = service_urls.django_database("postgresql://u@h/d?sslmode=require&connect_timeout=60")
-    assert found["OPTIONS"] == {**DATABASE_PATIENCE, "sslmode": "require", "connect_timeout": "60"}
+    assert found["OPTIONS"] == {**DATABASE_TIMEOUTS, "sslmode": "require", "connect_timeout": "60"}
 
 
 @pytest.mark.parametrize("url", ["mysql://u@h/d", "sqlite:///x", "h/d"])
 def test_another_database_is_refused_by_the_name_of_the_variable(url: str) -> None:
-    with pytest.raises(env.BadSetting) as refused:
+    with pytest.raises(environment.BadSetting) as refused:
         service_urls.django_database(url)
     assert refused.value.name == "DATABASE_URL"
 
@@ -50,25 +51,29 @@ def test_without_an_address_commands_that_need_no_database_still_run() -> None:
         ("unix:///run/redis.sock", "redis+socket:///run/redis.sock?virtual_host=0"),
     ],
 )
-def test_a_redis_url_is_spelled_for_celery(monkeypatch: pytest.MonkeyPatch, url: str, celery: str) -> None:
-    monkeypatch.setenv("REDIS_BROKER_URL", url)
-    assert service_urls.celery_url("REDIS_BROKER_URL") == celery
+def test_a_redis_url_is_spelled_for_celery(url: str, celery: str) -> None:
+    assert service_urls.celery_url(url) == celery
 
 
 def test_a_redis_role_without_its_own_url_takes_the_common_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDIS_URL", "redis://common/0")
     monkeypatch.delenv("REDIS_CACHE_URL", raising=False)
-    assert service_urls.redis_url("REDIS_CACHE_URL") == "redis://common/0"
+    assert _cache_url() == "redis://common/0"
     monkeypatch.setenv("REDIS_CACHE_URL", "redis://own/1")
-    assert service_urls.redis_url("REDIS_CACHE_URL") == "redis://own/1"
+    assert _cache_url() == "redis://own/1"
 
 
 def test_without_an_address_redis_is_the_embedded_one_of_the_data_directory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for name in ("REDIS_URL", "REDIS_BROKER_URL"):
+    for name in ("REDIS_URL", "REDIS_CACHE_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HEARTH_DATA_DIR", str(tmp_path))
-    socket = env.sockets_dir(tmp_path) / "redis.sock"
-    assert service_urls.redis_url("REDIS_BROKER_URL") == f"unix://{socket}?db=0"
-    assert service_urls.celery_url("REDIS_BROKER_URL") == f"redis+socket://{socket}?virtual_host=0"
+    socket = sockets_dir(tmp_path) / "redis.sock"
+    assert _cache_url() == f"unix://{socket}?db=0"
+    assert service_urls.celery_url(_cache_url()) == f"redis+socket://{socket}?virtual_host=0"
+
+
+def _cache_url() -> str:
+    found = environment.read()
+    return service_urls.redis_url(found, found.redis_cache_url)

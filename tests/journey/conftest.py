@@ -23,7 +23,7 @@ UP_TIMEOUT_SECONDS = 600
 
 
 @contextmanager
-def running(**settings: str) -> Iterator[Instance]:
+def running(*options: str, **settings: str) -> Iterator[Instance]:
     """Run an instance for as long as the block lasts; its logs are shown when it does not come up."""
     folder = Path(tempfile.mkdtemp(prefix="hearth-journey-"))
     folder.chmod(0o711)
@@ -33,7 +33,7 @@ def running(**settings: str) -> Iterator[Instance]:
     command = [str(Path(sys.executable).with_name("hearth"))]
     try:
         up = subprocess.run(
-            [*command, "up", "--detach"],
+            [*command, "up", "--detach", *options],
             env=environment,
             capture_output=True,
             text=True,
@@ -50,14 +50,14 @@ def running(**settings: str) -> Iterator[Instance]:
 @pytest.fixture(scope="session")
 def instance() -> Iterator[Instance]:
     """Start an instance with two real vLLM replicas, once for all journey tests, and room for two further models."""
-    with running(HEARTH_ENGINE="vllm", HEARTH_REPLICAS="2", HEARTH_SLOTS="5") as found:
+    with running("--engine", "vllm", "--replicas", "2", HEARTH_SLOTS="5") as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def simulated() -> Iterator[Instance]:
     """Start an instance with two simulated engines, which holds requests for longer than a busy machine starts one."""
-    with running(HEARTH_ENGINE="simulated", HEARTH_REPLICAS="2", HEARTH_HOLD_SECONDS="180") as found:
+    with running("--engine", "simulated", "--replicas", "2", HEARTH_HOLD_SECONDS="180") as found:
         yield found
 
 

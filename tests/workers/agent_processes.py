@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from django.db import connection
 
-from hearth import env
+from hearth.paths import sockets_dir
 from workers import processes
 from workers.agent.agent import Agent
 from workers.agent.probes.canary import Canary, CanaryResult
@@ -202,5 +202,5 @@ def end_everything(data_dir: Path) -> None:
     """Kill what a test left running."""
     for record in ProcessRecords(data_dir / "engines", NODE).all_nodes():
         processes.kill_session(record.process, timeout_seconds=5)
-    for folder in (data_dir / "s", env.sockets_dir(data_dir)):
+    for folder in (data_dir / "s", sockets_dir(data_dir)):
         shutil.rmtree(folder, ignore_errors=True)

@@ -18,19 +18,28 @@ if TYPE_CHECKING:
     from workers.agent.probes.canary import CanarySink
 
 NODE_OPTION = "--hearth-node"
+CPU_SLOTS_OPTION = "--hearth-cpu-slots"
+#: One for each of two replicas and a placeholder.
+DEFAULT_CPU_SLOTS = 3
 
 
 def install(app: Celery, open_sink: Callable[[], CanarySink], sockets: Path) -> None:
-    """Add the option and the boot step to the app's workers.
+    """Add the options and the boot step to the app's workers.
 
-    ``open_sink`` is called in workers that have the option; ``sockets`` is a folder that only the agent uses.
+    ``open_sink`` is called in workers that have a node; ``sockets`` is a folder that only the agent uses.
     """
 
     class Step(AgentStep):
         sink_opener = staticmethod(open_sink)
 
     Step.sockets = sockets
-    app.user_options["worker"].add(click.Option((NODE_OPTION,), help="Run the agent of this node."))
+    cpu_slots = "Slots of a node without GPUs where HEARTH_SLOTS is auto."
+    app.user_options["worker"].update(
+        (
+            click.Option((NODE_OPTION,), help="Run the agent of this node."),
+            click.Option((CPU_SLOTS_OPTION,), type=int, default=DEFAULT_CPU_SLOTS, help=cpu_slots),
+        )
+    )
     app.steps["worker"].add(Step)
 
 
@@ -41,8 +50,15 @@ class AgentStep(bootsteps.StartStopStep):
     sink_opener: Callable[[], CanarySink]
     sockets: Path
 
-    def __init__(self, parent: Any, hearth_node: str | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        parent: Any,
+        hearth_node: str | None = None,
+        hearth_cpu_slots: int = DEFAULT_CPU_SLOTS,
+        **options: Any,
+    ) -> None:
         self.node = hearth_node
+        self.cpu_slots = hearth_cpu_slots
 
     def include_if(self, parent: Any) -> bool:
         """Return whether the worker was given a node."""
@@ -60,6 +76,6 @@ class AgentStep(bootsteps.StartStopStep):
             self.node,
             settings.DATA_DIR,
             self.sink_opener,
-            provider_for(settings.SLOTS, settings.REPLICAS + settings.PLACEHOLDERS, settings.DATA_DIR),
+            provider_for(settings.SLOTS, self.cpu_slots, settings.DATA_DIR),
             sockets=self.sockets,
         )

@@ -98,7 +98,7 @@ class EngineDriver(Protocol):
 
     @property
     def name(self) -> str:
-        """Return the name deployments and `HEARTH_ENGINE` use."""
+        """Return the name that deployments and `hearth up --engine` use."""
 
     @property
     def startup_budget_seconds(self) -> float:

@@ -165,7 +165,7 @@ def _require_platform(kind: EngineKind, place: Path) -> None:
     if sys.platform != "linux" or platform.machine() not in {"x86_64", "aarch64"}:
         raise EngineUnavailable(
             f"vLLM has no wheels for {sys.platform} on {platform.machine()}",
-            "use HEARTH_ENGINE=simulated, or Linux on x86_64 or aarch64",
+            "use `--engine simulated`, or Linux on x86_64 or aarch64",
         )
     if kind is EngineKind.VLLM and not any(map(shutil.which, (os.environ.get("CC") or "cc", "gcc", "clang"))):
         raise EngineUnavailable(
@@ -209,7 +209,7 @@ def _pip_install(python: Path, lock: Path, progress: Progress) -> None:
     if tail:
         raise EngineUnavailable(
             f"pip could not install {lock.name}: {tail[-1]}",
-            "check the network and pip's configuration, or set HEARTH_ENGINE=simulated",
+            "check the network and pip's configuration, or use `--engine simulated`",
         )
 
 

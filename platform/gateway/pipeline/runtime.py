@@ -28,6 +28,12 @@ from gateway.upstream.dispatcher import Dispatcher
 from gateway.upstream.wait_queue import QueueLimits, ReplicaQueue
 from routing.router import Router
 
+#: Longest time to connect to an engine; then another replica is tried.
+ENGINE_CONNECT_TIMEOUT_SECONDS = 2.0
+#: How often a waiting stream sends a comment. Load balancers close a silent connection after 30 s or more, and
+#: until the first comment an error still has its own status.
+HEARTBEAT_SECONDS = 15.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
@@ -76,7 +82,7 @@ def start(role: str) -> Runtime:
 
     replica_queue = ReplicaQueue(feed, in_flight, _queue_limits())
     upstream = UpstreamClient(
-        connect_seconds=settings.ENGINE_CONNECT_TIMEOUT_SECONDS, read_timeout_seconds=settings.ENGINE_TIMEOUT_SECONDS
+        connect_seconds=ENGINE_CONNECT_TIMEOUT_SECONDS, read_timeout_seconds=settings.ENGINE_TIMEOUT_SECONDS
     )
     limits = _redis(settings.REDIS_LIMITS_URL)
     same = settings.REDIS_CACHE_URL == settings.REDIS_LIMITS_URL
@@ -111,7 +117,7 @@ def start(role: str) -> Runtime:
 def _queue_limits() -> QueueLimits:
     return QueueLimits(
         seconds=settings.HOLD_SECONDS,
-        heartbeat_seconds=settings.HOLD_HEARTBEAT_SECONDS,
+        heartbeat_seconds=HEARTBEAT_SECONDS,
         requests_per_tenant=settings.HOLD_REQUESTS_PER_TENANT,
         bytes_per_tenant=settings.HOLD_BYTES_PER_TENANT,
     )

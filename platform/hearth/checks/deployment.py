@@ -15,8 +15,10 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 import psutil
 
-from hearth import env, secrets
+from hearth import environment, secrets
 from hearth.checks import engine_ports
+from hearth.environment import Environment
+from hearth.instance import start_options
 from hearth.instance.instance import Instance
 from hearth.secrets import Secrets, SecretsError
 
@@ -28,7 +30,7 @@ OWNER = "hearth_owner"
 LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]", "::1"})
 #: What a restart of the host, or of the container, leaves nothing of.
 FORGETFUL = frozenset({"tmpfs", "ramfs", "overlay", "aufs"})
-REDIS_SETTINGS = ("REDIS_LIMITS_URL", "REDIS_CACHE_URL", "REDIS_BROKER_URL")
+REDIS_SETTINGS = ("redis_limits_url", "redis_cache_url", "redis_broker_url")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,46 +42,47 @@ class Finding:
 
 
 def findings(instance: Instance) -> list[Finding]:
-    """Return everything that is wrong; empty: nothing found. Raises env.BadSetting."""
+    """Return everything that is wrong; empty: nothing found. Raises BadSetting."""
+    settings = environment.read()
     return [
-        *_databases(instance),
-        *_passwords(),
+        *_databases(settings),
+        *_passwords(settings),
         *_secrets(instance),
-        *_web(instance),
-        *_engines(instance),
+        *_web(settings),
+        *_engines(instance, settings),
         *_folders(instance),
         *_usage_log(instance),
     ]
 
 
-def _databases(instance: Instance) -> Iterator[Finding]:
-    if not instance.database_url:
+def _databases(settings: Environment) -> Iterator[Finding]:
+    if not settings.database_url:
         yield Finding(
             "The embedded PostgreSQL would be used: it has no backups and cannot be reached from a second machine.",
             "Set DATABASE_URL and DATABASE_OWNER_URL to a server of your own.",
         )
-    elif _user(instance.database_url) == (_user(instance.database_owner_url) or OWNER):
+    elif _user(settings.database_url) == (_user(settings.database_owner_url) or OWNER):
         yield Finding(
             "Every process may change the schema and see every tenant's rows: DATABASE_URL is of the owner's role.",
             "Give DATABASE_URL a role of its own, hearth_app, which owns nothing (docs/configuration.md).",
         )
-    if not instance.redis_url and not all(env.text(name) for name in REDIS_SETTINGS):
+    if not settings.redis_url and not all(getattr(settings, name) for name in REDIS_SETTINGS):
         yield Finding(
             "The embedded Redis would be used: its version is old, and it ends with this machine.",
             "Set REDIS_URL to a server of your own.",
         )
 
 
-def _passwords() -> Iterator[Finding]:
-    for name in ("DATABASE_URL", "DATABASE_OWNER_URL", "REDIS_URL", *REDIS_SETTINGS):
-        url = urlsplit(env.text(name))
+def _passwords(settings: Environment) -> Iterator[Finding]:
+    for name in ("database_url", "database_owner_url", "redis_url", *REDIS_SETTINGS):
+        url = urlsplit(getattr(settings, name))
         if url.hostname is None:  # not set, or a unix socket, which has permissions
             continue
         length = len(unquote(url.password or ""))
         if length < SHORTEST_PASSWORD:
             found = f"of {length} characters" if length else "missing"
             yield Finding(
-                f"The password in {name} is {found}.",
+                f"The password in {environment.variable(name)} is {found}.",
                 f"Let the server ask for a random one of at least {SHORTEST_PASSWORD} characters, and put it there.",
             )
 
@@ -119,20 +122,20 @@ def _weak(found: Secrets) -> Iterator[str]:
             yield name
 
 
-def _web(instance: Instance) -> Iterator[Finding]:
-    if env.flag("HEARTH_DEBUG"):
+def _web(settings: Environment) -> Iterator[Finding]:
+    if settings.debug:
         yield Finding("HEARTH_DEBUG=1 shows secrets to whoever causes an error.", "Unset it.")
-    if not env.flag("HEARTH_TLS_PROXY"):
+    if not settings.tls_proxy:
         yield Finding(
             "Keys and passwords travel in clear: nothing says that a proxy with TLS is in front of gateway and portal.",
             "Put one there that sets X-Forwarded-Proto, and HEARTH_TLS_PROXY=1.",
         )
-    elif not env.networks("HEARTH_TRUSTED_PROXIES"):
+    elif not settings.trusted_proxies:
         yield Finding(
             "Every request seems to come from the proxy: no network of it is in HEARTH_TRUSTED_PROXIES.",
             "Set HEARTH_TRUSTED_PROXIES to the addresses from which the proxy connects, such as 10.0.0.5/32.",
         )
-    hosts = set(env.hosts("HEARTH_ALLOWED_HOSTS"))
+    hosts = {host.lower() for host in settings.allowed_hosts}
     if any(host == "*" or host.lstrip(".") in {"", "com", "net", "org"} for host in hosts):
         yield Finding(
             "HEARTH_ALLOWED_HOSTS lets anybody's host name address the portal.",
@@ -143,17 +146,20 @@ def _web(instance: Instance) -> Iterator[Finding]:
             "The portal answers to loopback names only, so nobody reaches it through the proxy.",
             "Set HEARTH_ALLOWED_HOSTS to the host that people type, such as hearth.example.com.",
         )
-    if _is_open(instance.metrics_host):
+    if _is_open(settings.metrics_host):
         yield Finding(
-            f"Metrics, which ask for no key, would listen on {instance.metrics_host}.",
+            f"Metrics, which ask for no key, would listen on {settings.metrics_host}.",
             "Set HEARTH_METRICS_HOST to loopback or to a private address that only Prometheus reaches.",
         )
 
 
-def _engines(instance: Instance) -> Iterator[Finding]:
-    if instance.engine == "simulated":
-        yield Finding("HEARTH_ENGINE=simulated makes answers up.", "Set it to vllm.")
-    address = env.text("HEARTH_NODE_ADDRESS")
+def _engines(instance: Instance, settings: Environment) -> Iterator[Finding]:
+    if start_options.read_last(instance.data_dir).get("engine") == "simulated":
+        yield Finding(
+            "The last start asked for the simulated engine, which makes its responses up.",
+            "Start with `--engine vllm`.",
+        )
+    address = settings.node_address
     if _is_open(address):
         yield Finding(
             f"Engines, which speak no TLS, would listen on {address}, which other networks may reach.",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from hearth import env
+from hearth import environment
 from hearth.instance import health_ports
 from hearth.instance.instance import Instance
 
@@ -151,7 +151,7 @@ def _check_vitals_fit(instance: Instance) -> None:
 
 def check_address() -> None:
     """Raise PreflightError unless engines can listen on HEARTH_NODE_ADDRESS."""
-    address = env.text("HEARTH_NODE_ADDRESS")
+    address = environment.read().node_address
     try:
         with socket.socket() as probe:
             probe.bind((address, 0))

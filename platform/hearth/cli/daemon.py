@@ -11,6 +11,7 @@ from typing import TextIO
 
 from hearth import process_records, secrets
 from hearth.instance.instance import Instance
+from hearth.instance.start_options import StartOptions
 from hearth.supervisor import cleanup, lock, up_file
 from hearth.supervisor.process_group import SUPERVISOR_RECORD, keeper_process
 from hearth.supervisor.up_file import Summary
@@ -22,14 +23,14 @@ STOP_SECONDS = 150.0
 HURRIED_STOP_SECONDS = 30.0
 
 
-def start(instance: Instance) -> Summary | None:
-    """Start the supervisor in a session of its own, repeat what it says, return once the instance is ready.
+def start(instance: Instance, options: StartOptions) -> Summary | None:
+    """Start the supervisor in a session of its own, print its log, and return once the instance is ready.
 
-    None when it gave up; what it said is on standard output. Ctrl-C here stops it. The folders must exist.
+    Returns None when it gave up; its log is then on standard output. Ctrl-C here stops it. The folders must exist.
     """
     log_path = instance.log_path("supervisor")
     log_path.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "hearth.cli", "up", "--detached"]
+    command = [sys.executable, "-m", "hearth.cli", "up", "--detached", *options.arguments()]
     supervisor = launch(command, log_path=log_path, environment=instance_environment(instance))
     with log_path.open() as log:
         try:

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from billing.wal.disk_usage import DiskUsage, bytes_in
-from hearth import env, secrets
+from hearth import environment, secrets
 from hearth.embedded.postgres import PostgresServer
 from hearth.embedded.redis import RedisServer
-from hearth.instance import health_ports
+from hearth.instance import health_ports, start_options
 from hearth.instance.instance import Instance
 from hearth.instance.roles import ROLES, processes
 from hearth.provisioning import database
@@ -98,7 +98,7 @@ def read(instance: Instance) -> Status:
     may_ask = now != "down" and servers[0].state in ANSWERING
     asked = _ask_database(instance, only_here=member is not None) if may_ask else _Asked()
     return Status(
-        state=_worst(now, roles, servers, asked, needed=0 if member else instance.replicas),
+        state=_worst(now, roles, servers, asked, needed=0 if member else start_options.replicas(instance.data_dir)),
         pid=supervisor.pid if supervisor else None,
         data_dir=str(instance.data_dir),
         pool=member.pool if member else None,
@@ -114,7 +114,7 @@ def read(instance: Instance) -> Status:
         wal_backlog_bytes=asked.wal.bytes if asked.wal else None,
         wal_lag_seconds=round(asked.wal.records_lag_seconds, 1) if asked.wal else None,
         wal_disk_bytes=bytes_in(instance.data_dir / "wal"),
-        wal_max_bytes=env.integer("HEARTH_WAL_MAX_BYTES"),
+        wal_max_bytes=environment.read().wal_max_bytes,
     )
 
 

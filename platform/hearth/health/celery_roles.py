@@ -14,7 +14,7 @@ from celery.beat import PersistentScheduler
 
 import billing.metrics
 import gateway.metrics
-from hearth import env
+from hearth import environment
 from hearth.health import http_listener
 from hearth.health.checks import Check, Health, Loop, Pulse, State, recent, registry
 from hearth.instance.health_ports import port_of
@@ -81,7 +81,7 @@ def _start_beat(**_: Any) -> None:
 
 
 def _listen(roles: dict[str, Callable[[], Health]]) -> None:
-    role = env.text("HEARTH_ROLE")
+    role = environment.read().role
     if role in roles:
         instance = from_environment()
         http_listener.start(roles[role](), instance.metrics_host, port_of(instance, role))

@@ -6,15 +6,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from hearth import env, secrets
+from hearth import environment, secrets
 from hearth.embedded.postgres import PostgresServer, PostgresUrls
 from hearth.embedded.redis import RedisServer
+from hearth.paths import ROOT, sockets_dir
 from hearth.secrets import Secrets
-
-EngineChoice = Literal["auto", "vllm", "simulated"]
-ENGINE_CHOICES: dict[str, EngineChoice] = {"auto": "auto", "vllm": "vllm", "simulated": "simulated"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +25,6 @@ class Instance:
     metrics_host: str
     metrics_port: int
     node: str
-    engine: EngineChoice
-    model: str
-    replicas: int
     #: Empty: the embedded server.
     database_url: str
     database_owner_url: str
@@ -68,7 +62,7 @@ class Instance:
 
     @property
     def sockets_dir(self) -> Path:
-        return env.sockets_dir(self.data_dir)
+        return sockets_dir(self.data_dir)
 
     @property
     def up_path(self) -> Path:
@@ -141,14 +135,11 @@ class Instance:
         return base | {
             "HEARTH_CONNECTIONS": str(self.connections),
             "HEARTH_DATA_DIR": str(self.data_dir),
-            "HEARTH_ENGINE": self.engine,
             "HEARTH_HOST": self.host,
             "HEARTH_METRICS_HOST": self.metrics_host,
             "HEARTH_METRICS_PORT": str(self.metrics_port),
-            "HEARTH_MODEL": self.model,
             "HEARTH_NODE": self.node,
             "HEARTH_PORT": str(self.port),
-            "HEARTH_REPLICAS": str(self.replicas),
             "HEARTH_ROLE": role,
             "DATABASE_URL": self.app_url(),
             "REDIS_URL": self.redis_url if redis is None else redis.url,
@@ -164,24 +155,20 @@ class Instance:
 
 
 def from_environment() -> Instance:
-    """Read the instance that the environment describes. Raises env.BadSetting."""
-    port = env.integer("HEARTH_PORT", minimum=1)
-    own_metrics_port = env.text("HEARTH_METRICS_PORT") != ""
+    """Return the instance that the environment describes. Raises BadSetting."""
+    found = environment.read()
     return Instance(
-        data_dir=env.data_dir(),
-        host=env.text("HEARTH_HOST"),
-        port=port,
-        metrics_host=env.text("HEARTH_METRICS_HOST"),
-        metrics_port=env.integer("HEARTH_METRICS_PORT", minimum=1) if own_metrics_port else port + 2,
-        node=env.text("HEARTH_NODE"),
-        engine=ENGINE_CHOICES[env.text("HEARTH_ENGINE")],
-        model=env.text("HEARTH_MODEL"),
-        replicas=env.integer("HEARTH_REPLICAS", minimum=1),
-        database_url=env.text("DATABASE_URL"),
-        database_owner_url=env.text("DATABASE_OWNER_URL"),
-        redis_url=env.text("REDIS_URL"),
-        gateway_processes=env.integer("HEARTH_GATEWAY_PROCESSES", minimum=1),
-        connections=env.integer("HEARTH_CONNECTIONS", minimum=1),
+        data_dir=found.data_dir,
+        host=found.host,
+        port=found.port,
+        metrics_host=found.metrics_host,
+        metrics_port=found.metrics_port or found.port + 2,
+        node=found.node,
+        database_url=found.database_url,
+        database_owner_url=found.database_owner_url,
+        redis_url=found.redis_url,
+        gateway_processes=found.gateway_processes,
+        connections=found.connections,
     )
 
 
@@ -191,7 +178,7 @@ def client_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _import_path(environment: Mapping[str, str]) -> str:
-    ours = [str(env.ROOT), str(env.ROOT / "platform")]
-    given = [part for part in environment.get("PYTHONPATH", "").split(os.pathsep) if part and part not in ours]
+def _import_path(variables: Mapping[str, str]) -> str:
+    ours = [str(ROOT), str(ROOT / "platform")]
+    given = [part for part in variables.get("PYTHONPATH", "").split(os.pathsep) if part and part not in ours]
     return os.pathsep.join([*ours, *given])

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from hearth.instance import health_ports
+from hearth.instance import health_ports, start_options
 from hearth.instance.instance import Instance
 
 #: Seconds that a role may take to finish what it has begun; then it is killed.
@@ -70,7 +70,8 @@ def _drain(instance: Instance) -> list[str]:
 
 def _agent(instance: Instance) -> list[str]:
     worker = _celery_worker("agent", instance, queue=f"node.{instance.node}", pool="threads", concurrency=4)
-    return [*worker, "--hearth-node", instance.node]
+    slots = start_options.cpu_slots(instance.data_dir)
+    return [*worker, "--hearth-node", instance.node, "--hearth-cpu-slots", str(slots)]
 
 
 def _control(instance: Instance) -> list[str]:

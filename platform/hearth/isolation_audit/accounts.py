@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from hearth import env
 from hearth.instance.instance import Instance
 from hearth.isolation_audit.errors import AuditFailed
 from hearth.isolation_audit.exact_checks import ScopeKeys
@@ -36,26 +35,16 @@ class Accounts:
     made: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyFiles:
-    """Files that hold one key each; None: the environment."""
+def given(victim_file: Path | None, attacker_file: Path | None) -> Accounts | None:
+    """Return the keys in two files, one key each; None without files.
 
-    victim: Path | None
-    attacker: Path | None
-
-
-def given(files: KeyFiles) -> Accounts | None:
-    """Return the keys that files or HEARTH_AUDIT_*_KEY name; None when they name none.
-
-    Raises AuditFailed for one of two, and for a file that cannot be read.
+    Raises AuditFailed for one file alone, and for a file that cannot be read or is empty.
     """
-    victim = _key("HEARTH_AUDIT_VICTIM_KEY", files.victim)
-    attacker = _key("HEARTH_AUDIT_ATTACKER_KEY", files.attacker)
-    if not victim and not attacker:
+    if victim_file is None and attacker_file is None:
         return None
-    if not victim or not attacker:
+    if victim_file is None or attacker_file is None:
         raise AuditFailed("One key is given and two are needed, of two tenants.", "Give both, or none as the operator.")
-    return Accounts(victim=victim, attacker=attacker)
+    return Accounts(victim=_key(victim_file), attacker=_key(attacker_file))
 
 
 @contextmanager
@@ -152,10 +141,11 @@ def _close(tenants: list[Tenant]) -> None:
         registry.archive(SYSTEM, tenant)
 
 
-def _key(variable: str, file: Path | None) -> str:
-    if file is None:
-        return env.text(variable)
+def _key(file: Path) -> str:
     try:
-        return file.read_text().strip()
+        found = file.read_text().strip()
     except OSError as error:
         raise AuditFailed(f"{file} cannot be read: {error.strerror}.") from error
+    if not found:
+        raise AuditFailed(f"{file} is empty.")
+    return found

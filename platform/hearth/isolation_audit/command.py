@@ -5,7 +5,6 @@ In the manner of "Auditing Prompt Caching in Language Model APIs" (arXiv 2502.07
 
 from __future__ import annotations
 
-import argparse
 import json
 import secrets
 import signal
@@ -15,10 +14,13 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from hearth.instance.instance import Instance
+import click
+
+from hearth.instance.instance import from_environment
 from hearth.isolation_audit import accounts, exact_checks, report
-from hearth.isolation_audit.accounts import Accounts, KeyFiles
+from hearth.isolation_audit.accounts import Accounts
 from hearth.isolation_audit.auc import Separation, separate
 from hearth.isolation_audit.errors import AuditFailed
 from hearth.isolation_audit.exact_checks import Check
@@ -27,18 +29,25 @@ from hearth.isolation_audit.report import Audit
 from hearth.isolation_audit.timing_attack import CONTROL_PAIRS, Measured, Pair, Party, Plan, Stopwatch
 from hearth.isolation_audit.verdict import EXIT_STATUS, TARGET_PAIRS, Finding
 
-HELP = """\
-Try to tell another tenant's cached prompts from new ones, by x-cache, cached tokens and the time to the first byte,
-through the gateway of a running deployment. As the operator, on the instance of HEARTH_DATA_DIR, it makes tenants named
-isolation-audit-… and archives them in the end; nothing of anybody else is touched, but its prompts take room in the
-engines' prefix caches. With two tenants' keys (HEARTH_AUDIT_VICTIM_KEY and HEARTH_AUDIT_ATTACKER_KEY, or files) it
-runs against any address, and they pay. Says beforehand what it sends.
-Exit status: 0 isolated, 1 it could not be done, 2 wrong arguments, 3 a leak, 4 inconclusive.
-"""
 FEWEST_PAIRS = 10
 #: How often a terminal hears how far it is.
 TELL_EVERY_SECONDS = 30.0
 REQUESTS_OF_A_PAIR = 3
+
+
+class _NewFile(click.Path):
+    """A file to write, in a folder that exists."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path. Fails when its folder does not exist."""
+        file = Path(value)
+        if not file.parent.is_dir():
+            self.fail(f"there is no folder {file.parent}", param, ctx)
+        return file
+
+
+NEW_FILE = _NewFile(dir_okay=False)
+_EXISTING = click.Path(path_type=Path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,41 +62,55 @@ class Wish:
     minutes: float
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's own arguments."""
-    parser.add_argument("--pairs", type=_pairs, default=TARGET_PAIRS, help=f"for each cache; default {TARGET_PAIRS:,}")
-    parser.add_argument("--cache", choices=(*CACHES, "both"), default="both", help="default: both")
-    parser.add_argument("--model", default="", help="default: the first that the attacker may call")
-    parser.add_argument("--prefix-words", type=int, default=500, help="that prompts have in common; default 500")
-    parser.add_argument("--minutes", type=float, default=60, help="ends earlier, with what it has; default 60")
-    parser.add_argument("--url", default="", help="of the inference API; default: this instance's")
-    parser.add_argument("--victim-key-file", type=Path, help="instead of HEARTH_AUDIT_VICTIM_KEY")
-    parser.add_argument("--attacker-key-file", type=Path, help="instead of HEARTH_AUDIT_ATTACKER_KEY")
-    parser.add_argument("--json", type=_new_file, metavar="FILE", help="write everything that was measured")
-    parser.add_argument("--report", type=_new_file, metavar="FILE", help="write the report as Markdown")
+@click.command("audit-isolation", short_help="Try to detect another tenant's cached prompts.")
+@click.option(
+    "--pairs", type=click.IntRange(min=FEWEST_PAIRS), default=TARGET_PAIRS, show_default=True, help="Pairs per cache."
+)
+@click.option("--cache", type=click.Choice((*CACHES, "both")), default="both", show_default=True, help="Which cache.")
+@click.option("--model", default="", help="Model to call. Default: the first that the attacker may call.")
+@click.option("--prefix-words", default=500, show_default=True, help="Words that the prompts of a pair share.")
+@click.option("--minutes", default=60.0, show_default=True, help="Stop after this time, with what was measured.")
+@click.option("--url", default="", help="Address of the inference API. Default: that of this instance.")
+@click.option("--victim-key-file", type=_EXISTING, help="File with the key of the tenant whose prompts are attacked.")
+@click.option("--attacker-key-file", type=_EXISTING, help="File with the key of the tenant that attacks.")
+@click.option("--json", "json_file", type=NEW_FILE, metavar="FILE", help="Write all measurements as JSON.")
+@click.option("--report", "report_file", type=NEW_FILE, metavar="FILE", help="Write the report as Markdown.")
+def audit_isolation(
+    victim_key_file: Path | None,
+    attacker_key_file: Path | None,
+    json_file: Path | None,
+    report_file: Path | None,
+    **given: Any,
+) -> None:
+    """Try to distinguish another tenant's cached prompts from new ones.
 
+    Uses x-cache, cached tokens and the time to the first byte, through the gateway of a running deployment. As the
+    operator, on the instance of HEARTH_DATA_DIR, it creates tenants named isolation-audit-… and archives them at the
+    end. It changes nothing else, but its prompts take space in the engines' prefix caches. With the keys of two tenants
+    in files it runs against any address, and these tenants pay. It prints beforehand what it sends.
 
-def run(instance: Instance, parsed: argparse.Namespace) -> int:
-    """Audit, print the report, write what is asked for; return the exit status. Raises AuditFailed."""
+    Exit status: 0 isolated, 1 it could not be done, 2 wrong arguments, 3 a leak, 4 inconclusive.
+    """
+    instance = from_environment()
     wish = Wish(
-        api_base=parsed.url or instance.api_base,
-        model=parsed.model,
-        caches=CACHES if parsed.cache == "both" else (parsed.cache,),
-        pairs=parsed.pairs,
-        prefix_words=parsed.prefix_words,
-        minutes=parsed.minutes,
+        api_base=given["url"] or instance.api_base,
+        model=given["model"],
+        caches=CACHES if given["cache"] == "both" else (given["cache"],),
+        pairs=given["pairs"],
+        prefix_words=given["prefix_words"],
+        minutes=given["minutes"],
     )
-    given = accounts.given(KeyFiles(victim=parsed.victim_key_file, attacker=parsed.attacker_key_file))
-    whose: AbstractContextManager[Accounts] = nullcontext(given) if given else accounts.made(instance)
+    keys = accounts.given(victim_key_file, attacker_key_file)
+    whose: AbstractContextManager[Accounts] = nullcontext(keys) if keys else accounts.made(instance)
     with _ended_in_order(), whose as found:
         audit = conduct(wish, found)
     text = report.markdown(audit)
     print(f"\n{text}")
-    if parsed.report:
-        parsed.report.write_text(text)
-    if parsed.json:
-        parsed.json.write_text(json.dumps(report.document(audit)) + "\n")
-    return EXIT_STATUS[audit.outcome]
+    if report_file:
+        report_file.write_text(text)
+    if json_file:
+        json_file.write_text(json.dumps(report.document(audit)) + "\n")
+    sys.exit(EXIT_STATUS[audit.outcome])
 
 
 def conduct(wish: Wish, found: Accounts) -> Audit:
@@ -199,17 +222,3 @@ def _say_costs(wish: Wish, found: Accounts, tokens: dict[CacheName, int]) -> Non
         said = f"{requests:,} requests of {prompt_tokens:,} prompt tokens and 1 token answered"
         print(f"  {cache} cache: {said}, {requests * prompt_tokens:,} prompt tokens in all")
     print("  and some 150 requests for what must hold exactly", flush=True)
-
-
-def _pairs(text: str) -> int:
-    count = int(text)
-    if count < FEWEST_PAIRS:
-        raise argparse.ArgumentTypeError(f"at least {FEWEST_PAIRS}")
-    return count
-
-
-def _new_file(text: str) -> Path:
-    file = Path(text)
-    if not file.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"there is no folder {file.parent}")
-    return file

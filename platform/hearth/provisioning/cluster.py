@@ -16,8 +16,8 @@ from django.db import Error, connection, transaction
 from django.db.migrations.executor import MigrationExecutor
 from django.db.models.functions import Now
 
-from hearth import env
 from hearth.checks.preflight import PreflightError
+from hearth.instance.start_options import PoolOptions
 from hearth.provisioning import secrets_transfer
 from tenants import audit
 from tenants.audit import SYSTEM
@@ -87,37 +87,35 @@ def check_servers() -> None:
         ) from error
 
 
-def local_pool(node: str) -> Pool:
-    """Return the pool that the node is in; a new node joins HEARTH_POOL, made first where there is none.
+def local_pool(node: str, new_node: PoolOptions) -> Pool:
+    """Return the node's pool; a new node joins the pool of ``new_node``, which is created if it does not exist.
 
-    Raises JoinRefused when HEARTH_POOL is not the node's pool, or is of another kind.
+    Raises JoinRefused when that pool is given and is not the node's, or is of another kind.
     """
     known = Node.objects.select_related("pool").filter(name=node).first()
-    asked = env.text("HEARTH_POOL")
+    asked = new_node.pool
     if known is not None and asked in {"", known.pool.name}:
         return known.pool
-    kind = pool_kind()
+    kind = _kind(new_node)
     try:
         pool = deployments.ensure_pool(SYSTEM, name=asked or f"local-{kind}", kind=kind)
         deployments.ensure_node(SYSTEM, pool=pool, name=node)
     except Conflict as error:
         raise JoinRefused(
             f"The {error.kind} {error.name} exists, and its {error.field} is {error.found}, not {error.asked}.",
-            "Choose another HEARTH_POOL, or give this machine another HEARTH_NODE.",
+            "Choose another --pool, or give this machine another HEARTH_NODE.",
         ) from error
     return pool
 
 
-def pool_kind() -> str:
-    """Return HEARTH_POOL_KIND, or what this machine has."""
-    asked = env.text("HEARTH_POOL_KIND")
-    if asked != "auto":
-        return asked
+def _kind(new_node: PoolOptions) -> str:
+    if new_node.pool_kind != "auto":
+        return new_node.pool_kind
     return "gpu" if Path("/dev/nvidia0").exists() else "cpu"
 
 
 @transaction.atomic
-def join(node: str) -> Pool:
+def join(node: str, new_node: PoolOptions) -> Pool:
     """Make this machine a node, or a node again, and return its pool. Raises JoinRefused.
 
     The agent does the rest: it registers address and slots and renews the node's lease.
@@ -134,7 +132,7 @@ def join(node: str) -> Pool:
             f"Another machine is the node {node}, and its agent is alive.",
             "Give this one another HEARTH_NODE. If it is the same machine, started anew, wait 15 seconds.",
         )
-    return local_pool(node)
+    return local_pool(node, new_node)
 
 
 @transaction.atomic

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote, urlsplit
 
 from hearth.instance.instance import Instance
+from hearth.instance.start_options import EngineChoice, StartOptions
 
 if TYPE_CHECKING:
     from billing.drain.lag import WalBacklog
@@ -94,11 +95,18 @@ def connect(instance: Instance) -> None:
     app.set_current()
 
 
-def bootstrap(instance: Instance, engine: Engine) -> Bootstrapped:
-    """Create what a new instance has; see ``hearth.provisioning.first_run``. Needs :func:`connect`."""
-    from hearth.provisioning import first_run as first_minute
+def remembered_engine(instance: Instance) -> EngineChoice:
+    """Return the engine that the last start asked for. Needs :func:`connect`."""
+    from hearth.provisioning import first_run
 
-    return first_minute.run(engine=engine, model=instance.model, replicas=instance.replicas, node=instance.node)
+    return first_run.remembered_engine(instance.data_dir)
+
+
+def bootstrap(instance: Instance, options: StartOptions, engine: Engine) -> Bootstrapped:
+    """Create what a new instance has; see ``hearth.provisioning.first_run``. Needs :func:`connect`."""
+    from hearth.provisioning import first_run
+
+    return first_run.run(engine=engine, options=options, node=instance.node)
 
 
 def replicas() -> list[ReplicaStatus]:

@@ -19,9 +19,17 @@ from django.db import transaction
 from billing.pricing import prices
 from catalogue import registry as catalogue
 from catalogue.models import ModelRevision
-from hearth import env
+from hearth.instance import start_options
+from hearth.instance.start_options import (
+    DEFAULT_CONTEXT_TOKENS,
+    DEFAULT_LEVEL,
+    DEFAULT_PLACEHOLDERS,
+    DEFAULT_REPLICAS,
+    EngineChoice,
+    StartOptions,
+)
 from hearth.provisioning import cluster
-from hearth.provisioning.model_source import Wish, deployment_name
+from hearth.provisioning.model_source import TINY_NAME, ModelSpec, deployment_name
 from tenants import keys, limits, registry
 from tenants.audit import SYSTEM
 from tenants.errors import KeyRefused, NotFound
@@ -36,8 +44,6 @@ from workers.models import Deployment, Pool
 ADMIN = "admin"
 #: The demo keys are the one exception to "shown once": they stay in this file, mode 0600.
 DEMO_KEYS_FILE = "demo-keys.json"
-#: What the last start was asked for.
-WISH_FILE = "asked.json"
 #: (slug, name, policy).
 DEMO_TENANTS = (
     ("acme", "Acme", Policy(cache_mode="all")),
@@ -66,25 +72,53 @@ class Bootstrapped:
     replicas: int
 
 
-def run(*, engine: Literal["vllm", "simulated"], model: str, replicas: int, node: str) -> Bootstrapped:
-    """Create what is missing and return how to use it. ``model`` is a Hugging Face id, a folder, or empty.
+def run(*, engine: Literal["vllm", "simulated"], options: StartOptions, node: str) -> Bootstrapped:
+    """Create what is missing and return how to use it.
 
     Needs a migrated database. Raises what the rooms raise, and OSError when the keys cannot be written.
     """
     cluster.declare_secrets()
     platform = _tenant(PLATFORM_SLUG, "Platform", Policy(cache_mode="off"))
     _admin()
-    revision = catalogue.register(SYSTEM, platform, Wish(source=model, engine=engine).described())
+    last = start_options.read_last(settings.DATA_DIR)
+    spec = _model(options, _last_revision(last), engine)
+    revision = catalogue.register(SYSTEM, platform, spec.described())
     prices.ensure_demo_prices(SYSTEM, revision.model.name)
-    least = _deployment(revision, replicas, node)
+    minimum = _deployment(revision, options, last, node)
     demo = tuple(_demo_tenant(slug, name, policy) for slug, name, policy in DEMO_TENANTS)
     return Bootstrapped(
         admin_username=ADMIN,
         admin_password=settings.SECRETS.admin_password,
         tenants=demo,
         model_name=revision.model.name,
-        replicas=least,
+        replicas=minimum,
     )
+
+
+def remembered_engine(data_dir: Path) -> EngineChoice:
+    """Return the engine that the last start asked for, ``auto`` before the first."""
+    last = start_options.read_last(data_dir)
+    found: EngineChoice | None = last.get("engine")
+    if found is not None:
+        return found
+    revision = _last_revision(last)
+    return "simulated" if revision is not None and revision.engine == "simulated" else "auto"
+
+
+def _last_revision(last: Mapping[str, Any]) -> ModelRevision | None:
+    if "revision" not in last:
+        return None
+    return ModelRevision.objects.select_related("model").filter(id=last["revision"]).first()
+
+
+def _model(options: StartOptions, last: ModelRevision | None, engine: Literal["vllm", "simulated"]) -> ModelSpec:
+    """Return the model of the options, or that of the last start."""
+    if options.model is None and last is not None:
+        source = "" if last.model.name == TINY_NAME else last.source
+        context_tokens = last.context_length_tokens
+    else:
+        source, context_tokens = options.model or "", DEFAULT_CONTEXT_TOKENS
+    return ModelSpec(source=source, engine=engine, context_tokens=options.context_tokens or context_tokens)
 
 
 def _tenant(slug: str, name: str, policy: Policy) -> Tenant:
@@ -101,36 +135,40 @@ def _admin() -> None:
         user.save(update_fields=["password"])
 
 
-def _deployment(revision: ModelRevision, replicas: int, node: str) -> int:
-    """Deploy the revision on this node as asked, and return how many replicas it has at least.
+def _deployment(revision: ModelRevision, options: StartOptions, last: Mapping[str, Any], node: str) -> int:
+    """Deploy the revision on this node and return the smallest number of its replicas.
 
-    What an operator changed meanwhile stands: of a wish that was there at the last start only what differs from it is
-    done. So the model of an earlier start is scaled to nothing when another is asked for, and nothing else is.
+    What an operator changed meanwhile stands: only what differs from the last start is applied. So the model of an
+    earlier start is scaled to zero when another is given, and nothing else is.
     """
     name = deployment_name(revision.model.name)
-    wish = {
+    wanted = {
         "deployment": name,
         "revision": str(revision.id),
-        "replicas": replicas,
-        "placeholders": settings.PLACEHOLDERS,
-        "placeholder_level": env.text("HEARTH_PLACEHOLDER_LEVEL"),
+        "engine": options.engine or remembered_engine(settings.DATA_DIR),
+        "replicas": _given(options.replicas, last.get("replicas"), DEFAULT_REPLICAS),
+        "placeholders": _given(options.placeholders, last.get("placeholders"), DEFAULT_PLACEHOLDERS),
+        "placeholder_level": _given(options.placeholder_level, last.get("placeholder_level"), DEFAULT_LEVEL),
     }
-    file = settings.DATA_DIR / WISH_FILE
-    before: dict[str, object] = json.loads(file.read_text()) if file.is_file() else {}
+    pool = cluster.local_pool(node or socket.gethostname(), options.new_node)
     with transaction.atomic():
-        _fulfil(revision, wish, before, node)
-        least = Deployment.objects.get(name=name).min_replicas
-    _write_private(file, json.dumps(wish, indent=2))
-    return least
+        _apply(revision, wanted, last, pool)
+        minimum = Deployment.objects.get(name=name).min_replicas
+    _write_private(settings.DATA_DIR / start_options.FILE_NAME, json.dumps(wanted, indent=2))
+    return minimum
 
 
-def _fulfil(revision: ModelRevision, wish: Mapping[str, Any], before: Mapping[str, object], node: str) -> None:
-    new = {key for key, value in wish.items() if before.get(key) != value}
-    name, replicas = wish["deployment"], wish["replicas"]
-    pool = cluster.local_pool(node or socket.gethostname())
+def _given(*values: object) -> object:
+    """Return the first value that is not None."""
+    return next(value for value in values if value is not None)
+
+
+def _apply(revision: ModelRevision, wanted: Mapping[str, Any], last: Mapping[str, Any], pool: Pool) -> None:
+    new = {key for key, value in wanted.items() if last.get(key) != value}
+    name, replicas = wanted["deployment"], wanted["replicas"]
     if new & {"placeholders", "placeholder_level"}:
-        operations.warm(SYSTEM, pool.name, wish["placeholders"], wish["placeholder_level"])
-    earlier = Deployment.objects.filter(name=before.get("deployment"), archived_at=None).exclude(name=name).first()
+        operations.warm(SYSTEM, pool.name, wanted["placeholders"], wanted["placeholder_level"])
+    earlier = Deployment.objects.filter(name=last.get("deployment"), archived_at=None).exclude(name=name).first()
     if earlier is not None:
         deployments.scale(SYSTEM, earlier.name, 0)
     existing = Deployment.objects.filter(name=name).first()

@@ -14,7 +14,7 @@ from django.db import transaction
 from billing.pricing import prices
 from catalogue import registry as catalogue
 from catalogue.registry import Description
-from hearth import env
+from hearth.instance.start_options import DEFAULT_CONTEXT_TOKENS, PoolOptions
 from hearth.provisioning import cluster
 from tenants import registry
 from tenants.audit import SYSTEM
@@ -27,8 +27,8 @@ TINY_NAME = "hearth-tiny"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What to serve. ``source`` is a Hugging Face id, a folder, or empty for the tiny model."""
+class ModelSpec:
+    """A model to serve. ``source`` is a Hugging Face id, a folder, or empty for the tiny model."""
 
     source: str
     engine: Literal["vllm", "simulated"]
@@ -37,6 +37,8 @@ class Wish:
     task: Literal["text", "embeddings"] = "text"
     #: The engine's own, after those that model and task need.
     engine_args: tuple[str, ...] = ()
+    #: Longest prompt and response together; a folder whose model has less is served with what it has.
+    context_tokens: int = DEFAULT_CONTEXT_TOKENS
 
     def described(self) -> Description:
         """Return the model to register, public. Reads every file of a folder; raises OSError."""
@@ -48,7 +50,7 @@ class Wish:
             source=str(folder.absolute()) if folder.is_dir() else self.source,
             engine=self.engine,
             engine_args=(*needed, *self.engine_args),
-            context_length_tokens=_context_length(folder),
+            context_length_tokens=_context_length(folder, self.context_tokens),
             weights_digest=_folder_digest(folder) if folder.is_dir() else "",
             public=True,
         )
@@ -60,24 +62,23 @@ def deployment_name(model_name: str) -> str:
 
 
 @transaction.atomic
-def deploy(wish: Wish, replicas: int) -> Deployment:
+def deploy(spec: ModelSpec, replicas: int) -> Deployment:
     """Serve a model of the platform's on this node's pool, or change what its name serves. Absolute, so repeatable.
 
     Raises NotAllowed when a tenant has the name, JoinRefused, OSError, and what ``deployments`` raises.
     """
-    described = wish.described()
+    described = spec.described()
     revision = catalogue.register(SYSTEM, registry.find_tenant(PLATFORM_SLUG), described)
     prices.ensure_demo_prices(SYSTEM, described.name)
-    pool, name = cluster.local_pool(settings.NODE_NAME), deployment_name(described.name)
+    pool, name = cluster.local_pool(settings.NODE_NAME, PoolOptions()), deployment_name(described.name)
     if not Deployment.objects.filter(name=name).exists():
         return deployments.create(SYSTEM, name=name, revision=revision, pools=[pool], replicas=replicas)
     deployments.redeploy(SYSTEM, name, revision=revision, pools=[pool])
     return deployments.scale(SYSTEM, name, replicas)
 
 
-def _context_length(folder: Path) -> int:
-    """Return HEARTH_CONTEXT_TOKENS, or the model's own limit where its folder tells a smaller one."""
-    wanted = env.integer("HEARTH_CONTEXT_TOKENS", minimum=1)
+def _context_length(folder: Path, wanted: int) -> int:
+    """Return ``wanted``, or the model's own limit if its folder states a smaller one."""
     config = folder / "config.json"
     if not config.is_file():
         return wanted

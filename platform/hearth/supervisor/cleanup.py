@@ -8,8 +8,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from hearth import env, process_records
+from hearth import process_records
 from hearth.instance.instance import Instance
+from hearth.paths import agent_sockets_dir, gateway_sockets_dir
 from workers.processes import session_members
 
 #: A gateway without its supervisor still answers: let it finish what is short.
@@ -40,7 +41,7 @@ def end_engines(instance: Instance, *, grace_seconds: float) -> list[str]:
 def remove_sockets(instance: Instance) -> None:
     """Remove the folders of the sockets and what killed engines left in them. Only once nothing listens there."""
     data_dir = instance.data_dir
-    for folder in instance.sockets_dir, env.agent_sockets_dir(data_dir), env.gateway_sockets_dir(data_dir):
+    for folder in instance.sockets_dir, agent_sockets_dir(data_dir), gateway_sockets_dir(data_dir):
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -10,18 +10,19 @@ from pathlib import Path
 from hearth import process_records
 from hearth.instance.instance import Instance
 from hearth.instance.progress import Progress
+from hearth.instance.start_options import EngineChoice
 from hearth.provisioning.database import Engine
 from workers.engines import environment
 from workers.engines.errors import EngineUnavailable
 from workers.processes import ProcessIdentity, collect, launch
 
 
-def choose(instance: Instance, progress: Progress, *, stopping: Callable[[], bool]) -> Engine:
+def choose(wanted: EngineChoice, instance: Instance, progress: Progress, *, stopping: Callable[[], bool]) -> Engine:
     """Return the engine to run; ``auto`` takes the simulated one where vLLM cannot be had, and says so loudly.
 
-    Raises EngineUnavailable when HEARTH_ENGINE=vllm cannot be met, or when ``stopping`` while it installs.
+    Raises EngineUnavailable when ``wanted`` is vllm and cannot be met, or when ``stopping`` while it installs.
     """
-    if instance.engine == "simulated":
+    if wanted == "simulated":
         return "simulated"
     try:
         installed = environment.status()
@@ -30,7 +31,7 @@ def choose(instance: Instance, progress: Progress, *, stopping: Callable[[], boo
             _install(instance, progress, stopping)
             installed = environment.status()
     except EngineUnavailable as error:
-        if instance.engine == "vllm" or stopping():
+        if wanted == "vllm" or stopping():
             raise
         _warn_simulated(progress, error)
         return "simulated"
@@ -44,7 +45,7 @@ def _warn_simulated(progress: Progress, error: EngineUnavailable) -> None:
         "SIMULATED ENGINE: answers are made up, no model runs.",
         f"vLLM cannot run here: {error.reason}"[:110],
         f"What helps: {error.remedy}"[:110],
-        "HEARTH_ENGINE=vllm makes this an error; HEARTH_ENGINE=simulated silences this notice.",
+        "`--engine vllm` makes this an error; `--engine simulated` silences this notice.",
     )
 
 

@@ -7,7 +7,7 @@ and the next start adopts them; stopped in order, it lets them finish, and other
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from hearth import secrets
@@ -16,6 +16,7 @@ from hearth.checks.preflight import PreflightError
 from hearth.instance.instance import Instance
 from hearth.instance.progress import Progress
 from hearth.instance.roles import BY_NAME, Role
+from hearth.instance.start_options import PoolOptions
 from hearth.provisioning import database
 from hearth.provisioning.secrets_transfer import OF_A_NODE, OF_THE_CLUSTER
 from hearth.supervisor import cleanup, lock
@@ -36,14 +37,24 @@ class Member:
     roles: list[str]
 
 
-class NodeHost:
-    """Runs one node from start to stop in this process. ``with_drain`` False: another process drains its WAL."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOptions:
+    """``with_drain`` False: another process drains the node's WAL."""
 
-    def __init__(self, instance: Instance, progress: Progress, *, with_drain: bool) -> None:
+    with_drain: bool = True
+    engine: database.Engine = "vllm"
+    new_node: PoolOptions = field(default_factory=PoolOptions)
+
+
+class NodeHost:
+    """Runs one node from start to stop in this process."""
+
+    def __init__(self, instance: Instance, options: NodeOptions, progress: Progress) -> None:
         self._instance = instance
+        self._options = options
         self._progress = progress
         self._keeper = Keeper(instance, progress)
-        self._roles: tuple[Role, ...] = (*([BY_NAME["drain"]] if with_drain else []), BY_NAME["agent"])
+        self._roles: tuple[Role, ...] = (*([BY_NAME["drain"]] if options.with_drain else []), BY_NAME["agent"])
         self._joined = False
 
     def run(self) -> None:
@@ -70,25 +81,21 @@ class NodeHost:
         self._keeper.record()
         database.connect(self._instance)
         check_membership(OF_A_NODE)
-        engine = self._choose_engine()
+        # a node without vLLM would fail every replica that is placed on it
+        choose(self._options.engine, self._instance, self._progress, stopping=self._keeper.stop.asked)
         pool = self._join()
         self._joined = True
         database.disconnect()
-        self._keeper.start(self._roles, engine)
+        self._keeper.start(self._roles)
         member = Member(pool, [role.name for role in self._roles])
         self._instance.node_path.write_text(json.dumps(asdict(member)))
         self._progress.say(f"Ready: node {self._instance.node} of pool {pool}")
-
-    def _choose_engine(self) -> database.Engine:
-        """Install vLLM where it is missing; a node without it would fail every replica placed on it."""
-        wanted = self._instance if self._instance.engine == "simulated" else replace(self._instance, engine="vllm")
-        return choose(wanted, self._progress, stopping=self._keeper.stop.asked)
 
     def _join(self) -> str:
         from hearth.provisioning import cluster
 
         mark = self._instance.data_dir / LEFT_MARK
-        pool = cluster.join(self._instance.node)
+        pool = cluster.join(self._instance.node, self._options.new_node)
         if mark.exists():
             cluster.rejoin(self._instance.node)
             mark.unlink()

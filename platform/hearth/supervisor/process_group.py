@@ -80,14 +80,14 @@ class Keeper:
         """Undo :meth:`record`."""
         (self._instance.data_dir / SUPERVISOR_RECORD).unlink(missing_ok=True)
 
-    def start(self, roles: Iterable[Role], engine: str) -> None:
+    def start(self, roles: Iterable[Role]) -> None:
         """Start the roles, in order. Raises OSError."""
         for role in roles:
             for name, instance in processes_of(role, self._instance):
                 child = Child(
                     name=name,
                     command=role.command(instance),
-                    environment=instance.environment(role.name) | {"HEARTH_ENGINE": engine},
+                    environment=instance.environment(role.name),
                     log_path=instance.log_path(name),
                     record_path=instance.records_dir / f"{name}.json",
                     grace_seconds=role.grace_seconds,

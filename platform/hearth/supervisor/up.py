@@ -19,6 +19,7 @@ from hearth.embedded.redis import RedisServer
 from hearth.instance.instance import Instance
 from hearth.instance.progress import Progress
 from hearth.instance.roles import ROLES
+from hearth.instance.start_options import StartOptions
 from hearth.provisioning import database
 from hearth.supervisor import cleanup, lock, up_file
 from hearth.supervisor.engine_choice import choose
@@ -35,8 +36,9 @@ PLACEHOLDERS_PATIENCE_SECONDS = 300.0
 class Supervisor:
     """Runs one instance from start to stop in this process."""
 
-    def __init__(self, instance: Instance, progress: Progress) -> None:
+    def __init__(self, instance: Instance, options: StartOptions, progress: Progress) -> None:
         self._instance = instance
+        self._options = options
         self._progress = progress
         self._keeper = Keeper(instance, progress)
         self._postgres: PostgresServer | None = None
@@ -72,15 +74,18 @@ class Supervisor:
         preflight.check_ports(self._instance)
         self._start_servers()
         self._keeper.go_on()
-        engine = choose(self._instance, self._progress, stopping=self._keeper.stop.asked)
         database.migrate(self._instance)
         self._progress.say("Database migrated")
         self._keeper.go_on()
         database.connect(self._instance)
+        wanted = self._options.engine or database.remembered_engine(self._instance)
+        database.disconnect()
+        engine = choose(wanted, self._instance, self._progress, stopping=self._keeper.stop.asked)
+        self._keeper.go_on()
         database.withdraw(self._instance.node)  # nothing of before runs here: rows that say ready would be believed
-        first = database.bootstrap(self._instance, engine)
+        first = database.bootstrap(self._instance, self._options, engine)
         self._database_ready = True
-        self._keeper.start(ROLES, engine)
+        self._keeper.start(ROLES)
         self._wait_for_web()
         self._wait_for_engines(first.replicas)
         database.disconnect()

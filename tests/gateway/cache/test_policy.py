@@ -18,7 +18,7 @@ from gateway.cache.cache_control import CacheDirectives
 from gateway.cache.policy import CachePolicy, hit_headers, policy_for
 from gateway.protocols import request_body
 from gateway.protocols.endpoint_table import ENDPOINTS
-from hearth.env import ROOT
+from hearth.paths import ROOT
 from tenants import registry
 from tenants.caller_limits import CacheTerms, Purges
 from tenants.ids import new_id

@@ -10,7 +10,7 @@ from django.conf import LazySettings
 
 from gateway import asgi
 from gateway.asgi import STRANGERS_BYTES
-from hearth import env
+from hearth import environment
 from tenants import keys, networks
 from tests.gateway.fixtures.tenants import DOORS, HELLO, Gateway, in_database, until
 from tests.tenants.customers import OPERATOR
@@ -71,8 +71,8 @@ async def test_a_large_body_from_elsewhere_is_not_read(gateway: Gateway) -> None
 
 def test_proxies_that_cannot_be_read_stop_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "HEARTH_TRUSTED_PROXIES", "10.0.0.0/8, 192.0.2.1,")
-    assert [str(network) for network in env.networks("HEARTH_TRUSTED_PROXIES")] == ["10.0.0.0/8", "192.0.2.1/32"]
+    assert [str(network) for network in environment.read().trusted_proxies] == ["10.0.0.0/8", "192.0.2.1/32"]
     monkeypatch.setitem(os.environ, "HEARTH_TRUSTED_PROXIES", "my-balancer")
-    with pytest.raises(env.BadSetting) as refused:
-        env.networks("HEARTH_TRUSTED_PROXIES")
+    with pytest.raises(environment.BadSetting) as refused:
+        environment.read()
     assert refused.value.name == "HEARTH_TRUSTED_PROXIES"

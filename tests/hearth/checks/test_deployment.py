@@ -15,9 +15,9 @@ from uuid import UUID
 
 import pytest
 
-from hearth import secrets, variables
+from hearth import environment, secrets
 from hearth.checks import deployment
-from hearth.instance import instance
+from hearth.instance import instance, start_options
 from tenants.ids import ReplicaId, new_id
 from workers.agent.processes.process_records import EngineRecord, ProcessRecords
 from workers.processes import identify
@@ -29,15 +29,14 @@ SAFE = {
     "HEARTH_TLS_PROXY": "1",
     "HEARTH_TRUSTED_PROXIES": "10.0.0.5/32",
     "HEARTH_ALLOWED_HOSTS": "hearth.example.com",
-    "HEARTH_ENGINE": "vllm",
 }
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A data directory with its folders and secrets, and settings with which nothing is found."""
-    for setting in variables.SETTINGS:
-        monkeypatch.delenv(setting.name, raising=False)
+    for name in environment.variables():
+        monkeypatch.delenv(name, raising=False)
     for name, value in SAFE.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("HEARTH_DATA_DIR", str(tmp_path / "data"))
@@ -73,7 +72,6 @@ def test_a_safe_deployment_has_no_findings(folder: Path) -> None:
         ("HEARTH_ALLOWED_HOSTS", "hearth.example.com,*", "anybody's host name"),
         ("HEARTH_ALLOWED_HOSTS", "localhost,127.0.0.1", "loopback names only"),
         ("HEARTH_METRICS_HOST", "0.0.0.0", "Metrics"),
-        ("HEARTH_ENGINE", "simulated", "makes answers up"),
         ("HEARTH_NODE_ADDRESS", "0.0.0.0", "Engines, which speak no TLS"),
         ("HEARTH_NODE_ADDRESS", "8.8.8.8", "Engines, which speak no TLS"),
     ],
@@ -107,6 +105,12 @@ def test_secrets_that_are_missing_exposed_or_plain_are_found(folder: Path) -> No
     path.unlink()
     (missing,) = problems()
     assert missing == f"There are no secrets in {folder}."
+
+
+def test_the_simulated_engine_is_found(folder: Path) -> None:
+    (folder / start_options.FILE_NAME).write_text(json.dumps({"engine": "simulated"}))
+    (found,) = problems()
+    assert "makes its responses up" in found
 
 
 def test_folders_that_others_may_read_are_found(folder: Path) -> None:
@@ -148,8 +152,8 @@ def test_an_engine_that_answers_without_a_key_is_found(folder: Path, status: int
 
 def test_the_command_prints_findings_with_remedies_and_fails(folder: Path) -> None:
     command = [sys.executable, "-m", "hearth.cli", "check", "--deploy"]
-    environment = os.environ | {"HEARTH_DEBUG": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    variables = os.environ | {"HEARTH_DEBUG": "1"}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "HEARTH_DEBUG=1 shows secrets to whoever causes an error.\n   Unset it." in done.stdout
     assert "0123456789abcdef0123" not in done.stdout + done.stderr
@@ -158,12 +162,12 @@ def test_the_command_prints_findings_with_remedies_and_fails(folder: Path) -> No
 def test_behind_a_proxy_with_tls_cookies_travel_over_tls_only(folder: Path) -> None:
     asked = "[settings.SESSION_COOKIE_SECURE, settings.CSRF_COOKIE_SECURE, settings.SECURE_HSTS_SECONDS > 0]"
     code = f"from django.conf import settings; print({asked}, settings.SECURE_PROXY_SSL_HEADER)"
-    environment = os.environ | {"DJANGO_SETTINGS_MODULE": "hearth.settings"}
+    variables = os.environ | {"DJANGO_SETTINGS_MODULE": "hearth.settings"}
     for value, said in (
         ("1", "[True, True, True] ('HTTP_X_FORWARDED_PROTO', 'https')"),
         ("0", "[False, False, False] None"),
     ):
-        with_it = environment | {"HEARTH_TLS_PROXY": value}
+        with_it = variables | {"HEARTH_TLS_PROXY": value}
         done = subprocess.run([sys.executable, "-c", code], env=with_it, capture_output=True, text=True, check=False)
         assert done.stdout.strip() == said, done.stderr
 

@@ -133,7 +133,6 @@ def test_the_command_prints_one_line_and_starts_nothing(tmp_path: Path, listener
     environment = os.environ | {
         "HEARTH_DATA_DIR": str(tmp_path / "data"),
         "HEARTH_PORT": str(listener.getsockname()[1]),
-        "HEARTH_ENGINE": "simulated",
     }
     done = subprocess.run(
         [sys.executable, "-m", "hearth.cli", "up"], env=environment, capture_output=True, text=True, check=False
@@ -146,9 +145,9 @@ def test_the_command_prints_one_line_and_starts_nothing(tmp_path: Path, listener
 
 
 def test_a_bad_setting_is_named(tmp_path: Path) -> None:
-    environment = os.environ | {"HEARTH_DATA_DIR": str(tmp_path), "HEARTH_ENGINE": "steam"}
+    environment = os.environ | {"HEARTH_DATA_DIR": str(tmp_path), "HEARTH_WAL_SYNC": "steam"}
     done = subprocess.run(
         [sys.executable, "-m", "hearth.cli", "up"], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert done.stderr == "hearth: HEARTH_ENGINE is 'steam', expected auto | vllm | simulated.\n"
+    assert done.stderr == "hearth: HEARTH_WAL_SYNC is 'steam', expected 'group' or 'always'.\n"

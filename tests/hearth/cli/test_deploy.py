@@ -12,8 +12,9 @@ from pytest_django.fixtures import Settings
 
 from catalogue import registry as catalogue
 from catalogue.models import ModelRevision
+from hearth.instance.start_options import StartOptions
 from hearth.provisioning import first_run
-from hearth.provisioning.model_source import Wish, deploy, deployment_name
+from hearth.provisioning.model_source import ModelSpec, deploy, deployment_name
 from tenants import registry
 from tenants.audit import SYSTEM
 from tenants.errors import NotAllowed
@@ -28,20 +29,20 @@ def _filled(db: None, settings: Settings, tmp_path: Path) -> None:
     """Have what a new instance has."""
     settings.DATA_DIR = tmp_path
     settings.NODE_NAME = "here"
-    first_run.run(engine="simulated", model="", replicas=1, node="here")
+    first_run.run(engine="simulated", options=StartOptions(replicas=1), node="here")
 
 
 @pytest.mark.parametrize(
-    ("wish", "name", "engine_args"),
+    ("spec", "name", "engine_args"),
     [
-        (Wish(source="", engine="vllm"), "hearth-tiny", TINY_MODEL_ARGS),
-        (Wish(source="", engine="vllm", task="embeddings", name="e"), "e", EMBEDDING_ARGS),
-        (Wish(source="org/Model", engine="vllm", engine_args=("--a", "b")), "org/Model", ("--a", "b")),
+        (ModelSpec(source="", engine="vllm"), "hearth-tiny", TINY_MODEL_ARGS),
+        (ModelSpec(source="", engine="vllm", task="embeddings", name="e"), "e", EMBEDDING_ARGS),
+        (ModelSpec(source="org/Model", engine="vllm", engine_args=("--a", "b")), "org/Model", ("--a", "b")),
     ],
     ids=["tiny", "embeddings", "id"],
 )
-def test_a_wish_says_what_its_engine_needs(wish: Wish, name: str, engine_args: tuple[str, ...]) -> None:
-    described = wish.described()
+def test_a_wish_says_what_its_engine_needs(spec: ModelSpec, name: str, engine_args: tuple[str, ...]) -> None:
+    described = spec.described()
     assert (described.name, described.engine_args) == (name, engine_args)
 
 
@@ -51,11 +52,11 @@ def test_a_deployment_is_named_for_addresses() -> None:
 
 @pytest.mark.usefixtures("filled")
 def test_the_same_wish_again_changes_nothing_and_another_changes_the_model() -> None:
-    wish = Wish(source="", engine="simulated", name="second", task="embeddings")
-    first = deploy(wish, 1)
-    assert deploy(wish, 1) == first
+    spec = ModelSpec(source="", engine="simulated", name="second", task="embeddings")
+    first = deploy(spec, 1)
+    assert deploy(spec, 1) == first
     assert ModelRevision.objects.filter(model__name="second").count() == 1
-    changed = deploy(Wish(source="", engine="simulated", name="second", engine_args=("--vision",)), 2)
+    changed = deploy(ModelSpec(source="", engine="simulated", name="second", engine_args=("--vision",)), 2)
     assert changed.revision_id != first.revision_id
     replicas = dict(Deployment.objects.values_list("name", "desired_replicas"))
     assert replicas == {"hearth-tiny": 1, "second": 2}
@@ -64,12 +65,12 @@ def test_the_same_wish_again_changes_nothing_and_another_changes_the_model() -> 
 @pytest.mark.usefixtures("filled")
 def test_what_cannot_be_deployed_leaves_nothing_behind() -> None:
     acme = registry.find_tenant("acme")
-    wish = Wish(source="org/model", engine="simulated", name="theirs")
-    catalogue.register(SYSTEM, acme, wish.described())
+    spec = ModelSpec(source="org/model", engine="simulated", name="theirs")
+    catalogue.register(SYSTEM, acme, spec.described())
     with pytest.raises(NotAllowed):
-        deploy(wish, 1)
+        deploy(spec, 1)
     with pytest.raises(BadCount):
-        deploy(Wish(source="org/model", engine="simulated", name="mine"), -1)
+        deploy(ModelSpec(source="org/model", engine="simulated", name="mine"), -1)
     assert [each.name for each in Deployment.objects.all()] == ["hearth-tiny"]
     assert not ModelRevision.objects.filter(model__name="mine").exists()
 

@@ -18,7 +18,7 @@ from hearth import secrets
 from hearth.embedded.account import prepare_sockets_dir, service_account
 from hearth.embedded.errors import ServerFailed, SocketsUnsafe
 from hearth.embedded.postgres import PostgresServer
-from hearth.env import sockets_dir
+from hearth.paths import sockets_dir
 from hearth.process_records import wait_until_gone
 from workers.processes import is_running
 

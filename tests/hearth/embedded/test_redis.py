@@ -15,8 +15,8 @@ import redis
 from hearth.cli import status
 from hearth.embedded.errors import DiskFull, ServerFailed, from_output
 from hearth.embedded.redis import RedisServer
-from hearth.env import sockets_dir
 from hearth.instance.instance import from_environment
+from hearth.paths import sockets_dir
 from hearth.process_records import wait_until_gone
 
 

@@ -16,9 +16,9 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from hearth.env import ROOT
 from hearth.instance.health_ports import ORDER
 from hearth.instance.roles import ROLES
+from hearth.paths import ROOT
 from tests.hearth.instances import Instance, instance_of_its_own, wait_for
 
 NAMES = [role.name for role in ROLES]

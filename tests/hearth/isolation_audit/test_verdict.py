@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import random
 import threading
 from collections.abc import Iterator
@@ -10,10 +9,11 @@ from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import click
 import pytest
 
 from hearth.isolation_audit import command
-from hearth.isolation_audit.accounts import KeyFiles, given
+from hearth.isolation_audit.accounts import given
 from hearth.isolation_audit.auc import Area, Separation, separate
 from hearth.isolation_audit.errors import AuditFailed
 from hearth.isolation_audit.exact_checks import Check, of_pairs, own_tokens, told
@@ -23,7 +23,6 @@ from hearth.isolation_audit.verdict import Finding, Outcome, allowed_bound, outc
 
 HOLDS = Check(name="it holds", tried=3)
 BROKEN = Check(name="it holds", tried=3, against=("once it did not",))
-NO_FILES = KeyFiles(victim=None, attacker=None)
 
 
 def area(auc: float, reach: float) -> Area:
@@ -148,18 +147,19 @@ def test_a_control_that_was_told_of_its_own_answers_is_counted() -> None:
     assert told(pairs, own_tokens(pairs)) == 3
 
 
-def test_keys_come_from_files_or_the_environment_and_both_are_needed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert given(NO_FILES) is None
-    monkeypatch.setenv("HEARTH_AUDIT_VICTIM_KEY", "hk_victim")
+def test_keys_come_from_two_files_and_both_are_needed(tmp_path: Path) -> None:
+    assert given(None, None) is None
+    victim, attacker = tmp_path / "victim", tmp_path / "attacker"
+    victim.write_text("hk_victim\n")
     with pytest.raises(AuditFailed):
-        given(NO_FILES)
-    file = tmp_path / "attacker"
+        given(victim, None)
     with pytest.raises(AuditFailed):
-        given(KeyFiles(victim=None, attacker=file))
-    file.write_text("hk_attacker\n")
-    found = given(KeyFiles(victim=None, attacker=file))
+        given(victim, attacker)
+    attacker.write_text("\n")
+    with pytest.raises(AuditFailed):
+        given(victim, attacker)
+    attacker.write_text("hk_attacker\n")
+    found = given(victim, attacker)
     assert found is not None
     assert (found.victim, found.attacker, found.made) == ("hk_victim", "hk_attacker", ())
 
@@ -206,8 +206,6 @@ def test_a_refused_trick_is_an_answer_and_a_refused_key_or_rate_ends_the_audit(s
 
 
 def test_files_that_could_not_be_written_are_refused_beforehand(tmp_path: Path) -> None:
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    assert parser.parse_args(["--json", str(tmp_path / "a.json")]).json == tmp_path / "a.json"
-    with pytest.raises(SystemExit):
-        parser.parse_args(["--json", str(tmp_path / "none" / "a.json")])
+    assert command.NEW_FILE.convert(str(tmp_path / "a.json"), None, None) == tmp_path / "a.json"
+    with pytest.raises(click.BadParameter):
+        command.NEW_FILE.convert(str(tmp_path / "none" / "a.json"), None, None)

@@ -14,7 +14,7 @@ import pytest
 
 from hearth import secrets
 from hearth.embedded.postgres import PostgresServer
-from hearth.env import sockets_dir
+from hearth.paths import sockets_dir
 
 PASSWORD = "only-for-this-test"
 

@@ -23,7 +23,7 @@ import pytest
 
 from hearth import process_records, secrets
 from hearth.embedded.redis import SOCKET_NAME
-from hearth.env import sockets_dir
+from hearth.paths import sockets_dir
 from tests.journey.instance import Instance, wait_for
 from tests.ports import INSTANCE_PORTS, free_ports
 from workers.processes import ProcessIdentity, find_by_environment, kill_session, session_members
@@ -32,7 +32,9 @@ NOT_OURS = ("DATABASE_", "REDIS_", "HEARTH_", "DJANGO_")
 HEARTH = str(Path(sys.executable).with_name("hearth"))
 SECOND = {"HEARTH_NODE": "second", "HEARTH_NODE_ADDRESS": "127.0.0.2"}
 #: Each machine has room for both replicas. No placeholders: a warm one would draw the second replica to its node.
-SETTINGS = {"HEARTH_ENGINE": "simulated", "HEARTH_REPLICAS": "1", "HEARTH_SLOTS": "2", "HEARTH_PLACEHOLDERS": "0"}
+OPTIONS = ("--engine", "simulated", "--replicas", "1", "--placeholders", "0")
+SLOTS = {"HEARTH_SLOTS": "2"}
+NODE = ("node", "--engine", "simulated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class Machine:
         """Start `hearth node` there; its output goes to node.log."""
         with (self.folder / "node.log").open("ab") as log:
             node = subprocess.Popen(
-                [HEARTH, "node"], env=self.environment, stdout=log, stderr=log, start_new_session=True
+                [HEARTH, *NODE], env=self.environment, stdout=log, stderr=log, start_new_session=True
             )
         self.nodes.append(node)
         return node
@@ -96,7 +98,7 @@ def first() -> Iterator[Instance]:
     with _folder() as folder:
         machine = Machine(folder, _environment(folder) | {"HEARTH_NODE": "first"})
         try:
-            up = machine.run("up", "--detach")
+            up = machine.run("up", "--detach", *OPTIONS)
             assert up.returncode == 0, f"{up.stdout}\n{up.stderr}"
             found = json.loads((folder / "up.json").read_text())
             yield Instance(data_dir=folder, environment=machine.environment, command=[HEARTH], up=found)
@@ -147,8 +149,7 @@ def test_a_database_or_redis_that_does_not_answer_is_named(first: Instance, seco
 
 def test_a_pool_of_another_kind_is_refused(first: Instance, second: Machine) -> None:
     _import_secrets(first, second)
-    other = {"HEARTH_POOL": "local-cpu", "HEARTH_POOL_KIND": "gpu"}
-    refused = replace(second, environment=second.environment | other).run("node")
+    refused = second.run(*NODE, "--pool", "local-cpu", "--pool-kind", "gpu")
     assert refused.returncode == 1
     assert "The pool local-cpu exists, and its kind is cpu, not gpu." in refused.stderr
 
@@ -217,7 +218,7 @@ def _folder() -> Iterator[Path]:
 
 def _environment(folder: Path) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(NOT_OURS)}
-    return inherited | SETTINGS | {"HEARTH_DATA_DIR": str(folder), "HEARTH_PORT": str(free_ports(INSTANCE_PORTS))}
+    return inherited | SLOTS | {"HEARTH_DATA_DIR": str(folder), "HEARTH_PORT": str(free_ports(INSTANCE_PORTS))}
 
 
 def _servers_of(data_dir: Path) -> dict[str, str]:

@@ -1,0 +1,105 @@
+"""`hearth up`, `down`, `status` and `manage`: start, stop and inspect a whole instance."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+import click
+
+from hearth.checks import preflight
+from hearth.cli import daemon, status
+from hearth.cli.start_options import START_OPTIONS, start_options, with_options
+from hearth.instance.instance import Instance, from_environment
+from hearth.instance.progress import Progress
+from hearth.supervisor import lock, up_file
+from hearth.supervisor.up import Supervisor
+
+#: Django commands that change the schema or run as its owner.
+OWNER_COMMANDS = frozenset({"migrate", "ensure_partitions", "grant_role", "dbshell", "flush", "sqlflush"})
+
+
+@click.command(short_help="Start an instance.")
+@click.option("--detach", is_flag=True, help="Return once it is ready, and leave it running.")
+@click.option("--detached", is_flag=True, hidden=True)
+@with_options(START_OPTIONS)
+def up(detach: bool, detached: bool, **given: Any) -> None:
+    """Start an instance and keep it running.
+
+    Starts embedded PostgreSQL and Redis (unless DATABASE_URL and REDIS_URL name servers), migrates the database,
+    installs the engine if it is missing (4 GB and 2 minutes on a CPU), and runs one process per role and the engine
+    replicas. At the end it prints an address, a login and a curl command to paste. While the instance runs, a second
+    `hearth up` prints the same summary. Ctrl-C stops everything in order, a second Ctrl-C at once.
+
+    What the options deploy is changed afterwards in the portal, or by another start with other options. An option
+    that is left out keeps its value of the last start; the defaults of a first start are in [brackets].
+    """
+    instance = from_environment()
+    options = start_options(given)
+    try:
+        if not detach:
+            Supervisor(instance, options, Progress()).run(show_summary=not detached)
+            return
+        preflight.check(instance)
+        if lock.is_held(instance.lock_path):
+            raise lock.AlreadyRunning
+    except lock.AlreadyRunning:
+        _print_running(instance)
+        return
+    ready = daemon.start(instance, options)
+    if ready is None:
+        sys.exit(1)
+    print(up_file.text(ready) + f"\n`hearth down` stops it; its log: {instance.log_path('supervisor')}\n")
+
+
+def _print_running(instance: Instance) -> None:
+    """Print the summary of the instance that runs. Raises PreflightError unless everything in it is well."""
+    ready = up_file.read(instance.up_path)
+    if ready is None:
+        problem = f"An instance on {instance.data_dir} is already starting or stopping."
+        raise preflight.PreflightError(problem, "Wait, then try again.")
+    print(f"Already running on {instance.data_dir}, process {ready.pid}.")
+    print(up_file.text(ready))
+    state = status.read(instance).state
+    if state != "up":
+        raise preflight.PreflightError(f"It is {state}: `hearth status` shows what is not well.", "")
+
+
+@click.command(short_help="Stop an instance.")
+def down() -> None:
+    """Stop the instance on HEARTH_DATA_DIR, however it was started.
+
+    Running requests finish (at most 30 s), engines stop, usage is drained. It also ends what a killed instance left
+    behind. The data stays.
+    """
+    instance = from_environment()
+    print("Stopped." if daemon.stop(instance) else f"Nothing runs on {instance.data_dir}.")
+
+
+@click.command("status", short_help="Show what runs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, without secrets.")
+def status_command(as_json: bool) -> None:
+    """Show what runs, with uptimes in seconds.
+
+    The exit status is 0 only when every role runs, the embedded servers respond, and as many replicas are ready as the
+    last start asked for.
+    """
+    found = status.read(from_environment())
+    print(json.dumps(status.as_json(found), indent=2) if as_json else status.text(found))
+    sys.exit(0 if found.state == "up" else 1)
+
+
+@click.command(
+    short_help="Run a Django management command.",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def manage(arguments: tuple[str, ...]) -> None:
+    """Run a Django management command on the instance; `migrate` runs as the owner of the database."""
+    instance = from_environment()
+    environment = instance.environment()
+    if arguments and arguments[0] in OWNER_COMMANDS:
+        environment["DATABASE_URL"] = instance.owner_url()
+    os.execve(sys.executable, [sys.executable, "-m", "django", *arguments], environment)

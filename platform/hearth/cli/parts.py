@@ -1,0 +1,133 @@
+"""`hearth role`, `node`, `bootstrap` and `secrets`: an instance in parts, on several machines or in containers."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, get_args
+
+import click
+
+from hearth import secrets as instance_secrets
+from hearth.checks import preflight
+from hearth.checks.preflight import PreflightError
+from hearth.cli import healthcheck
+from hearth.cli.start_options import POOL_OPTIONS, START_OPTIONS, pool_options, start_options, with_options
+from hearth.instance import roles
+from hearth.instance.instance import from_environment
+from hearth.instance.progress import Progress
+from hearth.provisioning import database, secrets_transfer
+from hearth.supervisor import lock
+from hearth.supervisor import node as node_host
+from hearth.supervisor.node import NodeHost, NodeOptions
+
+
+@click.command(short_help="Run one role in the foreground.")
+@click.argument("name", type=click.Choice(sorted(roles.BY_NAME)))
+@click.option("--alive", is_flag=True, help="Start nothing: check whether the running process of the role is alive.")
+def role(name: str, alive: bool) -> None:
+    """Run one role, for a container, a systemd unit or a debugger. This process becomes the role's.
+
+    Needs the servers of DATABASE_URL and REDIS_URL, or the embedded ones of a running instance, and the secrets in
+    HEARTH_DATA_DIR. Refuses to start when these do not belong together.
+    """
+    instance = from_environment()
+    if alive:
+        problem = healthcheck.problem(instance, name)
+        if problem is not None:
+            raise PreflightError(problem, "")
+        return
+    command = roles.BY_NAME[name].command(instance)
+    node_host.check_role(instance, name)
+    os.execve(command[0], command, instance.environment(name))
+
+
+@click.command(short_help="Run the engines of a further machine.")
+@click.option("--agent-only", is_flag=True, help="Run no drain: another process drains the usage of HEARTH_DATA_DIR.")
+@click.option(
+    "--engine",
+    type=click.Choice(get_args(database.Engine)),
+    default="vllm",
+    help="Engine that the cluster runs; vllm is installed if it is missing. [vllm]",
+)
+@with_options(POOL_OPTIONS)
+def node(agent_only: bool, engine: database.Engine, **given: Any) -> None:
+    """Run a node: an agent, the engines that the cluster places here, and the drain of their usage.
+
+    Stays in the foreground. Ctrl-C or SIGTERM lets the engines finish, moves their replicas to other nodes and stops.
+    When it is killed, its engines go on, and the next start adopts them.
+
+    Needs, from the first machine, DATABASE_URL and REDIS_URL (its servers) and the engine key in HEARTH_DATA_DIR
+    (`hearth secrets export -` there, into `hearth secrets import -` here); and for this machine HEARTH_NODE (its name,
+    by default the host name), HEARTH_NODE_ADDRESS (where gateways reach it) and HEARTH_SLOTS.
+    """
+    instance = from_environment()
+    options = NodeOptions(with_drain=not agent_only, engine=engine, new_node=pool_options(given))
+    try:
+        NodeHost(instance, options, Progress()).run()
+    except lock.AlreadyRunning as error:
+        problem = f"An instance or a node runs on {instance.data_dir} already."
+        raise PreflightError(problem, "`hearth down` stops it.") from error
+
+
+@click.command(short_help="Migrate the database and fill it, once.")
+@with_options(START_OPTIONS)
+def bootstrap(**given: Any) -> None:
+    """Do what `hearth up` does before it starts anything, for instances in parts, before their roles.
+
+    Creates the secrets, migrates the database of DATABASE_OWNER_URL, and creates the operator, the demo tenants, the
+    model and its deployment. Starts nothing. Running it again changes nothing, unless options differ: an option that is
+    left out keeps its value of the last time; the defaults of the first time are in [brackets].
+    """
+    instance, options, progress = from_environment(), start_options(given), Progress()
+    if not instance.database_url:
+        raise PreflightError(
+            "There is no DATABASE_URL to bootstrap.", "`hearth up` sets the embedded database up by itself."
+        )
+    preflight.check(instance)
+    instance_secrets.load_or_create(instance.data_dir)
+    database.migrate(instance)
+    progress.say("Database migrated")
+    database.connect(instance)
+    from hearth.provisioning.first_run import DEMO_KEYS_FILE  # its models need Django
+
+    wanted = options.engine or database.remembered_engine(instance)
+    first = database.bootstrap(instance, options, "simulated" if wanted == "simulated" else "vllm")
+    database.disconnect()
+    # no secret: in a container this goes to a log
+    progress.say(f"Serves {first.model_name}; sign in as {first.admin_username}")
+    progress.say(f"The password is admin_password in {instance_secrets.path_in(instance.data_dir)}")
+    progress.say(f"Keys of the demo tenants are in {instance.data_dir / DEMO_KEYS_FILE}")
+
+
+@click.group(short_help="Copy secrets to another machine of the cluster.")
+def secrets() -> None:
+    """Copy secrets to another machine of the cluster.
+
+    \b
+    Over the network, without a file on disk:
+      hearth secrets export - | ssh OTHER hearth secrets import -
+    """
+
+
+@secrets.command("export", short_help="Write secrets of HEARTH_DATA_DIR to a file.")
+@click.argument("file")
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Export everything, for a backup or a machine with a gateway or a portal. By default only the engine key, "
+    "which is all that `hearth node` needs.",
+)
+def export_secrets(file: str, everything: bool) -> None:
+    """Write secrets of HEARTH_DATA_DIR to a new FILE of mode 0600, or to standard output (-)."""
+    secrets_transfer.export(from_environment().data_dir, file, everything=everything)
+
+
+@secrets.command("import", short_help="Make exported secrets those of HEARTH_DATA_DIR.")
+@click.argument("file")
+def import_secrets(file: str) -> None:
+    """Make the secrets in FILE, or on standard input (-), those of HEARTH_DATA_DIR, which must have none yet."""
+    instance = from_environment()
+    preflight.check_folders(instance)
+    secrets_transfer.take(instance.data_dir, file)
+    click.echo(f"The secrets are in {instance.data_dir}.", err=True)

@@ -1,0 +1,304 @@
+"""Every environment variable that Hearth reads: its type, default, unit and the reason for the default.
+
+:func:`read` checks all of them at once. An empty variable counts as unset. ``docs/configuration.md`` holds one table
+per class below, written by ``python -m hearth.configuration_page``.
+"""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from hearth.paths import ROOT
+from tenants.errors import BadName
+from tenants.networks import Network, parse
+from workers.engines.environment import DEFAULT_FOLDER, DEFAULT_TORCH_INDEX
+
+PREFIX = "HEARTH_"
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+RoleName = Literal["all", "gateway", "portal", "drain", "agent", "control", "inference", "beat"]
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+class BadSetting(Exception):
+    """A variable cannot be read. Carries ``name``, ``value`` and what is allowed."""
+
+    def __init__(self, name: str, value: object, allowed: str) -> None:
+        super().__init__(f"{name}={value!r}: expected {allowed}")
+        self.name = name
+        self.value = value
+        self.allowed = allowed
+
+
+def _parts(text: object) -> object:
+    """Split a comma-separated text, without empty parts. Anything else is returned as it is."""
+    return tuple(part.strip() for part in text.split(",") if part.strip()) if isinstance(text, str) else text
+
+
+def _networks(value: object) -> tuple[Network, ...]:
+    """Parse a comma-separated text of networks. Raises ValueError."""
+    try:
+        return parse(str(part) for part in _parts(value))  # type: ignore[attr-defined]  # a text or a tuple
+    except BadName as error:
+        raise ValueError(f"{error.allowed}, comma separated") from None
+
+
+def _hosts(hosts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(host.lower() for host in hosts)
+
+
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_parts)]
+Hosts = Annotated[Names, AfterValidator(_hosts)]
+Networks = Annotated[tuple[Network, ...], NoDecode, BeforeValidator(_networks)]
+Folder = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
+
+
+class _Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="ignore")
+
+
+class InstanceSettings(_Settings):
+    """Where one instance keeps its data and on which addresses it listens."""
+
+    data_dir: Folder = Field(
+        default=ROOT / ".hearth",
+        description="Folder of everything that one instance keeps: secrets, embedded servers, usage log, logs. In the "
+        "checkout, so that removing the checkout removes it.",
+    )
+    host: str = Field(
+        default="127.0.0.1",
+        description="Address on which the gateway and the portal listen. Loopback, so that a first start exposes "
+        "nothing.",
+    )
+    port: Port = Field(default=8080, description="TCP port of the gateway. The portal takes the next one.")
+    metrics_host: str = Field(
+        default="127.0.0.1",
+        description="Address on which each role serves /metrics, /livez and /readyz. Loopback whatever HEARTH_HOST is, "
+        "because they need no key.",
+    )
+    metrics_port: Port | None = Field(
+        default=None,
+        description="First of seven TCP ports for these pages: gateway, portal, drain, agent, control, inference, "
+        "beat; further gateways follow. Empty: HEARTH_PORT + 2, so that instances ten ports apart do not collide.",
+    )
+    gateway_processes: int = Field(
+        default=1,
+        ge=1,
+        description="Gateway processes that `hearth up` runs on one port; the kernel distributes new connections among "
+        "them. One process serves thousands of requests a second; each further one uses another core.",
+    )
+    connections: int = Field(
+        default=8192,
+        ge=1,
+        description="Connections that each gateway and portal process accepts at once, idle ones included. Beyond "
+        "that a gateway answers 503 `too_many_connections`, and connections to the portal wait. Enough for thousands "
+        "of streams at 40 KiB each. Each process allows itself twice as many open files if the system permits it.",
+    )
+    node: str = Field(
+        default_factory=lambda: platform.node() or "localhost",
+        json_schema_extra={"shown": "<host name>"},
+        description="Name of this machine among the nodes; it names the Celery queue `node.<name>`. By default the "
+        "host name.",
+    )
+    node_address: str = Field(
+        default="127.0.0.1",
+        description="IPv4 address of this node, or a name for it: its engines listen there, and the gateways connect "
+        "to them there. Loopback, because an engine has no TLS; a second node sets its address in the private network.",
+    )
+    role: RoleName = Field(
+        default="all",
+        description="The role of this process; the `hearth` command sets it. `all` serves every path from one "
+        "process, for `manage.py runserver` and tests.",
+    )
+
+
+class EngineSettings(_Settings):
+    """Where the engine is installed and on what it runs."""
+
+    slots: str = Field(
+        default="auto",
+        description="Slots for engines on this node. `auto`: one per GPU; on a CPU one for each replica and "
+        "placeholder that the last start asked for, 3 on a machine that never did. A number: that many shares of the "
+        "CPU. `fake:N`: N simulated devices, for tests.",
+    )
+    engine_venv: Folder = Field(
+        default=DEFAULT_FOLDER,
+        description="Virtual environment of the engine. Apart from Hearth's own, because their pinned versions "
+        "conflict.",
+    )
+    torch_index: str = Field(
+        default=DEFAULT_TORCH_INDEX,
+        description="Package index that has the CPU build of torch; used only when pip does not find it elsewhere.",
+    )
+
+
+class ServerSettings(_Settings):
+    """The addresses of PostgreSQL and Redis."""
+
+    database_url: str = Field(
+        default="",
+        validation_alias="DATABASE_URL",
+        description="PostgreSQL as role hearth_app. Empty: the embedded server. Every role needs it.",
+    )
+    database_owner_url: str = Field(
+        default="",
+        validation_alias="DATABASE_OWNER_URL",
+        description="PostgreSQL as role hearth_owner, used only to migrate and to create partitions. Empty: "
+        "DATABASE_URL.",
+    )
+    redis_url: str = Field(
+        default="",
+        validation_alias="REDIS_URL",
+        description="Redis for every purpose whose own URL is empty. Empty: the embedded server.",
+    )
+    redis_limits_url: str = Field(
+        default="",
+        validation_alias="REDIS_LIMITS_URL",
+        description="Redis of limits and budgets; must not evict. Empty: REDIS_URL.",
+    )
+    redis_cache_url: str = Field(
+        default="",
+        validation_alias="REDIS_CACHE_URL",
+        description="Redis of the prediction cache; may evict. Empty: REDIS_URL.",
+    )
+    redis_broker_url: str = Field(
+        default="",
+        validation_alias="REDIS_BROKER_URL",
+        description="Redis of Celery; must not evict. Empty: REDIS_URL.",
+    )
+
+
+class RequestSettings(_Settings):
+    """The bounds of one request, and what the gateway keeps of it."""
+
+    max_body_bytes: int = Field(
+        default=10 * MIB,
+        ge=KIB,
+        description="Largest request body, bytes (10 MiB: a prompt of 1 M tokens fits, a mistaken upload does not).",
+    )
+    redis_timeout_ms: int = Field(
+        default=50,
+        ge=1,
+        description="Longest time that one request waits for Redis in total, milliseconds. A slow Redis is worse than "
+        "a dead one.",
+    )
+    engine_timeout_seconds: float = Field(
+        default=600, ge=1, description="Longest silence of an engine between two bytes, seconds; covers a long prefill."
+    )
+    hold_seconds: float = Field(
+        default=60,
+        ge=0,
+        description="Longest time that a request waits for a replica that is starting, seconds; 0: none waits. A "
+        "minute, because most clients and load balancers wait that long for a first byte, and a warm start takes a "
+        "few seconds.",
+    )
+    hold_requests_per_tenant: int = Field(
+        default=256,
+        ge=0,
+        description="Requests of one tenant that wait in each process; further ones are answered 503. More than a "
+        "burst after scaling from zero.",
+    )
+    hold_bytes_per_tenant: int = Field(
+        default=64 * MIB,
+        ge=0,
+        description="Bodies of these requests together, bytes (64 MiB: six of the largest), because they wait in "
+        "memory.",
+    )
+    idempotency_hourly_bytes: int = Field(
+        default=64 * MIB,
+        ge=0,
+        description="Stored responses per tenant and hour to requests with an Idempotency-Key, compressed, bytes. "
+        "Further requests run, but cannot be replayed. 64 MiB are about 60,000 chats: 1.5 GiB of Redis for a whole "
+        "day.",
+    )
+    cache_first_level_bytes: int = Field(
+        default=32 * MIB,
+        ge=0,
+        description="Cached responses that each gateway process keeps in its own memory, bytes, for all tenants "
+        "together; 0: none. 32 MiB are about 15,000 chats.",
+    )
+    send_timeout_seconds: float = Field(
+        default=60,
+        ge=0.1,
+        description="Longest time that a client may read nothing while data waits for it, seconds; then its "
+        "connection is closed and its engine stopped. A minute, because a reader that only pauses resumes sooner.",
+    )
+    wal_max_bytes: int = Field(
+        default=8 * GIB,
+        ge=16 * MIB,
+        description="Largest size of the usage log on a host's disk, bytes (8 GiB: about four hours of 1,000 requests "
+        "a second). At the limit no new request is served until the drain has caught up; from a quarter on health "
+        "pages and `hearth status` warn.",
+    )
+    wal_sync: Literal["group", "always"] = Field(
+        default="group",
+        description="When usage records reach the disk: `group` within 10 ms of the write, `always` before the last "
+        "byte is sent. Both survive the death of the process; `always` survives the death of the host.",
+    )
+    trusted_proxies: Networks = Field(
+        default=(),
+        description="Networks (CIDR) of the proxies and load balancers in front of gateway and portal, comma "
+        "separated. X-Forwarded-For counts only from them. Empty, because any client can send that header.",
+    )
+    tls_proxy: bool = Field(
+        default=False,
+        description="1: a proxy with TLS is in front of gateway and portal and sets X-Forwarded-Proto; cookies then "
+        "travel over TLS only, and browsers are told to insist on it (HSTS). Off, because a first start has no proxy.",
+    )
+    media_domains: Hosts = Field(
+        default=(),
+        description="Hosts from which engines may fetch images, audio and video that a request names by address, "
+        "comma separated; data: URLs always pass. Empty, because an address can point into your own network.",
+    )
+
+
+class PortalSettings(_Settings):
+    """What the portal and the operators' API accept."""
+
+    allowed_hosts: Names = Field(
+        default=("127.0.0.1", "localhost", "[::1]"),
+        description="Host names to which the portal answers, comma separated. Loopback, like HEARTH_HOST.",
+    )
+    debug: bool = Field(default=False, description="1: Django's debug pages. Off, because they show secrets.")
+
+
+class Environment(InstanceSettings, EngineSettings, ServerSettings, RequestSettings, PortalSettings):
+    """All settings of a process."""
+
+
+#: In the order of the page.
+GROUPS: tuple[type[_Settings], ...] = (
+    InstanceSettings,
+    EngineSettings,
+    ServerSettings,
+    RequestSettings,
+    PortalSettings,
+)
+
+
+def read() -> Environment:
+    """Read and check the environment. Raises BadSetting for the first variable that cannot be read."""
+    try:
+        return Environment()
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0])
+        allowed = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+        raise BadSetting(variable(name), first["input"], allowed) from None
+
+
+def variable(field: str) -> str:
+    """Return the name of the environment variable of a field."""
+    found: Any = Environment.model_fields.get(field)
+    alias = found.validation_alias if found is not None else field
+    return str(alias) if alias else PREFIX + field.upper()
+
+
+def variables() -> tuple[str, ...]:
+    """Return the names of all environment variables that Hearth reads, in the order of the page."""
+    return tuple(variable(name) for group in GROUPS for name in group.model_fields)

@@ -1,0 +1,28 @@
+"""Folders that are the same for every process of an instance: the checkout, and the folders of unix sockets."""
+
+from __future__ import annotations
+
+import tempfile
+from hashlib import sha256
+from pathlib import Path
+
+#: The checkout.
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def sockets_dir(data_dir: Path) -> Path:
+    """Return the folder of the embedded servers' unix sockets, with a short path: a socket's has at most 107 bytes."""
+    digest = sha256(str(data_dir).encode()).hexdigest()[:12]
+    return Path(tempfile.gettempdir()) / f"hearth-{digest}"
+
+
+def agent_sockets_dir(data_dir: Path) -> Path:
+    """Return the folder of the agent's unix sockets, apart from the folder that the embedded servers' user owns."""
+    found = sockets_dir(data_dir)
+    return found.with_name(f"{found.name}-agent")
+
+
+def gateway_sockets_dir(data_dir: Path) -> Path:
+    """Return the folder of the unix sockets on which this instance's gateways connect to each other."""
+    found = sockets_dir(data_dir)
+    return found.with_name(f"{found.name}-gateway")
