@@ -10,27 +10,27 @@ import msgspec
 
 from tenants import sealed
 
-#: Compressing costs 12 µs, a twentieth of a request, for little where there is little. Larger answers are compressed.
+#: Larger responses are compressed. For small ones it costs 12 µs, a twentieth of a request, and saves little.
 PLAIN_BYTES = 2048
-#: How a zlib stream begins; an entry, a msgpack array, begins otherwise.
+#: First byte of a zlib stream; an uncompressed entry, a msgpack array, begins with another.
 _ZLIB = b"\x78"
 
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, tag=2, kw_only=True):
-    """A complete, successful answer.
+    """A complete, successful response.
 
-    ``body`` is the engine's non-streamed JSON; the tokens are what it took, in disjoint classes.
+    ``body`` is the engine's non-streamed JSON; the tokens are those it used, in disjoint classes.
     """
 
     body: bytes
     prompt_tokens: int
     cached_prompt_tokens: int
     completion_tokens: int
-    #: For how long an engine worked on it, milliseconds.
+    #: Engine time, milliseconds.
     engine_ms: float
-    #: The request that asked for it, a UUIDv7, and its key.
+    #: The request that ran, a UUIDv7, and its key.
     source_id: UUID
     key_id: UUID
     #: Unix seconds.
@@ -51,7 +51,7 @@ def encode(name: bytes, entry: Entry) -> bytes:
 
 
 def decode(name: bytes, stored: bytes) -> Entry | None:
-    """Return the entry, or None when it was altered, moved from another name, or is of another version."""
+    """Return the entry, or None if it was altered, moved from another name, or has another version."""
     packed = sealed.unseal(name, stored)
     if packed is None:
         return None

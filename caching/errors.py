@@ -1,18 +1,18 @@
-"""Errors of the caching room.
+"""Errors of the caching package.
 
 CachingError
-├── NotReplayable    an answer that cannot be told as a stream, or a stream that cannot be told as an answer
-└── FlightFailed     the request that was followed ended without an answer
+├── NotReplayable    a response that cannot be replayed as a stream, or a stream that cannot be folded into a response
+└── FlightFailed     the flight that was followed ended without a response
 """
 
 
 class CachingError(Exception):
-    """Any refusal of this room."""
+    """Base of this package's errors."""
 
 
 class NotReplayable(CachingError):
-    """The answer has a part that the other shape cannot carry. ``args[0]`` names it."""
+    """The response has a part that the other form cannot represent. ``args[0]`` names it."""
 
 
 class FlightFailed(CachingError):
-    """The run that was followed ended without an answer. ``args[0]`` is how many pieces it had told."""
+    """The flight ended without a response. ``args[0]`` is the number of pieces it had sent."""

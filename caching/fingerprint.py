@@ -1,4 +1,4 @@
-"""The canonical form of a request: equal bytes exactly when the engine would be asked the same thing."""
+"""The canonical form of a request: equal bytes exactly if the engine would receive equivalent input."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-#: Fields that cannot change an answer, so they are not part of its name.
+#: Fields that cannot change a response, so they are not part of its name.
 IGNORED = frozenset(
     {
         "stream",
@@ -21,36 +21,36 @@ IGNORED = frozenset(
     }
 )
 
-#: Version of the canonical form; a change of it makes every stored answer unreachable.
+#: Version of the canonical form. A change makes every stored response unreachable.
 FORMAT = "hearth-prediction-1"
 
-#: Numbers inside lists and objects are rewritten in requests of at most so many values, which takes about 2 ms, and
-#: nobody else is served meanwhile (10 MiB of numbers took 470 ms). Commas inside texts count too.
+#: Numbers inside lists and objects are normalised in requests of at most this many values. That takes about 2 ms, which
+#: blocks the event loop (10 MiB of numbers took 470 ms). Commas inside texts count as values too.
 WALKED_VALUES = 16 * 1024
-#: So many messages of so many fields each are looked at for numbers one by one; beyond, all text is searched for them.
+#: Up to this many messages with this many fields each are checked one by one for numbers; beyond, the text is searched.
 FLAT_MESSAGES, FLAT_FIELDS = 1000, 16
 
 
 def canonical(body: Mapping[str, Any], ignored: Set[str] = IGNORED) -> bytes:
-    """Return the request as canonical JSON, in the manner of RFC 8785.
+    """Return the request as canonical JSON, similar to RFC 8785.
 
-    Keys are sorted, white space is gone, a whole number below 2**53 is written one way (1.0 and -0.0 are 1 and 0);
-    beyond WALKED_VALUES that holds only for a field that is a number itself. Fields of ``ignored`` are left out; all
-    others stay, unknown ones too, and null is not absent. Lists keep their order and strings their bytes. Raises
+    Keys are sorted, white space is removed, and a whole number below 2**53 has one form (1.0 and -0.0 become 1 and 0);
+    beyond WALKED_VALUES only top-level numbers are normalised. Fields in ``ignored`` are left out; all others stay,
+    including unknown ones, and null differs from absent. Lists keep their order and strings their bytes. Raises
     TypeError for more than 254 levels.
     """
     kept = {
         name: _number(value) if type(value) is float else value for name, value in body.items() if name not in ignored
     }
     text = orjson.dumps(kept, option=orjson.OPT_SORT_KEYS)
-    # orjson writes every float that _number rewrites with ".0": without one there is nothing to walk for
+    # orjson writes every float that _number changes with ".0"; without one there is nothing to change
     if _is_flat(kept) or b".0" not in text or text.count(b",") > WALKED_VALUES:
         return text
     return orjson.dumps(_plain(kept), option=orjson.OPT_SORT_KEYS)
 
 
 def _is_flat(kept: Mapping[str, Any]) -> bool:
-    """Say whether all that is in lists and objects is text: most chats, of which a long one takes long to search."""
+    """Return whether lists and objects contain only text, as in most chats. Saves a search of long ones."""
     for value in kept.values():
         if isinstance(value, dict):
             return False

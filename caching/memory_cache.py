@@ -1,4 +1,4 @@
-"""What this process stored or found lately: the level before Redis, which carries on while Redis is slow or gone."""
+"""Responses in this process's memory: the cache level before Redis, which works while Redis is unavailable."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from uuid import UUID
 
 from caching.entry import Entry
 
-#: Other processes may have stored a fresher answer meanwhile: after this long Redis is asked again.
+#: Longest time an entry is used without Redis: other processes may have stored a fresher response.
 MAX_SECONDS = 60
-#: What an entry takes beside its body: its name, its fields, its time and its place in a dictionary that grows.
+#: Memory of an entry besides its body: name, fields, expiry time and dictionary slot.
 OVERHEAD_BYTES = 1024
 
 
 class _TenantEntries:
-    """The entries of one tenant, the least recently used first: name → (when it is too old, entry)."""
+    """The entries of one tenant, least recently used first: name → (expiry by the monotonic clock, entry)."""
 
     __slots__ = ("bytes", "entries")
 
@@ -25,66 +25,66 @@ class _TenantEntries:
 
 
 class MemoryCache:
-    """Entries that passed their check, by tenant and name: at most ``max_bytes``, with what keeping them takes.
+    """Verified entries by tenant and name, in at most ``max_bytes`` including overhead.
 
-    Room is made by the tenant that holds the most, with its least recently used: whoever holds less than its share,
-    ``max_bytes`` divided by the tenants, loses nothing, whatever the others store.
+    Eviction takes the least recently used entry of the tenant with the most bytes. A tenant below its share,
+    ``max_bytes`` divided by the number of tenants, loses nothing, whatever the others store.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.bytes = 0
-        #: Entries that made room for others.
+        #: Number of evicted entries.
         self.evicted = 0
-        self._shelves: dict[UUID, _TenantEntries] = {}
+        self._tenants: dict[UUID, _TenantEntries] = {}
 
     def put(self, tenant_id: UUID, name: bytes, entry: Entry, seconds: float) -> None:
-        """Keep an entry for so long, at most MAX_SECONDS. One larger than everything is not kept."""
+        """Store an entry for ``seconds``, at most MAX_SECONDS. An entry larger than ``max_bytes`` is not stored."""
         self.drop(tenant_id, name)
         size = _size(entry)
         if size > self.max_bytes:
             return
-        shelf = self._shelves.get(tenant_id)
-        if shelf is None:
-            shelf = self._shelves[tenant_id] = _TenantEntries()
-        shelf.entries[name] = (time.monotonic() + min(seconds, MAX_SECONDS), entry)
-        shelf.bytes += size
+        own = self._tenants.get(tenant_id)
+        if own is None:
+            own = self._tenants[tenant_id] = _TenantEntries()
+        own.entries[name] = (time.monotonic() + min(seconds, MAX_SECONDS), entry)
+        own.bytes += size
         self.bytes += size
         while self.bytes > self.max_bytes:
-            self._make_room(tenant_id)
+            self._evict_one(tenant_id)
 
     def get(self, tenant_id: UUID, name: bytes) -> Entry | None:
-        """Return the entry unless it is too old."""
-        shelf = self._shelves.get(tenant_id)
-        found = shelf.entries.get(name) if shelf is not None else None
-        if shelf is None or found is None:
+        """Return the entry unless it has expired."""
+        own = self._tenants.get(tenant_id)
+        found = own.entries.get(name) if own is not None else None
+        if own is None or found is None:
             return None
-        too_old_at, entry = found
-        if too_old_at <= time.monotonic():
+        expires_at, entry = found
+        if expires_at <= time.monotonic():
             self.drop(tenant_id, name)
             return None
-        shelf.entries.move_to_end(name)
+        own.entries.move_to_end(name)
         return entry
 
     def drop(self, tenant_id: UUID, name: bytes) -> None:
-        """Forget an entry, if it is there."""
-        shelf = self._shelves.get(tenant_id)
-        dropped = shelf.entries.pop(name, None) if shelf is not None else None
-        if shelf is None or dropped is None:
+        """Remove an entry, if present."""
+        own = self._tenants.get(tenant_id)
+        dropped = own.entries.pop(name, None) if own is not None else None
+        if own is None or dropped is None:
             return
         size = _size(dropped[1])
-        shelf.bytes -= size
+        own.bytes -= size
         self.bytes -= size
-        if not shelf.entries:
-            del self._shelves[tenant_id]
+        if not own.entries:
+            del self._tenants[tenant_id]
 
-    def _make_room(self, storing: UUID) -> None:
-        share = self.max_bytes / len(self._shelves)
-        if self._shelves[storing].bytes > share:
-            largest = storing  # the usual case, without a look at every tenant
+    def _evict_one(self, storing: UUID) -> None:
+        share = self.max_bytes / len(self._tenants)
+        if self._tenants[storing].bytes > share:
+            largest = storing  # the usual case, without a scan of all tenants
         else:
-            largest = max(self._shelves, key=lambda tenant: self._shelves[tenant].bytes)
-        self.drop(largest, next(iter(self._shelves[largest].entries)))
+            largest = max(self._tenants, key=lambda tenant: self._tenants[tenant].bytes)
+        self.drop(largest, next(iter(self._tenants[largest].entries)))
         self.evicted += 1
 
 

@@ -1,4 +1,4 @@
-"""Tell whether a second run of a request begins as the first one did, and what of it is new."""
+"""Check whether a second run of a request begins like the first one, and return what is new in it."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ import orjson
 from caching.errors import NotReplayable
 
 SEPARATOR = b"\n\n"
-#: What names a run, or one of its parts, and says nothing of its answer.
-_NAMES = frozenset({"id", "item_id", "call_id", "created", "created_at", "system_fingerprint", "usage"})
+#: Fields that identify a run or a part of it, and are not part of its content.
+_IDS = frozenset({"id", "item_id", "call_id", "created", "created_at", "system_fingerprint", "usage"})
 
 
 class ReplayMatcher:
-    """Leaves out of a stream of events what was told before. Events count as equal that differ in names of runs only.
+    """Removes from a stream the events sent before. Events that differ only in ids count as equal.
 
-    Calls of tools are named too: a client that has heard of one knows it by its first name and its place.
+    That includes ids of tool calls: a client knows a call by the id of the first run and its index.
     """
 
-    def __init__(self, told: list[bytes]) -> None:
-        """``told``: whole events, with their separators."""
-        self._told = list(_events(told))
+    def __init__(self, sent: list[bytes]) -> None:
+        """``sent``: whole events, with their separators."""
+        self._sent = list(_events(sent))
         self._at = 0
 
     def new_events(self, events: bytes) -> bytes:
-        """Return what of these whole events is new. Raises NotReplayable where they are not what was told."""
+        """Return the new ones of these whole events. Raises NotReplayable if they differ from what was sent."""
         new = []
         for event in _events([events]):
-            if self._at == len(self._told):
+            if self._at == len(self._sent):
                 new.append(event + SEPARATOR)
-            elif not _same(event, self._told[self._at]):
-                raise NotReplayable("another answer")
+            elif not _same(event, self._sent[self._at]):
+                raise NotReplayable("another response")
             else:
                 self._at += 1
         return b"".join(new)
 
     @property
     def complete(self) -> bool:
-        """Say whether all that was told has come again."""
-        return self._at == len(self._told)
+        """Whether all events sent before have been matched."""
+        return self._at == len(self._sent)
 
 
 def _events(pieces: list[bytes]) -> Iterator[bytes]:
@@ -52,7 +52,7 @@ def _same(one: bytes, other: bytes) -> bool:
     if one == other:
         return True
     try:
-        return bool(_nameless(_data(one)) == _nameless(_data(other)))
+        return bool(_without_ids(_data(one)) == _without_ids(_data(other)))
     except orjson.JSONDecodeError:
         return False
 
@@ -62,9 +62,9 @@ def _data(event: bytes) -> Any:
     return orjson.loads(b"".join(lines))
 
 
-def _nameless(value: Any) -> Any:
+def _without_ids(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _nameless(inner) for name, inner in value.items() if name not in _NAMES}
+        return {name: _without_ids(inner) for name, inner in value.items() if name not in _IDS}
     if isinstance(value, list):
-        return [_nameless(inner) for inner in value]
+        return [_without_ids(inner) for inner in value]
     return value

@@ -1,13 +1,13 @@
-"""Errors of the routing room.
+"""Errors of the routing package.
 
 RoutingError
-└── NoReplica    no candidate is left to choose from
+└── NoReplica    there is no candidate to choose from
 """
 
 
 class RoutingError(Exception):
-    """Any refusal of this room."""
+    """Base of this package's errors."""
 
 
 class NoReplica(RoutingError):
-    """There is no replica to send the request to."""
+    """No replica can take the request."""

@@ -1,8 +1,8 @@
-"""Turn a prompt into a chain of hashes, so that equal beginnings have equal links.
+"""Turn a prompt into a chain of hashes, so that equal beginnings have equal hashes.
 
-The chain stands in for the engine's own block hashes until tokens are known here: it is cut at message borders and
-inside a message at places that its length alone decides, so a shared document followed by another question shares all
-but its last link.
+The chain replaces the engine's block hashes, which need tokens. Texts are cut at message borders, and inside a message
+at positions that depend only on the text's length; a shared document followed by another question shares all but its
+last hash.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-#: About 64 tokens of English: small enough to see where two prompts part, large enough to hash little.
+#: About 64 tokens of English: small enough to locate where two prompts diverge, large enough to need few hashes.
 CHUNK_BYTES = 256
-#: Far inside a message a chunk takes this part of what precedes it there, so that of a long text that two prompts share
-#: hardly more is overlooked, while 100 KB take 70 links and not 400.
+#: In a long text a chunk is 1/GROWTH of the text before it. So little of a long shared text is missed, while 100 KB
+#: need 70 hashes instead of 400.
 GROWTH = 16
-#: Links kept of one prompt; what lies beyond is as warm as what lies before it.
+#: Most hashes per prompt; text beyond them counts as warm as the text before it.
 MAX_HASHES = 2048
-#: Texts of which the links are kept for the next prompt that begins alike, bytes; and how many links are kept, of all.
+#: Hashes of texts of at least this many bytes are cached; and how many hashes are cached in all.
 LONG_BYTES = 512
 KEPT_HASHES = 65_536
-#: What lies beyond in a text is one chunk; no body is as large.
+#: Text beyond this is one chunk; no request body is as large.
 LARGEST_BYTES = 1 << 30
-#: Bytes of text a token stands for, on average; used only for estimates.
+#: Average bytes per token, for estimates only.
 BYTES_PER_TOKEN = 4
 
 
 class PromptMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """One message: ``head`` is what precedes its text (the role), ``text`` its content as bytes."""
+    """One message: ``head`` precedes its text (the role), ``text`` is its content as bytes."""
 
     head: bytes
     text: bytes
@@ -38,75 +38,74 @@ class PromptMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PrefixHashes(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt's links in order; a match at i implies a match at every j < i."""
+    """A prompt's hashes in order; a match at i implies a match at every j < i."""
 
     hashes: tuple[bytes, ...]
-    #: How many bytes end with each link.
+    #: Bytes of the prompt up to the end of each hash's chunk.
     ends: tuple[int, ...]
-    #: How many leading links belong to system messages.
+    #: Number of leading hashes of system messages.
     system_hashes: int
-    #: Estimate for the whole prompt.
+    #: Estimated tokens of the whole prompt.
     tokens: int
 
     def tokens_of(self, depth: int) -> int:
-        """Return the estimated tokens under the first ``depth`` links."""
+        """Return the estimated tokens under the first ``depth`` hashes."""
         if depth == len(self.hashes):
             return self.tokens if depth else 0
         return self.ends[depth - 1] // BYTES_PER_TOKEN if depth else 0
 
 
 def prefix_hashes(root: bytes, messages: Sequence[PromptMessage]) -> PrefixHashes:
-    """Return the chain of a prompt under a tenant's ``root``; two roots share no link.
+    """Return the hashes of a prompt under a tenant's ``root``; two roots share none.
 
-    Links are 16 bytes of BLAKE2b over (previous link, chunk). Empty messages still make a link, for their role.
+    A hash is 16 bytes of BLAKE2b over (previous hash, chunk). An empty message still adds a hash, for its role.
     """
-    links: list[bytes] = []
+    hashes: list[bytes] = []
     ends: list[int] = []
-    system_links = 0
+    system_hashes = 0
     leading_system = True
     total = 0
     for message in messages:
         head, text = message.head, message.text
         before = total + len(head)
         total = before + len(text)
-        if len(links) < MAX_HASHES:
-            previous = links[-1] if links else root
+        if len(hashes) < MAX_HASHES:
+            previous = hashes[-1] if hashes else root
             own_ends = _ends(len(text))
-            links_of = _long.hashes if len(text) >= LONG_BYTES else _hashed
-            links += links_of(previous, head, text, own_ends)
+            hash_message = _long.hashes if len(text) >= LONG_BYTES else _hash_message
+            hashes += hash_message(previous, head, text, own_ends)
             ends += [before + end for end in own_ends]
         leading_system = leading_system and message.system
         if leading_system:
-            system_links = min(len(links), MAX_HASHES)
+            system_hashes = min(len(hashes), MAX_HASHES)
     return PrefixHashes(
-        hashes=tuple(links[:MAX_HASHES]),
+        hashes=tuple(hashes[:MAX_HASHES]),
         ends=tuple(ends[:MAX_HASHES]),
-        system_hashes=system_links,
+        system_hashes=system_hashes,
         tokens=max(1, total // BYTES_PER_TOKEN),
     )
 
 
 class _LongTexts:
-    """The links of long texts that came lately, of a shared system prompt or a conversation until now: to find them
-    takes an eighth of the time of hashing them. Lives on one event loop.
+    """A cache of the hashes of recent long texts, such as shared system prompts and conversations.
 
-    A message is known by its place, lengths and Python's hashes, which are keyed. That two of one place are taken for
-    each other, and a prompt for warm where it is not, has a chance of 2**-64.
+    A lookup takes an eighth of the time of hashing. Lives on one event loop. A message is identified by its position,
+    lengths and Python's keyed hashes; the chance of a collision, which would make a prompt look warm, is 2**-64.
     """
 
     def __init__(self) -> None:
         self._known: dict[tuple[bytes, int, int, int, int], tuple[bytes, ...]] = {}
-        #: Of all of them together.
+        #: Number of hashes cached.
         self.count = 0
 
     def hashes(self, previous: bytes, head: bytes, text: bytes, ends: tuple[int, ...]) -> tuple[bytes, ...]:
-        """Return the links of a message behind another; ``ends``: where its text's chunks end, bytes."""
+        """Return the hashes of a message that follows ``previous``; ``ends``: where its text's chunks end, bytes."""
         name = (previous, len(head), hash(head), len(text), hash(text))
         found = self._known.pop(name, None)
         if found is None:
-            found = _hashed(previous, head, text, ends)
+            found = _hash_message(previous, head, text, ends)
             self.count += len(found)
-        self._known[name] = found  # as the last to be dropped
+        self._known[name] = found  # now the most recently used
         while self.count > KEPT_HASHES:
             self.count -= len(self._known.pop(next(iter(self._known))))
         return found
@@ -115,19 +114,19 @@ class _LongTexts:
 _long = _LongTexts()
 
 
-def _hashed(previous: bytes, head: bytes, text: bytes, ends: tuple[int, ...]) -> tuple[bytes, ...]:
-    """Return the links of a message behind another; ``ends``: where its text's chunks end, bytes."""
-    links: list[bytes] = []
+def _hash_message(previous: bytes, head: bytes, text: bytes, ends: tuple[int, ...]) -> tuple[bytes, ...]:
+    """Return the hashes of a message that follows ``previous``; ``ends``: where its text's chunks end, bytes."""
+    hashes: list[bytes] = []
     front, start = len(head).to_bytes(4, "big") + head, 0
     for end in ends:
         previous = hashlib.blake2b(front + text[start:end], digest_size=16, key=previous).digest()
-        links.append(previous)
+        hashes.append(previous)
         front, start = b"", end
-    return tuple(links)
+    return tuple(hashes)
 
 
 def _borders() -> Iterator[int]:
-    """Yield where chunks of any text end, but for its last."""
+    """Yield where chunks of any text end, except the last."""
     end = CHUNK_BYTES
     while end < LARGEST_BYTES:
         yield end
@@ -138,5 +137,5 @@ _BORDERS = tuple(_borders())
 
 
 def _ends(length: int) -> tuple[int, ...]:
-    """Return where the chunks of a text of so many bytes end."""
+    """Return where the chunks of a text of ``length`` bytes end."""
     return (*_BORDERS[: bisect_left(_BORDERS, length)], length)

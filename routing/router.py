@@ -1,4 +1,4 @@
-"""Choose the replica for one request: its session's home, else the warmest, else the least loaded."""
+"""Choose the replica for one request: its session's replica, else the warmest, else the least loaded."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Reason = Literal["session", "prefix", "load", "only"]
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one request goes, and why."""
+    """The replica for one request, and the reason."""
 
     replica_id: UUID
     reason: Reason
-    #: Estimate of the prompt tokens that are warm there.
+    #: Estimated prompt tokens in its prefix cache.
     warm_tokens: int
-    #: Tokens counted on the load board until :meth:`Router.finish`.
+    #: Tokens counted as load until :meth:`Router.finish`.
     tokens: int
 
 
 class RoutingRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request is, as far as routing cares. ``session`` is a tenant-scoped name, or None."""
+    """The properties of a request that routing uses. ``session`` is a tenant-scoped name, or None."""
 
     prefix: PrefixHashes
     session: bytes | None
@@ -37,55 +37,57 @@ class RoutingRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Router:
-    """Sessions, prefixes and loads of one process. Not thread-safe: it lives on one event loop."""
+    """Sessions, prefixes and loads known to one process. Not thread-safe: lives on one event loop."""
 
     def __init__(self, *, index_capacity: int = 262_144, session_capacity: int = 100_000) -> None:
         self.prefixes: PrefixIndex[UUID] = PrefixIndex(index_capacity)
         self.sessions: SessionMap[UUID] = SessionMap(session_capacity)
         self.loads: LoadTracker[UUID] = LoadTracker()
 
-    def choose(self, ask: RoutingRequest, candidates: Sequence[UUID]) -> Choice:
-        """Choose among ``candidates`` and count the request in. Raises NoReplica when there is none.
+    def choose(self, request: RoutingRequest, candidates: Sequence[UUID]) -> Choice:
+        """Choose among ``candidates`` and count the request as load. Raises NoReplica if there are none.
 
-        Every choice must be ended by :meth:`finish`, whatever became of the request.
+        Call :meth:`finish` for every choice, however the request ends.
         """
         if not candidates:
             raise NoReplica
-        depths = self.prefixes.depths(ask.prefix)
-        replica, reason = self._pick(ask, candidates, depths)
-        tokens = ask.prefix.tokens + ask.max_new_tokens
-        self.loads.take(replica, tokens)
-        self.prefixes.insert(ask.prefix, replica)
-        if ask.session is not None:
-            self._settle(ask.session, replica, candidates)
-        warm = ask.prefix.tokens_of(depths.get(replica, 0))
+        depths = self.prefixes.depths(request.prefix)
+        replica, reason = self._pick(request, candidates, depths)
+        tokens = request.prefix.tokens + request.max_new_tokens
+        self.loads.add(replica, tokens)
+        self.prefixes.insert(request.prefix, replica)
+        if request.session is not None:
+            self._settle(request.session, replica, candidates)
+        warm = request.prefix.tokens_of(depths.get(replica, 0))
         return Choice(replica_id=replica, reason=reason, warm_tokens=warm, tokens=tokens)
 
     def finish(self, choice: Choice) -> None:
-        """Count the request out."""
-        self.loads.give_back(choice.replica_id, choice.tokens)
+        """Remove the request from the load."""
+        self.loads.remove(choice.replica_id, choice.tokens)
 
     def forget(self, replica: UUID) -> None:
-        """Drop what a replica knew: it stopped, or its engine restarted with an empty cache.
+        """Forget a replica's prefixes: it stopped, or its engine restarted with an empty cache.
 
-        Its sessions keep their record: it is not followed while the replica is no candidate.
+        Its sessions stay recorded; they have no effect while the replica is not a candidate.
         """
         self.prefixes.forget(replica)
         self.loads.forget(replica)
 
-    def _pick(self, ask: RoutingRequest, candidates: Sequence[UUID], depths: dict[UUID, int]) -> tuple[UUID, Reason]:
+    def _pick(
+        self, request: RoutingRequest, candidates: Sequence[UUID], depths: dict[UUID, int]
+    ) -> tuple[UUID, Reason]:
         if len(candidates) == 1:
             return candidates[0], "only"
-        open_to = self.loads.below_bound(candidates, ask.prefix.tokens + ask.max_new_tokens)
-        if ask.session is not None:
-            placed = self._by_session(ask.session, candidates, open_to)
+        open_to = self.loads.below_bound(candidates, request.prefix.tokens + request.max_new_tokens)
+        if request.session is not None:
+            placed = self._by_session(request.session, candidates, open_to)
             if placed is not None:
                 return placed, "session"
         warm = {replica: depth for replica, depth in depths.items() if replica in open_to}
         best = max(warm.values(), default=0)
-        if best > ask.prefix.system_hashes:
+        if best > request.prefix.system_hashes:
             return min((r for r, depth in warm.items() if depth == best), key=self.loads.order), "prefix"
-        # Nobody is warm beyond a shared system prompt; following that alone would pile everybody up on one replica.
+        # No replica is warm beyond a shared system prompt, and following that alone would overload one replica.
         return min(candidates, key=self.loads.order), "load"
 
     def _by_session(self, session: bytes, candidates: Sequence[UUID], open_to: set[UUID]) -> UUID | None:
@@ -95,7 +97,7 @@ class Router:
         return next((r for r in rendezvous(session, candidates, lambda r: r.bytes) if r in open_to), None)
 
     def _settle(self, session: bytes, replica: UUID, candidates: Sequence[UUID]) -> None:
-        """Record a session's first place, and a new one only when the old is gone: one busy moment moves nobody."""
+        """Record a session's replica if it has none or the old one is gone. A busy moment does not move a session."""
         home = self.sessions.home(session)
         if home is None or home not in candidates:
             self.sessions.settle(session, replica)

@@ -1,4 +1,4 @@
-"""Where a session lives: a bounded map of facts, and rendezvous hashing for sessions not seen before."""
+"""Replicas of sessions: a bounded map of known ones, and rendezvous hashing for unknown ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ R = TypeVar("R", bound=Hashable)
 
 
 class SessionMap(Generic[R]):
-    """The replica each recent session really ran on, least recently used forgotten first. Not thread-safe."""
+    """The replica on which each recent session ran, evicting the least recently used. Not thread-safe."""
 
     def __init__(self, capacity: int = 100_000) -> None:
         if capacity < 1:
@@ -23,14 +23,14 @@ class SessionMap(Generic[R]):
         return len(self._homes)
 
     def home(self, session: bytes) -> R | None:
-        """Return the session's replica, or None when it is not known."""
+        """Return the session's replica, or None if unknown."""
         replica = self._homes.get(session)
         if replica is not None:
             self._homes.move_to_end(session)
         return replica
 
     def settle(self, session: bytes, replica: R) -> None:
-        """Record where the session is now."""
+        """Record the session's replica."""
         self._homes[session] = replica
         self._homes.move_to_end(session)
         if len(self._homes) > self._capacity:
@@ -38,7 +38,7 @@ class SessionMap(Generic[R]):
 
 
 def rendezvous(session: bytes, replicas: Sequence[R], name: Callable[[R], bytes]) -> list[R]:
-    """Return the replicas in the session's own order of preference (highest random weight first).
+    """Return the replicas in the session's order of preference (highest random weight first).
 
     Adding or removing a replica moves only the sessions that prefer it (Thaler and Ravishankar, 1998).
     """

@@ -1,4 +1,4 @@
-"""What may be called: models, their immutable revisions, aliases, and who sees them."""
+"""Models that may be called, their immutable revisions, aliases and visibility."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tenants.models import Tenant
 
 
 class Model(models.Model):
-    """A served model name. Private to its owner; a public one is seen by every tenant."""
+    """A served model name, visible to its owner or, if public, to every tenant."""
 
     class Visibility(models.TextChoices):
         PRIVATE = "private"
@@ -43,13 +43,13 @@ class ModelAlias(models.Model):
 
 
 class ModelRevision(models.Model):
-    """What exactly runs: weights, tokenizer, template and engine arguments. Never changed, only superseded."""
+    """Exactly what runs: weights, tokenizer, template and engine arguments. Never changed, only superseded."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     model = models.ForeignKey(Model, on_delete=models.PROTECT, related_name="revisions")
     #: A Hugging Face id or an absolute folder.
     source = models.CharField(max_length=500)
-    #: SHA-256 of what changes an answer: weights, tokenizer, template, engine, arguments. Part of every cache key.
+    #: SHA-256 of everything that affects output: weights, tokenizer, template, engine, arguments. In every cache key.
     digest = models.CharField(max_length=64)
     engine = models.CharField(max_length=16, choices=(("vllm", "vllm"), ("simulated", "simulated")))
     engine_args = ArrayField(models.CharField(max_length=200), default=list, blank=True)

@@ -1,4 +1,4 @@
-"""Register models and revisions, and tell the gateway which a tenant may call."""
+"""Register models and revisions, and list the models that a tenant may call."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ class Catalogue:
     models: Mapping[str, ServedModel]
 
     def find(self, tenant_id: TenantId, name: str) -> ServedModel | None:
-        """Return the model of this name if the tenant sees it; a stranger's private model does not exist."""
+        """Return the model with this name if it is visible to the tenant, else None."""
         model = self.models.get(name)
         if model is None or not (model.public or model.owner_id == tenant_id):
             return None
         return model
 
     def visible(self, tenant_id: TenantId) -> list[ServedModel]:
-        """Return the tenant's models by their own names, in order of name."""
+        """Return the models visible to the tenant, without aliases, sorted by name."""
         seen = {model.name: model for model in self.models.values() if model.public or model.owner_id == tenant_id}
         return [seen[name] for name in sorted(seen)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """A model to serve: a Hugging Face id or a folder, on which engine, and who may see it.
+    """A model to serve: its source (a Hugging Face id or a folder), its engine and its visibility.
 
-    ``weights_digest`` identifies the files behind a folder (a hash of them); an id names them by itself.
+    ``weights_digest`` is a hash of the files in a folder; a Hugging Face id identifies its files by itself.
     """
 
     name: str
@@ -69,7 +69,7 @@ class Description:
     public: bool = False
 
     def digest(self) -> str:
-        """Return the SHA-256, in hex, of everything that can change an answer."""
+        """Return the SHA-256, in hex, of everything that affects output."""
         where = self.weights_digest or self.source
         identity = [where, self.engine, list(self.engine_args), self.context_length_tokens]
         return hashlib.sha256(orjson.dumps(identity)).hexdigest()
@@ -77,9 +77,9 @@ class Description:
 
 @transaction.atomic
 def register(actor: Actor, owner: Tenant, described: Description) -> ModelRevision:
-    """Make this exact model the active revision of its name; the same one again changes nothing.
+    """Make this exact model the active revision of its name. Idempotent.
 
-    Raises NotAllowed when the name is another tenant's.
+    Raises NotAllowed if the name is another tenant's.
     """
     visibility = Model.Visibility.PUBLIC if described.public else Model.Visibility.PRIVATE
     model, created = Model.objects.get_or_create(

@@ -15,7 +15,7 @@ def flown(flights: SingleFlight, *, stays: bool) -> Flight:
     flight = Flight(NAME, uuid4(), uuid4(), streamed=True)
     flights.begin(flight)
     flight.add(Piece("content", b"one"))
-    flight.land(None, stays=stays)
+    flight.complete(None, stays=stays)
     return flight
 
 
@@ -40,8 +40,8 @@ async def test_a_new_flight_outlives_the_one_that_stays() -> None:
     flown(flights, stays=True)
     later = Flight(NAME, uuid4(), uuid4(), streamed=True)
     flights.begin(later)
-    flights._look()
-    flights._look()
+    flights._expire()
+    flights._expire()
     assert flights.find(NAME) is later
 
 

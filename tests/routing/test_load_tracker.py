@@ -17,7 +17,7 @@ def board(*tokens: int) -> LoadTracker[UUID]:
     """Return a board with these tokens in flight on the first replicas."""
     loads: LoadTracker[UUID] = LoadTracker()
     for replica, count in zip(replicas(len(tokens)), tokens, strict=True):
-        loads.take(replica, count)
+        loads.add(replica, count)
     return loads
 
 
@@ -45,9 +45,9 @@ def test_nobody_is_below_the_bound_of_an_empty_fleet() -> None:
 def test_what_was_taken_and_given_back_leaves_nothing(taken: list[tuple[UUID, int]]) -> None:
     loads: LoadTracker[UUID] = LoadTracker()
     for replica, tokens in taken:
-        loads.take(replica, tokens)
+        loads.add(replica, tokens)
     for replica, tokens in reversed(taken):
-        loads.give_back(replica, tokens)
+        loads.remove(replica, tokens)
     assert [loads.tokens(replica) for replica in (A, B, C)] == [0, 0, 0]
 
 
@@ -57,22 +57,22 @@ def test_equals_take_turns() -> None:
     for _ in range(6):
         chosen = min((A, B, C), key=loads.order)
         turns.append(chosen)
-        loads.take(chosen, 10)
-        loads.give_back(chosen, 10)
+        loads.add(chosen, 10)
+        loads.remove(chosen, 10)
     assert turns == [A, B, C, A, B, C]
 
 
 def test_a_replica_that_joins_gets_one_turn_and_not_all_that_others_had() -> None:
     loads: LoadTracker[UUID] = LoadTracker()
     for replica in [A, B] * 50:
-        loads.take(replica, 1)
-        loads.give_back(replica, 1)
+        loads.add(replica, 1)
+        loads.remove(replica, 1)
     turns = []
     for _ in range(3):
         chosen = min((A, B, C), key=loads.order)
         turns.append(chosen)
-        loads.take(chosen, 1)
-        loads.give_back(chosen, 1)
+        loads.add(chosen, 1)
+        loads.remove(chosen, 1)
     assert turns == [C, A, B]
 
 
@@ -84,6 +84,6 @@ def test_the_least_loaded_goes_before_any_turn() -> None:
 def test_what_a_forgotten_replica_has_in_flight_is_counted_until_it_ends() -> None:
     loads = board(0, 100)
     loads.forget(B)
-    loads.take(B, 40)
-    loads.give_back(B, 100)
+    loads.add(B, 40)
+    loads.remove(B, 100)
     assert loads.tokens(B) == 40

@@ -67,7 +67,7 @@ def test_a_long_text_that_comes_again_has_the_links_it_had(length: int, filler: 
     text = (filler * length)[:length]
     said = [PromptMessage(head=b"user", text=text)] * times
     first, again = prompt(*said), prompt(*said)
-    fresh = prefix_hash._hashed(ROOT, b"user", text, prefix_hash._ends(length))
+    fresh = prefix_hash._hash_message(ROOT, b"user", text, prefix_hash._ends(length))
     assert first == again
     assert first.hashes[: len(fresh)] == fresh
     assert len(set(first.hashes)) == len(fresh) * times  # each place has its own

@@ -73,9 +73,9 @@ def test_a_busy_home_is_left_for_one_request_and_returned_to() -> None:
     everybody = replicas(2)
     home = serve(router, ask(user("a"), session="s"), everybody).replica_id
     other = next(replica for replica in everybody if replica != home)
-    router.loads.take(home, 10_000)
+    router.loads.add(home, 10_000)
     away = serve(router, ask(user("a"), session="s"), everybody)
-    router.loads.give_back(home, 10_000)
+    router.loads.remove(home, 10_000)
     back = serve(router, ask(user("a"), session="s"), everybody)
     assert (away.replica_id, away.reason) == (other, "load")
     assert (back.replica_id, back.reason) == (home, "session")
@@ -117,9 +117,9 @@ def test_a_document_leaves_its_replica_only_while_that_is_loaded() -> None:
     router = Router()
     everybody = replicas(2)
     warm = serve(router, ask(user(DOCUMENT), user("first")), everybody).replica_id
-    router.loads.take(warm, 100_000)
+    router.loads.add(warm, 100_000)
     away = router.choose(ask(user(DOCUMENT), user("second")), everybody)
-    router.loads.give_back(warm, 100_000)
+    router.loads.remove(warm, 100_000)
     router.finish(away)
     assert (away.replica_id != warm, away.reason) == (True, "load")
 

@@ -82,7 +82,7 @@ class Coalescer(Generic[B]):
                 flight = await self._flights.claim(self._caller, self._name)
             else:
                 flight = self._flights.find(self._name)
-            if flight is None or self._is_purged(flight) or (flight.landed and self._wants_new):
+            if flight is None or self._is_purged(flight) or (flight.completed and self._wants_new):
                 self._begin(self._name)
                 break
             followed = await self._follow(flight)
@@ -104,7 +104,7 @@ class Coalescer(Generic[B]):
         ``stored``: the prediction cache was given it.
         """
         if self.flight is not None:
-            self.flight.land(entry, stays=stored)
+            self.flight.complete(entry, stays=stored)
 
     def flight_failed(self, flight: Flight) -> None:
         """Take note that a flight failed that was followed. Raises what its engine said, or that it fails too often."""

@@ -128,7 +128,7 @@ class RemoteFlights:
                 found.local.add(message.piece)
             case Completed() if (found := known.get(message.number)) is not None and found.local is not None:
                 self._end(connection, message.number)
-                found.local.land(message.entry)
+                found.local.complete(message.entry)
             case Failed():
                 self._fail(connection, message.number)
 

@@ -169,7 +169,7 @@ class FollowerStream(Generic[B]):
                     ending = piece.events
                 elif new := self._new(piece, matcher):
                     yield new
-            elif flight.landed:
+            elif flight.completed:
                 break
             elif flight.failed:
                 raise FlightFailed(number)

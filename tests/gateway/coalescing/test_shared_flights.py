@@ -148,7 +148,7 @@ async def test_of_a_process_that_dies_or_freezes_one_follower_takes_the_lead(
         new.leading.add(Piece("content", b"two"))
         other = third if new is here else here
         await until(lambda: _followed(other, b"two"))
-        new.leading.land(None)
+        new.leading.complete(None)
         assert await asyncio.gather(*running) == ["two"] * 20
         assert here.led + third.led == 1
 
@@ -169,7 +169,7 @@ async def test_a_flight_that_fails_is_led_again_by_one(redis: Redis, sockets: Pa
         await until(promoted)
         if here.led:
             here.leading.add(Piece("content", b"two"))
-            here.leading.land(None)
+            here.leading.complete(None)
             assert await said == "heard two"
         else:
             assert said.result() == "leads"
@@ -185,7 +185,7 @@ async def test_processes_of_two_hosts_run_their_own(redis: Redis, sockets: Path)
             own = await _leading(elsewhere)
             for each, text in ((leader, b"one"), (elsewhere, b"two")):
                 each.leading.add(Piece("content", text))
-                each.leading.land(None)
+                each.leading.complete(None)
             assert [await led, await own] == ["one", "two"]
 
 
@@ -218,7 +218,7 @@ async def test_a_leader_whose_followers_all_left_is_told(redis: Redis, sockets: 
         running.cancel()
         async with asyncio.timeout(60):
             await alone.wait()
-        leader.leading.land(None)
+        leader.leading.complete(None)
         assert await led == "one"
 
 
@@ -226,7 +226,7 @@ async def test_who_asks_elsewhere_just_after_an_answer_was_stored_is_told_it(red
     async with this(sockets) as leader, this(sockets) as here:
         led = await _leading(leader)
         leader.leading.add(Piece("content", b"one"))
-        leader.leading.land(None, stays=True)
+        leader.leading.complete(None, stays=True)
         assert [*await asyncio.gather(led, here.one())] == ["one", "one"]
         assert here.led == 0
         await until(lambda: _empty(redis))
@@ -236,7 +236,7 @@ async def test_without_redis_each_process_runs_its_own(sockets: Path) -> None:
     async with this(sockets, url="redis://127.0.0.1:1") as here:
         running = await _leading(here)
         here.leading.add(Piece("content", b"own"))
-        here.leading.land(None)
+        here.leading.complete(None)
         assert await running == "own"
 
 
@@ -245,7 +245,7 @@ async def test_a_process_that_lives_alone_asks_redis_nothing(sockets: Path) -> N
         running = [asyncio.ensure_future(here.one()) for _ in range(3)]
         await until(lambda: _led(here, 1))
         here.leading.add(Piece("content", b"own"))
-        here.leading.land(None, stays=True)
+        here.leading.complete(None, stays=True)
         assert await asyncio.gather(*running) == ["own"] * 3
 
 
@@ -264,7 +264,7 @@ async def test_a_lease_of_a_process_that_says_nothing_keeps_nobody_waiting_for_e
         running = [asyncio.ensure_future(here.one()) for _ in range(3)]
         await until(lambda: _led(here, 1))
         here.leading.add(Piece("content", b"own"))
-        here.leading.land(None)
+        here.leading.complete(None)
         assert await asyncio.gather(*running) == ["own"] * 3
         assert here.led == 1
 
@@ -273,7 +273,7 @@ async def test_a_lease_that_no_gateway_made_leads_nobody_astray(redis: Redis, so
     async with this(sockets) as here:
         await redis.set(_key(here), b"\0" * 40 + b"0123456789abcdef")
         running = await _leading(here)
-        here.leading.land(None)
+        here.leading.complete(None)
         assert await running == ""
 
 
@@ -288,7 +288,7 @@ async def test_what_is_no_frame_ends_the_connection(redis: Redis, sockets: Path)
             async with asyncio.timeout(60):
                 assert b"secret" not in await reader.read()
             writer.close()
-        leader.leading.land(None)
+        leader.leading.complete(None)
         assert await running == "secret"
 
 
@@ -317,5 +317,5 @@ async def test_a_process_without_the_lease_receives_no_flight(redis: Redis, sock
             async with asyncio.timeout(60):
                 assert await heard.get() == Failed(number)
         peer.drop()
-        leader.leading.land(None)
+        leader.leading.complete(None)
         await running
