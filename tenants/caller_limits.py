@@ -43,6 +43,11 @@ CacheMode = Literal["off", "deterministic", "all"]
 LARGEST_ENTRY_BYTES = 1 << 20
 #: Longest time to live of a stored response.
 LONGEST_TTL_SECONDS = 30 * 24 * 3600
+#: A waiting request keeps memory of a gateway and a connection of its client.
+LONGEST_QUEUE_SECONDS = 3600
+MOST_QUEUED_REQUESTS = 1_000_000
+LARGEST_QUEUE_BYTES = 1 << 40
+LARGEST_IDEMPOTENCY_BYTES_PER_HOUR = 1 << 40
 #: How long a purge applies. The extra day covers requests that ran at the time of the purge and were stored later.
 PURGES_HOLD_SECONDS = LONGEST_TTL_SECONDS + 24 * 3600
 

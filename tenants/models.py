@@ -8,6 +8,12 @@ from django.db import models
 from django.db.models import F, Q, TextChoices
 from django.db.models.functions import Now
 
+from tenants.caller_limits import (
+    LARGEST_IDEMPOTENCY_BYTES_PER_HOUR,
+    LARGEST_QUEUE_BYTES,
+    LONGEST_QUEUE_SECONDS,
+    MOST_QUEUED_REQUESTS,
+)
 from tenants.ids import new_id
 
 
@@ -75,10 +81,35 @@ class TenantPolicy(models.Model):
     cache_scope = models.CharField(max_length=16, choices=Scope.choices, default=Scope.TENANT)
     #: A new epoch makes the tenant's prefix caches on all engines, and its prediction cache, unreachable.
     salt_epoch = models.PositiveIntegerField(default=1)
+    #: Longest time that a request waits for a replica; 0: none waits. Most clients and load balancers wait a minute for
+    #: a first byte, and a warm start takes a few seconds.
+    queue_seconds = models.PositiveIntegerField(default=60, db_default=60)
+    #: Requests that wait in each gateway process; further ones are refused. More than a burst after scaling from zero.
+    queue_requests = models.PositiveIntegerField(default=256, db_default=256)
+    #: Bodies of these requests together, in each process, because they wait in memory: six of the largest.
+    queue_bytes = models.PositiveBigIntegerField(default=64 << 20, db_default=64 << 20)
+    #: Responses to requests with an Idempotency-Key that are stored in an hour, compressed; further requests run, but
+    #: cannot be replayed. 64 MiB are about 60,000 chats, and 1.5 GiB of Redis for a whole day.
+    idempotency_bytes_per_hour = models.PositiveBigIntegerField(default=64 << 20, db_default=64 << 20)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
-        constraints = (models.UniqueConstraint(fields=("tenant", "version"), name="policy_version_once"),)
+        constraints = (
+            models.UniqueConstraint(fields=("tenant", "version"), name="policy_version_once"),
+            models.CheckConstraint(
+                name="policy_queue_seconds_in_range", condition=Q(queue_seconds__range=(0, LONGEST_QUEUE_SECONDS))
+            ),
+            models.CheckConstraint(
+                name="policy_queue_requests_in_range", condition=Q(queue_requests__range=(0, MOST_QUEUED_REQUESTS))
+            ),
+            models.CheckConstraint(
+                name="policy_queue_bytes_in_range", condition=Q(queue_bytes__range=(0, LARGEST_QUEUE_BYTES))
+            ),
+            models.CheckConstraint(
+                name="policy_idempotency_bytes_in_range",
+                condition=Q(idempotency_bytes_per_hour__range=(0, LARGEST_IDEMPOTENCY_BYTES_PER_HOUR)),
+            ),
+        )
 
     def __str__(self) -> str:
         return f"{self.tenant_id} v{self.version}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from django.db import IntegrityError, transaction
@@ -11,7 +11,14 @@ from django.utils import timezone
 
 from tenants import audit, policy_epoch
 from tenants.audit import Actor
-from tenants.caller_limits import LARGEST_ENTRY_BYTES, LONGEST_TTL_SECONDS
+from tenants.caller_limits import (
+    LARGEST_ENTRY_BYTES,
+    LARGEST_IDEMPOTENCY_BYTES_PER_HOUR,
+    LARGEST_QUEUE_BYTES,
+    LONGEST_QUEUE_SECONDS,
+    LONGEST_TTL_SECONDS,
+    MOST_QUEUED_REQUESTS,
+)
 from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound
 from tenants.models import Project, Tenant, TenantPolicy
 
@@ -29,17 +36,13 @@ class Policy:
     cache_writes_per_minute: int | None = None
     cache_scope: str = "tenant"
     salt_epoch: int = 1
+    queue_seconds: int = 60
+    queue_requests: int = 256
+    queue_bytes: int = 64 << 20
+    idempotency_bytes_per_hour: int = 64 << 20
 
 
-POLICY_FIELDS = (
-    "cache_mode",
-    "cache_ttl_seconds",
-    "cache_entry_bytes",
-    "cache_quota_bytes",
-    "cache_writes_per_minute",
-    "cache_scope",
-    "salt_epoch",
-)
+POLICY_FIELDS = tuple(field.name for field in fields(Policy))
 
 LARGEST = {
     "cache_ttl_seconds": LONGEST_TTL_SECONDS,
@@ -47,6 +50,10 @@ LARGEST = {
     "cache_quota_bytes": 1 << 40,
     "cache_writes_per_minute": 2**31 - 1,
     "salt_epoch": 2**31 - 1,
+    "queue_seconds": LONGEST_QUEUE_SECONDS,
+    "queue_requests": MOST_QUEUED_REQUESTS,
+    "queue_bytes": LARGEST_QUEUE_BYTES,
+    "idempotency_bytes_per_hour": LARGEST_IDEMPOTENCY_BYTES_PER_HOUR,
 }
 
 

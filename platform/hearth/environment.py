@@ -190,32 +190,6 @@ class RequestSettings(_Settings):
     engine_timeout_seconds: float = Field(
         default=600, ge=1, description="Longest silence of an engine between two bytes, seconds; covers a long prefill."
     )
-    hold_seconds: float = Field(
-        default=60,
-        ge=0,
-        description="Longest time that a request waits for a replica that is starting, seconds; 0: none waits. A "
-        "minute, because most clients and load balancers wait that long for a first byte, and a warm start takes a "
-        "few seconds.",
-    )
-    hold_requests_per_tenant: int = Field(
-        default=256,
-        ge=0,
-        description="Requests of one tenant that wait in each process; further ones are answered 503. More than a "
-        "burst after scaling from zero.",
-    )
-    hold_bytes_per_tenant: int = Field(
-        default=64 * MIB,
-        ge=0,
-        description="Bodies of these requests together, bytes (64 MiB: six of the largest), because they wait in "
-        "memory.",
-    )
-    idempotency_hourly_bytes: int = Field(
-        default=64 * MIB,
-        ge=0,
-        description="Stored responses per tenant and hour to requests with an Idempotency-Key, compressed, bytes. "
-        "Further requests run, but cannot be replayed. 64 MiB are about 60,000 chats: 1.5 GiB of Redis for a whole "
-        "day.",
-    )
     cache_first_level_bytes: int = Field(
         default=32 * MIB,
         ge=0,

@@ -75,7 +75,6 @@ async def gateway(
     settings.REDIS_LIMITS_URL = settings.REDIS_CACHE_URL = os.environ["REDIS_URL"]
     settings.REDIS_TIMEOUT_SECONDS = 5.0
     settings.ENGINE_TIMEOUT_SECONDS = engine_timeout_seconds
-    settings.HOLD_SECONDS = 30.0
     await asyncio.to_thread(tenants.place, two_tenants, [engine.port for engine in engines])
     async with Redis.from_url(os.environ["REDIS_URL"]) as redis:
         await redis.flushdb()

@@ -56,8 +56,10 @@ def instance() -> Iterator[Instance]:
 
 @pytest.fixture(scope="module")
 def simulated() -> Iterator[Instance]:
-    """Start an instance with two simulated engines, which holds requests for longer than a busy machine starts one."""
-    with running("--engine", "simulated", "--replicas", "2", HEARTH_HOLD_SECONDS="180") as found:
+    """Start an instance with two simulated engines, whose requests wait for longer than a busy machine starts one."""
+    with running("--engine", "simulated", "--replicas", "2") as found:
+        for slug in ("acme", "globex"):
+            assert found.operator(f"/tenants/{slug}", {"queue_seconds": 180}, method="PATCH").status == 200
         yield found
 
 

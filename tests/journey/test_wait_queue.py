@@ -17,7 +17,7 @@ from tests.journey.load import Answer
 pytestmark = pytest.mark.journey
 
 BURST = 200
-#: HEARTH_HOLD_REQUESTS_PER_TENANT, and so many more.
+#: ``queue_requests`` of a tenant's policy, and requests beyond it.
 CAP, MORE = 256, 20
 CLIENTS = 6
 

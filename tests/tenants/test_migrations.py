@@ -6,12 +6,13 @@ import pytest
 from django.core.management import call_command
 from django.db import connection
 
-from tenants import keys, limits, snapshot
+from tenants import keys, limits, registry, snapshot
 from tenants.caller_limits import CacheTerms
 from tenants.ids import new_id
 from tenants.limits import LimitValues
 from tenants.models import Limit, PolicyEpoch
 from tenants.policy_target import PolicyTarget
+from tenants.registry import Policy
 from tests.tenants import customers
 from tests.tenants.customers import OPERATOR
 
@@ -57,6 +58,25 @@ def test_keys_that_ask_for_answers_gain_the_cache_and_an_older_process_goes_on_b
             [new_id(), acme.tenant.id],
         )
     assert snapshot.load().authenticate(acme.secret).cache == CacheTerms(mode="all", ttl_seconds=60)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_earlier_tenants_get_the_default_queue_terms_and_an_older_process_goes_on_beside_it() -> None:
+    PolicyEpoch.objects.get_or_create(id=1)  # a flush takes it
+    acme, globex = customers.create("acme"), customers.create("globex")
+    registry.set_policy(OPERATOR, acme.tenant, queue_seconds=5, idempotency_bytes_per_hour=7)
+    try:
+        call_command("migrate", "tenants", "0007", verbosity=0)
+    finally:
+        call_command("migrate", verbosity=0)
+    assert snapshot.load().authenticate(acme.secret).policy == Policy()
+    with connection.cursor() as cursor:  # the columns that it knows
+        cursor.execute(
+            "INSERT INTO tenants_tenantpolicy (id, tenant_id, version, cache_mode, cache_ttl_seconds, cache_scope,"
+            " salt_epoch) VALUES (%s, %s, 2, 'all', 60, 'tenant', 1)",
+            [new_id(), globex.tenant.id],
+        )
+    assert snapshot.load().authenticate(globex.secret).policy == Policy(cache_mode="all", cache_ttl_seconds=60)
 
 
 def scopes() -> dict[str, set[str]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from django.db import connection
-from django.db.utils import DatabaseError
+from django.db.utils import DatabaseError, IntegrityError
 
 from tenants import registry
 from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound
@@ -21,7 +21,16 @@ def versions(tenant: Tenant) -> list[tuple[int, str]]:
 
 
 def test_a_new_tenant_has_a_policy_and_a_default_project(db: None) -> None:
-    policy = Policy(cache_mode="all", cache_ttl_seconds=60, cache_scope="key", salt_epoch=3)
+    policy = Policy(
+        cache_mode="all",
+        cache_ttl_seconds=60,
+        cache_scope="key",
+        salt_epoch=3,
+        queue_seconds=1,
+        queue_requests=2,
+        queue_bytes=3,
+        idempotency_bytes_per_hour=4,
+    )
     tenant = registry.create_tenant(OPERATOR, slug="acme", name="Acme", policy=policy)
     first = registry.policy_of(tenant)
     assert first.version == 1
@@ -83,6 +92,14 @@ def test_a_policy_that_does_not_differ_makes_no_version(acme: Customer) -> None:
         ("cache_ttl_seconds", -1),
         ("salt_epoch", None),
         ("salt_epoch", 2**31),
+        ("queue_seconds", 3601),
+        ("queue_seconds", 0.5),
+        ("queue_seconds", None),
+        ("queue_requests", -1),
+        ("queue_requests", 10**6 + 1),
+        ("queue_bytes", 2**40 + 1),
+        ("idempotency_bytes_per_hour", None),
+        ("idempotency_bytes_per_hour", 2**40 + 1),
         ("a_field_of_nobody", 1),
     ],
 )
@@ -113,6 +130,17 @@ def test_a_tenant_cannot_begin_with_a_policy_that_is_not_allowed(db: None) -> No
 def test_the_database_refuses_to_change_a_policy_version(acme: Customer, change: str) -> None:
     with connection.cursor() as cursor, pytest.raises(DatabaseError, match="tenants_tenantpolicy only grows"):
         cursor.execute(change)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("queue_seconds", 3601), ("queue_requests", 10**6 + 1), ("queue_bytes", -1), ("idempotency_bytes_per_hour", -1)],
+)
+def test_the_database_refuses_terms_of_the_queue_and_of_idempotency_out_of_range(
+    acme: Customer, field: str, value: int
+) -> None:
+    with pytest.raises(IntegrityError, match=field.removesuffix("_per_hour")):
+        TenantPolicy.objects.create(tenant=acme.tenant, version=2, **{field: value})
 
 
 def test_an_archived_tenant_stays_archived(acme: Customer) -> None:

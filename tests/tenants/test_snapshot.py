@@ -40,10 +40,20 @@ def test_two_snapshots_of_one_state_are_equal_and_name_its_epoch(acme: Customer,
 def test_each_tenant_gets_its_own_newest_policy(acme: Customer, globex: Customer) -> None:
     for seconds in (5, 6, 7):
         registry.set_policy(OPERATOR, acme.tenant, cache_ttl_seconds=seconds)
-    registry.set_policy(OPERATOR, globex.tenant, cache_ttl_seconds=1)
+    registry.set_policy(
+        OPERATOR,
+        globex.tenant,
+        cache_ttl_seconds=1,
+        queue_seconds=2,
+        queue_requests=3,
+        queue_bytes=4,
+        idempotency_bytes_per_hour=5,
+    )
     found = snapshot.load()
-    assert found.authenticate(acme.secret).policy.cache_ttl_seconds == 7
-    assert found.authenticate(globex.secret).policy.cache_ttl_seconds == 1
+    assert found.authenticate(acme.secret).policy == registry.Policy(cache_ttl_seconds=7)
+    assert found.authenticate(globex.secret).policy == registry.Policy(
+        cache_ttl_seconds=1, queue_seconds=2, queue_requests=3, queue_bytes=4, idempotency_bytes_per_hour=5
+    )
 
 
 def test_a_snapshot_does_not_change_with_the_database(acme: Customer) -> None:

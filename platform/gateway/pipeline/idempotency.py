@@ -71,10 +71,8 @@ return 0
 class Idempotency:
     """The keys of the requests of a process. Lives on one event loop."""
 
-    def __init__(self, turns: RedisClient, *, hourly_bytes: int, claim_seconds: float = CLAIM_SECONDS) -> None:
-        """``hourly_bytes``: of one tenant's answers in an hour; further ones are not kept."""
+    def __init__(self, turns: RedisClient, *, claim_seconds: float = CLAIM_SECONDS) -> None:
         self._redis = turns
-        self._hourly_bytes = hourly_bytes
         self._claim_seconds = claim_seconds
         #: Answers on their way to Redis: a task that nobody holds may be collected before it is done.
         self._keeping: set[asyncio.Task[None]] = set()
@@ -95,7 +93,8 @@ class Idempotency:
             )
         how = request.headers.get("prefer", "").lower().encode("latin-1", "replace")
         slot = await _aside(len(request.body), partial(KeySlot.of, caller, request.path, text, (how, request.body)))
-        owned = _ClaimedKey(self._redis, slot, self._claim_seconds, self._keeping, self._hourly_bytes)
+        hourly_bytes = caller.policy.idempotency_bytes_per_hour
+        owned = _ClaimedKey(self._redis, slot, self._claim_seconds, self._keeping, hourly_bytes)
         try:
             found = await owned.take()
             if found is not None:

@@ -131,7 +131,7 @@ class Inference:
             self._meter.wait()
             self._queued_at = time.perf_counter()
             guest = QueuedRequest(
-                tenant_id=context.caller.tenant_id,
+                caller=context.caller,
                 model=context.model,
                 size_bytes=len(request.body),
                 tokens=ask.prefix.tokens + ask.max_new_tokens,

@@ -25,14 +25,11 @@ from gateway.pipeline.revocation import ActiveRequests
 from gateway.redis_client.client import RedisClient
 from gateway.upstream.client import UpstreamClient
 from gateway.upstream.dispatcher import Dispatcher
-from gateway.upstream.wait_queue import QueueLimits, ReplicaQueue
+from gateway.upstream.wait_queue import ReplicaQueue
 from routing.router import Router
 
 #: Longest time to connect to an engine; then another replica is tried.
 ENGINE_CONNECT_TIMEOUT_SECONDS = 2.0
-#: How often a waiting stream sends a comment. Load balancers close a silent connection after 30 s or more, and
-#: until the first comment an error still has its own status.
-HEARTBEAT_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +77,7 @@ def start(role: str) -> Runtime:
     def rank() -> GatewayRank:
         return GatewayRank.of(name, feed.snapshot.gateways)
 
-    replica_queue = ReplicaQueue(feed, in_flight, _queue_limits())
+    replica_queue = ReplicaQueue(feed, in_flight)
     upstream = UpstreamClient(
         connect_seconds=ENGINE_CONNECT_TIMEOUT_SECONDS, read_timeout_seconds=settings.ENGINE_TIMEOUT_SECONDS
     )
@@ -103,7 +100,7 @@ def start(role: str) -> Runtime:
         wal=wal,
         defer=async_requests.accept,
         active_requests=active_requests,
-        idempotency=Idempotency(limits, hourly_bytes=settings.IDEMPOTENCY_HOURLY_BYTES),
+        idempotency=Idempotency(limits),
         single_flight=single_flight,
         poll_deferred=async_requests.poll,
     )
@@ -111,15 +108,6 @@ def start(role: str) -> Runtime:
     redis = (limits,) if same else (limits, cache)
     return Runtime(
         pipeline=Pipeline(components), components=components, feed=feed, upstream=upstream, redis=redis, wal=wal
-    )
-
-
-def _queue_limits() -> QueueLimits:
-    return QueueLimits(
-        seconds=settings.HOLD_SECONDS,
-        heartbeat_seconds=HEARTBEAT_SECONDS,
-        requests_per_tenant=settings.HOLD_REQUESTS_PER_TENANT,
-        bytes_per_tenant=settings.HOLD_BYTES_PER_TENANT,
     )
 
 

@@ -125,7 +125,7 @@ class StreamStarter:
             seconds = self._queue.startup_eta_seconds(self._context.model)
             return f"waiting for a replica, which usually takes {seconds:.0f} s"
 
-        return Heartbeat(every_seconds=self._queue.limits.heartbeat_seconds, comment=comment)
+        return Heartbeat(every_seconds=self._queue.heartbeat_seconds, comment=comment)
 
 
 def add_route_headers(context: RequestContext, reply: EngineReply) -> None:

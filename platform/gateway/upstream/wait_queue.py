@@ -1,6 +1,6 @@
 """Hold requests that find no replica while one comes, instead of refusing them.
 
-Held requests wait in memory, so they are bounded: in time, and per tenant in number and in bytes.
+Held requests wait in memory, so each tenant's policy bounds their time, number and bytes.
 """
 
 from __future__ import annotations
@@ -18,10 +18,14 @@ from gateway.control_plane.in_flight import InFlight
 from gateway.control_plane.snapshot_feed import SnapshotFeed
 from gateway.errors import NOT_NOW, EngineGone, NotReady
 from tenants.ids import TenantId
+from tenants.snapshot import Caller
 from workers.serving.startup_eta import UNMEASURED_SECONDS, Deployed
 
 #: Held requests also try by themselves this often: an engine that only hiccuped changes nothing that is announced.
 RETRY_SECONDS = 1.0
+#: How often a waiting stream sends a comment. Load balancers close a silent connection after 30 s or more, and until
+#: the first comment an error still has its own status.
+HEARTBEAT_SECONDS = 15.0
 #: A request that broke so many engines may be the cause itself, and is not sent to another.
 MAX_BROKEN = 3
 
@@ -30,20 +34,10 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueueLimits:
-    """How long a request is held, how often its client is told, and how much of one tenant."""
-
-    seconds: float
-    heartbeat_seconds: float
-    requests_per_tenant: int
-    bytes_per_tenant: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedRequest:
     """A request to hold. ``tokens``: prompt and answer, as routing counts them. ``waited_seconds``: for another one."""
 
-    tenant_id: TenantId
+    caller: Caller
     model: ServedModel
     size_bytes: int
     tokens: int
@@ -61,8 +55,11 @@ class _TenantUsage:
 class ReplicaQueue:
     """The requests that wait in this process. Lives on one event loop."""
 
-    def __init__(self, feed: SnapshotFeed, in_flight: InFlight, limits: QueueLimits) -> None:
-        self.limits = limits
+    def __init__(
+        self, feed: SnapshotFeed, in_flight: InFlight, *, heartbeat_seconds: float = HEARTBEAT_SECONDS
+    ) -> None:
+        """``heartbeat_seconds``: how often a waiting stream gets a comment."""
+        self.heartbeat_seconds = heartbeat_seconds
         self._feed = feed
         self._in_flight = in_flight
         self._rooms: dict[TenantId, _TenantUsage] = {}
@@ -94,7 +91,7 @@ class ReplicaQueue:
             outcome = "served"
             return result
         except errors.GatewayError:
-            outcome = "expired" if time.monotonic() - began >= self.limits.seconds else "refused"
+            outcome = "expired" if time.monotonic() - began >= guest.caller.policy.queue_seconds else "refused"
             raise
         finally:
             metrics.QUEUE_SECONDS.labels(guest.model.name, outcome).observe(time.monotonic() - began)
@@ -107,7 +104,7 @@ class ReplicaQueue:
         if self._feed.snapshot.startable_deployment(guest.model) is None:
             raise failure
         self._require_room(guest)  # once: who waits again does not lose its place to who came meanwhile
-        left = self.limits.seconds - guest.waited_seconds
+        left = guest.caller.policy.queue_seconds - guest.waited_seconds
         broken = 0
         while True:
             broken += failure.reached if isinstance(failure, EngineGone) else 0
@@ -136,17 +133,15 @@ class ReplicaQueue:
 
     def _require_room(self, guest: QueuedRequest) -> None:
         """Raise Unavailable when the tenant has too much waiting. Nothing may be awaited before the place is taken."""
-        room = self._rooms.get(guest.tenant_id, _TenantUsage())
-        if (
-            room.requests >= self.limits.requests_per_tenant
-            or room.size_bytes + guest.size_bytes > self.limits.bytes_per_tenant
-        ):
+        room = self._rooms.get(guest.caller.tenant_id, _TenantUsage())
+        policy = guest.caller.policy
+        if room.requests >= policy.queue_requests or room.size_bytes + guest.size_bytes > policy.queue_bytes:
             raise errors.queue_full(guest.model.name, self.startup_eta_seconds(guest.model))
 
     @contextmanager
     def _room(self, guest: QueuedRequest) -> Iterator[None]:
         """Take the request's place for as long as the block lasts: while it waits, not while it is tried."""
-        room = self._rooms.setdefault(guest.tenant_id, _TenantUsage())
+        room = self._rooms.setdefault(guest.caller.tenant_id, _TenantUsage())
         room.requests += 1
         room.size_bytes += guest.size_bytes
         held = metrics.QUEUED_REQUESTS.labels(guest.model.name)
@@ -158,7 +153,7 @@ class ReplicaQueue:
             room.requests -= 1
             room.size_bytes -= guest.size_bytes
             if not room.requests:
-                self._rooms.pop(guest.tenant_id, None)
+                self._rooms.pop(guest.caller.tenant_id, None)
 
     def _expired(self, guest: QueuedRequest, failure: NotReady | EngineGone) -> NotReady | EngineGone:
         if isinstance(failure, EngineGone):

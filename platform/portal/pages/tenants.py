@@ -24,7 +24,16 @@ from tenants.ids import TenantId
 from tenants.models import Tenant, TenantPolicy
 from tenants.rls import as_tenant
 
-NUMBER_FIELDS = ("cache_ttl_seconds", "cache_entry_bytes", "cache_quota_bytes", "salt_epoch")
+NUMBER_FIELDS = (
+    "cache_ttl_seconds",
+    "cache_entry_bytes",
+    "cache_quota_bytes",
+    "salt_epoch",
+    "queue_seconds",
+    "queue_requests",
+    "queue_bytes",
+    "idempotency_bytes_per_hour",
+)
 #: Number fields that may be empty, which means unlimited.
 OPTIONAL_NUMBER_FIELDS = ("cache_writes_per_minute",)
 CHOICE_FIELDS = {"cache_mode": TenantPolicy.CacheMode, "cache_scope": TenantPolicy.Scope}

@@ -181,7 +181,7 @@ async def test_a_request_that_is_refused_or_fails_holds_nothing_afterwards(gatew
     await books.keep()
     for engine in gateway.engines:
         await engine.stop()
-    gateway.limit_hold(seconds=0.0)
+    await gateway.set_policy(queue_seconds=0)
     assert (await gateway.ask(body())).status >= 500
     await until(lambda: books.left() == 10**12)
     assert books.holds() == {}

@@ -129,10 +129,11 @@ async def never_dispatched(gateway: Gateway) -> None:
     """Find no replica: wait until it takes too long, or leave while waiting."""
     await in_database(tenants.stop_replicas)
     await until(lambda: not gateway.runtime.feed.snapshot.endpoints)
-    gateway.limit_hold(seconds=0.2)
+    await gateway.set_policy(queue_seconds=1)
     for body in EITHER:
         assert (await gateway.ask(fresh(body))).error["code"] == "no_replica_ready"
-    gateway.limit_hold(seconds=30.0, heartbeat_seconds=0.1)
+    await gateway.set_policy(queue_seconds=30)
+    gateway.send_comments_every(0.1)
     for body in EITHER:
         waiting = gateway.exchange(fresh(body))
         work = asyncio.ensure_future(waiting.run())

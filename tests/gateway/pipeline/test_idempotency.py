@@ -11,7 +11,6 @@ from typing import Any
 import orjson
 import pytest
 from aiohttp import web
-from django.conf import LazySettings
 from redis.asyncio import Redis
 
 from gateway import tasks
@@ -24,7 +23,6 @@ from tests.gateway.fixtures.idempotency_process import COMMAND
 from tests.gateway.fixtures.private_redis import PrivateRedis
 from tests.gateway.fixtures.scripted_app import (
     CHUNKS,
-    ScriptedEngine,
     answer,
     delta,
     events,
@@ -97,24 +95,19 @@ async def test_of_fifty_at_once_one_runs(gateway: Gateway) -> None:
     assert (len(gateway.bodies()), len(gateway.ends())) == (1, 1)
 
 
-async def test_a_tenant_keeps_no_more_of_an_hour_than_it_may_and_a_stranger_keeps_its_own(
-    two_tenants: tenants.World, engines: tuple[ScriptedEngine, ScriptedEngine], settings: LazySettings, tmp_path: Path
-) -> None:
-    settings.WAL_DIR = tmp_path / "wal"
-    settings.IDEMPOTENCY_HOURLY_BYTES = 3000
-    await asyncio.to_thread(tenants.place, two_tenants, [engine.port for engine in engines])
-    async with tenants.raw_door(two_tenants, engines, tmp_path / "wal") as gateway:
-        gateway.let_all_say(world_hello)
-        for number in range(20):
-            assert (await ask(gateway, text=f"order {number}")).status == 200
-        again = [await ask(gateway, text=f"order {number}") for number in range(20)]
-        told = [each.status for each in again]
-        assert told == sorted(told) and set(told) == {200, 409}
-        assert again[-1].error["code"] == "idempotency_answer_not_kept"
-        assert len(gateway.bodies()) == 20
-        for _ in range(2):
-            assert (await ask(gateway, key=gateway.world.globex.secret)).status == 200
-        assert len(gateway.bodies()) == 21
+async def test_a_tenant_keeps_no_more_of_an_hour_than_it_may_and_a_stranger_keeps_its_own(gateway: Gateway) -> None:
+    await gateway.set_policy(idempotency_bytes_per_hour=3000)
+    gateway.let_all_say(world_hello)
+    for number in range(20):
+        assert (await ask(gateway, text=f"order {number}")).status == 200
+    again = [await ask(gateway, text=f"order {number}") for number in range(20)]
+    told = [each.status for each in again]
+    assert told == sorted(told) and set(told) == {200, 409}
+    assert again[-1].error["code"] == "idempotency_answer_not_kept"
+    assert len(gateway.bodies()) == 20
+    for _ in range(2):
+        assert (await ask(gateway, key=gateway.world.globex.secret)).status == 200
+    assert len(gateway.bodies()) == 21
 
 
 async def test_another_request_under_the_same_key_is_refused_before_and_after_the_answer(gateway: Gateway) -> None:

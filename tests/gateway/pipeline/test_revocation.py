@@ -187,7 +187,7 @@ async def test_a_change_that_takes_nothing_from_a_stream_leaves_it_alone(gateway
 
 async def test_a_held_stream_that_was_told_to_wait_hears_that_its_key_is_revoked(gateway: Gateway) -> None:
     await put_to_sleep(gateway)
-    gateway.limit_hold(heartbeat_seconds=0.05)
+    gateway.send_comments_every(0.05)
     exchange = gateway.exchange(STREAMED)
     task = asyncio.create_task(exchange.run())
     await until(lambda: exchange.body.startswith(b": "))

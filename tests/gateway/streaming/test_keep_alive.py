@@ -25,7 +25,7 @@ def told(all_events: list[bytes]) -> list[bytes]:
 
 @both_doors
 async def test_while_the_engine_is_silent_its_client_is_told_and_another_may_still_answer(gateway: Gateway) -> None:
-    gateway.limit_hold(heartbeat_seconds=0.1)
+    gateway.send_comments_every(0.1)
     turned_away, asked = asyncio.Event(), 0
 
     async def say(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
@@ -52,7 +52,7 @@ async def test_while_the_engine_is_silent_its_client_is_told_and_another_may_sti
 
 @both_doors
 async def test_the_first_token_goes_out_at_once_and_pauses_after_it_are_filled(gateway: Gateway) -> None:
-    gateway.limit_hold(heartbeat_seconds=0.1)
+    gateway.send_comments_every(0.1)
     go_on = asyncio.Event()
 
     async def say(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
@@ -78,7 +78,7 @@ async def test_the_first_token_goes_out_at_once_and_pauses_after_it_are_filled(g
 
 
 async def test_after_a_heartbeat_the_failure_of_every_engine_is_an_event(gateway: Gateway) -> None:
-    gateway.limit_hold(heartbeat_seconds=0.1)
+    gateway.send_comments_every(0.1)
 
     async def say(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         await asyncio.sleep(0.3)
@@ -94,7 +94,7 @@ async def test_after_a_heartbeat_the_failure_of_every_engine_is_an_event(gateway
 
 
 async def test_a_client_that_leaves_between_heartbeats_stops_the_engine(gateway: Gateway) -> None:
-    gateway.limit_hold(heartbeat_seconds=0.1)
+    gateway.send_comments_every(0.1)
     gateway.let_all_say(streaming([b""], then_wait=True))
     exchange = gateway.exchange(STREAMED)
     work = asyncio.ensure_future(exchange.run())
@@ -165,7 +165,7 @@ async def test_a_client_that_does_not_take_the_very_end_is_given_up_and_has_had_
 
 
 async def test_a_client_that_takes_no_heartbeat_is_given_up_too(gateway: Gateway) -> None:
-    gateway.limit_hold(heartbeat_seconds=0.1)
+    gateway.send_comments_every(0.1)
     gateway.let_all_say(streaming(events(CHUNKS[:2], done=False), then_wait=True))
     exchange = gateway.exchange(STREAMED, takes=2)
     await exchange.run()

@@ -13,7 +13,6 @@ from aiohttp import web
 from gateway.errors import NotReady, no_replica_ready
 from gateway.upstream.wait_queue import QueuedRequest
 from tenants import keys
-from tenants.ids import TenantId
 from tests.gateway.fixtures import tenants
 from tests.gateway.fixtures.asgi_client import Exchange
 from tests.gateway.fixtures.scripted_app import answer, hang_up, hello, saying, text_of
@@ -85,7 +84,7 @@ async def test_one_that_waits_too_long_is_told_how_long_a_start_takes(gateway: G
     await in_database(lambda: measure(gateway))
     await put_to_sleep(gateway)
     await until(lambda: START_SECONDS in gateway.runtime.feed.snapshot.etas.values())
-    gateway.limit_hold(seconds=0.2)
+    await gateway.set_policy(queue_seconds=1)
     got = await gateway.ask(body)
     assert (*told(got), got.answer_headers["retry-after"]) == (503, "no_replica_ready", RETRY_AFTER)
     assert (gateway.records(), gateway.held()) == ([], 0)
@@ -99,11 +98,11 @@ async def test_who_waited_for_an_identical_request_as_long_as_it_may_is_not_held
         tried.append(None)
 
     guest = QueuedRequest(
-        tenant_id=TenantId(gateway.world.acme.tenant.id),
+        caller=gateway.caller(),
         model=gateway.runtime.feed.snapshot.catalogue.models[MODEL],
         size_bytes=1,
         tokens=1,
-        waited_seconds=gateway.runtime.components.replica_queue.limits.seconds,
+        waited_seconds=gateway.caller().policy.queue_seconds,
     )
     with pytest.raises(NotReady):
         await gateway.runtime.components.replica_queue.wait(guest, no_replica_ready(MODEL), attempt)
@@ -112,7 +111,7 @@ async def test_who_waited_for_an_identical_request_as_long_as_it_may_is_not_held
 
 async def test_identical_requests_that_nothing_comes_for_are_all_told_so(gateway: Gateway) -> None:
     await put_to_sleep(gateway)
-    gateway.limit_hold(seconds=1.0)
+    await gateway.set_policy(queue_seconds=1)
     got = await asyncio.gather(*[gateway.ask(HELLO) for _ in range(20)])
     assert {told(each) for each in got} == {(503, "no_replica_ready")}
     assert gateway.bodies() == []
@@ -122,7 +121,7 @@ async def test_a_tenant_holds_so_many_requests_and_no_more(gateway: Gateway) -> 
     await in_database(lambda: measure(gateway))
     await put_to_sleep(gateway)
     await until(lambda: START_SECONDS in gateway.runtime.feed.snapshot.etas.values())
-    gateway.limit_hold(requests_per_tenant=2)
+    await gateway.set_policy(queue_requests=2)
     waiting = await hold(gateway, ALONE, STREAMED)
     refused = await gateway.ask(ALONE)
     assert (*told(refused), refused.answer_headers["retry-after"]) == (503, "too_many_held", RETRY_AFTER)
@@ -133,7 +132,7 @@ async def test_a_tenant_holds_so_many_requests_and_no_more(gateway: Gateway) -> 
 
 async def test_a_tenant_holds_so_many_bytes_and_no_more(gateway: Gateway) -> None:
     await put_to_sleep(gateway)
-    gateway.limit_hold(bytes_per_tenant=2 * len(orjson.dumps(HELLO)))
+    await gateway.set_policy(queue_bytes=2 * len(orjson.dumps(HELLO)))
     waiting = await hold(gateway, ALONE, ALONE)
     assert told(await gateway.ask(ALONE)) == (503, "too_many_held")
     await wake_up(gateway)
@@ -158,7 +157,7 @@ async def test_a_client_that_leaves_frees_its_place_at_once(gateway: Gateway, bo
 @both_doors
 async def test_a_held_stream_is_told_that_it_waits_and_then_is_a_stream(gateway: Gateway) -> None:
     await put_to_sleep(gateway)
-    gateway.limit_hold(heartbeat_seconds=0.05)
+    gateway.send_comments_every(0.05)
     exchange = gateway.exchange(STREAMED)
     sent = asyncio.ensure_future(exchange.run())
     await until(lambda: len(exchange.sent) >= 3)
@@ -174,7 +173,8 @@ async def test_a_held_stream_is_told_that_it_waits_and_then_is_a_stream(gateway:
 @both_doors
 async def test_after_a_heartbeat_an_error_is_an_event(gateway: Gateway) -> None:
     await put_to_sleep(gateway)
-    gateway.limit_hold(heartbeat_seconds=0.05, seconds=0.3)
+    await gateway.set_policy(queue_seconds=1)
+    gateway.send_comments_every(0.05)
     got = await gateway.ask(STREAMED)
     kind, data = got.events[-1].split(b"\n")
     assert (got.status, kind) == (200, b"event: error")
@@ -186,7 +186,7 @@ async def test_after_a_heartbeat_an_error_is_an_event(gateway: Gateway) -> None:
 async def test_after_a_heartbeat_the_engines_refusal_is_an_event_and_is_metered(gateway: Gateway) -> None:
     gateway.let_all_say(saying({"error": {"message": "bad top_k"}}, status=400))
     await put_to_sleep(gateway)
-    gateway.limit_hold(heartbeat_seconds=0.05)
+    gateway.send_comments_every(0.05)
     exchange = gateway.exchange(STREAMED)
     sent = asyncio.ensure_future(exchange.run())
     await until(lambda: exchange.sent)
@@ -200,7 +200,7 @@ async def test_after_a_heartbeat_the_engines_refusal_is_an_event_and_is_metered(
 @both_doors
 async def test_a_client_that_leaves_between_heartbeats_frees_its_place_at_once(gateway: Gateway) -> None:
     await put_to_sleep(gateway)
-    gateway.limit_hold(heartbeat_seconds=0.05)
+    gateway.send_comments_every(0.05)
     exchange = gateway.exchange(STREAMED)
     sent = asyncio.ensure_future(exchange.run())
     await until(lambda: len(exchange.sent) >= 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
@@ -270,6 +271,29 @@ def test_a_member_sets_no_policy(world: World, signed_in: SignIn) -> None:
     assert browser.post("/portal/tenants/acme/policy/", {"cache_mode": "off"}).status_code == 404
     assert browser.post("/portal/tenants/acme/state/", {"state": "suspended"}).status_code == 404
     assert TenantPolicy.objects.filter(tenant=world.acme.tenant).count() == 1
+
+
+def test_an_operator_sets_the_queue_and_idempotency_terms_and_members_see_them(world: World, signed_in: SignIn) -> None:
+    asked = {"queue_seconds": 12, "queue_requests": 34, "queue_bytes": 5600, "idempotency_bytes_per_hour": 7800}
+    path = "/portal/tenants/acme/policy/"
+    for stranger, status in ((world.globex.owner, 404), (world.acme.owner, 404)):
+        assert signed_in(stranger).post(path, asked).status_code == status
+    assert TenantPolicy.objects.filter(tenant=world.acme.tenant).count() == 1
+    browser = signed_in(world.operator)
+    assert browser.post(path, asked).status_code == 302
+    policy = registry.policy_of(world.acme.tenant)
+    assert (policy.version, {name: getattr(policy, name) for name in asked}) == (2, asked)
+    assert registry.policy_of(world.globex.tenant).version == 1
+    shown = browser.get(path).content.decode()
+    for name, value in asked.items():
+        assert re.search(rf'name="{name}"[^>]* value="{value}"', shown), name
+    browser.post(path, {"queue_seconds": "3601"})
+    assert registry.policy_of(world.acme.tenant).version == 2
+    seen = signed_in(world.acme.owner).get(path).content.decode()
+    for text in ("12 s", "34 requests, 5,600 bytes", "7,800 bytes an hour"):
+        assert text in seen, text
+    assert 'name="queue_seconds"' not in seen
+    assert signed_in(world.globex.owner).get(path).status_code == 404
 
 
 def test_savings_are_told_by_cache_and_bypasses_with_what_would_change_them(

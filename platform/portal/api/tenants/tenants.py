@@ -57,6 +57,31 @@ class PolicySerializer(serializers.Serializer[TenantPolicy]):
         required=False,
         help_text="A new epoch empties the tenant's prediction cache, and its prefix cache on every engine.",
     )
+    queue_seconds = serializers.IntegerField(
+        min_value=0,
+        max_value=LARGEST["queue_seconds"],
+        required=False,
+        help_text="Longest time that a request waits for a replica; 0: none waits.",
+    )
+    queue_requests = serializers.IntegerField(
+        min_value=0,
+        max_value=LARGEST["queue_requests"],
+        required=False,
+        help_text="Requests that wait for a replica in each gateway process; further ones get 503 `too_many_held`.",
+    )
+    queue_bytes = serializers.IntegerField(
+        min_value=0,
+        max_value=LARGEST["queue_bytes"],
+        required=False,
+        help_text="Bodies of these requests together, in each gateway process.",
+    )
+    idempotency_bytes_per_hour = serializers.IntegerField(
+        min_value=0,
+        max_value=LARGEST["idempotency_bytes_per_hour"],
+        required=False,
+        help_text="Responses to requests with an Idempotency-Key that are stored in an hour, compressed; further "
+        "requests run, but cannot be replayed.",
+    )
     created_at = serializers.DateTimeField(read_only=True)
 
 
