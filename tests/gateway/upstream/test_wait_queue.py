@@ -215,7 +215,7 @@ async def test_a_client_that_leaves_between_heartbeats_frees_its_place_at_once(g
 async def test_a_client_that_leaves_just_as_its_reply_begins_leaves_nothing_counted(gateway: Gateway) -> None:
     await put_to_sleep(gateway)
     (sent,) = await hold(gateway, STREAMED)
-    (waiting,) = [task for task in asyncio.all_tasks() if "_closing" in repr(task.get_coro())]
+    (waiting,) = [task for task in asyncio.all_tasks() if "_stream.<locals>.obtain" in repr(task.get_coro())]
     waiting.add_done_callback(lambda _: sent.cancel())
     await wake_up(gateway)
     await asyncio.wait({sent})
