@@ -1,4 +1,4 @@
-"""The house itself: where things lie, what is documented, how large a module may grow."""
+"""The layout of the repository: where things are, what is documented, how long a module may be."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_LINES = 600
 
 
 def sources() -> list[Path]:
-    """Return every module of ours; what benchmarks install for themselves lies in hidden folders."""
+    """Return every module of the repository; what benchmarks install is in hidden folders."""
     found = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
     return [path for path in found if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)]
 

@@ -1,7 +1,7 @@
 """The ASGI application of every web role, dispatched by path.
 
-``gateway`` answers ``/v1/`` with the raw application and loads no page; ``portal`` serves Django and Channels;
-``all`` (runserver, tests) serves everything through Django.
+``gateway`` serves ``/v1/`` with the raw application and no pages; ``portal`` serves Django and Channels; ``all``
+(runserver, tests) serves everything through Django.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ django.setup(set_prefix=False)
 
 from django.conf import settings
 
-import hearth.celery  # noqa: F401 - whoever sends a task needs the app configured first
+import hearth.celery  # noqa: F401 - sending a task needs the configured app
 from gateway.asgi import GatewayApp
 from gateway.errors import NotFound
 from gateway.pipeline import runtime
 from hearth.health import web_roles
 from hearth.instance import file_limits
 
-#: The garbage collector's first threshold in a gateway: containers made and not yet freed. Python's own is 700.
+#: The garbage collector's first threshold in a gateway: containers allocated and not yet freed. Python's is 700.
 YOUNG_OBJECTS = 50_000
 #: Longest time to read one request body, so that a slow sender does not occupy the gateway.
 BODY_TIMEOUT_SECONDS = 30.0
 
 
 class GatewayRole:
-    """Serves ``/v1/`` only; holds the gateway's runtime between lifespan start and shutdown."""
+    """Serves ``/v1/`` only; keeps the gateway's runtime between lifespan start-up and shutdown."""
 
     def __init__(self) -> None:
         self._runtime: runtime.Runtime | None = None
@@ -43,7 +43,7 @@ class GatewayRole:
             body_timeout_seconds=BODY_TIMEOUT_SECONDS,
             send_timeout_seconds=settings.SEND_TIMEOUT_SECONDS,
         )
-        self._vitals = web_roles.Gateway(self._gateway, lambda: self._runtime, self._running)
+        self._health = web_roles.Gateway(self._gateway, lambda: self._runtime, self._running)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one connection."""
@@ -52,7 +52,7 @@ class GatewayRole:
         elif scope["type"] == "http" and scope["path"].startswith("/v1/"):
             await self._gateway(scope, receive, send)
         else:
-            await elsewhere(scope, receive, send)
+            await wrong_port(scope, receive, send)
 
     def _running(self) -> runtime.Runtime:
         if self._runtime is None:  # a server that sends no lifespan events
@@ -64,12 +64,12 @@ class GatewayRole:
             message = await receive()
             if message["type"] == "lifespan.startup":
                 file_limits.allow(settings.CONNECTIONS)
-                beat = self._vitals.start()
+                heartbeat = self._health.start()
                 self._running()
-                _collect_less()
+                _relax_garbage_collector()
                 await send({"type": "lifespan.startup.complete"})
             else:
-                beat.cancel()
+                heartbeat.cancel()
                 if self._runtime is not None:
                     await self._runtime.close()
                 await send({"type": "lifespan.shutdown.complete"})
@@ -77,7 +77,7 @@ class GatewayRole:
 
 
 class PortalRole:
-    """Serves Django's pages and the live updates; ``/v1/`` too, through Django, when it plays every role."""
+    """Serves Django's pages and the live updates; with ``serves_inference`` also ``/v1/``, through Django."""
 
     def __init__(self, *, serves_inference: bool) -> None:
         from channels.auth import AuthMiddlewareStack
@@ -98,42 +98,42 @@ class PortalRole:
         elif scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         elif scope["path"].startswith("/v1/") and not self._serves_inference:
-            await elsewhere(scope, receive, send)
+            await wrong_port(scope, receive, send)
         else:
             await self._django(scope, receive, send)
 
     async def _lifespan(self, receive: Any, send: Any) -> None:
-        beat: asyncio.Task[None] | None = None
+        heartbeat: asyncio.Task[None] | None = None
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":
-                # A process that plays every role has no port of its own for them.
-                beat = None if self._serves_inference else web_roles.start_portal()
-            elif beat is not None:
-                beat.cancel()
+                # A process with every role has no port for health pages.
+                heartbeat = None if self._serves_inference else web_roles.start_portal()
+            elif heartbeat is not None:
+                heartbeat.cancel()
             await send({"type": f"{message['type']}.complete"})
             if message["type"] == "lifespan.shutdown":
                 return
 
 
-def _collect_less() -> None:
-    """Have the garbage collector leave alone what start-up made, and look less often at what requests make.
+def _relax_garbage_collector() -> None:
+    """Exclude the objects of start-up from garbage collection, and collect those of requests less often.
 
-    All of it, 100,000 objects, held every request up for 60 to 360 ms each time, and the young ones took 4 % of a
-    busy gateway's time. A request leaves no cycles behind, so that what is collected later is little.
+    A full collection of 100,000 objects blocked every request for 60 to 360 ms, and the collections of young objects
+    took 4 % of a busy gateway's time. A request leaves no cycles behind, so there is little to collect later.
     """
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
 
 
-async def elsewhere(scope: Any, receive: Any, send: Any) -> None:
-    """Say that the path belongs to the other process: /v1/ is the gateway's, everything else the portal's."""
+async def wrong_port(scope: Any, receive: Any, send: Any) -> None:
+    """Answer that another port serves the path: the gateway serves /v1/, the portal everything else."""
     if scope["type"] == "websocket":
         await send({"type": "websocket.close"})
         return
     error = NotFound(
-        f"Nothing is served at {scope['path']} on this port: /v1/ is on the gateway's, "
+        f"Nothing is served at {scope['path']} on this port. /v1/ is on the gateway's port, "
         "/portal/ and /api/v1/ are on the next one.",
         "unknown_path",
     )

@@ -13,7 +13,7 @@ from tenants.ids import PLATFORM_SLUG, KeyId, ProjectId, TenantId
 from tenants.models import Project
 from workers.agent.probes.canary import Canary, CanaryResult
 
-#: Canaries are sent with no key.
+#: Canaries are sent without an API key.
 NO_KEY = cast(KeyId, UUID(int=0))
 BYPASS = "canary"
 
@@ -27,7 +27,7 @@ class CanaryLog:
         self._project_id = cast(ProjectId, project.id)
 
     def begin(self, canary: Canary) -> None:
-        """Record that it is about to be sent. Raises WalError: then it must not be."""
+        """Record the START of a canary. Raises WalError; the canary must then not be sent."""
         self._wal.append(
             Start(
                 request_id=canary.request_id,
@@ -50,7 +50,7 @@ class CanaryLog:
         )
 
     def end(self, canary: Canary, result: CanaryResult) -> None:
-        """Record what came of it. Raises WalError; the START alone then becomes an interrupted row."""
+        """Record the END of a canary. Raises WalError; the START alone then becomes an interrupted row."""
         duration_ms = max(0.0, (result.finished_at_ns - canary.started_at_ns) / 1e6)
         self._wal.append(
             End(

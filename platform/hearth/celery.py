@@ -1,8 +1,8 @@
 """The Celery app: ``celery -A hearth worker | beat | inspect …``.
 
-Queues: ``control`` for what keeps the fleet and the books in order, ``inference`` for deferred requests, and one
-``node.<name>`` for each agent. Beat is the clock of all periodic work; two of them do no harm, because every task
-is idempotent and reconcile runs under a lock in the database.
+Queues: ``control`` for reconcile and maintenance of the fleet and of billing, ``inference`` for deferred requests, and
+``node.<name>`` for each agent. Beat schedules all periodic work. A second beat does no harm, because every task is
+idempotent and reconcile runs under a lock in the database.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hearth.settings")
 
-# Celery reports every task twice at INFO: with a tick each two seconds, 86,000 lines a day. Failures are errors.
+# At INFO Celery logs every task twice: 86,000 lines a day with a tick every two seconds. Failures are logged as errors.
 for noisy in ("celery.worker.strategy", "celery.app.trace", "celery.beat"):
     logging.getLogger(noisy).setLevel(logging.WARNING)
 
@@ -38,7 +38,7 @@ app.autodiscover_tasks()
 
 
 def _open_canary_log() -> CanarySink:
-    """Load Django's models only in the worker that supervises engines, once Celery has set Django up."""
+    """Open the log in an agent, once Celery has set Django up; other workers do not load these models."""
     from hearth.canary_log import open_log
 
     return open_log()
@@ -50,7 +50,7 @@ celery_roles.install(app)
 RECONCILE_SECONDS = 2.0
 
 app.conf.beat_schedule = {
-    # A tick that waited longer than its period would only repeat what the next one does.
+    # A tick that waited longer than its period only repeats the next one.
     "reconcile": {
         "task": "workers.tasks.reconcile",
         "schedule": RECONCILE_SECONDS,

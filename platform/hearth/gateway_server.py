@@ -1,12 +1,11 @@
 """The process that serves the gateway's HTTP: ``python -m hearth.gateway_server``.
 
-It listens beside other gateways of its host on one port, which the kernel shares new connections out of, runs
-``hearth.asgi``, and ends, when it is told to, with the last answer that it has begun.
+Several gateways of a host listen on one port, and the kernel distributes new connections among them. The process runs
+``hearth.asgi``. After SIGTERM it ends when the last running response is complete.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import signal
@@ -14,60 +13,64 @@ import socket
 from importlib import import_module
 from typing import Any
 
+import click
 import uvloop
 
 from gateway.server.server import Application, Server
 
 APPLICATION = "hearth.asgi:application"
-#: Connections that the kernel holds until they are taken.
+#: Connections that the kernel queues until they are accepted.
 BACKLOG = 2048
-LOOK_SECONDS = 1.0
-#: What is stopped after its grace may take so long to write down what it has used, seconds.
+TIMEOUT_CHECK_SECONDS = 1.0
+#: Time in which requests that are aborted after the grace record their usage.
 ABORT_SECONDS = 1.0
 
 
 class Lifespan:
-    """What an ASGI application does before the first request and after the last."""
+    """The start-up and shutdown of an ASGI application."""
 
     def __init__(self, application: Application) -> None:
-        self._said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self._heard: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self._task = asyncio.ensure_future(application({"type": "lifespan"}, self._said.get, self._heard.put))
+        self._events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._replies: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._task = asyncio.ensure_future(application({"type": "lifespan"}, self._events.get, self._replies.put))
 
     async def start(self) -> None:
-        """Have it start. Raises what it raises."""
-        await self._tell("lifespan.startup")
+        """Start the application. Raises what its start-up raises, or RuntimeError when it reports a failure."""
+        await self._run("lifespan.startup")
 
     async def stop(self) -> None:
-        """Have it end. Raises what it raises."""
-        await self._tell("lifespan.shutdown")
+        """Stop the application. Raises what its shutdown raises, or RuntimeError when it reports a failure."""
+        await self._run("lifespan.shutdown")
         await self._task
 
-    async def _tell(self, event: str) -> None:
-        self._said.put_nowait({"type": event})
-        heard = asyncio.ensure_future(self._heard.get())
-        await asyncio.wait((heard, self._task), return_when=asyncio.FIRST_COMPLETED)
-        if not heard.done():
-            heard.cancel()
+    async def _run(self, event: str) -> None:
+        self._events.put_nowait({"type": event})
+        pending = asyncio.ensure_future(self._replies.get())
+        await asyncio.wait((pending, self._task), return_when=asyncio.FIRST_COMPLETED)
+        if not pending.done():
+            pending.cancel()
             self._task.result()
             raise RuntimeError(f"the application ended at {event}")
-        answer = heard.result()
-        if answer["type"] != f"{event}.complete":
-            raise RuntimeError(f"the application failed at {event}: {answer.get('message', '')}")
+        reply = pending.result()
+        if reply["type"] != f"{event}.complete":
+            raise RuntimeError(f"the application failed at {event}: {reply.get('message', '')}")
 
 
 async def serve(server: Server, listener: socket.socket, *, grace_seconds: float) -> None:
-    """Serve until SIGTERM or SIGINT; then give what runs ``grace_seconds``. Raises what its start raises."""
+    """Serve until SIGTERM or SIGINT, then let running requests finish for at most ``grace_seconds``.
+
+    Raises what the application's start-up raises.
+    """
     loop = asyncio.get_running_loop()
-    told = asyncio.Event()
+    stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
+        loop.add_signal_handler(number, stop.set)
     lifespan = Lifespan(server.application)
     await lifespan.start()
     checking = asyncio.ensure_future(_check_timeouts(server))
     try:
         listening = await loop.create_server(server.accept, sock=listener, backlog=BACKLOG)
-        await told.wait()
+        await stop.wait()
         listening.close()
         server.close()
         if not await _is_over(server, within_seconds=grace_seconds):
@@ -79,7 +82,7 @@ async def serve(server: Server, listener: socket.socket, *, grace_seconds: float
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that others may listen beside, on the first address of ``host``. Raises OSError."""
+    """Return a bound socket on the first address of ``host``; other processes may share its port. Raises OSError."""
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family, kind, protocol)
     try:
@@ -102,34 +105,33 @@ async def _is_over(server: Server, *, within_seconds: float) -> bool:
 
 async def _check_timeouts(server: Server) -> None:
     while True:
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(TIMEOUT_CHECK_SECONDS)
         server.check_timeouts()
 
 
-def main() -> None:
-    """Serve an application as the options say."""
-    parser = argparse.ArgumentParser(prog="python -m hearth.gateway_server", description=__doc__.splitlines()[0])
-    parser.add_argument("--host", required=True, help="address to listen on")
-    parser.add_argument("--port", required=True, type=int, help="port to listen on, shared with other gateways")
-    parser.add_argument("--connections", required=True, type=int, help="most connections at a time; more are told 503")
-    parser.add_argument("--grace-seconds", required=True, type=float, help="for what runs, when it is told to end")
-    parser.add_argument("application", nargs="?", default=APPLICATION, help=f"ASGI application ({APPLICATION})")
-    options = parser.parse_args()
-    module, _, name = options.application.partition(":")
-    application = getattr(import_module(module), name)
+@click.command()
+@click.option("--host", required=True, help="Address to listen on.")
+@click.option("--port", required=True, type=int, help="Port to listen on, shared with other gateways.")
+@click.option("--connections", required=True, type=int, help="Connections at once; further ones are answered 503.")
+@click.option("--grace-seconds", required=True, type=float, help="Time for running requests after SIGTERM.")
+@click.argument("application", default=APPLICATION)
+def main(host: str, port: int, connections: int, grace_seconds: float, application: str) -> None:
+    """Serve an ASGI APPLICATION, by default the gateway."""
+    module, _, name = application.partition(":")
+    served = getattr(import_module(module), name)
     from django.conf import settings  # configured by importing the application
 
     from gateway.asgi import render_rejection
 
-    listener = listen(options.host, options.port)
+    listener = listen(host, port)
     server = Server(
-        application,
+        served,
         render=render_rejection,
-        most_connections=options.connections,
+        most_connections=connections,
         send_timeout_seconds=settings.SEND_TIMEOUT_SECONDS,
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(server, listener, grace_seconds=options.grace_seconds))
+        runner.run(serve(server, listener, grace_seconds=grace_seconds))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the `hearth` command adds to ``workers.processes``: ends with a grace, and records on disk."""
+"""Stop processes with a grace period, and record them on disk."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from workers.processes import POLL_SECONDS, ProcessIdentity, is_running, kill_se
 KILL_TIMEOUT_SECONDS = 5.0
 
 
-def request_end(leader: ProcessIdentity) -> None:
-    """Send SIGTERM to the leader alone, which ends its children in its own order; to what it left if it is dead."""
+def request_stop(leader: ProcessIdentity) -> None:
+    """Send SIGTERM to the leader, which stops its children in its own order; if it is dead, to its whole session."""
     if not is_running(leader):
         signal_session(leader, signal.SIGTERM)
         return
@@ -26,9 +26,9 @@ def request_end(leader: ProcessIdentity) -> None:
 
 
 def end_session(leader: ProcessIdentity, *, grace_seconds: float) -> None:
-    """End a whole session: SIGTERM, then SIGKILL for what is left after ``grace_seconds`` (0: at once). Idempotent."""
+    """End a whole session: SIGTERM, and after ``grace_seconds`` SIGKILL to the rest (0: at once). Idempotent."""
     if grace_seconds > 0:
-        request_end(leader)
+        request_stop(leader)
         deadline = time.monotonic() + grace_seconds
         while session_members(leader) and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
@@ -36,7 +36,7 @@ def end_session(leader: ProcessIdentity, *, grace_seconds: float) -> None:
 
 
 def wait_until_gone(process: ProcessIdentity, *, timeout_seconds: float) -> bool:
-    """Return True once the process is gone, False when it outlives the timeout."""
+    """Wait until the process has ended; return whether it did within the timeout."""
     deadline = time.monotonic() + timeout_seconds
     while is_running(process):
         if time.monotonic() >= deadline:
@@ -46,14 +46,14 @@ def wait_until_gone(process: ProcessIdentity, *, timeout_seconds: float) -> bool
 
 
 def write_record(path: Path, process: ProcessIdentity) -> None:
-    """Record a process in ``path``, atomically, so that a later start can find what a killed one left."""
+    """Record a process in ``path``, atomically, so that a later start finds the processes that a killed one left."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(json.dumps(asdict(process)))
     temporary.replace(path)
 
 
 def read_record(path: Path) -> ProcessIdentity | None:
-    """Return the recorded process, alive or not; None when there is no readable record. Other keys may be there."""
+    """Return the recorded process, alive or not; None without a readable record. Other keys are ignored."""
     try:
         record = json.loads(path.read_text())
         return ProcessIdentity(pid=int(record["pid"]), start_ticks=int(record["start_ticks"]))

@@ -1,15 +1,14 @@
-"""The secrets of one instance: ``secrets.json`` in the data directory, made once, mode 0600.
+"""The secrets of one instance: ``secrets.json`` in the data directory, written once, mode 0600.
 
     SecretsError
-    ├── SecretsExposed    somebody besides the owner may read the file
-    ├── SecretsCorrupt    not what :func:`load_or_create` writes
-    ├── SecretsMissing    there is no file, and making one would help nobody
-    └── SecretsDiffer     the file here is of another cluster (``hearth.provisioning.secrets_transfer``)
+    ├── SecretsExposed    other users may read the file
+    ├── SecretsCorrupt    the file does not have the form that :func:`load_or_create` writes
+    ├── SecretsMissing    there is no file, and a new one would not fit the cluster
+    └── SecretsDiffer     the file belongs to another cluster (``hearth.provisioning.secrets_transfer``)
 
-Keys that sign or salt stored values are versioned: a new version is added and made current, and the old ones
-stay until nothing refers to them. Losing ``key_pepper`` makes every API key useless, so the file belongs in a
-backup.
-No Django here: settings and the embedded servers read it before Django exists.
+Keys that sign or salt stored values are versioned: a new version is added and made current, and the old ones stay until
+no stored value uses them. Without ``key_pepper`` every API key is void, so back the file up.
+Does not import Django: settings and the embedded servers read the file before Django is set up.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class SecretsError(Exception):
 
 
 class SecretsExposed(SecretsError):
-    """Its permissions let somebody else read it."""
+    """Its permissions let other users read it."""
 
 
 class SecretsCorrupt(SecretsError):
@@ -47,11 +46,11 @@ class SecretsCorrupt(SecretsError):
 
 
 class SecretsMissing(SecretsError):
-    """There is none where the secrets of a running cluster are needed."""
+    """There is no file where the secrets of a running cluster are needed."""
 
 
 class SecretsDiffer(SecretsError):
-    """There is one, and it is not the one of the cluster."""
+    """The file is not that of the cluster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,16 +77,16 @@ class DatabasePasswords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secrets:
-    """Everything secret that an instance made for itself."""
+    """All secrets that an instance generated."""
 
     django_secret_key: str
     #: HMAC key of stored API keys.
     key_pepper: VersionedKey
-    #: HMAC key of the ``cache_salt`` that an engine gets.
+    #: HMAC key of the ``cache_salt`` that is sent to engines.
     cache_salt: VersionedKey
     #: HMAC key of prediction-cache fingerprints.
     cache_mac: VersionedKey
-    #: HMAC key of the bearer token that each engine asks for (``workers.serving.engine_keys``), 64 hexadecimal digits.
+    #: HMAC key of the bearer tokens of engines (``workers.serving.engine_keys``), 64 hexadecimal digits.
     engine_key: str
     database_passwords: DatabasePasswords
     #: Password of the portal's first administrator.
@@ -95,7 +94,7 @@ class Secrets:
 
 
 def path_in(data_dir: Path) -> Path:
-    """Return where the secrets of this data directory live."""
+    """Return the path of the secrets of this data directory."""
     return data_dir / FILE_NAME
 
 
@@ -109,15 +108,15 @@ def load(data_dir: Path) -> Secrets:
         raise SecretsCorrupt(
             path,
             f"not a secrets file of Hearth ({type(error).__name__}: {error})",
-            "Restore it from a backup. Without it new secrets are made, and every API key is void.",
+            "Restore it from a backup. Without it, new secrets are generated and every API key is void.",
         ) from error
 
 
 def load_or_create(data_dir: Path) -> Secrets:
-    """Read the secrets, or make them first when there are none.
+    """Read the secrets, and generate them first if there are none.
 
-    Atomic: of several processes that start at once, one makes the file and all read that one; a crash leaves
-    either no file or a whole one. The folder must exist. Raises what :func:`load` raises.
+    Atomic: if several processes start at once, one writes the file and all read it; a crash leaves either no file or a
+    complete one. The folder must exist. Raises what :func:`load` raises.
     """
     path = path_in(data_dir)
     if not path.exists():
@@ -126,9 +125,9 @@ def load_or_create(data_dir: Path) -> Secrets:
 
 
 def require(data_dir: Path) -> Secrets:
-    """Read the secrets of the cluster that this data directory belongs to. Raises SecretsMissing and as :func:`load`.
+    """Read the secrets of the cluster that this data directory belongs to. Raises SecretsMissing, and as :func:`load`.
 
-    For what joins others: secrets made afresh would open nothing there.
+    For a process that joins a cluster: newly generated secrets would not fit it.
     """
     try:
         return load(data_dir)
@@ -136,15 +135,15 @@ def require(data_dir: Path) -> Secrets:
         raise SecretsMissing(
             path_in(data_dir),
             f"There are no secrets in {data_dir}.",
-            "The first machine makes them (`hearth up` or `hearth bootstrap`). Take them from there: "
+            "The first machine generates them (`hearth up` or `hearth bootstrap`). Copy them from there: "
             "`hearth secrets export -` there, into `hearth secrets import -` here.",
         ) from None
 
 
 def write_new(data_dir: Path, document: dict[str, Any]) -> None:
-    """Make the file of ``document`` and of random values for whatever it leaves out. The folder must exist.
+    """Write the file from ``document``, with random values for missing keys. The folder must exist.
 
-    An existing file stays. Raises SecretsCorrupt, and then writes nothing, when a value has the wrong form.
+    Does not change an existing file. Raises SecretsCorrupt when a value has the wrong form, and then writes nothing.
     """
     path = path_in(data_dir)
     try:
@@ -155,7 +154,7 @@ def write_new(data_dir: Path, document: dict[str, Any]) -> None:
 
 
 def as_json(found: Secrets) -> dict[str, Any]:
-    """Return the file's content as JSON values. Handle it like the file."""
+    """Return the content of the file as JSON values, as secret as the file."""
     return {
         "django_secret_key": found.django_secret_key,
         "key_pepper": _key_to_json(found.key_pepper),
@@ -168,9 +167,9 @@ def as_json(found: Secrets) -> dict[str, Any]:
 
 
 def load_or_ephemeral(data_dir: Path) -> Secrets:
-    """Read the secrets, or return random ones that are kept nowhere.
+    """Read the secrets, or return random ones that are not stored.
 
-    For commands that need settings but no instance (``manage check``): two such processes share nothing.
+    For commands that need settings but no instance (``manage check``).
     """
     try:
         return load(data_dir)
@@ -184,7 +183,7 @@ def _require_private(path: Path) -> None:
         raise SecretsExposed(
             path,
             f"its mode is {mode:04o}, so other users may read it",
-            f"Run: chmod 600 {path}; and change what it holds if this machine is shared.",
+            f"Run: chmod 600 {path}; and replace the secrets if other people use this machine.",
         )
 
 
@@ -199,7 +198,7 @@ def _write_once(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         os.link(temporary, path)
     except FileExistsError:
-        pass  # another process made it first: its secrets are the instance's
+        pass  # another process wrote it first; the instance uses that file
     finally:
         temporary.unlink()
 
@@ -249,7 +248,7 @@ def _from_json(document: dict[str, Any]) -> Secrets:
 def _text(document: dict[str, Any], name: str) -> str:
     value = document[name]
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{name} is not a text")
+        raise ValueError(f"{name} is not a non-empty string")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Every path that Django serves. In production the gateway role answers ``/v1/`` before Django sees it."""
+"""Every path that Django serves. In production the gateway role serves ``/v1/`` without Django."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from django.urls import URLPattern, URLResolver, include, path
 from django.views.generic import RedirectView
 
 urlpatterns: list[URLPattern | URLResolver] = [
-    # The portal's sign-in counts wrong passwords; the admin's own would not.
+    # The portal's sign-in limits wrong passwords; the admin's does not.
     path("admin/login/", RedirectView.as_view(pattern_name="portal:login", query_string=True)),
     path("admin/", admin.site.urls),
     path("v1/", include("gateway.urls")),

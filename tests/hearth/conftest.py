@@ -1,4 +1,4 @@
-"""Folders for instances of their own."""
+"""Data directories for tests that start an instance."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def _instance() -> Iterator[Path]:
 
 @pytest.fixture
 def instance_dir() -> Iterator[Path]:
-    """A data directory that every user may pass, as embedded servers started by root must."""
+    """Return a data directory that every user may traverse, as the embedded servers of root need it."""
     with _instance() as path:
         yield path
 
 
 @pytest.fixture(scope="module")
 def shared_instance_dir() -> Iterator[Path]:
-    """The same, for the tests of one module that only look."""
+    """Return one for all tests of a module that only read."""
     with _instance() as path:
         yield path

@@ -1,4 +1,4 @@
-"""A whole instance of its own, driven from outside by the `hearth` command."""
+"""A whole instance, controlled from outside by the `hearth` command."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOT_OURS = ("DATABASE_URL", "DATABASE_OWNER_URL", "REDIS_URL", "HEARTH_ROLE", "D
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """An instance to drive from outside, by the command alone."""
+    """An instance that is controlled by the command alone."""
 
     folder: Path
     port: int
@@ -57,7 +57,7 @@ class Instance:
         )
 
     def up(self) -> dict[str, Any]:
-        """Make sure that it is up, and return what up.json says."""
+        """Start it unless it runs, and return the content of up.json."""
         done = self.run("up", "--detach", "--engine", "simulated")
         assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
         return self.up_json
@@ -75,8 +75,8 @@ class Instance:
         found = [process_records.read_record(path) for path in sorted((self.folder / "engines").glob("*.json"))]
         return [process for process in found if process is not None]
 
-    def traces(self) -> list[str]:
-        """Return what is left of it that should not be: processes, ports, lock, sockets."""
+    def leftovers(self) -> list[str]:
+        """Return what an instance must not leave behind: processes, ports, lock, sockets."""
         left = [
             f"process {process.pid}"
             for process, folder in find_by_environment("HEARTH_DATA_DIR").items()
@@ -94,7 +94,7 @@ class Instance:
 
 
 def unstarted(data_dir: Path, port: int) -> instances.Instance:
-    """Return an instance with two simulated engines and servers of its own, of which nothing is started or made."""
+    """Return an instance with embedded servers. Nothing is started or created."""
     return instances.Instance(
         data_dir=data_dir,
         host="127.0.0.1",
@@ -110,7 +110,7 @@ def unstarted(data_dir: Path, port: int) -> instances.Instance:
 
 @contextmanager
 def instance_of_its_own(prefix: str) -> Iterator[Instance]:
-    """An instance in a temporary folder, on free ports; whatever of it runs at the end is stopped."""
+    """Yield an instance in a temporary folder, on free ports, and stop it at the end."""
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     folder.chmod(0o711)
     found = Instance(folder, free_ports(INSTANCE_PORTS))
@@ -122,8 +122,8 @@ def instance_of_its_own(prefix: str) -> Iterator[Instance]:
 
 
 def wait_for(condition: Callable[[], bool], *, timeout_seconds: float = 60.0) -> None:
-    """Return once the condition holds; fail when it does not in time."""
+    """Wait until the condition holds; fail after the timeout."""
     deadline = time.monotonic() + timeout_seconds
     while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""The gate's own rule: tests that need the real engine must have run."""
+"""CI's own rule: the tests that need the real engine must have run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process that serves a gateway's HTTP: it starts, shares its port, fails aloud, and ends in grace."""
+"""The process that serves a gateway's HTTP: its start, its shared port, its failures and its graceful stop."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from hearth import gateway_server
 from tests.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_SECONDS = 60
+TIMEOUT_SECONDS = 60
 
 
 class Servers:
-    """Servers on one port."""
+    """Server processes on one port."""
 
     def __init__(self) -> None:
         self.port = free_ports(1)
@@ -30,7 +30,7 @@ class Servers:
         self._connections: list[http.client.HTTPConnection] = []
 
     def start(self, *, grace_seconds: float = 30.0, start: str = "starts") -> subprocess.Popen[str]:
-        """Start one more."""
+        """Start one more process."""
         command = [sys.executable, "-m", "tests.hearth.served_application", str(self.port), str(grace_seconds), start]
         environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'platform'}"}
         process = subprocess.Popen(
@@ -40,10 +40,10 @@ class Servers:
         return process
 
     def ask(self, path: str = "/v1/models") -> http.client.HTTPResponse:
-        """Ask over a new connection, as soon as somebody listens."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        """Send a request over a new connection, as soon as a process listens."""
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while True:
-            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_SECONDS)
             self._connections.append(connection)
             try:
                 connection.request("GET", path)
@@ -52,10 +52,10 @@ class Servers:
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
 
-    def said(self) -> bytes:
-        """Return what one of them answers."""
-        with self.ask() as answer:
-            return answer.read()
+    def body(self) -> bytes:
+        """Return the body of a response."""
+        with self.ask() as response:
+            return response.read()
 
     def listening(self) -> int:
         """Return how many sockets listen on the port."""
@@ -63,14 +63,14 @@ class Servers:
         return sum(line.split()[1].endswith(f":{self.port:04X}") and line.split()[3] == "0A" for line in lines)
 
     def wait_for(self, listening: int) -> None:
-        """Wait until so many listen."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        """Wait until this many sockets listen."""
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while self.listening() != listening:
             assert time.monotonic() < deadline, self.listening()
             time.sleep(0.02)
 
     def end(self) -> None:
-        """Kill those that run, and close what was opened to them."""
+        """Close all connections and kill all processes."""
         for connection in self._connections:
             connection.close()
         for process in self._all:
@@ -88,9 +88,9 @@ def servers() -> Iterator[Servers]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_serves_until_it_is_told_to_end_and_closes_what_it_opened(servers: Servers, number: signal.Signals) -> None:
     server = servers.start()
-    assert servers.said() == b"ok"
+    assert servers.body() == b"ok"
     server.send_signal(number)
-    assert server.communicate(timeout=PATIENCE_SECONDS) == ("closed\n", "")
+    assert server.communicate(timeout=TIMEOUT_SECONDS) == ("closed\n", "")
     assert server.returncode == 0
 
 
@@ -99,7 +99,7 @@ def test_what_outlives_its_grace_is_stopped_before_the_application_closes(server
     stream = servers.ask("/v1/stream")
     assert stream.read(5) == b"first"
     server.terminate()
-    assert server.communicate(timeout=PATIENCE_SECONDS) == ("stopped\nclosed\n", "")
+    assert server.communicate(timeout=TIMEOUT_SECONDS) == ("stopped\nclosed\n", "")
     assert server.returncode == 0
     with stream, pytest.raises((http.client.IncompleteRead, ConnectionError)):
         stream.read()
@@ -109,12 +109,12 @@ def test_one_restarts_on_its_port_while_another_serves_there(servers: Servers) -
     first, _ = servers.start(), servers.start()
     servers.wait_for(2)
     first.terminate()
-    assert first.wait(PATIENCE_SECONDS) == 0
+    assert first.wait(TIMEOUT_SECONDS) == 0
     assert servers.listening() == 1
-    assert servers.said() == b"ok"
+    assert servers.body() == b"ok"
     servers.start()
     servers.wait_for(2)
-    assert servers.said() == b"ok"
+    assert servers.body() == b"ok"
 
 
 @pytest.mark.parametrize("start", ["raises", "fails"])
@@ -122,9 +122,9 @@ def test_an_application_that_cannot_start_ends_the_process_and_takes_no_connecti
     servers: Servers, start: str
 ) -> None:
     server = servers.start(start=start)
-    _, said = server.communicate(timeout=PATIENCE_SECONDS)
+    _, errors = server.communicate(timeout=TIMEOUT_SECONDS)
     assert server.returncode == 1
-    assert "the database is away" in said.splitlines()[-1]
+    assert "the database is unavailable" in errors.splitlines()[-1]
     assert servers.listening() == 0
 
 

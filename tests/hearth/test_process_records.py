@@ -1,4 +1,4 @@
-"""Processes, their records, and what a killed supervisor leaves: real processes throughout."""
+"""Processes, their records, and what a killed supervisor leaves behind, with real processes."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_record_of_a_reused_pid_ends_nothing(instance: Instance, launch: Launc
 
 def test_the_lock_ends_with_its_holder(instance: Instance, launch: Launch) -> None:
     holder = launch(
-        "import time; from pathlib import Path; from hearth import lock\n"
+        "import time; from pathlib import Path; from hearth.supervisor import lock\n"
         f"with lock.hold(Path({str(instance.lock_path)!r})): print('held', flush=True); time.sleep(600)"
     )
     assert lock.is_held(instance.lock_path)
@@ -160,8 +160,8 @@ def child(instance: Instance) -> Iterator[Child]:
 
 def test_a_role_that_dies_is_started_again_after_a_growing_delay(child: Child) -> None:
     child.start()
-    said = [_kill_and_wait(child) for _ in range(3)]
-    assert [line.split(" (")[0] for line in said] == [
+    lines = [_kill_and_wait(child) for _ in range(3)]
+    assert [line.split(" (")[0] for line in lines] == [
         f"sleeper ended with signal 9; starting it again in {delay} s" for delay in ("0.5", "1", "2")
     ]
     record = child_process.read_record(child.record_path)
@@ -183,7 +183,7 @@ def test_a_role_that_will_not_end_is_killed_and_named(child: Child) -> None:
 
 
 def _kill_and_wait(child: Child) -> str:
-    """Kill the child, return what its supervisor says, once it runs again or waits to."""
+    """Kill the child and return the line of its supervisor about it, once it is running again or its restart is due."""
     while child.process is None:
         child.poll()
         time.sleep(0.01)

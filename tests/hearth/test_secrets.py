@@ -1,4 +1,4 @@
-"""The file of secrets."""
+"""The secrets file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One address in the environment, in everybody's own spelling."""
+"""Addresses of servers, in the forms that each library expects."""
 
 from __future__ import annotations
 

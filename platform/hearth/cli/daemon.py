@@ -1,4 +1,4 @@
-"""Start a supervisor that outlives this command, follow it until it is ready, and stop one from outside."""
+"""Start a supervisor that outlives this command, print its log until it is ready, and stop it from outside."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from hearth.supervisor.up_file import Summary
 from workers.processes import ProcessIdentity, is_running, launch
 
 POLL_SECONDS = 0.1
-#: Longer than every grace of an orderly stop together (``hearth.instance.roles``, ``hearth.supervisor.up``).
+#: Longer than the sum of all grace periods of an orderly stop (``hearth.instance.roles``, ``hearth.supervisor.up``).
 STOP_SECONDS = 150.0
-HURRIED_STOP_SECONDS = 30.0
+FORCED_STOP_SECONDS = 30.0
 
 
 def start(instance: Instance, options: StartOptions) -> Summary | None:
@@ -36,7 +36,7 @@ def start(instance: Instance, options: StartOptions) -> Summary | None:
         try:
             _repeat(log, until=lambda: _is_ready(instance, supervisor) or not is_running(supervisor))
         except KeyboardInterrupt:
-            process_records.request_end(supervisor)
+            process_records.request_stop(supervisor)
             _repeat(log, until=lambda: not is_running(supervisor))
     return up_file.read(instance.up_path) if _is_ready(instance, supervisor) else None
 
@@ -44,27 +44,27 @@ def start(instance: Instance, options: StartOptions) -> Summary | None:
 def stop(instance: Instance) -> bool:
     """Stop the instance however it was started; return False when none ran. Idempotent.
 
-    First in order; a supervisor that does not manage in time is hurried, then killed. What a killed one left is
-    ended too, embedded servers included.
+    First in order; after STOP_SECONDS a second SIGTERM makes the supervisor stop at once, and after that it is killed.
+    Also stops what a killed supervisor left, embedded servers included.
     """
     supervisor = keeper_process(instance)
     if supervisor is not None:
-        for number, patience in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGTERM, HURRIED_STOP_SECONDS)):
-            os.kill(supervisor.pid, number)
-            if process_records.wait_until_gone(supervisor, timeout_seconds=patience):
+        for timeout_seconds in (STOP_SECONDS, FORCED_STOP_SECONDS):
+            os.kill(supervisor.pid, signal.SIGTERM)
+            if process_records.wait_until_gone(supervisor, timeout_seconds=timeout_seconds):
                 break
         process_records.end_session(supervisor, grace_seconds=0)
-    left = _end_leftovers(instance)
-    return supervisor is not None or left
+    had_leftovers = _end_leftovers(instance)
+    return supervisor is not None or had_leftovers
 
 
 def instance_environment(instance: Instance) -> dict[str, str]:
-    """Return this command's environment with the instance's own folder made absolute."""
+    """Return the environment of this command, with the absolute path of the data directory."""
     return dict(os.environ) | {"HEARTH_DATA_DIR": str(instance.data_dir)}
 
 
 def _end_leftovers(instance: Instance) -> bool:
-    """End what no supervisor looks after; return True when there was something."""
+    """Stop processes without a supervisor; return whether there were any."""
     if not instance.data_dir.is_dir():
         return False
     with lock.hold(instance.lock_path):
@@ -83,7 +83,7 @@ def _end_leftovers(instance: Instance) -> bool:
 
 
 def _repeat(log: TextIO, *, until: Callable[[], bool]) -> None:
-    """Print the log's new lines as they come, and the rest once ``until`` holds."""
+    """Print new lines of the log until ``until`` returns True, then the rest."""
     done = False
     while not done:
         done = until()

@@ -123,7 +123,7 @@ _OF_FLEET: Mapping[str, Callable[[Fleet], list[Row]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """One list as text and as JSON. ``well`` is False when an operator should look at something."""
+    """One list as text and as JSON. ``well`` is False when there is a problem."""
 
     text: str
     data: object
@@ -131,7 +131,7 @@ class Listing:
 
 
 def read(name: str, last: int) -> Listing:
-    """Read the list of that name; of a history the ``last`` rows."""
+    """Read the list ``name``; of a history the ``last`` rows."""
     if name == "status":
         return _status(inventory.read())
     if name == "decisions":
@@ -142,7 +142,7 @@ def read(name: str, last: int) -> Listing:
 
 
 def _status(fleet: Fleet) -> Listing:
-    """Return a summary of the fleet and what is not well."""
+    """Return a summary of the fleet, with its problems."""
     parts = {name: _listing(name, _OF_FLEET[name](fleet)) for name in ("nodes", "deployments", "placeholders")}
     troubles = _troubles(fleet)
     verdict = "\n".join(troubles) if troubles else "All is well."
@@ -154,7 +154,7 @@ def _status(fleet: Fleet) -> Listing:
 
 
 def _troubles(fleet: Fleet) -> list[str]:
-    """Return what an operator should look at, in sentences."""
+    """Return the problems, a sentence each."""
     silent = [f"Node {node.name} is silent." for node in fleet.nodes if not node.alive]
     short = [
         f"Deployment {each.name} has {each.ready} of {each.desired} replicas ready."

@@ -1,4 +1,4 @@
-"""Ask a role's own listener whether it lives: what a container's health check runs. No Django here."""
+"""Check whether a role is alive, for the health check of a container. Does not import Django."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ TIMEOUT_SECONDS = 3.0
 
 
 def problem(instance: Instance, role: str) -> str | None:
-    """Return why the role of this environment does not live; None when it does."""
+    """Return why the role of this instance is not alive; None when it is."""
     url = url_of(instance, role) + "/livez"
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS):
             return None
     except urllib.error.HTTPError as error:
         with error:
-            return f"{url} answers {error.code}: {error.read(500).decode(errors='replace')}"
+            return f"{url} returned {error.code}: {error.read(500).decode(errors='replace')}"
     except OSError as error:
-        return f"{url} does not answer: {error}"
+        return f"{url} does not respond: {error}"

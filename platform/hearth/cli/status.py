@@ -1,4 +1,4 @@
-"""What `hearth status` says: the processes of an instance or a node, its replicas, its backlog, and no secret."""
+"""What `hearth status` prints: the processes of an instance or a node, its replicas and its backlog, no secrets."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from workers.processes import is_running
 if TYPE_CHECKING:
     from billing.drain.lag import WalBacklog  # its models need the settings
 
-#: States of a server that, as far as is known here, answers.
-ANSWERING = ("running", "external")
+#: States of a server that responds, or is not managed here.
+AVAILABLE = ("running", "external")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleStatus:
-    """One role. ``state`` is running, restarting (its supervisor will) or stopped; its vitals are at ``vitals_url``."""
+    """One role. ``state`` is running, restarting (by its supervisor) or stopped; ``vitals_url`` has its health
+    pages."""
 
     name: str
     state: str
@@ -41,7 +42,7 @@ class RoleStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerStatus:
-    """PostgreSQL or Redis. ``state`` is running, silent (it runs and does not answer), stopped or external."""
+    """PostgreSQL or Redis. ``state`` is running, silent (it runs but does not respond), stopped or external."""
 
     name: str
     state: str
@@ -52,10 +53,11 @@ class ServerStatus:
 class Status:
     """The instance now. ``state``: up, degraded (up, but a role, server or replica is not), starting or down.
 
-    ``pool`` is that of a node that `hearth node` runs; ``replicas`` and ``placeholders`` are then that node's.
-    ``wal_backlog_bytes`` is usage written but not yet in the database, ``wal_lag_seconds`` the age of the oldest of it.
-    The four are None while the database cannot be asked. ``wal_disk_bytes`` is what the log takes on this host's disk,
-    stored or not, and ``wal_max_bytes`` what it may.
+    ``pool`` is the pool of a node that `hearth node` runs; ``replicas`` and ``placeholders`` are then those of that
+    node.
+    ``wal_backlog_bytes`` is usage written but not yet in the database, ``wal_lag_seconds`` the age of its oldest
+    record. These four are None while the database is unavailable. ``wal_disk_bytes`` is the size of the log on this
+    host's disk, stored or not, and ``wal_max_bytes`` its limit.
     """
 
     state: str
@@ -78,8 +80,8 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """What the database says; all None while it cannot be asked."""
+class _Stored:
+    """What the database contains; all None while it is unavailable."""
 
     replicas: tuple[ReplicaStatus, ...] | None = None
     placeholders: tuple[PlaceholderStatus, ...] | None = None
@@ -87,7 +89,7 @@ class _Asked:
 
 
 def read(instance: Instance) -> Status:
-    """Look at everything; changes nothing. Takes a second, most of it to load Django."""
+    """Return the status. Changes nothing. Takes a second, most of it to load Django."""
     supervisor = keeper_process(instance)
     now = phase(instance)
     ready = up_file.read(instance.up_path) if now == "up" else None
@@ -95,10 +97,10 @@ def read(instance: Instance) -> Status:
     names = member.roles if member else [name for role in ROLES for name, _ in processes(role, instance)]
     roles = tuple(_role(instance, name, supervised=supervisor is not None) for name in names)
     servers = _servers(instance)
-    may_ask = now != "down" and servers[0].state in ANSWERING
-    asked = _ask_database(instance, only_here=member is not None) if may_ask else _Asked()
+    may_read = now != "down" and servers[0].state in AVAILABLE
+    stored = _read_database(instance, only_here=member is not None) if may_read else _Stored()
     return Status(
-        state=_worst(now, roles, servers, asked, needed=0 if member else start_options.replicas(instance.data_dir)),
+        state=_worst(now, roles, servers, stored, needed=0 if member else start_options.replicas(instance.data_dir)),
         pid=supervisor.pid if supervisor else None,
         data_dir=str(instance.data_dir),
         pool=member.pool if member else None,
@@ -109,10 +111,10 @@ def read(instance: Instance) -> Status:
         tenants=tuple(tenant.slug for tenant in ready.tenants) if ready else (),
         roles=roles,
         servers=servers,
-        replicas=asked.replicas,
-        placeholders=asked.placeholders,
-        wal_backlog_bytes=asked.wal.bytes if asked.wal else None,
-        wal_lag_seconds=round(asked.wal.records_lag_seconds, 1) if asked.wal else None,
+        replicas=stored.replicas,
+        placeholders=stored.placeholders,
+        wal_backlog_bytes=stored.wal.bytes if stored.wal else None,
+        wal_lag_seconds=round(stored.wal.records_lag_seconds, 1) if stored.wal else None,
         wal_disk_bytes=bytes_in(instance.data_dir / "wal"),
         wal_max_bytes=environment.read().wal_max_bytes,
     )
@@ -144,14 +146,14 @@ def text(found: Status) -> str:
 
 def _usage_log(found: Status) -> list[str]:
     taken = DiskUsage(bytes=found.wal_disk_bytes, max_bytes=found.wal_max_bytes)
-    behind = "unknown, the database does not answer"
+    behind = "unknown, the database does not respond"
     if found.wal_backlog_bytes is not None:
         behind = f"{found.wal_backlog_bytes} bytes, {found.wal_lag_seconds:.0f} s behind"
     lines = [f"  usage not yet in the database: {behind}", f"  the usage log takes {taken.describe()}"]
     if taken.is_full:
-        lines.append("  NOTHING IS SERVED until the drain has brought the usage log into the database")
+        lines.append("  NOTHING IS SERVED until the drain has stored the usage log in the database")
     elif taken.is_alarming:
-        lines.append("  over a quarter of the usage log is taken: look at the drain and the database")
+        lines.append("  more than a quarter of the usage log's limit is used: check the drain and the database")
     return lines
 
 
@@ -187,30 +189,30 @@ def _server(name: str, server: PostgresServer | RedisServer | None) -> ServerSta
     return ServerStatus(name=name, state=state, pid=process.pid if process else None)
 
 
-def _ask_database(instance: Instance, *, only_here: bool) -> _Asked:
-    """Return what the database says, of this node alone or of all; nothing while it is away or not migrated yet."""
+def _read_database(instance: Instance, *, only_here: bool) -> _Stored:
+    """Read the database, for this node alone or for all nodes; empty while it is unavailable or not migrated."""
     from django.db import Error
 
     database.connect(instance)
 
-    def concerns(each: ReplicaStatus | PlaceholderStatus) -> bool:
+    def is_included(each: ReplicaStatus | PlaceholderStatus) -> bool:
         return not only_here or each.node == instance.node
 
     try:
-        return _Asked(
-            replicas=tuple(filter(concerns, database.replicas())),
-            placeholders=tuple(filter(concerns, database.placeholders() or ())),
+        return _Stored(
+            replicas=tuple(filter(is_included, database.replicas())),
+            placeholders=tuple(filter(is_included, database.placeholders() or ())),
             wal=database.wal_backlog(),
         )
     except Error:
-        return _Asked()
+        return _Stored()
 
 
 def _worst(
-    now: str, roles: tuple[RoleStatus, ...], servers: tuple[ServerStatus, ...], asked: _Asked, *, needed: int
+    now: str, roles: tuple[RoleStatus, ...], servers: tuple[ServerStatus, ...], stored: _Stored, *, needed: int
 ) -> str:
     if now != "up":
         return now
-    ready = sum(replica.serves for replica in asked.replicas or ())
-    well = all(role.state == "running" for role in roles) and all(server.state in ANSWERING for server in servers)
+    ready = sum(replica.serves for replica in stored.replicas or ())
+    well = all(role.state == "running" for role in roles) and all(server.state in AVAILABLE for server in servers)
     return "up" if well and ready >= needed else "degraded"

@@ -1,4 +1,4 @@
-"""How many files and connections this process may have open. No Django here."""
+"""The limit of open files of this process. Does not import Django."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import resource
 
 log = logging.getLogger(__name__)
 
-#: What a process needs beside its clients: logs, databases, Redis, listeners.
+#: Files that are no client connections: logs, databases, Redis, listeners.
 SPARE = 512
 
 
 def allow(connections: int) -> None:
-    """Let this process have so many clients, each with a connection to an engine.
+    """Raise the limit of open files for this many clients, each with a connection to an engine.
 
-    Systems commonly allow 1,024 files and let a process ask for more, up to a hard limit; below that it is logged.
+    Systems commonly allow 1,024 files, and a process may raise that to a hard limit. Logs a warning when the hard limit
+    is too low.
     """
     wanted = 2 * connections + SPARE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -23,4 +24,4 @@ def allow(connections: int) -> None:
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     if allowed < wanted:
-        log.warning("%d open files are allowed, and %d needed for %d connections", allowed, wanted, connections)
+        log.warning("%d open files are allowed, but %d connections need %d", allowed, connections, wanted)

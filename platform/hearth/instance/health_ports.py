@@ -1,4 +1,4 @@
-"""Which port each process's listener has: HEARTH_METRICS_PORT and those that follow, always in this order."""
+"""The port of each process's health pages: from HEARTH_METRICS_PORT on, always in this order."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ def further_gateways(instance: Instance) -> tuple[str, ...]:
 
 
 def names(instance: Instance) -> tuple[str, ...]:
-    """Return the name of every process that has a listener, in the order of their ports."""
+    """Return the name of every process with health pages, in the order of their ports."""
     return (*ORDER, *further_gateways(instance))
 
 
 def port_of(instance: Instance, name: str) -> int:
-    """Return the port of a process's listener. Raises ValueError for one that has none."""
+    """Return the port of a process's health pages. Raises ValueError for an unknown name."""
     return instance.metrics_port + names(instance).index(name)
 
 
 def url_of(instance: Instance, name: str) -> str:
-    """Return where a process's listener answers, without a path, for a client on this machine."""
+    """Return the address of a process's health pages, without a path, for a client on this machine."""
     return f"http://{client_host(instance.metrics_host)}:{port_of(instance, name)}"

@@ -1,4 +1,4 @@
-"""One instance of Hearth: its addresses, its folders, its servers, and the environment its roles run in."""
+"""One instance of Hearth: its addresses, folders and servers, and the environment of its processes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from hearth.secrets import Secrets
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """What the environment says about one instance. Reading it starts and creates nothing."""
+    """One instance, as the environment describes it. Starts and creates nothing."""
 
     data_dir: Path
     host: str
     port: int
-    #: Where each role's vitals listen; the port is the first of one per role (``hearth.instance.health_ports``).
+    #: Where each role serves its health pages, from this port on (``hearth.instance.health_ports``).
     metrics_host: str
     metrics_port: int
     node: str
@@ -30,7 +30,7 @@ class Instance:
     database_owner_url: str
     redis_url: str
     gateway_processes: int = 1
-    #: That each web process takes at once.
+    #: Accepted at once by each web process.
     connections: int = 8192
 
     @property
@@ -39,7 +39,7 @@ class Instance:
 
     @property
     def api_base(self) -> str:
-        """Address of the inference API as a client on this machine uses it."""
+        """Return the address of the inference API for a client on this machine."""
         return f"http://{client_host(self.host)}:{self.port}/v1"
 
     @property
@@ -52,12 +52,12 @@ class Instance:
 
     @property
     def records_dir(self) -> Path:
-        """Folder of one file per process that the supervisor started (``hearth.process_records``)."""
+        """Return the folder with one file per process that the supervisor started (``hearth.process_records``)."""
         return self.data_dir / "run"
 
     @property
     def engines_dir(self) -> Path:
-        """Folder of one file per engine process, kept by the agent."""
+        """Return the folder with one file per engine process, written by the agent."""
         return self.data_dir / "engines"
 
     @property
@@ -70,7 +70,7 @@ class Instance:
 
     @property
     def node_path(self) -> Path:
-        """What `hearth node` is part of; there only while it runs."""
+        """Return the file that exists while `hearth node` runs."""
         return self.data_dir / "node.json"
 
     @property
@@ -82,16 +82,16 @@ class Instance:
         return self.logs_dir / f"{name}.log"
 
     def make_folders(self) -> None:
-        """Create the data directory and its folders, closed to others. Idempotent. Raises OSError.
+        """Create the data directory and its folders, private to this user. Idempotent. Raises OSError.
 
-        As root, embedded servers run as another user, who must pass through the data directory itself.
+        Started by root, the embedded servers run as another user, who must be able to traverse the data directory.
         """
         self.data_dir.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
         for folder in (self.logs_dir, self.records_dir, self.engines_dir, self.data_dir / "wal"):
             folder.mkdir(mode=0o700, exist_ok=True)
 
     def postgres(self, found: Secrets) -> PostgresServer | None:
-        """Return the embedded PostgreSQL; None when DATABASE_URL names another."""
+        """Return the embedded PostgreSQL; None when DATABASE_URL is set."""
         if self.database_url:
             return None
         return PostgresServer(
@@ -102,7 +102,7 @@ class Instance:
         )
 
     def redis(self) -> RedisServer | None:
-        """Return the embedded Redis; None when REDIS_URL names another."""
+        """Return the embedded Redis; None when REDIS_URL is set."""
         if self.redis_url:
             return None
         return RedisServer(
@@ -110,14 +110,14 @@ class Instance:
         )
 
     def owner_url(self) -> str:
-        """Return the database's address as the role that may migrate; as :meth:`app_url` when that is missing."""
+        """Return the address of the database as the role that may migrate; without one, as :meth:`app_url`."""
         if self.database_url:
             return self.database_owner_url or self.database_url
         urls = self._embedded_urls()
         return urls.owner if urls else ""
 
     def app_url(self) -> str:
-        """Return the database's address as role hearth_app; empty while there is no database.
+        """Return the address of the database as role hearth_app; empty while there is no database.
 
         Raises what ``secrets.load`` raises for a file that exists.
         """
@@ -127,8 +127,8 @@ class Instance:
     def environment(self, role: str = "all") -> dict[str, str]:
         """Return the whole environment of a process of this instance, as role hearth_app of the database.
 
-        The owner's address is left out: only what changes the schema gets it. The checkout leads the import path, so
-        that no stray distribution with a room's name can come first.
+        Without the owner's address: only processes that change the schema get it. The checkout is first on the import
+        path, before any installed distribution with the name of one of its packages.
         """
         base = {name: value for name, value in os.environ.items() if name != "DATABASE_OWNER_URL"}
         redis = self.redis()
@@ -173,7 +173,7 @@ def from_environment() -> Instance:
 
 
 def client_host(host: str) -> str:
-    """Return the host to connect to, as a URL spells it: an address that means every interface is no destination."""
+    """Return the host of a URL for a client: an address that means every interface becomes loopback."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"[{host}]" if ":" in host else host
 

@@ -1,4 +1,4 @@
-"""What the `hearth` command says while it works: a line per step, with the seconds since it began."""
+"""The progress of a `hearth` command: a line per step, with the seconds since its start."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 
 class Progress:
-    """Prints to standard output, each line at once, so that a pipe or a log shows it too."""
+    """Prints to standard output and flushes after each line, so that a pipe or a log shows it at once."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -17,13 +17,13 @@ class Progress:
         print(f"{time.monotonic() - self._began:6.1f} s  {text}", flush=True)
 
     def say_if_new(self, topic: str, text: str) -> None:
-        """Print one line, unless it is the last one said of ``topic``."""
+        """Print one line, unless it equals the last line of ``topic``."""
         if self._last.get(topic) != text:
             self._last[topic] = text
             self.say(text)
 
     def warn(self, *lines: str) -> None:
-        """Print a banner that cannot be missed."""
+        """Print the lines in a box of exclamation marks."""
         width = max(map(len, lines)) + 4
         print(
             "\n".join(["", "!" * width, *(f"! {line:<{width - 4}} !" for line in lines), "!" * width, ""]), flush=True

@@ -1,4 +1,4 @@
-"""The roles of an instance, and the program each one runs."""
+"""The roles of an instance, and the command that each one runs."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass, replace
 from hearth.instance import health_ports, start_options
 from hearth.instance.instance import Instance
 
-#: Seconds that a role may take to finish what it has begun; then it is killed.
+#: Time in which a role may finish running work before it is killed.
 STREAMS_GRACE_SECONDS = 30.0
 TASKS_GRACE_SECONDS = 15.0
-#: More for a gateway, whose server stops what outlives the grace, to write down what that has used.
+#: Additional time for a gateway, whose server aborts the remaining requests and records their usage.
 CLOSING_SECONDS = 5.0
-#: For the head of a request to the portal.
+#: Longest time to read the head of a request to the portal.
 HEAD_TIMEOUT_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """One kind of process. ``stop_stage`` orders the stop: lower numbers end first."""
+    """One kind of process. ``stop_stage`` is the order of the stop: lower numbers first."""
 
     name: str
     stop_stage: int
@@ -29,10 +29,9 @@ class Role:
 
 
 def processes(role: Role, instance: Instance) -> Iterator[tuple[str, Instance]]:
-    """Yield the name of each process of a role and the instance as that process sees it.
+    """Yield the name of each process of a role, with the instance as that process sees it.
 
-    Further gateways listen on the port of the first, which their server shares (SO_REUSEPORT), and have a port of
-    their own for their vitals.
+    Further gateways share the port of the first (SO_REUSEPORT), and each has its own port for health pages.
     """
     yield role.name, instance
     if role.name == "gateway":
@@ -53,13 +52,13 @@ def _gateway(instance: Instance) -> list[str]:
 
 
 def _portal(instance: Instance) -> list[str]:
-    """Without ``--respawn-failed-workers`` a killed worker ends the whole server."""
+    """Return the command. Without ``--respawn-failed-workers`` a killed worker ends the whole server."""
     options = ["--interface", "asgi", "--host", instance.host, "--port", str(instance.portal_port)]
-    # HTTP/2 would be another parser for strangers to try, and balancers speak HTTP/1.1 to what is behind them.
+    # HTTP/2 would expose another parser, and load balancers use HTTP/1.1 to their backends.
     options += ["--workers", "1", "--http", "1", "--http1-header-read-timeout", str(HEAD_TIMEOUT_MS)]
     options += ["--loop", "uvloop", "--respawn-failed-workers", "--log-level", "warning"]
     options += ["--workers-kill-timeout", str(int(STREAMS_GRACE_SECONDS))]
-    # By default 1,024, which as many clients that only keep their connections would use up.
+    # The default is 1,024, which idle connections of as many clients would exhaust.
     options += ["--backpressure", str(instance.connections)]
     return [sys.executable, "-m", "granian", *options, "hearth.asgi:application"]
 
@@ -87,8 +86,8 @@ def _beat(instance: Instance) -> list[str]:
     return [sys.executable, "-m", "celery", "-A", "hearth", "beat", "-l", "INFO", "--pidfile=", "-s", str(schedule)]
 
 
-#: In the order they start. What takes requests ends first, what starts engines next; the agent outlives the
-#: engines that it stops, and the drain outlives whatever writes usage.
+#: In the order of the start. Roles that take requests stop first, then those that start engines; the agent stops after
+#: its engines, and the drain after every writer of usage.
 ROLES: tuple[Role, ...] = (
     Role(name="drain", stop_stage=4, grace_seconds=STREAMS_GRACE_SECONDS, command=_drain),
     Role(name="agent", stop_stage=3, grace_seconds=TASKS_GRACE_SECONDS, command=_agent),

@@ -107,7 +107,7 @@ def end_all(children: Iterable[Child], *, hurried: Callable[[], bool]) -> list[s
     began = time.monotonic()
     for child in waiting.values():
         if child.process is not None:
-            process_records.request_end(child.process)
+            process_records.request_stop(child.process)
     killed = []
     while waiting:
         for child in list(waiting.values()):

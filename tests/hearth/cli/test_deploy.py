@@ -26,7 +26,7 @@ from workers.models import Deployment
 
 @pytest.fixture(name="filled")
 def _filled(db: None, settings: Settings, tmp_path: Path) -> None:
-    """Have what a new instance has."""
+    """Create what a new instance has."""
     settings.DATA_DIR = tmp_path
     settings.NODE_NAME = "here"
     first_run.run(engine="simulated", options=StartOptions(replicas=1), node="here")

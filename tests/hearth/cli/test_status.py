@@ -1,4 +1,4 @@
-"""What `hearth status` tells of the usage log, also while the database cannot be asked."""
+"""What `hearth status` prints about the usage log, also while the database is unavailable."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ UP = Status(
 )
 
 
-def told(found: Status) -> list[str]:
+def lines(found: Status) -> list[str]:
     """Return the lines about the usage log."""
     return [line.strip() for line in text(found).splitlines() if "usage" in line or "SERVED" in line]
 
 
 def test_how_far_the_drain_is_behind_and_what_the_log_takes_is_told() -> None:
-    assert told(UP) == [
+    assert lines(UP) == [
         "usage not yet in the database: 1234 bytes, 2 s behind",
         "the usage log takes 1.0 GiB of at most 8.0 GiB",
     ]
 
 
 def test_without_a_database_what_the_log_takes_is_told_all_the_same() -> None:
-    away = replace(UP, wal_backlog_bytes=None, wal_lag_seconds=None)
-    assert told(away) == [
-        "usage not yet in the database: unknown, the database does not answer",
+    unavailable = replace(UP, wal_backlog_bytes=None, wal_lag_seconds=None)
+    assert lines(unavailable) == [
+        "usage not yet in the database: unknown, the database does not respond",
         "the usage log takes 1.0 GiB of at most 8.0 GiB",
     ]
 
@@ -53,9 +53,9 @@ def test_without_a_database_what_the_log_takes_is_told_all_the_same() -> None:
 @pytest.mark.parametrize(
     ("disk_bytes", "warning"),
     [
-        (2 * GIB, "over a quarter of the usage log is taken: look at the drain and the database"),
-        (8 * GIB, "NOTHING IS SERVED until the drain has brought the usage log into the database"),
+        (2 * GIB, "more than a quarter of the usage log's limit is used: check the drain and the database"),
+        (8 * GIB, "NOTHING IS SERVED until the drain has stored the usage log in the database"),
     ],
 )
 def test_a_log_that_grows_is_told_of_before_and_when_it_stops_everything(disk_bytes: int, warning: str) -> None:
-    assert told(replace(UP, wal_disk_bytes=disk_bytes))[-1] == warning
+    assert lines(replace(UP, wal_disk_bytes=disk_bytes))[-1] == warning

@@ -1,4 +1,4 @@
-"""What processes a role has, and how many clients one of them takes."""
+"""The processes of a role, and their ports."""
 
 from __future__ import annotations
 

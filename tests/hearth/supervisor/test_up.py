@@ -127,7 +127,7 @@ def test_down_leaves_nothing_and_keeps_the_data(instance: Instance) -> None:
     first = instance.up()
     engines = instance.engines()
     assert instance.run("down").returncode == 0
-    assert instance.traces() == []
+    assert instance.leftovers() == []
     assert not [engine for engine in engines if is_running(engine)]
     assert not (instance.folder / "up.json").exists()
     assert instance.status()["state"] == "down"
@@ -140,7 +140,7 @@ def test_down_clears_what_a_killed_supervisor_left(instance: Instance) -> None:
     engines = instance.engines()
     os.kill(instance.supervisor().pid, signal.SIGKILL)
     assert instance.run("down").stdout == "Stopped.\n"
-    assert instance.traces() == []
+    assert instance.leftovers() == []
     assert not [engine for engine in engines if is_running(engine)]
     assert instance.run("down").stdout.startswith("Nothing runs on")
 
@@ -160,7 +160,7 @@ def test_ctrl_c_in_the_foreground_stops_everything(instance: Instance) -> None:
             assert up.wait(timeout=60) == 0, output.read_text()
         finally:
             up.kill()
-    assert instance.traces() == []
+    assert instance.leftovers() == []
     assert len(engines) in (2, 3)  # nobody waits for the placeholder, which may be there already
     assert not [engine for engine in engines if is_running(engine)]
     assert "Ctrl-C stops everything" in output.read_text()

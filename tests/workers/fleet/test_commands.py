@@ -213,7 +213,7 @@ def test_a_database_that_is_away_is_said_in_a_line(fleet: Fleet) -> None:
         listed, done = shell("slots"), shell("cordon", "n1")
     for refused in (listed, done):
         assert refused.returncode == 69 and refused.stdout == ""
-        assert refused.stderr.startswith("celery fleet: the database does not answer: ")
+        assert refused.stderr.startswith("celery fleet: the database does not respond: ")
         assert len(refused.stderr.splitlines()) == 1
     assert not Node.objects.get().cordoned
 
