@@ -1,4 +1,4 @@
-"""The world of the portal's tests, and clients that are signed in to it."""
+"""The tenants and users of the portal's tests, and clients that are signed in."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from rest_framework.test import APIClient
 
 from tenants import tokens
 from tenants.models import User
-from tests.portal import fixtures as worlds
+from tests.portal import fixtures
 from tests.portal.fixtures import World
 
 
 @pytest.fixture
 def world(db: None) -> World:
     """Two tenants, an operator, a model with a price."""
-    return worlds.build()
+    return fixtures.build()
 
 
 @pytest.fixture(autouse=True)
 def no_guesses() -> None:
-    """Forget the wrong passwords of the test before."""
+    """Reset the counts of wrong passwords between tests."""
     redis = Redis.from_url(settings.REDIS_LIMITS_URL)
     for key in redis.scan_iter("hearth:guess:*"):
         redis.delete(key)
@@ -34,7 +34,7 @@ def no_guesses() -> None:
 
 @pytest.fixture
 def signed_in() -> Callable[[User], Client]:
-    """Return a browser that is signed in as somebody."""
+    """Return a function that signs a user in and returns the client."""
 
     def sign_in(user: User) -> Client:
         client = Client()
@@ -47,7 +47,7 @@ def signed_in() -> Callable[[User], Client]:
 @pytest.fixture
 def as_operator(world: World) -> APIClient:
     """A client with an operator's token."""
-    return bearer(tokens.issue(worlds.OPERATOR, world.operator, name="test").secret)
+    return bearer(tokens.issue(fixtures.OPERATOR, world.operator, name="test").secret)
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def as_acme(world: World) -> APIClient:
 
 @pytest.fixture
 def as_globex(world: World) -> APIClient:
-    """A client with the stranger's key."""
+    """A client with the other tenant's key."""
     return bearer(world.globex.secret)
 
 
@@ -70,7 +70,7 @@ def bearer(secret: str) -> APIClient:
 
 
 def error_of(answer: Any) -> dict[str, Any]:
-    """Return what is in the envelope, after checking that it is OpenAI's."""
+    """Check that a response has OpenAI's error envelope, and return the error."""
     document = answer.json()
     assert set(document) == {"error"}
     assert set(document["error"]) == {"message", "type", "param", "code"}

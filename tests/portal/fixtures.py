@@ -46,7 +46,7 @@ class Tenancy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """Everybody. ``globex`` is the stranger of every test about ``acme``."""
+    """All tenants and users. ``globex`` is the other tenant of every test about ``acme``."""
 
     operator: User
     acme: Tenancy
@@ -55,7 +55,7 @@ class World:
 
 
 def build() -> World:
-    """Create the people, tenants, keys, model and prices."""
+    """Create the users, tenants, keys, model and prices."""
     operator = _person("ada", is_staff=True)
     platform = registry.create_tenant(SYSTEM, slug="platform", name="Platform")
     revision = catalogue.register(
@@ -79,14 +79,14 @@ def build() -> World:
 
 
 def request_id(moment: datetime, number: int) -> UUID:
-    """Return the UUIDv7 of a request at that moment, the same for the same arguments."""
+    """Return the UUIDv7 of a request at that time; deterministic."""
     return UUID(int=first_id_at(moment).int | number)
 
 
 def answered(
     world: World, tenancy: Tenancy, moment: datetime, number: int, *, replica_id: UUID | None = None
 ) -> UsageRow:
-    """Return one answer of an engine: 600 new and 400 warm prompt tokens, 100 written ones."""
+    """Return one answer of an engine: 600 uncached and 400 cached prompt tokens, 100 completion tokens."""
     return UsageRow(
         id=request_id(moment, number),
         tenant_id=tenancy.tenant.id,
@@ -121,7 +121,7 @@ def answered(
 
 
 def predicted(world: World, tenancy: Tenancy, moment: datetime, number: int) -> UsageRow:
-    """Return one answer of the prediction cache, which spared an engine 1,000 prompt tokens and 100 others."""
+    """Return one hit of the prediction cache, which avoided 1,000 prompt tokens and 100 completion tokens."""
     return _changed(
         answered(world, tenancy, moment, number),
         cache_result="hit",
@@ -158,7 +158,7 @@ def store(rows: Iterable[UsageRow]) -> None:
 
 
 def traffic(world: World, now: datetime, *, hours: int, per_hour: int, seed: int = 7) -> list[UsageRow]:
-    """Return traffic of both tenants with the shape of a working day, the same for the same arguments."""
+    """Return traffic of both tenants over a working day; deterministic."""
     chance = random.Random(seed)
     rows: list[UsageRow] = []
     for hour in range(hours, 0, -1):
@@ -204,7 +204,7 @@ def _person(name: str, *, is_staff: bool = False) -> User:
 
 @cache
 def _hashed() -> str:
-    """Hash the one password once: a real hash takes a quarter of a second."""
+    """Hash the password once, because a real hash takes 0.25 s."""
     return make_password(PASSWORD)
 
 

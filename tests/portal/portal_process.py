@@ -1,4 +1,4 @@
-"""A real portal process on the test database, as role hearth_app behind granian: what a browser talks to."""
+"""A real portal process on the test database, as the role hearth_app behind granian, for browsers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def portal_process(app_database_url: str, log: Path) -> Iterator[str]:
 
 
 def other_connection() -> psycopg.Connection[tuple[object, ...]]:
-    """Return a connection besides Django's, which refuses to work while an event loop runs in its thread."""
+    """Return a connection besides Django's, which cannot be used in a thread with a running event loop."""
     given = connection.settings_dict
     return psycopg.connect(
         dbname=given["NAME"],

@@ -19,7 +19,7 @@ from django.db import connection
 from django.utils import timezone
 
 from tenants.models import PolicyEpoch, User
-from tests.portal import fixtures as worlds
+from tests.portal import fixtures
 from tests.portal.fixtures import World
 from tests.portal.portal_process import other_connection, portal_process
 
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """A running portal, the people in its database, and their session cookies."""
+    """A running portal, the users in its database, and their session cookies."""
 
     base: str
     world: World
@@ -36,7 +36,7 @@ class Served:
     member_cookie: str
 
     def signed_in(self, cookie: str) -> dict[str, str]:
-        """Return the cookies of a browser that holds this session; its name carries the gateway's port."""
+        """Return the cookie of this session; its name contains the gateway's port."""
         port = urlsplit(self.base).port
         assert port is not None
         return {f"hearth-session-{port - 1}": cookie} if cookie else {}
@@ -44,12 +44,12 @@ class Served:
 
 @pytest.fixture
 def served(transactional_db: None, app_database_url: str, tmp_path: Path) -> Iterator[Served]:
-    """The world with a fleet, 1,200 requests of acme, and a portal that serves it."""
+    """A portal that serves both tenants, a fleet and 1,200 requests of acme."""
     PolicyEpoch.objects.get_or_create(id=1)
-    world = worlds.build()
-    worlds.fleet(world)
+    world = fixtures.build()
+    fixtures.fleet(world)
     start = timezone.now() - timedelta(hours=1)
-    worlds.store(worlds.answered(world, world.acme, start, number) for number in range(1200))
+    fixtures.store(fixtures.answered(world, world.acme, start, number) for number in range(1200))
     try:
         with portal_process(app_database_url, tmp_path / "portal.log") as base:
             yield Served(
@@ -64,7 +64,7 @@ def served(transactional_db: None, app_database_url: str, tmp_path: Path) -> Ite
 
 
 def cookie_of(user: User) -> str:
-    """Open a session as signing in does, and return its key."""
+    """Create a session as sign-in does, and return its key."""
     session = SessionStore()
     session[SESSION_KEY] = str(user.pk)
     session[BACKEND_SESSION_KEY] = settings.AUTHENTICATION_BACKENDS[0]
@@ -75,13 +75,13 @@ def cookie_of(user: User) -> str:
 
 
 def make_ready() -> None:
-    """Let the replica that starts be ready, as its agent would."""
+    """Set the starting replica to ready, as its agent would."""
     with other_connection() as other:
         other.execute("UPDATE workers_replica SET state = 'ready', startup_seconds = 31 WHERE state = 'starting'")
 
 
 async def refused(served: Served, *, cookie: str = "", origin: str = "") -> int:
-    """Return the status with which the handshake is refused; 0 if it is not."""
+    """Return the HTTP status that refuses the handshake; 0 if it is accepted."""
     headers = {"Origin": origin or served.base}
     async with aiohttp.ClientSession(cookies=served.signed_in(cookie)) as client:
         try:

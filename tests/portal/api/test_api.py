@@ -1,4 +1,4 @@
-"""``/api/v1/``: what operators and tenants get, how refusals read, and what a stranger never gets."""
+"""``/api/v1/``: what operators and tenants get, the error envelope, and what other tenants never get."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rest_framework.test import APIClient
 from catalogue import registry as catalogue
 from tenants import keys, registry
 from tenants.models import ApiKey, AuditEntry, Project, TenantPolicy
-from tests.portal import fixtures as worlds
+from tests.portal import fixtures
 from tests.portal.conftest import bearer, error_of
 from tests.portal.fixtures import World
 
@@ -98,7 +98,7 @@ def test_a_key_manages_its_own_tenant_only_with_the_scope(world: World, as_acme:
 
 
 def test_a_key_grants_no_scope_that_it_lacks(world: World) -> None:
-    issued = keys.issue(worlds.OPERATOR, world.acme.project, name="m", scopes=("management:read", "management:write"))
+    issued = keys.issue(fixtures.OPERATOR, world.acme.project, name="m", scopes=("management:read", "management:write"))
     answer = bearer(issued.secret).post(
         "/api/v1/tenants/acme/keys", {"name": "x", "scopes": ["inference"]}, format="json"
     )
@@ -107,13 +107,13 @@ def test_a_key_grants_no_scope_that_it_lacks(world: World) -> None:
 
 @pytest.mark.parametrize(("models", "status"), [(["small"], 201), (["small", "large"], 403), ([], 403)])
 def test_a_key_grants_no_model_that_it_lacks(world: World, models: list[str], status: int) -> None:
-    issued = keys.issue(worlds.OPERATOR, world.acme.project, name="m", scopes=keys.SCOPES, allowed_models=["small"])
+    issued = keys.issue(fixtures.OPERATOR, world.acme.project, name="m", scopes=keys.SCOPES, allowed_models=["small"])
     asked = {"name": "x", "allowed_models": models}
     assert bearer(issued.secret).post("/api/v1/tenants/acme/keys", asked, format="json").status_code == status
 
 
 def test_a_key_without_the_scope_to_read_reads_nothing(world: World) -> None:
-    issued = keys.issue(worlds.OPERATOR, world.acme.project, name="calls only", scopes=("inference",))
+    issued = keys.issue(fixtures.OPERATOR, world.acme.project, name="calls only", scopes=("inference",))
     answer = bearer(issued.secret).get("/api/v1/tenants/acme")
     assert answer.status_code == 403
     assert "management:read" in error_of(answer)["message"]
@@ -159,7 +159,7 @@ def test_a_stranger_s_key_finds_nothing_and_changes_nothing(world: World, as_glo
 
 
 def test_a_key_in_another_tenant_s_project_cannot_be_made(world: World, as_globex: APIClient) -> None:
-    registry.create_project(worlds.OPERATOR, world.acme.tenant, slug="secret", name="Secret")
+    registry.create_project(fixtures.OPERATOR, world.acme.tenant, slug="secret", name="Secret")
     answer = as_globex.post("/api/v1/tenants/globex/keys", {"name": "x", "project": "secret"}, format="json")
     assert answer.status_code == 404
     assert error_of(answer)["code"] == "project_not_found"
@@ -199,13 +199,13 @@ def test_what_only_operators_do_is_refused_to_a_key(world: World, as_acme: APICl
 
 def test_a_private_model_exists_for_its_owner_alone(world: World, as_acme: APIClient, as_globex: APIClient) -> None:
     catalogue.register(
-        worlds.OPERATOR,
+        fixtures.OPERATOR,
         world.acme.tenant,
         catalogue.Description(name="acme/own", source="/m", engine="simulated", context_length_tokens=64),
     )
     assert as_acme.get("/api/v1/models/acme/own").json()["owner"] == "acme"
     assert as_globex.get("/api/v1/models/acme/own").status_code == 404
-    assert [model["name"] for model in as_globex.get("/api/v1/models").json()["data"]] == [worlds.MODEL]
+    assert [model["name"] for model in as_globex.get("/api/v1/models").json()["data"]] == [fixtures.MODEL]
 
 
 # -------------------------------------------------------------------------------------------- prices
@@ -214,7 +214,7 @@ def test_a_private_model_exists_for_its_owner_alone(world: World, as_acme: APICl
 def test_prices_are_set_seen_by_all_and_a_jump_wants_confirmation(
     world: World, as_operator: APIClient, as_acme: APIClient
 ) -> None:
-    asked = {"model": worlds.MODEL, "prompt_pico": 200_000, "cached_prompt_pico": 20_000, "completion_pico": 800_000}
+    asked = {"model": fixtures.MODEL, "prompt_pico": 200_000, "cached_prompt_pico": 20_000, "completion_pico": 800_000}
     assert as_operator.post("/api/v1/prices", asked, format="json").status_code == 201
     jump = as_operator.post("/api/v1/prices", asked | {"completion_pico": 90_000_000}, format="json")
     assert jump.status_code == 409
@@ -230,7 +230,7 @@ def test_prices_are_set_seen_by_all_and_a_jump_wants_confirmation(
 
 def test_pages_follow_each_other_without_gaps(world: World, as_operator: APIClient) -> None:
     for number in range(7):
-        registry.create_tenant(worlds.OPERATOR, slug=f"t{number}", name=f"T {number}")
+        registry.create_tenant(fixtures.OPERATOR, slug=f"t{number}", name=f"T {number}")
     seen: list[str] = []
     after = ""
     for _ in range(10):
@@ -308,7 +308,7 @@ def test_what_cannot_be_written_as_utf_8_is_refused_like_the_rest(
     assert (refused.status_code, error_of(refused)["param"]) == (400, param)
 
 
-PRICE = {"model": worlds.MODEL, "prompt_pico": 200_000, "cached_prompt_pico": 20_000, "completion_pico": 800_000}
+PRICE = {"model": fixtures.MODEL, "prompt_pico": 200_000, "cached_prompt_pico": 20_000, "completion_pico": 800_000}
 TARGET = {"target_tokens_per_replica": 9, "scale_up_delay_seconds": 0, "scale_down_delay_seconds": 0}
 
 
@@ -321,7 +321,7 @@ TARGET = {"target_tokens_per_replica": 9, "scale_up_delay_seconds": 0, "scale_do
         ("tenants", {"slug": "x", "name": "X", "policy": {"cache_mod": "off"}}, "policy.cache_mod"),
         ("tenants/acme/projects", {"slug": "x", "name": "X", "id": str(uuid4())}, "id"),
         ("tenants/acme/keys", {"name": "x", "scope": ["inference"]}, "scope"),
-        ("tokens", {"username": "ada", "password": worlds.PASSWORD, "expires_in": 60}, "expires_in"),
+        ("tokens", {"username": "ada", "password": fixtures.PASSWORD, "expires_in": 60}, "expires_in"),
         ("fleet/deployments/tiny-chat/scale", {"replicas": 2, "min_replica": 1}, "min_replica"),
         ("fleet/deployments/tiny-chat/target", TARGET | {"delay": 1}, "delay"),
         ("fleet/pools/metal/warm", {"placeholders_per_node": 1, "levl": "h2"}, "levl"),
@@ -341,9 +341,9 @@ def test_a_field_that_there_is_not_or_cannot_be_is_refused_and_changes_nothing(
 def test_a_list_costs_the_same_queries_whatever_its_length(
     world: World, as_operator: APIClient, django_assert_max_num_queries: DjangoAssertNumQueries, path: str
 ) -> None:
-    worlds.fleet(world)
+    fixtures.fleet(world)
     for number in range(12):
-        registry.create_tenant(worlds.OPERATOR, slug=f"t{number}", name=f"T {number}")
-        keys.issue(worlds.OPERATOR, world.acme.project, name=f"k{number}")
+        registry.create_tenant(fixtures.OPERATOR, slug=f"t{number}", name=f"T {number}")
+        keys.issue(fixtures.OPERATOR, world.acme.project, name=f"k{number}")
     with django_assert_max_num_queries(12):
         assert as_operator.get(f"/api/v1/{path}").status_code == 200

@@ -14,7 +14,7 @@ from caching.store import OVERHEAD_BYTES, STORE, CacheWrite, entry_key
 from tenants import keys, snapshot
 from tenants.ids import TenantId, new_id
 from tenants.models import ApiKey, AuditEntry, CachePurge, CacheSetting
-from tests.portal import fixtures as worlds
+from tests.portal import fixtures
 from tests.portal.conftest import bearer, error_of
 from tests.portal.fixtures import World
 
@@ -69,17 +69,17 @@ def test_a_key_that_may_change_things_sets_and_removes_its_own_settings(world: W
 @pytest.mark.parametrize("kind", ["everything", "model", "key", "request"])
 def test_a_purge_is_in_force_at_every_gateway(world: World, as_acme: APIClient, kind: str) -> None:
     source = new_id()
-    named = {"everything": True, "model": worlds.MODEL, "key": str(world.acme.key.id), "request": str(source)}
+    named = {"everything": True, "model": fixtures.MODEL, "key": str(world.acme.key.id), "request": str(source)}
     answer = purge(as_acme, {kind: named[kind]})
     assert answer.status_code == 201
     assert answer.json()["id"] == str(CachePurge.objects.get().id)
     found = snapshot.load()
-    assert found.authenticate(world.acme.secret).cache.purges.covers(source, world.acme.key.id, worlds.MODEL)
-    assert not found.authenticate(world.globex.secret).cache.purges.covers(source, world.acme.key.id, worlds.MODEL)
+    assert found.authenticate(world.acme.secret).cache.purges.covers(source, world.acme.key.id, fixtures.MODEL)
+    assert not found.authenticate(world.globex.secret).cache.purges.covers(source, world.acme.key.id, fixtures.MODEL)
 
 
-def stored(redis: Redis, key: ApiKey, number: int, model: str = worlds.MODEL) -> CacheWrite:
-    """Store an answer as a gateway does that this key asked for."""
+def stored(redis: Redis, key: ApiKey, number: int, model: str = fixtures.MODEL) -> CacheWrite:
+    """Store an answer to a request of this key, as a gateway does."""
     deposit = CacheWrite(
         tenant_id=TenantId(key.tenant_id),
         name=bytes([number]) * 32,
@@ -101,9 +101,9 @@ def test_a_purge_deletes_what_redis_keeps_of_this_tenant_alone(
 ) -> None:
     with Redis.from_url(settings.REDIS_CACHE_URL) as redis:
         for tenancy, number in ((world.acme, 1), (world.acme, 2), (world.globex, 3)):
-            stored(redis, tenancy.key, number, f"model-{number}" if number == 2 else worlds.MODEL)
+            stored(redis, tenancy.key, number, f"model-{number}" if number == 2 else fixtures.MODEL)
         assert as_acme.get(CACHE).json()["stored"]["entries"] == 2
-        assert purge(as_acme, {"model": worlds.MODEL}).status_code == 201
+        assert purge(as_acme, {"model": fixtures.MODEL}).status_code == 201
         assert as_acme.get(CACHE).json()["stored"]["entries"] == 1
         assert purge(as_acme, {"everything": True}).status_code == 201
         assert as_acme.get(CACHE).json()["stored"] == {"entries": 0, "bytes": 0}
@@ -113,8 +113,8 @@ def test_a_purge_deletes_what_redis_keeps_of_this_tenant_alone(
 def test_a_purge_of_a_key_deletes_what_it_and_those_before_it_wrote_and_no_more(
     world: World, as_acme: APIClient
 ) -> None:
-    heir = keys.rotate(worlds.OPERATOR, world.acme.key, timedelta(days=1)).key
-    other = keys.issue(worlds.OPERATOR, world.acme.project, name="other").key
+    heir = keys.rotate(fixtures.OPERATOR, world.acme.key, timedelta(days=1)).key
+    other = keys.issue(fixtures.OPERATOR, world.acme.project, name="other").key
     with Redis.from_url(settings.REDIS_CACHE_URL) as redis:
         kept = [
             stored(redis, key, number) for number, key in enumerate((world.acme.key, heir, other, world.globex.key))
@@ -129,7 +129,7 @@ def test_a_purge_of_a_key_deletes_what_it_and_those_before_it_wrote_and_no_more(
     [
         ({}, 400),
         ({"everything": False}, 400),
-        ({"everything": True, "model": worlds.MODEL}, 400),
+        ({"everything": True, "model": fixtures.MODEL}, 400),
         ({"all": True}, 400),
         ({"request": "00000000-0000-4000-8000-000000000000"}, 400),
         ({"request": new_id().int}, 400),
@@ -169,7 +169,7 @@ def test_a_setting_that_cannot_be_is_refused(
 
 def test_a_key_that_may_only_look_changes_nothing(world: World, as_acme: APIClient) -> None:
     setting = put(as_acme, {"project": "default", "mode": "off"}).json()["id"]
-    reader = bearer(keys.issue(worlds.OPERATOR, world.acme.project, name="r", scopes=["management:read"]).secret)
+    reader = bearer(keys.issue(fixtures.OPERATOR, world.acme.project, name="r", scopes=["management:read"]).secret)
     assert reader.get(CACHE).status_code == 200
     assert len(reader.get(f"{CACHE}/settings").json()["data"]) == 1
     for answer in (
@@ -201,12 +201,12 @@ def test_a_stranger_finds_no_cache(world: World, as_acme: APIClient, as_globex: 
 
 def test_a_key_gives_none_a_scope_of_the_cache_that_it_lacks(world: World, as_acme: APIClient) -> None:
     lacking = keys.issue(
-        worlds.OPERATOR, world.acme.project, name="m", scopes=["inference", "management:read", "management:write"]
+        fixtures.OPERATOR, world.acme.project, name="m", scopes=["inference", "management:read", "management:write"]
     )
     path = "/api/v1/tenants/acme/keys"
     for scope in ("cache:read", "cache:write"):
         asked = {"name": "n", "scopes": ["inference", scope]}
         assert bearer(lacking.secret).post(path, asked, format="json").status_code == 403
-    keys.change(worlds.OPERATOR, world.acme.key, scopes=list(keys.SCOPES))
+    keys.change(fixtures.OPERATOR, world.acme.key, scopes=list(keys.SCOPES))
     made = as_acme.post(path, {"name": "n"}, format="json")
     assert made.json()["scopes"] == ["inference", "cache:read", "cache:write", "management:read"]

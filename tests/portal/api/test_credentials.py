@@ -1,4 +1,4 @@
-"""``/api/v1/``: who gets in, with which credential, and who does not."""
+"""``/api/v1/``: which credentials are accepted, and which are refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rest_framework.test import APIClient
 
 from tenants import keys, registry
 from tenants.models import AuditEntry, Membership, OperatorToken
-from tests.portal import fixtures as worlds
+from tests.portal import fixtures
 from tests.portal.conftest import bearer, error_of
 from tests.portal.fixtures import PASSWORD, World
 
@@ -88,11 +88,11 @@ def test_nobody_without_credentials_reads_anything(world: World) -> None:
 
 
 def test_a_revoked_key_and_a_suspended_tenant_read_nothing(world: World, as_acme: APIClient) -> None:
-    registry.suspend(worlds.OPERATOR, world.acme.tenant)
+    registry.suspend(fixtures.OPERATOR, world.acme.tenant)
     assert as_acme.get("/api/v1/tenants").status_code == 401
-    registry.resume(worlds.OPERATOR, world.acme.tenant)
+    registry.resume(fixtures.OPERATOR, world.acme.tenant)
     assert as_acme.get("/api/v1/tenants").status_code == 200
-    keys.revoke(worlds.OPERATOR, world.acme.key)
+    keys.revoke(fixtures.OPERATOR, world.acme.key)
     assert as_acme.get("/api/v1/tenants").status_code == 401
 
 

@@ -1,4 +1,4 @@
-"""``/api/v1/tenants/{tenant}/keys``: keys are changed and rotated by whoever may, and grant no more than they have."""
+"""``/api/v1/tenants/{tenant}/keys``: who may change and rotate keys, and that keys grant no more than they have."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rest_framework.test import APIClient
 
 from tenants import keys, networks
 from tenants.models import ApiKey, AuditEntry, Limit
-from tests.portal import fixtures as worlds
+from tests.portal import fixtures
 from tests.portal.conftest import bearer, error_of
 from tests.portal.fixtures import World
 
@@ -21,9 +21,9 @@ OFFICE = ["192.0.2.0/24"]
 
 
 def manager(world: World, **rights: Any) -> APIClient:
-    """Return a client with a key of acme that manages keys and has only these rights."""
+    """Return a client with a key of acme that may manage keys and has only these rights."""
     rights = {"scopes": ("management:read", "management:write"), **rights}
-    return bearer(keys.issue(worlds.OPERATOR, world.acme.project, name="manager", **rights).secret)
+    return bearer(keys.issue(fixtures.OPERATOR, world.acme.project, name="manager", **rights).secret)
 
 
 def test_a_key_is_made_with_networks_and_shown_with_them(world: World, as_acme: APIClient) -> None:
@@ -54,7 +54,7 @@ def test_what_a_key_may_do_is_changed_and_written_down(world: World, as_acme: AP
 
 
 def test_an_expiry_is_taken_away_and_what_is_absent_stays(world: World, as_operator: APIClient) -> None:
-    key = keys.issue(worlds.OPERATOR, world.acme.project, name="short", expires_at=timezone.now() + timedelta(1)).key
+    key = keys.issue(fixtures.OPERATOR, world.acme.project, name="short", expires_at=timezone.now() + timedelta(1)).key
     answer = as_operator.patch(f"{KEYS}/{key.id}", {"expires_at": None}, format="json")
     assert (answer.json()["expires_at"], answer.json()["name"]) == (None, "short")
     assert as_operator.patch(f"{KEYS}/{key.id}", {}, format="json").status_code == 200
@@ -85,7 +85,7 @@ def test_a_change_that_cannot_be_names_the_field_and_changes_nothing(
 
 
 def test_a_revoked_key_is_neither_changed_nor_rotated(world: World, as_operator: APIClient) -> None:
-    keys.revoke(worlds.OPERATOR, world.acme.key)
+    keys.revoke(fixtures.OPERATOR, world.acme.key)
     path = f"{KEYS}/{world.acme.key.id}"
     for answer in (
         as_operator.patch(path, {"name": "late"}, format="json"),
@@ -148,7 +148,7 @@ def test_a_key_gives_no_key_more_than_it_has(world: World, own: dict[str, Any], 
 def test_a_key_makes_no_key_that_outlives_it_and_does_not_prolong_itself(world: World) -> None:
     ends = timezone.now() + timedelta(hours=1)
     scopes = ("management:read", "management:write")
-    own = keys.issue(worlds.OPERATOR, world.acme.project, name="own", scopes=scopes, expires_at=ends)
+    own = keys.issue(fixtures.OPERATOR, world.acme.project, name="own", scopes=scopes, expires_at=ends)
     client = bearer(own.secret)
     lesser = {"name": "x", "scopes": ["management:read"]}
     later = (ends + timedelta(seconds=1)).isoformat()
@@ -161,7 +161,7 @@ def test_a_key_makes_no_key_that_outlives_it_and_does_not_prolong_itself(world: 
 
 
 def test_a_key_narrows_and_rotates_itself(world: World) -> None:
-    own = keys.issue(worlds.OPERATOR, world.acme.project, name="own", scopes=("management:read", "management:write"))
+    own = keys.issue(fixtures.OPERATOR, world.acme.project, name="own", scopes=("management:read", "management:write"))
     client = bearer(own.secret)
     assert client.patch(f"{KEYS}/{own.key.id}", {"allowed_networks": ["127.0.0.1"]}, format="json").status_code == 200
     rotated = client.post(f"{KEYS}/{own.key.id}/rotate", {}, format="json")
@@ -170,7 +170,7 @@ def test_a_key_narrows_and_rotates_itself(world: World) -> None:
 
 def test_a_key_opens_the_api_from_its_networks_only(world: World, settings: LazySettings) -> None:
     settings.TRUSTED_PROXIES = networks.parse(["10.0.0.0/8"])
-    issued = keys.issue(worlds.OPERATOR, world.acme.project, name="office", allowed_networks=OFFICE)
+    issued = keys.issue(fixtures.OPERATOR, world.acme.project, name="office", allowed_networks=OFFICE)
     client = bearer(issued.secret)
     for address, heard, status in (
         ("192.0.2.7", "", 200),

@@ -1,4 +1,4 @@
-"""Limits and budgets by API: who may set which, who may look, and how a budget stands."""
+"""Limits and budgets by API: who may set and read which, and the status of budgets."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from billing.drain import batch
 from billing.models import BudgetAlert
 from tenants import keys, snapshot
 from tenants.models import AuditEntry, Budget, Limit
-from tests.portal import fixtures as worlds
+from tests.portal import fixtures
 from tests.portal.conftest import bearer, error_of
 from tests.portal.fixtures import World
 
 LIMITS, BUDGETS = "/api/v1/tenants/acme/limits", "/api/v1/tenants/acme/budgets"
 DOLLAR_PICO = 10**12
-#: What ``worlds.answered`` is charged: 600 + 400 warm prompt tokens, 100 written.
+#: What ``fixtures.answered`` is charged: 600 uncached and 400 cached prompt tokens, 100 completion tokens.
 ANSWER_PICO = 600 * 150_000 + 400 * 15_000 + 100 * 600_000
 
 
@@ -31,8 +31,8 @@ def put(client: APIClient, path: str, body: dict[str, Any]) -> Any:
 
 @pytest.fixture
 def as_reader(world: World) -> APIClient:
-    """A client with a key of acme's that may only look."""
-    return bearer(keys.issue(worlds.OPERATOR, world.acme.project, name="r", scopes=["management:read"]).secret)
+    """A client with a key of acme that may only read."""
+    return bearer(keys.issue(fixtures.OPERATOR, world.acme.project, name="r", scopes=["management:read"]).secret)
 
 
 def test_an_operator_sets_changes_and_lifts_a_limit_of_a_tenant(world: World, as_operator: APIClient) -> None:
@@ -63,7 +63,7 @@ def test_a_number_is_no_id_of_a_key(world: World, as_operator: APIClient) -> Non
 
 def test_a_key_that_may_change_things_bounds_its_own_projects_and_keys(world: World, as_acme: APIClient) -> None:
     of_project = put(as_acme, LIMITS, {"project": "default", "concurrent_requests": 4})
-    of_key = put(as_acme, LIMITS, {"key": str(world.acme.key.id), "model": worlds.MODEL, "tokens_per_minute": 500})
+    of_key = put(as_acme, LIMITS, {"key": str(world.acme.key.id), "model": fixtures.MODEL, "tokens_per_minute": 500})
     assert (of_project.status_code, of_key.status_code) == (200, 200)
     assert (of_project.json()["project"], of_key.json()["key"]) == ("default", str(world.acme.key.id))
     budget = put(as_acme, BUDGETS, {"project": "default", "limit_pico": DOLLAR_PICO, "alert_percents": [80]})
@@ -153,7 +153,7 @@ def test_a_budget_says_what_is_spent_left_and_forecast(
     world: World, as_operator: APIClient, as_acme: APIClient
 ) -> None:
     now = timezone.now()
-    batch.store([worlds.answered(world, world.acme, now, number) for number in range(4)], {}, node="here")
+    batch.store([fixtures.answered(world, world.acme, now, number) for number in range(4)], {}, node="here")
     made = put(as_operator, BUDGETS, {"limit_pico": 10 * ANSWER_PICO, "alert_percents": [50, 20]})
     assert made.status_code == 201
     windows = [(each, each.window(now)) for each in spending.active_budgets()]

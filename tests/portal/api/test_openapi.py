@@ -1,4 +1,4 @@
-"""The OpenAPI document: valid, complete, and without a word that drf-spectacular had to guess."""
+"""The OpenAPI document: valid, complete, and without names that drf-spectacular had to guess."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gateway.protocols.endpoint_table import ENDPOINTS
 
 @pytest.fixture
 def document(db: None) -> Any:
-    """The document as anybody may fetch it."""
+    """The document, which needs no credential."""
     answer = Client().get("/api/v1/openapi.json")
     assert answer.status_code == 200
     return answer.json()

@@ -1,4 +1,4 @@
-"""Usage and statements over ``/api/v1/``: exact numbers, and none of them for a stranger."""
+"""Usage and statements over ``/api/v1/``: exact numbers, and none for other tenants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_django import DjangoAssertNumQueries
 from rest_framework.test import APIClient
 
 from tenants.models import Membership
-from tests.portal import fixtures as worlds
+from tests.portal import fixtures
 from tests.portal.fixtures import World
 
 #: 600 × 150,000 + 400 × 15,000 + 100 × 600,000 pico-dollars.
@@ -27,20 +27,20 @@ HIT_PICO = 210_000_000
 
 @pytest.fixture
 def now() -> datetime:
-    """The middle of a quarter of an hour that has begun, so that every request below is in the past."""
+    """The middle of a past quarter of an hour, so that every request below is in the past."""
     return timezone.now() - timedelta(minutes=30)
 
 
 @pytest.fixture
 def used(world: World, now: datetime) -> World:
     """Acme: two answers, one hit, one failure. Globex: one answer."""
-    worlds.store(
+    fixtures.store(
         [
-            worlds.answered(world, world.acme, now, 1),
-            worlds.answered(world, world.acme, now, 2),
-            worlds.predicted(world, world.acme, now, 3),
-            worlds.failed(world, world.acme, now, 4),
-            worlds.answered(world, world.globex, now, 5),
+            fixtures.answered(world, world.acme, now, 1),
+            fixtures.answered(world, world.acme, now, 2),
+            fixtures.predicted(world, world.acme, now, 3),
+            fixtures.failed(world, world.acme, now, 4),
+            fixtures.answered(world, world.globex, now, 5),
         ]
     )
     return world
@@ -71,7 +71,7 @@ def test_totals_are_exact_and_a_tenant_s_own(used: World, as_acme: APIClient) ->
         "saved_prefix_pico": 2 * WARM_PICO,
     }
     assert document["by_tenant"] == []
-    assert [each["model"] for each in document["by_model"]] == [worlds.MODEL]
+    assert [each["model"] for each in document["by_model"]] == [fixtures.MODEL]
 
 
 def test_an_operator_sees_all_tenants_or_one(used: World, as_operator: APIClient) -> None:
@@ -182,7 +182,7 @@ def test_a_bad_parameter_is_refused_by_name(used: World, as_acme: APIClient, pat
 
 
 def test_a_stranger_finds_none_of_it(used: World, as_acme: APIClient, as_globex: APIClient, now: datetime) -> None:
-    guessed = worlds.request_id(now, 1)
+    guessed = fixtures.request_id(now, 1)
     assert as_acme.get(f"/api/v1/usage/{guessed}").status_code == 200
     for path in (
         f"usage/{guessed}",
@@ -196,7 +196,7 @@ def test_a_stranger_finds_none_of_it(used: World, as_acme: APIClient, as_globex:
     ):
         assert as_globex.get(f"/api/v1/{path}").status_code == 404, path
     own = as_globex.get("/api/v1/usage").json()["data"]
-    assert [row["id"] for row in own] == [str(worlds.request_id(now, 5))]
+    assert [row["id"] for row in own] == [str(fixtures.request_id(now, 5))]
     assert as_globex.get("/api/v1/usage/totals").json()["total"]["amount_pico"] == ANSWER_PICO
 
 
@@ -213,7 +213,7 @@ def test_a_member_of_two_tenants_names_one(used: World) -> None:
 def test_lists_and_sums_cost_the_same_queries_whatever_their_length(
     used: World, as_acme: APIClient, now: datetime, django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:
-    worlds.store(worlds.answered(used, used.acme, now, number) for number in range(100, 300))
+    fixtures.store(fixtures.answered(used, used.acme, now, number) for number in range(100, 300))
     for path in ("usage?limit=200", "usage/totals", "usage/series", f"tenants/acme/statements/{now:%Y-%m}"):
         with django_assert_max_num_queries(16):
             assert as_acme.get(f"/api/v1/{path}").status_code == 200

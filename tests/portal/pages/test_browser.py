@@ -1,4 +1,4 @@
-"""A headless Chromium signs in and sees what the database holds; nothing complains in its console."""
+"""A headless Chromium uses the portal; its console has no warnings and no errors."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from django.utils import timezone
 from playwright.sync_api import Browser, Dialog, Page, expect, sync_playwright
 
 from tenants.models import PolicyEpoch
-from tests.portal import fixtures as worlds
-from tests.portal import fleet_fixture
+from tests.portal import fixtures, fleet_fixture
 from tests.portal.fixtures import PASSWORD, World
 from tests.portal.portal_process import other_connection, portal_process
 
@@ -24,7 +23,7 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.django_db(transaction=True),
     pytest.mark.timeout(180),
-    # playwright's own event loop leaves its sockets to the garbage collector
+    # playwright's event loop leaves its sockets to the garbage collector
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
@@ -33,15 +32,15 @@ pytestmark = [
 def portal(transactional_db: None, app_database_url: str, tmp_path: Path) -> Iterator[str]:
     """A portal with a fleet and a few requests: two answers and a hit for acme, one answer for globex."""
     PolicyEpoch.objects.get_or_create(id=1)
-    world: World = worlds.build()
+    world: World = fixtures.build()
     fleet_fixture.build(world)
     now = timezone.now() - timedelta(minutes=40)
-    worlds.store(
+    fixtures.store(
         [
-            worlds.answered(world, world.acme, now, 1),
-            worlds.answered(world, world.acme, now, 2),
-            worlds.predicted(world, world.acme, now, 3),
-            worlds.answered(world, world.globex, now, 4),
+            fixtures.answered(world, world.acme, now, 1),
+            fixtures.answered(world, world.acme, now, 2),
+            fixtures.predicted(world, world.acme, now, 3),
+            fixtures.answered(world, world.globex, now, 4),
         ]
     )
     try:
@@ -65,7 +64,7 @@ def chromium(portal: str) -> Iterator[Browser]:
 
 @pytest.fixture
 def complaints() -> list[str]:
-    """What the console said that is not information; must stay empty."""
+    """Warnings and errors of the console; must stay empty."""
     return []
 
 
@@ -80,7 +79,7 @@ def page(chromium: Browser, portal: str, complaints: list[str]) -> Page:
 
 
 def sign_in(page: Page, name: str) -> None:
-    """Fill in the form."""
+    """Sign in with the test password."""
     page.get_by_label("Name").fill(name)
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_test_id("sign-in").click()
@@ -263,12 +262,12 @@ def test_a_purge_asks_what_and_names_exactly_what_goes(page: Page, complaints: l
     form.get_by_role("button", name="Purge").click()
     expect(page.get_by_role("status")).to_contain_text("the request 0190a000-0000-7000-8000-000000000002")
     form.get_by_label("A model").check()
-    form.get_by_label("Which model").select_option(worlds.MODEL)
+    form.get_by_label("Which model").select_option(fixtures.MODEL)
     form.get_by_role("button", name="Purge").click()
-    expect(page.get_by_role("status")).to_contain_text(f"Purged: every answer of the model {worlds.MODEL}.")
+    expect(page.get_by_role("status")).to_contain_text(f"Purged: every answer of the model {fixtures.MODEL}.")
     assert [question.split("\n\n")[:2] for question in questions] == [
         ["Purge the answer to this one request of Acme?", "0190a000-0000-7000-8000-000000000002"],
-        [f"Purge every answer of the model “{worlds.MODEL}” that Acme has stored?", "This cannot be undone."],
+        [f"Purge every answer of the model “{fixtures.MODEL}” that Acme has stored?", "This cannot be undone."],
     ]
     assert complaints == []
 
@@ -291,7 +290,7 @@ def test_charts_show_one_quarter_of_an_hour_what_was_lost_and_milliseconds(page:
 
 
 def marked(page: Page, chart: str, colour: str, part: tuple[float, float]) -> bool:
-    """Say whether a chart has pixels of this colour between two parts of its height, 0 at the top."""
+    """Return whether a chart has pixels of this colour between two parts of its height, 0 at the top."""
     found: bool = page.evaluate(
         """([chart, name, from, to]) => {
             const canvas = document.querySelector(`[data-testid=chart-${chart}] canvas`);
@@ -313,7 +312,7 @@ def marked(page: Page, chart: str, colour: str, part: tuple[float, float]) -> bo
 
 
 def keep_pictures(page: Page, name: str) -> None:
-    """Keep screenshots, light, dark and as on a phone, where HEARTH_TEST_PICTURES names a folder."""
+    """Save screenshots (light, dark, phone) if HEARTH_TEST_PICTURES names a folder."""
     folder = os.environ.get("HEARTH_TEST_PICTURES")
     if not folder:
         return

@@ -1,4 +1,4 @@
-"""The page of the prediction cache: what it tells, and who may set and purge there."""
+"""The page of the prediction cache: what it shows, and who may set and purge there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tenants.cache_settings import CacheOverrides
 from tenants.ids import new_id
 from tenants.models import ApiKey, AuditEntry, CachePurge, CacheSetting, Membership, User
 from tenants.policy_target import PolicyTarget
-from tests.portal import fixtures as worlds
+from tests.portal import fixtures
 from tests.portal.fixtures import World
 
 SignIn = Callable[[User], Client]
@@ -61,7 +61,7 @@ def test_whoever_may_purges_everything_a_model_a_key_or_a_request(world: World, 
     browser = signed_in(world.acme.owner)
     none = {"request": "", "key": "", "model": ""}
     for form, said in (
-        ({**none, "what": "model", "model": worlds.MODEL}, f"Purged: every answer of the model {worlds.MODEL}."),
+        ({**none, "what": "model", "model": fixtures.MODEL}, f"Purged: every answer of the model {fixtures.MODEL}."),
         (
             {**none, "what": "key", "key": str(world.acme.key.id)},
             "Purged: all answers that the key demo and the keys",
@@ -72,7 +72,7 @@ def test_whoever_may_purges_everything_a_model_a_key_or_a_request(world: World, 
     told = signed_in(world.operator).post(f"{PAGE}purge/", {"what": "everything"}, follow=True)
     assert f"Purged: every stored answer of {world.acme.tenant.name}." in told.content.decode()
     assert list(CachePurge.objects.order_by("id").values_list("model_name", "key_id", "request_id")) == [
-        (worlds.MODEL, None, None),
+        (fixtures.MODEL, None, None),
         ("", world.acme.key.id, None),
         ("", None, source),
         ("", None, None),
@@ -100,16 +100,16 @@ def test_the_audit_log_says_what_was_purged_and_what_a_removed_setting_said(worl
         ("set/", {"for": "tenant", "mode": "off"}),
         ("set/", {"for": "project:default", "ttl_seconds": "long"}),
         ("purge/", {}),
-        ("purge/", {"model": worlds.MODEL}),
-        ("purge/", {"what": f"model:{worlds.MODEL}"}),
+        ("purge/", {"model": fixtures.MODEL}),
+        ("purge/", {"what": f"model:{fixtures.MODEL}"}),
         ("purge/", {"what": "model"}),
-        ("purge/", {"what": "model", "model": worlds.MODEL, "request": REQUEST}),
+        ("purge/", {"what": "model", "model": fixtures.MODEL, "request": REQUEST}),
         ("purge/", {"what": "key", "key": "x"}),
         ("purge/", {"what": "request"}),
         ("purge/", {"what": "request", "request": "x"}),
         ("purge/", {"what": "request", "request": "{" + REQUEST + "}"}),
         ("purge/", {"what": "request", "request": "00000000-0000-4000-8000-000000000000"}),
-        ("purge/", {"what": "request", "request": REQUEST, "model": worlds.MODEL}),
+        ("purge/", {"what": "request", "request": REQUEST, "model": fixtures.MODEL}),
         ("purge/", {"what": "everything", "request": REQUEST}),
         ("purge/", {"what": ["request", "everything"], "request": REQUEST}),
     ],
@@ -151,7 +151,7 @@ def test_a_viewer_looks_and_changes_nothing(world: World, signed_in: SignIn) -> 
 
 def test_a_stranger_finds_no_cache_to_set_or_purge(world: World, signed_in: SignIn) -> None:
     subject = PolicyTarget(tenant=world.acme.tenant, project=world.acme.project)
-    setting = cache_settings.set_setting(worlds.OPERATOR, subject, CacheOverrides(mode="off"))
+    setting = cache_settings.set_setting(fixtures.OPERATOR, subject, CacheOverrides(mode="off"))
     browser, before = signed_in(world.globex.owner), AuditEntry.objects.count()
     for path, form in (
         ("acme/cache/set/", {"for": "project:default", "mode": "all"}),
@@ -167,7 +167,7 @@ def test_a_stranger_finds_no_cache_to_set_or_purge(world: World, signed_in: Sign
 
 
 def test_only_keys_that_may_store_are_offered_for_a_purge(world: World, signed_in: SignIn) -> None:
-    reader = keys.issue(worlds.OPERATOR, world.acme.project, name="reader", scopes=["inference", "cache:read"]).key
+    reader = keys.issue(fixtures.OPERATOR, world.acme.project, name="reader", scopes=["inference", "cache:read"]).key
     _, of_settings, of_purges = signed_in(world.operator).get(PAGE).content.decode().split("<form class=")[-3:]
     assert f"key:{reader.id}" in of_settings
     assert str(reader.id) not in of_purges

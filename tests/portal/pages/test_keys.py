@@ -1,4 +1,4 @@
-"""The pages of one key: asked as a page or a dialog, changed and rotated by whoever may, and by no stranger."""
+"""Changing and rotating a key, as a page and as a dialog, and who may do it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from tenants import keys
 from tenants.models import ApiKey, AuditEntry, Membership, User
-from tests.portal import fixtures as worlds
+from tests.portal import fixtures
 from tests.portal.fixtures import World
 
 SignIn = Callable[[User], Client]
@@ -46,7 +46,7 @@ def test_a_key_is_changed_and_the_list_says_so(world: World, signed_in: SignIn) 
 
 
 def test_what_is_kept_stays_and_leaves_no_trace(world: World, signed_in: SignIn) -> None:
-    own = keys.issue(worlds.OPERATOR, world.acme.project, name="demo", scopes=["management:read"]).key
+    own = keys.issue(fixtures.OPERATOR, world.acme.project, name="demo", scopes=["management:read"]).key
     assert signed_in(world.acme.owner).post(f"{PAGES}{own.id}/change/", FORM).status_code == 302
     own.refresh_from_db()
     assert (own.scopes, own.expires_at) == (["management:read"], None)
@@ -93,7 +93,7 @@ def test_a_rotation_shows_the_new_secret_once_and_when_the_old_key_expires(world
 
 
 def test_a_key_that_expired_is_listed_among_those_that_are_over(world: World, signed_in: SignIn) -> None:
-    keys.rotate(worlds.OPERATOR, world.acme.key, timedelta(0))
+    keys.rotate(fixtures.OPERATOR, world.acme.key, timedelta(0))
     answer = signed_in(world.acme.owner).get(PAGES)
     assert [key.id for key in answer.context["ended"]] == [world.acme.key.id]
     assert len(answer.context["live"]) == 1

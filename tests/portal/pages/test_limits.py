@@ -1,4 +1,4 @@
-"""The page of limits and budgets: what it tells, and who may set what there."""
+"""The page of limits and budgets: what it shows, and who may set what there."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tenants.budgets import BudgetTerms
 from tenants.limits import LimitValues
 from tenants.models import AuditEntry, Budget, Limit, Membership, User
 from tenants.policy_target import PolicyTarget
-from tests.portal import fixtures as worlds
+from tests.portal import fixtures
 from tests.portal.fixtures import World
 
 SignIn = Callable[[User], Client]
 PAGE = "/portal/tenants/acme/limits/"
-#: What ``worlds.answered`` is charged.
+#: What ``fixtures.answered`` is charged.
 ANSWER_PICO = 600 * 150_000 + 400 * 15_000 + 100 * 600_000
 
 
@@ -32,11 +32,11 @@ def now() -> datetime:
 
 @pytest.fixture
 def bounded(world: World, now: datetime) -> World:
-    """Acme has a budget of which three quarters are spent, an alert, and a limit that it came close to."""
+    """Acme with a budget that is 75 % spent, an alert, and a limit with a high peak."""
     whole = PolicyTarget(tenant=world.acme.tenant)
-    budgets.create(worlds.OPERATOR, whole, BudgetTerms(limit_pico=4000 * ANSWER_PICO, alert_percents=[50, 80]))
-    limits.set_limit(worlds.OPERATOR, whole, LimitValues(requests_per_minute=400))
-    batch.store([worlds.answered(world, world.acme, now, number) for number in range(3000)], {}, node="here")
+    budgets.create(fixtures.OPERATOR, whole, BudgetTerms(limit_pico=4000 * ANSWER_PICO, alert_percents=[50, 80]))
+    limits.set_limit(fixtures.OPERATOR, whole, LimitValues(requests_per_minute=400))
+    batch.store([fixtures.answered(world, world.acme, now, number) for number in range(3000)], {}, node="here")
     windows = [(each, each.window(now)) for each in spending.active_budgets()]
     spending.open_windows(windows)
     spending.raise_alerts(windows)
@@ -56,7 +56,7 @@ def test_the_page_tells_what_is_spent_left_and_how_close_it_came(bounded: World,
 
 
 def test_of_a_rotated_key_the_successor_is_offered(world: World, signed_in: SignIn) -> None:
-    successor = keys.rotate(worlds.OPERATOR, world.acme.key, timedelta(days=1)).key
+    successor = keys.rotate(fixtures.OPERATOR, world.acme.key, timedelta(days=1)).key
     page = signed_in(world.acme.owner).get(PAGE).content.decode()
     assert f"key:{successor.id}" in page
     assert f"key:{world.acme.key.id}" not in page
@@ -82,7 +82,7 @@ def test_an_operator_sets_and_lifts_what_bounds_a_tenant(world: World, signed_in
 
 def test_an_owner_bounds_projects_and_keys_and_not_the_tenant(world: World, signed_in: SignIn) -> None:
     browser = signed_in(world.acme.owner)
-    browser.post(f"{PAGE}set/", {"for": "project:default", "model": worlds.MODEL, "concurrent_requests": "2"})
+    browser.post(f"{PAGE}set/", {"for": "project:default", "model": fixtures.MODEL, "concurrent_requests": "2"})
     assert Limit.objects.get().concurrent_requests == 2
     browser.post("/portal/tenants/acme/budgets/set/", {"for": f"key:{world.acme.key.id}", "limit": "1"})
     assert Budget.objects.get().key_id == world.acme.key.id

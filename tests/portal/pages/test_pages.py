@@ -1,4 +1,4 @@
-"""The pages: what each shows to whom, and what a stranger never sees or changes."""
+"""What each page shows to whom, and what other tenants never see or change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from tenants import keys, registry
 from tenants.models import ApiKey, AuditEntry, Membership, Tenant, TenantPolicy, User
-from tests.portal import fixtures as worlds
+from tests.portal import fixtures
 from tests.portal.fixtures import PASSWORD, World
 from workers.models import Deployment
 
@@ -50,21 +50,21 @@ TENANT_PAGES = (
 
 @pytest.fixture
 def now() -> datetime:
-    """A moment in the last hour."""
+    """A time in the last hour."""
     return timezone.now() - timedelta(minutes=30)
 
 
 @pytest.fixture
 def used(world: World, now: datetime) -> World:
     """Two answers and a hit for acme, one answer for globex, and a fleet."""
-    worlds.fleet(world)
-    worlds.store(
+    fixtures.fleet(world)
+    fixtures.store(
         [
-            worlds.answered(world, world.acme, now, 1),
-            worlds.answered(world, world.acme, now, 2),
-            worlds.predicted(world, world.acme, now, 3),
-            worlds.failed(world, world.acme, now, 4),
-            worlds.answered(world, world.globex, now, 5),
+            fixtures.answered(world, world.acme, now, 1),
+            fixtures.answered(world, world.acme, now, 2),
+            fixtures.predicted(world, world.acme, now, 3),
+            fixtures.failed(world, world.acme, now, 4),
+            fixtures.answered(world, world.globex, now, 5),
         ]
     )
     return world
@@ -139,22 +139,22 @@ def test_the_overview_shows_exact_money_under_a_cent(used: World, signed_in: Sig
 
 def test_a_request_s_page_tells_its_journey(used: World, signed_in: SignIn, now: datetime) -> None:
     browser = signed_in(used.acme.owner)
-    answered = browser.get(f"/portal/tenants/acme/requests/{worlds.request_id(now, 1)}/").content.decode()
+    answered = browser.get(f"/portal/tenants/acme/requests/{fixtures.request_id(now, 1)}/").content.decode()
     assert "Prediction cache: miss" in answered
     assert "Routed by prefix" in answered
     assert "400 of 1,000 prompt tokens were cached" in answered
     assert "Charged $0.000156" in answered
-    hit = browser.get(f"/portal/tenants/acme/requests/{worlds.request_id(now, 3)}/").content.decode()
+    hit = browser.get(f"/portal/tenants/acme/requests/{fixtures.request_id(now, 3)}/").content.decode()
     assert "Prediction cache: hit" in hit
     assert "it avoided 1,100 tokens and 780 ms of engine time" in hit
     assert "saved by the prediction cache; $0.00021 without it" in hit
-    assert f"/portal/tenants/acme/requests/{worlds.request_id(now, 1003)}/" in hit
+    assert f"/portal/tenants/acme/requests/{fixtures.request_id(now, 1003)}/" in hit
     assert "Routed" not in hit
 
 
 def test_an_operator_scales_suspends_and_sets_a_policy(used: World, signed_in: SignIn) -> None:
     browser = signed_in(used.operator)
-    scale = f"/portal/fleet/scale/{worlds.MODEL}/"
+    scale = f"/portal/fleet/scale/{fixtures.MODEL}/"
     browser.post(scale, {"minimum": "3", "maximum": "4"})
     assert Deployment.objects.get().desired_replicas == 3
     for wrong in ("-1", "x", "1e3", "99999", "5"):
@@ -176,7 +176,7 @@ def test_an_operator_scales_suspends_and_sets_a_policy(used: World, signed_in: S
 
 
 def test_a_tenant_s_name_is_never_markup(world: World, signed_in: SignIn) -> None:
-    registry.create_tenant(worlds.OPERATOR, slug="evil", name="<script>alert(1)</script>")
+    registry.create_tenant(fixtures.OPERATOR, slug="evil", name="<script>alert(1)</script>")
     browser = signed_in(world.operator)
     for path in ("tenants/", "tenants/evil/", "audit/", "tenants/evil/keys/"):
         assert "<script>alert" not in browser.get(f"/portal/{path}").content.decode()
@@ -299,12 +299,12 @@ def test_an_operator_sets_the_queue_and_idempotency_terms_and_members_see_them(w
 def test_savings_are_told_by_cache_and_bypasses_with_what_would_change_them(
     used: World, signed_in: SignIn, now: datetime
 ) -> None:
-    rows = [worlds.answered(used, used.acme, now, number) for number in (11, 12, 13)]
-    worlds.store(
+    rows = [fixtures.answered(used, used.acme, now, number) for number in (11, 12, 13)]
+    fixtures.store(
         [
             replace(rows[0], cache_result="bypass", cache_reason="sampled"),
             replace(rows[1], cache_result="bypass", cache_reason="endpoint"),
-            replace(worlds.predicted(used, used.acme, now, 14), cache_result="coalesced"),
+            replace(fixtures.predicted(used, used.acme, now, 14), cache_result="coalesced"),
         ]
     )
     page = signed_in(used.acme.owner).get("/portal/tenants/acme/savings/").content.decode()
@@ -322,7 +322,7 @@ def test_savings_are_told_by_cache_and_bypasses_with_what_would_change_them(
 
 
 def test_archived_tenants_are_one_line_and_stay_in_every_sum(used: World, signed_in: SignIn) -> None:
-    registry.archive(worlds.OPERATOR, used.globex.tenant)
+    registry.archive(fixtures.OPERATOR, used.globex.tenant)
     for path in ("", "savings/"):
         page = signed_in(used.operator).get(f"/portal/{path}").content.decode()
         assert 'data-testid="by-tenant-acme"' in page
@@ -339,7 +339,7 @@ def test_archived_tenants_are_one_line_and_stay_in_every_sum(used: World, signed
 
 def test_a_stranger_s_session_finds_no_page_of_another_tenant(used: World, signed_in: SignIn, now: datetime) -> None:
     browser = signed_in(used.globex.owner)
-    guessed = worlds.request_id(now, 1)
+    guessed = fixtures.request_id(now, 1)
     for path in (*TENANT_PAGES, f"requests/{guessed}/"):
         assert browser.get(f"/portal/tenants/acme/{path}").status_code == 404, path
     assert browser.get(f"/portal/tenants/globex/requests/{guessed}/").status_code == 404
@@ -357,7 +357,7 @@ def test_a_stranger_s_session_changes_nothing(used: World, signed_in: SignIn) ->
         ("tenants/acme/policy/", {"cache_mode": "off"}),
         ("tenants/acme/state/", {"state": "suspended"}),
         ("create-tenant/", {"slug": "mine"}),
-        (f"fleet/scale/{worlds.MODEL}/", {"minimum": "0", "maximum": "0"}),
+        (f"fleet/scale/{fixtures.MODEL}/", {"minimum": "0", "maximum": "0"}),
     ):
         assert browser.post(f"/portal/{path}", form).status_code == 404, path
     used.acme.key.refresh_from_db()
@@ -376,10 +376,10 @@ def test_nobody_sees_a_page_without_signing_in(used: World) -> None:
 def test_pages_cost_the_same_queries_however_much_they_show(
     used: World, signed_in: SignIn, now: datetime, django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:
-    worlds.store(worlds.answered(used, used.acme, now, number) for number in range(100, 160))
+    fixtures.store(fixtures.answered(used, used.acme, now, number) for number in range(100, 160))
     for number in range(15):
-        registry.create_tenant(worlds.OPERATOR, slug=f"t{number}", name=f"T {number}")
-        keys.issue(worlds.OPERATOR, used.acme.project, name=f"k{number}")
+        registry.create_tenant(fixtures.OPERATOR, slug=f"t{number}", name=f"T {number}")
+        keys.issue(fixtures.OPERATOR, used.acme.project, name=f"k{number}")
     browser = signed_in(used.operator)
     paths = [f"/portal/{path}" for path in OPERATOR_PAGES] + [f"/portal/tenants/acme/{path}" for path in TENANT_PAGES]
     for path in paths:

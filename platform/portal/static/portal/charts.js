@@ -1,4 +1,4 @@
-// Draw each [data-chart] with uPlot. The numbers stand in a JSON block that the page carries, so one answer is enough.
+// Draw each [data-chart] with uPlot. The data is in a JSON block of the page, so no further request is needed.
 "use strict";
 
 (function () {
@@ -22,44 +22,44 @@
     return sign + Number(value.toPrecision(3)).toLocaleString(undefined, { maximumFractionDigits: 12 });
   }
 
-  function lasting(seconds) {
+  function duration(seconds) {
     if (seconds === 0) return "0";
     if (seconds >= 36000) return `${compact(seconds / 3600)} h`;
     if (seconds >= 1) return `${compact(seconds)} s`;
     return `${Number((seconds * 1000).toPrecision(3))} ms`;
   }
 
-  function written(value, spec) {
+  function format(value, spec) {
     if (value === null || value === undefined) return "–";
     if (spec.unit === "percent") return `${value.toFixed(1)} %`;
     if (spec.unit === "money") return dollars(value, spec.sign);
-    if (spec.unit === "seconds") return lasting(value);
+    if (spec.unit === "seconds") return duration(value);
     return value.toLocaleString();
   }
 
   function tick(value, spec) {
     if (spec.unit === "percent") return `${value} %`;
     if (spec.unit === "money") return dollars(value, spec.sign);
-    if (spec.unit === "seconds") return lasting(value);
+    if (spec.unit === "seconds") return duration(value);
     return compact(value);
   }
 
-  // Bars that stand on each other, and what is negative hanging from zero: uPlot draws from zero, so the longest sum
-  // is drawn first and the rest over it.
+  // Stacked bars, with negative values below zero. uPlot draws bars from zero, so the longest sum is drawn first and
+  // the others over it.
   function stacked(spec) {
     const up = spec.times.map(() => 0);
     const down = spec.times.map(() => 0);
     return spec.series.map((series) => series.values.map((value, index) => {
       const sums = value < 0 ? down : up;
       sums[index] += value ?? 0;
-      return sums[index] || null; // a bar of no height leaves a line
+      return sums[index] || null; // a bar of height 0 would leave a line
     }));
   }
 
-  // A line needs two neighbours; what stands alone is drawn as a point.
-  function alone(values) {
-    const there = (index) => values[index] !== null && values[index] !== undefined;
-    return values.flatMap((_, index) => (there(index) && !there(index - 1) && !there(index + 1) ? [index] : []));
+  // A line needs two neighbouring values; a single value is drawn as a point.
+  function isolated(values) {
+    const exists = (index) => values[index] !== null && values[index] !== undefined;
+    return values.flatMap((_, index) => (exists(index) && !exists(index - 1) && !exists(index + 1) ? [index] : []));
   }
 
   function layers(spec) {
@@ -69,20 +69,20 @@
     return { data: [spec.times, ...order.map((index) => values[index])], order };
   }
 
-  function drawn(spec, series, pixelRatioWidth) {
+  function seriesOptions(spec, series, maxBarWidth) {
     const colour = css(TONES[series.tone]);
     const base = { label: series.label, stroke: colour, points: { show: false } };
     if (spec.kind === "area") {
-      const points = { show: true, size: 7, fill: colour, filter: () => alone(series.values) };
+      const points = { show: true, size: 7, fill: colour, filter: () => isolated(series.values) };
       return { ...base, points, width: 1.5, fill: `color-mix(in srgb, ${colour} 16%, transparent)`, spanGaps: false };
     }
-    return { ...base, width: 0, fill: colour, paths: uPlot.paths.bars({ size: [0.78, pixelRatioWidth], align: 1 }) };
+    return { ...base, width: 0, fill: colour, paths: uPlot.paths.bars({ size: [0.78, maxBarWidth], align: 1 }) };
   }
 
   function legend(panel, spec, index) {
     for (const element of panel.querySelectorAll("[data-series]")) {
       const series = spec.series[Number(element.dataset.series)];
-      element.querySelector("b").textContent = index === null ? series.total : written(series.values[index], spec);
+      element.querySelector("b").textContent = index === null ? series.total : format(series.values[index], spec);
     }
     const when = panel.querySelector("[data-when]");
     if (!when) return;
@@ -96,7 +96,7 @@
     return new Intl.DateTimeFormat(undefined, format).format(start);
   }
 
-  // A dragged span becomes the page's period, in the URL like any other.
+  // Dragging over a chart sets the page's period in the URL.
   function zoom(plot) {
     const { left, width } = plot.select;
     if (width < 6) return;
@@ -134,7 +134,7 @@
       legend: { show: false },
       cursor: { y: false, points: { show: spec.kind === "area" }, drag: { x: true, y: false, setScale: false } },
       scales: { x: { range: [spec.from, spec.to] }, y: { range: scaleOf(spec) } },
-      series: [{}, ...order.map((index) => drawn(spec, spec.series[index], 28))],
+      series: [{}, ...order.map((index) => seriesOptions(spec, spec.series[index], 28))],
       axes: [
         axis({ grid: { show: false }, size: 28, space: 72, values: clockTicks }),
         axis({

@@ -1,22 +1,22 @@
-// Ask before something is changed: a link with [data-ask] opens its page as a dialog; without this it is a page.
-// The command beside the question, if there is one, follows what is filled in.
+// Open the page of a link with [data-ask] as a dialog; without this script it is a page of its own.
+// The command shown in a dialog, if there is one, follows the form's fields.
 "use strict";
 
 (function () {
   const dialog = document.getElementById("verb");
 
-  function follow(form) {
+  function updateCommand(form) {
     const command = form.querySelector("[data-pattern]");
     if (!command) return;
     const values = new FormData(form);
     command.textContent = command.dataset.pattern.replace(/\{(\w+)\}/g, (_, name) => values.get(name) || `{${name}}`);
   }
 
-  async function ask(link) {
+  async function open(link) {
     try {
-      const answer = await fetch(link.href, { headers: { "HX-Request": "true" }, redirect: "error" });
-      if (!answer.ok) throw new Error(answer.statusText);
-      dialog.innerHTML = await answer.text();
+      const response = await fetch(link.href, { headers: { "HX-Request": "true" }, redirect: "error" });
+      if (!response.ok) throw new Error(response.statusText);
+      dialog.innerHTML = await response.text();
       dialog.showModal();
     } catch {
       location.href = link.href;
@@ -27,7 +27,7 @@
     const link = event.target.closest("a[data-ask]");
     if (link && dialog && !event.ctrlKey && !event.metaKey && !event.shiftKey) {
       event.preventDefault();
-      ask(link);
+      open(link);
     }
     if (dialog?.open && (event.target.closest("[data-close]") || event.target === dialog)) {
       event.preventDefault();
@@ -37,6 +37,6 @@
 
   document.addEventListener("input", (event) => {
     const form = event.target.closest("form.question");
-    if (form) follow(form);
+    if (form) updateCommand(form);
   });
 })();

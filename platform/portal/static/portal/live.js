@@ -1,45 +1,45 @@
-// Keep [data-live] up to date: the server pushes changed fragments over one WebSocket and htmx puts them in place.
-// Without a WebSocket the page asks every few seconds. A page nobody sees does neither.
+// Keep [data-live] up to date: the server pushes changed fragments over one WebSocket and htmx swaps them in.
+// Without a WebSocket the page polls every few seconds. A hidden page does neither.
 "use strict";
 
 (function () {
   const root = document.querySelector("[data-live]");
   if (!root) return;
-  const light = document.getElementById("live");
+  const indicator = document.getElementById("live");
   const POLL_MS = 3000;
-  const LONGEST_RETRY_MS = 30000;
-  const WORDS = { live: "Live", polling: "Updating every 3 s", paused: "Paused", connecting: "Connecting" };
+  const MAX_RETRY_MS = 30000;
+  const LABELS = { live: "Live", polling: "Updating every 3 s", paused: "Paused", connecting: "Connecting" };
   let socket = null;
   let poll = null;
   let retry = null;
   let wait = 1000;
 
   function show(state) {
-    light.dataset.state = state;
-    light.textContent = WORDS[state];
+    indicator.dataset.state = state;
+    indicator.textContent = LABELS[state];
   }
 
-  // An opened list of events, or a selected row, outlives the swap of its fragment.
+  // Open details stay open when their fragment is swapped.
   function apply(html) {
     const open = new Set([...root.querySelectorAll("details[open][id]")].map((element) => element.id));
     htmx.swap(document.body, html, { swapStyle: "none" });
     for (const id of open) document.getElementById(id)?.setAttribute("open", "");
   }
 
-  async function ask() {
+  async function pollOnce() {
     try {
-      const answer = await fetch(root.dataset.poll, { headers: { "HX-Request": "true" }, redirect: "error" });
-      if (answer.ok) apply(await answer.text());
+      const response = await fetch(root.dataset.poll, { headers: { "HX-Request": "true" }, redirect: "error" });
+      if (response.ok) apply(await response.text());
     } catch {
-      light.textContent = "No connection, trying again";
+      indicator.textContent = "No connection, trying again";
     }
   }
 
   function startPolling() {
     if (poll) return;
     show("polling");
-    ask();
-    poll = setInterval(ask, POLL_MS);
+    pollOnce();
+    poll = setInterval(pollOnce, POLL_MS);
   }
 
   function stopPolling() {
@@ -64,7 +64,7 @@
       if (document.hidden) return;
       startPolling();
       retry = setTimeout(connect, wait);
-      wait = Math.min(wait * 2, LONGEST_RETRY_MS);
+      wait = Math.min(wait * 2, MAX_RETRY_MS);
     };
   }
 

@@ -1,4 +1,4 @@
-// What every page does: times in the reader's zone, copy buttons, forms that send themselves.
+// Behaviour of every page: times in the reader's time zone, copy buttons, linked rows, forms and their confirmations.
 "use strict";
 
 (function () {
@@ -14,7 +14,7 @@
     return `${date}, ${time}`;
   }
 
-  // The server writes UTC; readers see their own zone, and UTC on hover.
+  // The server writes UTC; readers see their own time zone, and UTC on hover.
   function localTimes(root) {
     for (const element of root.querySelectorAll("time[datetime]:not([title])")) {
       const moment = new Date(element.dateTime);
@@ -47,8 +47,8 @@
     }
   });
 
-  // A form of choices: only the field of what is chosen can be filled in, and what another held is forgotten.
-  function choose(form) {
+  // A form of choices: only the chosen option's field is enabled; the others are cleared.
+  function enableChosenField(form) {
     const chosen = form.querySelector("input[type=radio]:checked")?.value;
     for (const field of form.querySelectorAll("[data-of]")) {
       field.disabled = field.dataset.of !== chosen;
@@ -57,27 +57,27 @@
     }
   }
 
-  // What a submission asks first: its button's question, or that of what is chosen, with what it names in place of {}.
-  function question(form, button) {
+  // The question to confirm before a form is sent: the button's, or the chosen option's with its field's value for {}.
+  function confirmation(form, button) {
     if (button?.dataset.confirm) return button.dataset.confirm;
-    const asked = form.querySelector("input[type=radio]:checked")?.dataset.confirm;
+    const text = form.querySelector("input[type=radio]:checked")?.dataset.confirm;
     const field = form.querySelector("[data-of]:enabled");
-    return asked?.replace("{}", () => field?.selectedOptions?.[0].text ?? field?.value ?? "");
+    return text?.replace("{}", () => field?.selectedOptions?.[0].text ?? field?.value ?? "");
   }
 
   document.addEventListener("change", (event) => {
     if (event.target.closest("form[data-send-on-change]")) event.target.form.requestSubmit();
     const choices = event.target.closest("form[data-choices]");
-    if (choices) choose(choices);
+    if (choices) enableChosenField(choices);
   });
 
   document.addEventListener("submit", (event) => {
-    const asked = question(event.target, event.submitter);
-    if (asked && !window.confirm(asked)) event.preventDefault();
+    const text = confirmation(event.target, event.submitter);
+    if (text && !window.confirm(text)) event.preventDefault();
   });
 
   document.addEventListener("htmx:afterSettle", (event) => localTimes(event.target));
   document.addEventListener("htmx:oobAfterSwap", (event) => localTimes(event.detail.elt ?? event.target));
   localTimes(document);
-  document.querySelectorAll("form[data-choices]").forEach(choose);
+  document.querySelectorAll("form[data-choices]").forEach(enableChosenField);
 })();
