@@ -70,7 +70,7 @@ async def test_a_body_that_breaks_off_is_a_bad_request_that_nothing_comes_of(gat
     assert gateway.records() == []
 
 
-@pytest.mark.parametrize("key", ["", "nonsense", key_format.generate("hk").text()])
+@pytest.mark.parametrize("key", ["", "nonsense", key_format.generate("hk").text()], ids=["none", "nonsense", "unknown"])
 async def test_a_strangers_large_body_is_not_read(gateway: Gateway, key: str) -> None:
     asked = await gateway.ask(key=key, pieces=[b"x" * (STRANGERS_BYTES // 2)] * 8)
     assert (asked.status, asked.error["code"]) == (401, "missing_api_key" if not key else "invalid_api_key")

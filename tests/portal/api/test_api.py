@@ -325,7 +325,11 @@ TARGET = {"target_tokens_per_replica": 9, "scale_up_delay_seconds": 0, "scale_do
         ("fleet/deployments/tiny-chat/scale", {"replicas": 2, "min_replica": 1}, "min_replica"),
         ("fleet/deployments/tiny-chat/target", TARGET | {"delay": 1}, "delay"),
         ("fleet/pools/metal/warm", {"placeholders_per_node": 1, "levl": "h2"}, "levl"),
-        (f"fleet/placeholders/{uuid4()}/promote", {"deployment": "tiny-chat", "now": True}, "now"),
+        (
+            "fleet/placeholders/01a1fce3-23e1-74b5-9c12-0e3e636db3bc/promote",
+            {"deployment": "tiny-chat", "now": True},
+            "now",
+        ),
     ],
 )
 def test_a_field_that_there_is_not_or_cannot_be_is_refused_and_changes_nothing(
