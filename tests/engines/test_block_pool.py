@@ -29,7 +29,7 @@ def test_a_matched_block_is_kept_from_eviction() -> None:
     pool = BlockPool(5)
     pool.release(stored(pool, "abc"))
     matched = pool.match([b"a", b"b", b"missing"])
-    pool.hold(matched)
+    pool.reference(matched)
     pool.take_events()
     assert pool.free == 2
     pool.allocate(2)

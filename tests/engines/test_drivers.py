@@ -36,7 +36,7 @@ def test_a_driver_is_found_by_its_name(name: str) -> None:
 
 
 def test_an_unknown_engine_is_named_with_those_there_are() -> None:
-    with pytest.raises(UnknownEngine, match="no engine 'sglang'; there is vllm, simulated"):
+    with pytest.raises(UnknownEngine, match="no engine 'sglang'; expected one of vllm, simulated"):
         driver_for("sglang")
 
 

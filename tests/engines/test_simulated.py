@@ -205,12 +205,12 @@ def test_an_answer_keeps_its_limits(
     prompt: list[int], max_tokens: int, stop: tuple[str, ...], include: bool, ignore: bool
 ) -> None:
     tokenizer = FileTokenizer(TINY_MODEL / "tokenizer.json")
-    speaker = TextGenerator(tokenizer)
+    generator = TextGenerator(tokenizer)
     sampling = Sampling(max_tokens=max_tokens, temperature=0, stop=stop, include_stop=include, ignore_end=ignore)
-    answer = speaker.answer(prompt, sampling)
+    answer = generator.generate(prompt, sampling)
     text = "".join(token.text for token in answer.tokens)
     assert 1 <= len(answer.tokens) <= max_tokens
-    assert answer == speaker.answer(prompt, sampling)
+    assert answer == generator.generate(prompt, sampling)
     if answer.stop_reason is None:
         assert not any(word in text for word in stop)
         ended = answer.tokens[-1].id == tokenizer.end_id

@@ -1,4 +1,4 @@
-"""Which devices a node offers, by the setting HEARTH_SLOTS."""
+"""Choose which devices a node offers, by the setting HEARTH_SLOTS."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ FAKE = "fake:"
 
 
 def provider_for(slots: str, cpu_shares: int, data_dir: Path) -> DeviceProvider:
-    """Return the devices that ``slots`` asks for: ``auto``, a number of CPU shares, or ``fake:N``.
+    """Return the devices that ``slots`` names: ``auto``, a number of CPU shares, or ``fake:N``.
 
-    ``auto`` gives the GPUs that NVML finds, and where it finds none ``cpu_shares`` shares of the CPU. Raises BadSlots
-    for anything else; DevicesUnreadable when there is a driver that does not answer.
+    ``auto`` gives the GPUs that NVML finds, or ``cpu_shares`` shares of the CPU if it finds none. Raises BadSlots for
+    any other value, and DevicesUnreadable if there is a driver that does not answer.
     """
     if slots == "auto":
         return nvml.find() or CpuShares(cpu_shares)

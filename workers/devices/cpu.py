@@ -1,4 +1,4 @@
-"""Shares of a CPU: as many slots as the operator says, always free again when their processes are gone."""
+"""Shares of a CPU: as many slots as the operator sets, free as soon as their processes have ended."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ class CpuShares:
         return tuple(Device(uuid=f"cpu-{index}", index=index) for index in range(self.count))
 
     def in_use(self, uuid: str) -> str:
-        """Return an empty text: the operating system takes back all that a process had."""
+        """Return an empty text, because the operating system frees all resources of a process that has ended."""
         return ""

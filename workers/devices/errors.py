@@ -1,8 +1,8 @@
 """Errors of devices.
 
 DeviceError
-├── BadSlots            HEARTH_SLOTS says nothing that can be had
-└── DevicesUnreadable   the driver or the file does not say what there is
+├── BadSlots            the value of HEARTH_SLOTS is not allowed
+└── DevicesUnreadable   the driver or the file cannot be read
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ class DeviceError(Exception):
 
 
 class BadSlots(DeviceError):
-    """``asked`` is what HEARTH_SLOTS holds."""
+    """``asked`` is the value of HEARTH_SLOTS."""
 
     def __init__(self, asked: str) -> None:
         super().__init__(f"HEARTH_SLOTS={asked!r}: expected auto, a number of CPU shares, or fake:N with N at least 1")

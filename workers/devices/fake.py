@@ -1,7 +1,8 @@
-"""Pretended devices with faults on demand, so that what GPUs do wrong can be tried without one.
+"""Simulated devices with faults on demand, so that faults of GPUs can be tested without one.
 
-``fake-devices.json`` in the data directory, by device; read anew at every question, absent when nothing is wrong:
-    {"fake-0": {"fault": "Xid 79"}, "fake-1": {"release_seconds": 3.0}, "fake-2": {"wedged": "held by nobody"}}
+The faults are in ``fake-devices.json`` in the data directory, by device. The file is read at every call; without faults
+it is absent:
+    {"fake-0": {"fault": "Xid 79"}, "fake-1": {"release_seconds": 3.0}, "fake-2": {"wedged": "in use"}}
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ MEMORY_BYTES = 80 * 2**30
 
 @dataclass(slots=True)
 class FakeDevices:
-    """``count`` devices whose faults are in ``path``. ``release_seconds`` passes anew before each use."""
+    """``count`` devices whose faults are in ``path``. ``release_seconds`` pass before each use."""
 
     FILE: ClassVar[str] = "fake-devices.json"
     count: int
@@ -41,7 +42,7 @@ class FakeDevices:
         )
 
     def in_use(self, uuid: str) -> str:
-        """Return the reason while the device is wedged, or for its release time from the first question on."""
+        """Return the reason while the device is wedged, or during its release time, which starts at the first call."""
         try:
             faults = self._faults().get(uuid, {})
         except DevicesUnreadable as error:

@@ -1,7 +1,7 @@
-"""NVIDIA GPUs through NVML, by UUID. Where there is no driver there are no GPUs.
+"""NVIDIA GPUs through NVML, by UUID. Without a driver there are no GPUs.
 
-NVML counts devices anew at each start of the driver, so only the UUID names one; and it shows every GPU of the
-machine, whatever CUDA_VISIBLE_DEVICES says.
+NVML numbers devices again at each start of the driver, so only the UUID identifies one; and it shows every GPU of the
+machine, whatever the value of CUDA_VISIBLE_DEVICES.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import pynvml
 from workers.devices.errors import DevicesUnreadable
 from workers.devices.provider import Device
 
-#: What a driver may keep of a GPU on which nothing runs, beside what NVML reports as reserved.
+#: Memory that a driver may use on an idle GPU, in addition to what NVML reports as reserved.
 IDLE_BYTES = 512 * 2**20
 _NO_DRIVER = (pynvml.NVMLError_LibraryNotFound, pynvml.NVMLError_DriverNotLoaded, pynvml.NVMLError_NoPermission)
 
 
 def find() -> Gpus | None:
-    """Return the machine's GPUs; None where there is no driver, or no GPU. Raises DevicesUnreadable."""
+    """Return the machine's GPUs; None if there is no driver or no GPU. Raises DevicesUnreadable."""
     try:
         pynvml.nvmlInit()
         count = pynvml.nvmlDeviceGetCount()
@@ -48,16 +48,16 @@ class Gpus:
         return tuple(found)
 
     def in_use(self, uuid: str) -> str:
-        """Return who is on the GPU, or how much memory is not released yet; empty once it is free."""
+        """Return which processes use the GPU, or how much memory is not released yet; empty once it is free."""
         try:
             handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
             processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
             used = _used_bytes(handle)
         except pynvml.NVMLError as error:
-            return f"NVML does not say whether it is free: {error}"
+            return f"NVML cannot read whether it is free: {error}"
         if processes:
-            return f"processes {', '.join(str(process.pid) for process in processes)} are on it"
-        # In a container NVML shows no processes of others, but their memory.
+            return f"processes {', '.join(str(process.pid) for process in processes)} use it"
+        # In a container NVML shows the memory of other containers' processes, but not the processes.
         return f"{used / 2**20:.0f} MiB of its memory are in use" if used > IDLE_BYTES else ""
 
 
@@ -72,7 +72,7 @@ def _device(index: int) -> Device:
 
 
 def _fault(handle: Any) -> str:
-    """Return what NVML holds against the GPU. Consumer GPUs answer neither question, which is no fault."""
+    """Return the fault that NVML reports for the GPU. Consumer GPUs support neither query, which is not a fault."""
     try:
         errors = pynvml.nvmlDeviceGetTotalEccErrors(
             handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
@@ -84,16 +84,16 @@ def _fault(handle: Any) -> str:
     try:
         _, _, pending, failed = pynvml.nvmlDeviceGetRemappedRows(handle)
         if failed:
-            return "a memory row could not be remapped: the GPU has to be replaced"
+            return "a memory row could not be remapped: the GPU must be replaced"
         if pending:
-            return "a memory row waits to be remapped: the GPU has to be reset"
+            return "a memory row waits to be remapped: the GPU must be reset"
     except pynvml.NVMLError_NotSupported:
         pass
     return ""
 
 
 def _used_bytes(handle: Any) -> int:
-    """Return the memory that processes use; what the driver reserves for itself counts only where it must."""
+    """Return the memory that processes use; the driver's own reserve is included only if NVML cannot exclude it."""
     try:
         return int(pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2).used)
     except pynvml.NVMLError:

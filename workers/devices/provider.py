@@ -1,4 +1,4 @@
-"""What a node can run engines on: devices by an id that never changes, and whether one is free again."""
+"""The devices that a node can run engines on, by an id that never changes, and whether a device is free."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One device. ``uuid`` names it for ever, as an index does not: ``GPU-…`` from NVML, ``cpu-0``, ``fake-0``.
+    """One device. ``uuid`` is permanent, unlike the index: ``GPU-…`` from NVML, ``cpu-0``, ``fake-0``.
 
-    ``fault`` says why it may not be used; empty when it may.
+    ``fault`` says why it is unusable; empty if it is usable.
     """
 
     uuid: str
@@ -26,4 +26,4 @@ class DeviceProvider(Protocol):
         """Return every device the node has now, in order of their index. Raises DevicesUnreadable."""
 
     def in_use(self, uuid: str) -> str:
-        """Return what still occupies the device, as text for operators; empty once it is free. Raises nothing."""
+        """Return what still uses the device, as text for operators; empty once it is free. Raises nothing."""

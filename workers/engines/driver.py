@@ -1,4 +1,4 @@
-"""How an engine is started: what a replica asks for, the command for it, and one driver per engine."""
+"""How an engine is started: the specification, the command made from it, and the interface of drivers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,17 +9,17 @@ from typing import Protocol
 from workers.engines import zygote
 
 TINY_MODEL = Path(__file__).resolve().parent / "tiny"
-#: What the tiny model's engine is told: its template is ChatML, so calls are told as Hermes' models do; and without the
-#: last, a model this small fills what a JSON schema leaves open with blanks until its tokens are used up.
+#: Arguments for the tiny model's engine. Its template is ChatML, so tool calls have the format of the Hermes models.
+#: Without the last option, a model this small writes blanks wherever a JSON schema allows them, to its token limit.
 TINY_MODEL_ARGS = (
     *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
     *("--structured-outputs-config", '{"backend":"xgrammar","disable_any_whitespace":true}'),
 )
-#: Makes an engine serve embeddings, of a model made for text too. vLLM serves one of both from a process.
+#: Makes an engine serve embeddings, even of a model made for text. A vLLM process serves only one of the two.
 EMBEDDING_ARGS = ("--runner", "pooling")
 
-#: Names an engine process never inherits: what belongs to Hearth's own processes (addresses, secrets,
-#: import path) and what would change the engine's block hashes or API key behind the driver's back.
+#: Prefixes of variables that an engine process never inherits: those of Hearth's own processes (addresses, secrets,
+#: import path), and those that would change the engine's block hashes or API key without the driver's knowledge.
 NEVER_INHERITED = (
     "CELERY_",
     "DATABASE_",
@@ -32,8 +32,8 @@ NEVER_INHERITED = (
     "VLLM_API_KEY",
 )
 
-#: What an engine's environment says of one replica; a zygote hears it when it is promoted.
-OF_ONE_REPLICA = ("HEARTH_REPLICA_ID", "VLLM_API_KEY")
+#: Variables that belong to one replica; a zygote gets them when it is promoted.
+REPLICA_VARIABLES = ("HEARTH_REPLICA_ID", "VLLM_API_KEY")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +76,13 @@ class EngineSpec:
 
 
 def serves_embeddings(engine_args: Sequence[str]) -> bool:
-    """Say whether an engine with these arguments serves embeddings, and so no text."""
+    """Return whether an engine with these arguments serves embeddings, and therefore no text."""
     return any(pair == EMBEDDING_ARGS for pair in pairwise(engine_args))
 
 
 @dataclass(frozen=True, slots=True)
 class EngineCommand:
-    """What to execute. ``env`` holds additions only and carries the API key, which `ps` must not show."""
+    """The command to execute. ``env`` holds additions only, with the API key, which `ps` must not show."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -94,7 +94,7 @@ class EngineCommand:
 
 
 class EngineDriver(Protocol):
-    """One kind of engine. Starting and watching the process is the agent's part."""
+    """One kind of engine. The agent starts and watches the process."""
 
     @property
     def name(self) -> str:
@@ -105,25 +105,25 @@ class EngineDriver(Protocol):
         """Return how long a start may take before the replica counts as failed."""
 
     def command(self, spec: EngineSpec) -> EngineCommand:
-        """Return the command for ``spec``. Raises EngineUnavailable where the engine is not installed."""
+        """Return the command for ``spec``. Raises EngineUnavailable if the engine is not installed."""
 
     def zygote(self, spec: EngineSpec, socket_path: Path) -> EngineCommand | None:
         """Return the command of a process that waits at ``socket_path`` to become an engine like ``spec``.
 
-        It imports what ``spec`` needs and can then become any engine of this driver that gives the same values to
-        ``zygote.IMPORT_TIME_VARIABLES``: slots and threads, not model, replica, port, key or log. None: this engine
-        has no zygote. The path must be shorter than 108 bytes. Raises EngineUnavailable.
+        It imports what ``spec`` needs and can then become any engine of this driver with the same values of
+        ``zygote.IMPORT_TIME_VARIABLES``: slots and threads are fixed; model, replica, port, key and log are not.
+        Returns None if this engine has no zygote. The path must be shorter than 108 bytes. Raises EngineUnavailable.
         """
 
 
 def zygote_command(engine: str, plain: EngineCommand, socket_path: Path) -> EngineCommand:
-    """Return the command of a zygote of a known ``engine`` that expects to be told ``plain``, ``python -m module …``.
+    """Return the command of a zygote of a known ``engine`` that is prepared for ``plain``, ``python -m module …``.
 
-    Its environment is that of a plain start, so that imports find the same, less what is one replica's own.
+    Its environment is that of a plain start, so that imports find the same values, without the replica's variables.
     """
     python, _, *module_and_arguments = plain.argv
-    env = {name: value for name, value in plain.env.items() if name not in OF_ONE_REPLICA}
-    # numpy's and scipy's OpenBLAS start a pool when they are imported, and a zygote must stay one thread.
+    env = {name: value for name, value in plain.env.items() if name not in REPLICA_VARIABLES}
+    # The OpenBLAS of numpy and scipy starts a thread pool on import, and a zygote must keep a single thread.
     env["OPENBLAS_NUM_THREADS"] = "1"
     program = Path(zygote.__file__).resolve()
     options = ["--engine", engine, "--socket", str(socket_path), "--set", *env]

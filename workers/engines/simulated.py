@@ -19,7 +19,7 @@ class SimulatedDriver:
 
     @property
     def startup_budget_seconds(self) -> float:
-        """Allow for a busy machine: a start takes under half a second on a quiet one."""
+        """Allow for a busy machine: a start takes under half a second on an idle one."""
         return 30
 
     def command(self, spec: EngineSpec) -> EngineCommand:

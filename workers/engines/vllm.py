@@ -13,7 +13,7 @@ from workers.engines.errors import EngineUnavailable
 #: KV cache of one CPU replica. vLLM takes whole GiB, and one holds two million tokens of the tiny model.
 CPU_KV_CACHE_GIB = 1
 
-#: A name that no host can have (RFC 2606).
+#: A name that no host has (RFC 2606).
 NO_HOST = "nowhere.invalid"
 
 
@@ -29,7 +29,7 @@ class VllmDriver:
 
     @property
     def startup_budget_seconds(self) -> float:
-        """Allow several starts at once (one takes 26 s on a quiet CPU); a GPU compiles and captures."""
+        """Allow several starts at once (one takes 26 s on an idle CPU); a GPU also compiles and captures graphs."""
         return 300 if environment.detect_kind() is EngineKind.VLLM_CPU else 1800
 
     def command(self, spec: EngineSpec) -> EngineCommand:
@@ -58,17 +58,17 @@ def _flags(spec: EngineSpec, *, on_cpu: bool) -> tuple[str, ...]:
         *("--host", spec.host, "--port", str(spec.port)),
         *("--max-model-len", str(spec.context_length_tokens)),
         *("--block-size", str(spec.block_size_tokens)),
-        # The default algorithm pickles, and pickle's bytes depend on object identity: nobody else can
-        # reproduce it.
+        # The default algorithm uses pickle, whose bytes depend on object identity, so no other process can reproduce
+        # its hashes.
         *("--prefix-caching-hash-algo", "sha256_cbor"),
         "--enable-prompt-tokens-details",
         "--enable-request-id-headers",
         "--enable-server-load-tracking",
-        # Adds the /render routes; the others it adds sit behind the API key.
+        # Adds the /render routes; the other routes that it adds require the API key.
         "--enable-scale-out",
         "--disable-uvicorn-access-log",
         "--disable-fastapi-docs",
-        # Without a list vLLM fetches from anywhere, so from inside the operator's network.
+        # Without a list vLLM fetches from any host, including those inside the operator's network.
         *("--allowed-media-domains", *(spec.media_domains or (NO_HOST,))),
         # The default of 0 aborts running requests on SIGTERM.
         *("--shutdown-timeout", str(spec.shutdown_timeout_seconds)),
@@ -83,7 +83,7 @@ def _flags(spec: EngineSpec, *, on_cpu: bool) -> tuple[str, ...]:
 
 
 def _kv_events_config(spec: EngineSpec) -> str:
-    """Return the publisher's settings; the topic names replica and model as llm-d's consumers expect."""
+    """Return the publisher's settings; the topic has the replica and the model in the format that llm-d expects."""
     settings = {
         "enable_kv_cache_events": True,
         "publisher": "zmq",
@@ -100,7 +100,7 @@ def _environment(spec: EngineSpec, *, on_cpu: bool) -> dict[str, str]:
         "HEARTH_REPLICA_ID": spec.replica_id,
         "VLLM_API_KEY": spec.api_key,
         "VLLM_NO_USAGE_STATS": "1",
-        # A host that may be fetched from could name one that may not.
+        # An allowed host could redirect to one that is not allowed.
         "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
         # Events carry all 32 bytes of a hash; the default sends the last eight as an integer.
         "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0",
@@ -113,13 +113,13 @@ def _environment(spec: EngineSpec, *, on_cpu: bool) -> dict[str, str]:
         env["VLLM_SERVER_DEV_MODE"] = "1"
     if on_cpu:
         env["VLLM_CPU_KVCACHE_SPACE"] = str(CPU_KV_CACHE_GIB)
-        # Binding gives every replica the same first cores, where they fight.
+        # With binding every replica gets the same first cores and competes for them.
         env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
-        # Threads spin at barriers, so more of them than free cores is ruin: on two busy
-        # cores an engine of two threads gave 38 tokens a second, of one thread 590.
+        # Threads spin at barriers, so more threads than free cores are very slow: on two busy
+        # cores an engine with two threads gave 38 tokens a second, with one thread 590.
         env["OMP_NUM_THREADS"] = str(spec.cpu_threads or max(1, len(os.sched_getaffinity(0)) // 2))
-        # --enforce-eager leaves one helper compiled, for log probabilities: the first request that wants them stalls
-        # for 14 s, and on a machine without a C++ compiler it kills the engine core.
+        # --enforce-eager still compiles one helper, for log probabilities: the first request for them stalls for 14 s,
+        # and on a machine without a C++ compiler it ends the engine core.
         env["TORCHDYNAMO_DISABLE"] = "1"
     elif spec.gpu_uuids:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(spec.gpu_uuids)

@@ -1,13 +1,14 @@
-"""Import an engine beforehand, wait, and become it when told: ``python zygote.py --engine vllm --socket PATH -- …``
+"""Import an engine in advance, wait, and become it on request: ``python zygote.py --engine vllm --socket PATH -- …``
 
-Run by its file's path in the engine's interpreter, where Hearth's packages are not: nothing but the standard library
-until the engine is imported. What follows ``--`` is what a plain start has after ``python -m``; it says what to import.
+Run by its file's path in the engine's interpreter, which does not have Hearth's packages: only the standard library is
+used until the engine is imported. The arguments after ``--`` are those of a plain start after ``python -m``; they
+determine what is imported.
 
-The process that waits is the one that serves, so pid, start time and session stay. It has one thread and no device
-context, because its children are made by fork: a forked thread pool hangs, a forked CUDA context is unusable. It
-loads no weights, so it can become an engine of another model too; a class it did not import costs that import.
+The process that waits becomes the one that serves, so pid, start time and session stay. It has one thread and no device
+context, because its children are forked: a forked thread pool hangs, and a forked CUDA context is unusable. It loads no
+weights, so it can become an engine of another model too; a class that it did not import costs that import then.
 
-Over the socket go lines of JSON, each answered by one:
+The protocol is lines of JSON over the socket, with one answer per line:
   {"verb": "ping"}  {"state": "warm" or "unfit", "pid", "seconds", "memory_bytes", "threads", "reason"}
   {"verb": "become", "argv": […], "env": {…}, "log_path": "…"}  {"ok": true, "pid"} or {"ok": false, "error"}
 """
@@ -30,7 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeGuard
 
-#: Read when modules are imported or the interpreter starts, so a promotion cannot change them any more.
+#: Variables that are read when modules are imported or the interpreter starts, so a promotion cannot change them.
 IMPORT_TIME_VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
     "HF_HUB_OFFLINE",
@@ -41,16 +42,16 @@ IMPORT_TIME_VARIABLES = (
 )
 LONGEST_PATH_BYTES = 107
 LONGEST_LINE_BYTES = 2**20
-MOST_CALLERS = 64
+MOST_CLIENTS = 64
 
 
 class Refused(Exception):
-    """A request that is answered no; the message goes to whoever asked."""
+    """A request that is refused; the message is sent to the client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What the zygote was started for. ``set_names`` are the variables its driver gave it."""
+    """What the zygote was started for. ``set_names`` are the variables that its driver set."""
 
     engine: Literal["vllm", "simulated"]
     module: str
@@ -60,7 +61,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promotion:
-    """What the zygote is to become. ``log`` is an open file descriptor."""
+    """The engine that the zygote will become. ``log`` is an open file descriptor."""
 
     arguments: tuple[str, ...]
     env: dict[str, str]
@@ -69,23 +70,23 @@ class Promotion:
 
 @dataclass(slots=True, eq=False)
 class _Client:
-    """One connection and what has come of its next line."""
+    """One connection and the received part of its next line."""
 
     connection: socket.socket
     received: bytearray = field(default_factory=bytearray)
 
 
 class Zygote:
-    """Waits on a unix socket that only its own user may open. One thread; no caller can hold it up or end it."""
+    """Waits on a unix socket that only its own user may open. One thread; no client can block it or end it."""
 
     def __init__(self, expected: Expected, warm_up_seconds: float) -> None:
         self._expected = expected
         self._warm_up_seconds = warm_up_seconds
-        self._callers: list[_Client] = []
+        self._clients: list[_Client] = []
         self._selector = selectors.DefaultSelector()
 
     def wait(self, path: Path) -> Promotion:
-        """Answer callers until one has been told yes; then the socket is gone. Raises OSError if it cannot listen."""
+        """Answer clients until a promotion is accepted; then remove the socket. Raises OSError if it cannot listen."""
         listener = _listen(path)
         self._selector.register(listener, selectors.EVENT_READ)
         try:
@@ -93,53 +94,53 @@ class Zygote:
                 for key, _ in self._selector.select():
                     if key.fileobj is listener:
                         self._accept(listener)
-                    elif (promotion := self._hear(key.data)) is not None:
+                    elif (promotion := self._read(key.data)) is not None:
                         return promotion
         finally:
             path.unlink(missing_ok=True)
-            for caller in list(self._callers):
-                self._drop(caller)
+            for client in list(self._clients):
+                self._drop(client)
             self._selector.close()
             listener.close()
 
     def _accept(self, listener: socket.socket) -> None:
-        if len(self._callers) >= MOST_CALLERS:
-            self._drop(self._callers[0])
+        if len(self._clients) >= MOST_CLIENTS:
+            self._drop(self._clients[0])
         try:
             connection, _ = listener.accept()
         except OSError:
             return
         connection.setblocking(False)
-        caller = _Client(connection)
-        self._callers.append(caller)
-        self._selector.register(connection, selectors.EVENT_READ, caller)
+        client = _Client(connection)
+        self._clients.append(client)
+        self._selector.register(connection, selectors.EVENT_READ, client)
 
-    def _drop(self, caller: _Client) -> None:
-        if caller in self._callers:
-            self._callers.remove(caller)
-            self._selector.unregister(caller.connection)
-            caller.connection.close()
+    def _drop(self, client: _Client) -> None:
+        if client in self._clients:
+            self._clients.remove(client)
+            self._selector.unregister(client.connection)
+            client.connection.close()
 
-    def _hear(self, caller: _Client) -> Promotion | None:
-        """Read what a caller sent and answer its whole lines; a caller that went too far is dropped."""
-        if caller not in self._callers:
+    def _read(self, client: _Client) -> Promotion | None:
+        """Read what a client sent and answer its complete lines; a client that sends too much is dropped."""
+        if client not in self._clients:
             return None
         try:
-            chunk = caller.connection.recv(65536)
-            caller.received += chunk
-            while (end := caller.received.find(b"\n")) >= 0:
-                line = bytes(caller.received[:end])
-                del caller.received[: end + 1]
-                if (promotion := self._reply(caller.connection, line)) is not None:
+            chunk = client.connection.recv(65536)
+            client.received += chunk
+            while (end := client.received.find(b"\n")) >= 0:
+                line = bytes(client.received[:end])
+                del client.received[: end + 1]
+                if (promotion := self._reply(client.connection, line)) is not None:
                     return promotion
         except OSError:
             chunk = b""
-        if not chunk or len(caller.received) > LONGEST_LINE_BYTES:
-            self._drop(caller)
+        if not chunk or len(client.received) > LONGEST_LINE_BYTES:
+            self._drop(client)
         return None
 
     def _reply(self, connection: socket.socket, line: bytes) -> Promotion | None:
-        """Answer one line. A promotion counts only once its answer has been sent; raises OSError when it cannot be."""
+        """Answer one line. A promotion counts only once its answer is sent; raises OSError if it cannot be sent."""
         promotion = None
         try:
             request = _parse(line)
@@ -172,7 +173,7 @@ class Zygote:
         }
 
     def _promotion(self, request: dict[str, Any]) -> Promotion:
-        """Check all of a request before anything changes. Raises Refused."""
+        """Check the whole request before anything changes. Raises Refused."""
         if reason := unfit_reason():
             raise Refused(reason)
         argv, env, log_path = request.get("argv"), request.get("env"), request.get("log_path")
@@ -181,7 +182,7 @@ class Zygote:
         if not (isinstance(env, dict) and all(_is_text(part) for pair in env.items() for part in pair)):
             raise Refused("env must map strings to strings")
         if any(not name or "=" in name for name in env):
-            raise Refused("a variable's name is empty or holds an equals sign")
+            raise Refused("a variable's name is empty or contains an equals sign")
         if not (_is_text(log_path) and os.path.isabs(log_path)):
             raise Refused("log_path must be an absolute path")
         start = [sys.executable, "-m", self._expected.module]
@@ -201,7 +202,7 @@ class Zygote:
 def unfit_reason() -> str:
     """Return why this process must not fork, or an empty text."""
     if (threads := _threads()) != 1:
-        return f"the process has {threads} threads, and only a process of one may fork"
+        return f"the process has {threads} threads, and only a process with one thread may fork"
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return "CUDA is initialised, and its context does not survive a fork"
@@ -209,14 +210,14 @@ def unfit_reason() -> str:
 
 
 def warm_up(expected: Expected) -> None:
-    """Import the engine and what it will need for the arguments it will probably get."""
+    """Import the engine and what it needs for the arguments that it will probably get."""
     if expected.engine == "simulated":
         _warm_simulated(expected.arguments)
     else:
         from workers.engines import zygote_vllm
 
         zygote_vllm.warm_up(expected.arguments)
-    # What is here now stays, so no collection needs to look at it again, nor copy its pages in a child.
+    # The objects of now stay, so the collector need not visit them again, which would copy their pages in a child.
     gc.collect()
     gc.freeze()
 
@@ -247,7 +248,7 @@ def _warm_simulated(arguments: Sequence[str]) -> None:
 
 
 def _listen(path: Path) -> socket.socket:
-    """Bind the socket, in place of one that nobody listens at any more."""
+    """Bind the socket, replacing one whose process has ended."""
     if len(os.fsencode(path)) > LONGEST_PATH_BYTES:
         raise OSError(f"{path} is longer than {LONGEST_PATH_BYTES} bytes")
     listener = socket.socket(socket.AF_UNIX)
@@ -258,13 +259,13 @@ def _listen(path: Path) -> socket.socket:
         listener.bind(str(path))
     finally:
         os.umask(mask)
-    listener.listen(MOST_CALLERS)
+    listener.listen(MOST_CLIENTS)
     listener.setblocking(False)
     return listener
 
 
 def _is_stale(path: Path) -> bool:
-    """Return True for a socket file whose process is gone; binding over anything else fails, as it should."""
+    """Return whether the path is a socket whose process has ended; binding over anything else must fail."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             return False
@@ -289,14 +290,14 @@ def _parse(line: bytes) -> dict[str, Any]:
 
 
 def _send(connection: socket.socket, answer: dict[str, Any]) -> None:
-    """Send one line whole; a caller that does not read it is an OSError."""
+    """Send one complete line; raises OSError if the client does not read it."""
     line = json.dumps(answer).encode() + b"\n"
     if connection.send(line) != len(line):
-        raise OSError("the caller does not read")
+        raise OSError("the client does not read")
 
 
 def _is_text(value: object) -> TypeGuard[str]:
-    """Return True for what the system takes as an argument, a variable or a path."""
+    """Return whether the system accepts the value as an argument, a variable or a path."""
     try:
         return isinstance(value, str) and b"\0" not in os.fsencode(value)
     except UnicodeEncodeError:
@@ -312,12 +313,12 @@ def _resident_bytes() -> int:
 
 
 def _arguments(argv: Sequence[str]) -> tuple[Expected, Path]:
-    parser = argparse.ArgumentParser(prog="zygote.py", description="Import an engine, wait, become it when told.")
+    parser = argparse.ArgumentParser(prog="zygote.py", description="Import an engine, wait, and become it on request.")
     parser.add_argument("--engine", required=True, choices=["vllm", "simulated"])
     parser.add_argument("--socket", required=True, type=Path, help="unix socket to wait at")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME", help="variables that the driver has set")
-    parser.add_argument("module", help="what a plain start runs with python -m")
-    parser.add_argument("arguments", nargs="*", help="what it will probably be given")
+    parser.add_argument("module", help="the module that a plain start runs with python -m")
+    parser.add_argument("arguments", nargs="*", help="the arguments that it will probably get")
     given = parser.parse_args(argv)
     expected = Expected(
         engine=given.engine, module=given.module, arguments=tuple(given.arguments), set_names=tuple(given.set)
@@ -326,7 +327,7 @@ def _arguments(argv: Sequence[str]) -> tuple[Expected, Path]:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Warm up, wait, and become the engine; returns when that has ended."""
+    """Warm up, wait, and become the engine; return when the engine has ended."""
     started = time.monotonic()
     expected, socket_path = _arguments(argv)
     warm_up(expected)
@@ -335,7 +336,7 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    # Its own folder, which Python put first, holds a vllm.py that is not the engine.
+    # This file's folder, which Python puts first in the path, contains a vllm.py that is not the engine.
     sys.path[0] = str(Path(__file__).resolve().parents[2])
     importlib.import_module("workers.engines.zygote_vllm")
     del sys.path[0]

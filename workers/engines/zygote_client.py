@@ -1,4 +1,4 @@
-"""Ask a zygote how it is, and tell it to become an engine. Blocking; each call is one connection."""
+"""Ping a zygote, and make it become an engine. Blocking; each call is one connection."""
 
 import json
 import socket
@@ -15,9 +15,9 @@ LONGEST_ANSWER_BYTES = 64 * 2**10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZygoteStatus:
-    """What a zygote says of itself. ``seconds`` is how long its imports took, ``memory_bytes`` is resident memory.
+    """The status of a zygote. ``seconds`` is how long its imports took, ``memory_bytes`` is resident memory.
 
-    ``state`` is "unfit" when it must not become an engine any more; ``reason`` then says why, and is empty otherwise.
+    ``state`` is "unfit" if it must not become an engine; ``reason`` then says why, and is empty otherwise.
     """
 
     state: Literal["warm", "unfit"]
@@ -29,7 +29,7 @@ class ZygoteStatus:
 
 
 def ping(socket_path: Path, timeout_seconds: float) -> ZygoteStatus:
-    """Return how the zygote is. Raises ZygoteError while it still imports, when it is gone, and on a timeout."""
+    """Return the zygote's status. Raises ZygoteError while it still imports, if it has ended, and on a timeout."""
     answer = _ask(socket_path, {"verb": "ping"}, timeout_seconds)
     try:
         return ZygoteStatus(
@@ -45,11 +45,11 @@ def ping(socket_path: Path, timeout_seconds: float) -> ZygoteStatus:
 
 
 def become(socket_path: Path, command: EngineCommand, log_path: Path, timeout_seconds: float) -> int:
-    """Turn the zygote into the engine of ``command`` and return its pid, which stays what it was.
+    """Turn the zygote into the engine of ``command`` and return its pid, which does not change.
 
-    Returns once the process has agreed, before the engine listens. ``log_path`` is appended to. Raises ZygoteRefused
-    when it declined and waits on. After any other ZygoteError it may or may not have become the engine: end its
-    session before anything else is started in its place.
+    Returns once the process has accepted, before the engine listens. The engine appends to ``log_path``. Raises
+    ZygoteRefused if the zygote refused and still waits. After any other ZygoteError it may or may not have become the
+    engine: kill its session before starting another process in its place.
     """
     request = {"verb": "become", "argv": command.argv, "env": dict(command.env), "log_path": str(log_path.absolute())}
     answer = _ask(socket_path, request, timeout_seconds)
@@ -62,7 +62,7 @@ def become(socket_path: Path, command: EngineCommand, log_path: Path, timeout_se
 
 
 def _ask(socket_path: Path, request: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
-    """Send one line and return the answer to it; the timeout covers all of it."""
+    """Send one line and return the answer; the timeout covers the whole exchange."""
     deadline = time.monotonic() + timeout_seconds
     received = bytearray()
     try:

@@ -1,6 +1,6 @@
-"""What a zygote does with vLLM: import all that a start would, and have its processes forked instead of started.
+"""Prepare vLLM in a zygote: import everything that a start imports, and make vLLM fork its processes.
 
-Loaded by ``zygote.py`` in the engine's interpreter: the standard library until vLLM is imported, by name, because
+Loaded by ``zygote.py`` in the engine's interpreter. It uses only the standard library and imports vLLM by name, because
 Hearth's own environment has no vLLM.
 """
 
@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-#: What vLLM's server, engine core and workers import only once they need it, found by logging a promotion's imports.
+#: Modules that vLLM's server, engine core and workers import lazily, found by logging a promotion's imports.
 MODULES = (
     "vllm.v1.engine.async_llm",
     "vllm.v1.engine.core",
@@ -34,25 +34,25 @@ MODULES = (
 
 
 def warm_up(arguments: Sequence[str]) -> None:
-    """Import vLLM's server, then what its configuration leads to; only the first has to succeed."""
+    """Import vLLM's server, then what its configuration leads to; only the first must succeed."""
     importlib.import_module("vllm.entrypoints.launchers.api_server.entry")
     for module in (*MODULES, *_routers()):
         with _tolerated(module):
             importlib.import_module(module)
-    # Reading the configuration sets variables for the processes of one engine.
+    # Reading the configuration sets environment variables that are meant for the processes of one engine.
     before = dict(os.environ)
     with _tolerated("configuration"):
         _warm_configuration(arguments)
     for name in os.environ.keys() - before.keys():
         del os.environ[name]
-    # Only what differs: a variable that is set again moves, and then processes cannot show their titles.
+    # Only variables that differ: setting one again moves it in memory, and then processes cannot show their titles.
     os.environ.update(before.items() - os.environ.items())
 
 
 def fork_processes(arguments: Sequence[str]) -> None:
-    """Let vLLM fork its processes where it would start each from nothing, importing everything again.
+    """Make vLLM fork its processes, instead of starting new ones that import everything again.
 
-    Its own check still falls back to that when CUDA has been initialised by then.
+    vLLM's own check still starts new ones if CUDA has been initialised by then.
     """
     if "--numa-bind" in arguments or "VLLM_WORKER_MULTIPROC_METHOD" in os.environ:
         return
@@ -65,14 +65,14 @@ def fork_processes(arguments: Sequence[str]) -> None:
 
 
 def _routers() -> list[str]:
-    """Return the modules with the server's routes, which it imports once the model is loaded."""
+    """Return the modules with the server's routes, which the server imports once the model is loaded."""
     package = importlib.import_module("vllm.entrypoints")
     found = pkgutil.walk_packages(package.__path__, f"{package.__name__}.", onerror=lambda _: None)
     return [module.name for module in found if module.name.endswith(".api_router")]
 
 
 def _warm_configuration(arguments: Sequence[str]) -> None:
-    """Read the configuration as the server will, and import the classes that it names."""
+    """Read the configuration as the server does, and import the classes that it names."""
     cli_args = importlib.import_module("vllm.entrypoints.launchers.cli_args")
     parsing = importlib.import_module("vllm.utils.argparse_utils")
     engine_arguments = importlib.import_module("vllm.engine.arg_utils")
@@ -93,7 +93,7 @@ def _warm_configuration(arguments: Sequence[str]) -> None:
 
 
 def _stage(folder: Path) -> None:
-    """Ask the kernel to read a model folder's weights into the page cache; returns before it has."""
+    """Start reading a model folder's weights into the page cache; return without waiting for it."""
     for file in folder.glob("*.safetensors"):
         with file.open("rb") as weights:
             os.posix_fadvise(weights.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
@@ -101,7 +101,7 @@ def _stage(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _tolerated(step: str) -> Iterator[None]:
-    """Let one step of the warm-up fail: the promotion is slower then, and the log says why."""
+    """Allow one step of the warm-up to fail: the promotion is slower then, and the log says why."""
     try:
         yield
     except (Exception, SystemExit):

@@ -20,7 +20,7 @@ class EventAddress:
 
 
 def engine_address(folder: Path, replica_id: UUID, generation: int) -> EventAddress:
-    """Return where this generation of the replica publishes. Raises OSError when the path is too long to bind."""
+    """Return where this generation of the replica publishes. Raises OSError if the path is too long to bind."""
     stem = folder / f"kv-{replica_id.hex[-12:]}-{generation}"
     if len(os.fsencode(stem)) + len("-replay") > MAX_PATH_BYTES:
         raise OSError(f"{stem} is too long for a unix socket; set TMPDIR to a shorter folder")

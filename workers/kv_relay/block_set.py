@@ -13,12 +13,12 @@ import msgspec
 
 #: Attention kinds whose blocks form a prefix; sliding windows and state spaces give false matches.
 PREFIX_KINDS = (None, "full_attention", "mla", "sink_full")
-#: Only what is in the device's memory answers at once.
+#: Only blocks in the device's memory can be used at once.
 DEVICE_MEDIA = (None, "GPU")
 
 
 class _Event(msgspec.Struct, kw_only=True):
-    """What is read of one event; prompts, salts and parents are skipped while decoding."""
+    """The fields that are read from an event; prompts, salts and parents are skipped while decoding."""
 
     type: str
     block_hashes: list[bytes | int] = []
@@ -44,7 +44,7 @@ class Change:
 
 
 class BlockSet:
-    """The hashes of one engine process, each counted as often as it is stored."""
+    """The hashes of one engine process, each with the number of blocks that store it."""
 
     def __init__(self) -> None:
         self._stores: Counter[bytes] = Counter()
@@ -53,16 +53,16 @@ class BlockSet:
         return len(self._stores)
 
     def hashes(self) -> tuple[bytes, ...]:
-        """Return every hash held, in no order."""
+        """Return every hash in the set, in no order."""
         return tuple(self._stores)
 
     def clear(self) -> Change:
-        """Forget everything."""
+        """Empty the set."""
         self._stores.clear()
         return Change(cleared=True, stored=(), removed=())
 
     def apply(self, payload: bytes) -> Change:
-        """Take in one batch as published and return what it changed. Raises ValueError for what is no batch."""
+        """Apply one batch as published and return what it changed. Raises ValueError if it is not a batch."""
         cleared = False
         before: dict[bytes, bool] = {}
         for event in _events(payload):

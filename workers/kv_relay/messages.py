@@ -1,8 +1,8 @@
-"""What a relay tells its followers: length-prefixed MessagePack, block hashes only.
+"""The relay's protocol: length-prefixed MessagePack with block hashes only.
 
-A follower sends one line, ``follow``, and receives for each engine process a snapshot, then its changes in order. Who
-sends ``count`` receives one JSON object, the number of blocks by replica. Token ids, salts and session names never
-leave the node.
+A follower sends one line, ``follow``, and receives for each engine process a snapshot, then its changes in order. A
+client that sends ``count`` receives one JSON object, the number of blocks by replica. Token ids, salts and session
+names never leave the node.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_FRAME_BYTES = 1 << 30
 
 
 class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag="snapshot"):
-    """All that one engine process holds now; it replaces everything known of the replica."""
+    """All blocks that one engine process has now; it replaces everything known about the replica."""
 
     replica_id: str
     generation: int
@@ -59,7 +59,7 @@ def frame(message: Message) -> bytes:
 
 
 async def follow(socket: Path) -> AsyncIterator[Message]:
-    """Yield what the relay tells until it ends. Raises OSError when there is none; call again for a new snapshot."""
+    """Yield the relay's messages until it ends. Raises OSError if there is none; call again for a new snapshot."""
     reader, writer = await asyncio.open_unix_connection(str(socket))
     try:
         writer.write(FOLLOW)
@@ -75,14 +75,14 @@ async def follow(socket: Path) -> AsyncIterator[Message]:
 
 
 def count(socket: Path, *, timeout_seconds: float) -> dict[str, int]:
-    """Return how many blocks each replica has cached, by its id. Raises OSError when no relay answers in time."""
+    """Return how many blocks each replica has cached, by its id. Raises OSError if no relay answers in time."""
     with sockets.socket(sockets.AF_UNIX) as connection:
         connection.settimeout(timeout_seconds)
         connection.connect(str(socket))
         connection.sendall(COUNT)
-        with connection.makefile("rb") as answer:
-            told = answer.read()
+        with connection.makefile("rb") as response:
+            counts = response.read()
     try:
-        return {str(replica): int(blocks) for replica, blocks in json.loads(told).items()}
+        return {str(replica): int(blocks) for replica, blocks in json.loads(counts).items()}
     except ValueError as error:
-        raise OSError(f"the relay broke off: {error}") from None
+        raise OSError(f"the relay sent an incomplete response: {error}") from None

@@ -1,7 +1,7 @@
-"""The KV relay of a node: follows every engine there and tells followers which blocks are cached where.
+"""The KV relay of a node: follows every engine there and sends its followers which blocks are cached where.
 
-A process of its own, in a session of its own, so that neither an agent's end nor a gateway's makes routers blind. It
-finds the engines by the agent's registry folder, and ends by itself when there is neither an agent nor an engine left.
+A process in a session of its own, so that routers keep their view when an agent or a gateway ends. It finds the engines
+by the records of the agent, and ends by itself when neither an agent nor an engine is left.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from workers.kv_relay.messages import COUNT, FOLLOW, Delta, Gone, Message, Snaps
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.25
-#: A follower that is so far behind is cut off; it comes back for a snapshot, which is smaller than its backlog.
+SCAN_SECONDS = 0.25
+#: A follower with a larger backlog is disconnected; it reconnects for a snapshot, which is smaller.
 MAX_BACKLOG_BYTES = 64 << 20
 
 _Process = tuple[UUID, int]
@@ -36,7 +36,7 @@ _Process = tuple[UUID, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayPaths:
-    """Whose relay it is and where: the registry of engines, the folder of sockets, and the agent's lock."""
+    """The node of a relay, and its files: the engine records, the folder of sockets, and the agent's lock."""
 
     node: str
     registry: Path
@@ -51,23 +51,23 @@ class _Followed:
 
 
 class Relay:
-    """Follows engines, serves followers. Lives on one event loop."""
+    """Follows engines and serves followers, on one event loop."""
 
-    def __init__(self, place: RelayPaths) -> None:
-        self._place = place
+    def __init__(self, paths: RelayPaths) -> None:
+        self._paths = paths
         self._context = zmq.asyncio.Context()
         self._engines: dict[_Process, _Followed] = {}
         self._followers: set[asyncio.StreamWriter] = set()
 
     async def run(self) -> None:
         """Serve until neither an agent nor an engine is left."""
-        path = relay_socket(self._place.sockets, self._place.node)
+        path = relay_socket(self._paths.sockets, self._paths.node)
         path.unlink(missing_ok=True)
         server = await asyncio.start_unix_server(self._serve, str(path))
         path.chmod(0o600)
         try:
-            while self._look() or _is_locked(self._place.agent_lock):  # noqa: ASYNC110 - a folder and a lock tell nobody
-                await asyncio.sleep(LOOK_SECONDS)
+            while self._follow_registered() or _is_locked(self._paths.agent_lock):  # noqa: ASYNC110 - a folder and a lock must be polled
+                await asyncio.sleep(SCAN_SECONDS)
         finally:
             server.close()
             for followed in self._engines.values():
@@ -78,43 +78,43 @@ class Relay:
             path.unlink(missing_ok=True)
             self._context.destroy(linger=0)
 
-    def _look(self) -> bool:
-        """Follow the engines that are registered and no others; False when there are none."""
-        registered = set(_registered(self._place.registry, self._place.node))
+    def _follow_registered(self) -> bool:
+        """Follow exactly the engines that have a record; return whether there are any."""
+        registered = set(_registered(self._paths.registry, self._paths.node))
         for process in registered - self._engines.keys():
             self._follow(process)
         for process in self._engines.keys() - registered:
             self._engines.pop(process).task.cancel()
-            self._tell(Gone(str(process[0]), process[1]))
+            self._send(Gone(str(process[0]), process[1]))
         return bool(registered)
 
     def _follow(self, process: _Process) -> None:
         replica_id, generation = process
 
-        def told(change: Change) -> None:
-            self._tell(
+        def send_change(change: Change) -> None:
+            self._send(
                 Delta(str(replica_id), generation, source.sequence, change.cleared, [*change.stored], [*change.removed])
             )
 
-        source = EventSource(self._context, engine_address(self._place.sockets, replica_id, generation), told)
+        source = EventSource(self._context, engine_address(self._paths.sockets, replica_id, generation), send_change)
         task = asyncio.get_running_loop().create_task(source.run())
         self._engines[process] = _Followed(source, task)
-        self._tell(Snapshot(str(replica_id), generation, 0, []))
+        self._send(Snapshot(str(replica_id), generation, 0, []))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            asked = await reader.readline()
-            if asked == COUNT:
+            command = await reader.readline()
+            if command == COUNT:
                 writer.write(json.dumps(self._counts()).encode())
-            if asked != FOLLOW:
+            if command != FOLLOW:
                 return
             for (replica_id, generation), followed in self._engines.items():
                 blocks = [*followed.source.blocks.hashes()]
                 writer.write(frame(Snapshot(str(replica_id), generation, followed.source.sequence, blocks)))
-            self._followers.add(writer)  # in the same turn: no change is told twice, none is missed
+            self._followers.add(writer)  # without an await in between, so that no change is sent twice or missed
             await reader.read()
         except (OSError, ValueError):
-            log.info("a follower broke off")
+            log.info("a follower disconnected")
         finally:
             self._followers.discard(writer)
             writer.close()
@@ -122,7 +122,7 @@ class Relay:
     def _counts(self) -> dict[str, int]:
         return {str(replica): len(followed.source.blocks) for (replica, _), followed in self._engines.items()}
 
-    def _tell(self, message: Message) -> None:
+    def _send(self, message: Message) -> None:
         data = frame(message)
         for writer in tuple(self._followers):
             if writer.transport.get_write_buffer_size() > MAX_BACKLOG_BYTES:
@@ -132,26 +132,26 @@ class Relay:
                 writer.write(data)
 
 
-def serve(place: RelayPaths) -> bool:
-    """Run the node's relay in this process until it is not needed; False at once when the node has one already."""
-    place.sockets.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(lock_path(place), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def serve(paths: RelayPaths) -> bool:
+    """Run the node's relay in this process until it is not needed; False at once if the node has one already."""
+    paths.sockets.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(lock_path(paths), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    asyncio.run(Relay(place).run())
+    asyncio.run(Relay(paths).run())
     return True
 
 
-def is_serving(place: RelayPaths) -> bool:
-    """Say whether the node's relay runs: the kernel drops its lock with the process, however that ends."""
-    return _is_locked(lock_path(place))
+def is_serving(paths: RelayPaths) -> bool:
+    """Return whether the node's relay runs: the kernel releases its lock when the process ends, however it ends."""
+    return _is_locked(lock_path(paths))
 
 
-def lock_path(place: RelayPaths) -> Path:
-    """Return the file that the relay holds locked."""
-    return place.sockets / f"relay-{place.node[:40]}.lock"
+def lock_path(paths: RelayPaths) -> Path:
+    """Return the file that the relay keeps locked."""
+    return paths.sockets / f"relay-{paths.node[:40]}.lock"
 
 
 def _is_locked(path: Path) -> bool:
@@ -167,9 +167,9 @@ def _is_locked(path: Path) -> bool:
 
 
 def _registered(folder: Path, node: str) -> list[_Process]:
-    """Return the engines of the agent's registry whose processes live.
+    """Return the engines in the agent's records whose processes live.
 
-    A file that is being replaced is found in the next look.
+    A file that is being replaced is found in the next scan.
     """
     found = []
     for path in folder.glob("*.json"):

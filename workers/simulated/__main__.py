@@ -1,4 +1,4 @@
-"""``python -m workers.simulated --port 8000``: see ``--help`` for what can be set."""
+"""Run a simulated engine: ``python -m workers.simulated --port 8000``; ``--help`` lists the options."""
 
 import sys
 

@@ -1,14 +1,14 @@
-"""What goes wrong on purpose, set by ``--fault NAME=VALUE`` or at run time by POST /_sim/faults.
+"""Faults on demand, set by ``--fault NAME=VALUE`` or at run time by POST /_sim/faults.
 
 Names and their values:
   error-rate              share of requests answered with ``error-status``, 0 to 1
   error-status            status of those answers (500)
   latency                 seconds added before the first byte
-  hang-after-tokens       fall silent after that many tokens of a request, connection kept; 0 means at once
+  hang-after-tokens       stop sending after that many tokens of a request, connection kept; 0 means at once
   cut-after-tokens        close the connection after that many tokens of a request
   die-after-tokens        end the process after that many tokens of a request, as kill -9 would
-  die-after-requests      end the process when that many requests have arrived
-  drop-events             share of KV event batches lost on the way, 0 to 1
+  die-after-requests      end the process at the first request after that many
+  drop-events             share of KV event batches that are not sent, 0 to 1
   unhealthy               1: /health answers 503, as after the engine core has died
   fail-start              1: exit with status 1 instead of listening
 """
@@ -20,12 +20,12 @@ from dataclasses import asdict, dataclass, field, fields, replace
 
 
 class BadFault(ValueError):
-    """A fault nobody knows, or a value that is no number. The message names it and what is allowed."""
+    """An unknown fault, or a value that is not a number. The message names it and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """The faults in force; None and 0 mean that one does not happen."""
+    """The active faults; None and 0 mean that a fault does not happen."""
 
     error_rate: float = 0
     error_status: int = 500
@@ -44,7 +44,7 @@ class Faults:
         return cls().merge(dict(spec.partition("=")[::2] for spec in specs))
 
     def merge(self, changes: Mapping[str, object]) -> "Faults":
-        """Return these faults with some replaced; a value of None puts a fault's default back."""
+        """Return these faults with some replaced; a value of None restores a fault's default."""
         defaults = {entry.name: entry.default for entry in fields(Faults)}
         changed: dict[str, object] = {}
         for name, value in changes.items():
@@ -71,12 +71,12 @@ def _number(name: str, value: object, attribute: str) -> float | int | bool:
 
 
 class CutConnection(Exception):
-    """The connection is to be closed without another byte."""
+    """The connection must be closed without another byte."""
 
 
 @dataclass(slots=True)
 class FaultState:
-    """The faults in force now, and what they have counted. The generator is seeded: runs repeat."""
+    """The active faults and their counts. The random generator is seeded, so runs are reproducible."""
 
     faults: Faults
     arrived: int = 0
@@ -91,7 +91,7 @@ class FaultState:
         return self.faults.error_status if self._happens(self.faults.error_rate) else None
 
     def hangs(self, tokens: int) -> bool:
-        """Say whether a request that has sent ``tokens`` falls silent now; may raise Cut or end the process."""
+        """Return whether a request that has sent ``tokens`` hangs now; may raise CutConnection or end the process."""
         faults = self.faults
         if faults.die_after_tokens is not None and tokens >= faults.die_after_tokens:
             die()
@@ -100,7 +100,7 @@ class FaultState:
         return faults.hang_after_tokens is not None and tokens >= faults.hang_after_tokens
 
     def loses_batch(self) -> bool:
-        """Say whether this KV event batch gets lost."""
+        """Return whether this KV event batch is lost."""
         return self._happens(self.faults.drop_events)
 
     def _happens(self, share: float) -> bool:
@@ -108,5 +108,5 @@ class FaultState:
 
 
 def die() -> None:
-    """End the process at once, without a farewell on any connection."""
+    """End the process at once, without closing any connection properly."""
     os._exit(137)

@@ -1,4 +1,4 @@
-"""The time a real engine needs for its imports: spent once in a process, so a promoted zygote has it behind it."""
+"""The time that a real engine needs for its imports, spent once per process, so that a promoted zygote saves it."""
 
 import time
 
@@ -6,7 +6,7 @@ _spent: list[float] = []
 
 
 def take(seconds: float) -> None:
-    """Sleep as long as imports would take; at once when this process has done so before."""
+    """Sleep as long as imports would take; return at once if this process has done so before."""
     if not _spent:
         time.sleep(seconds)
         _spent.append(seconds)

@@ -1,4 +1,4 @@
-"""What one simulated engine is told on its command line and in its environment."""
+"""The settings of one simulated engine, from its command line and its environment."""
 
 import argparse
 import os
@@ -10,13 +10,13 @@ from workers.simulated.faults import Faults
 
 #: The release whose behaviour is simulated.
 VLLM_VERSION = "0.32.0"
-#: A warm prefix is worth something, as on a real device: 10 ms for a thousand tokens.
+#: A cached prefix saves time, as on a real device: 10 ms for a thousand tokens.
 PREFILL_TOKENS_PER_SECOND = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """One engine. Speeds are in tokens per second, and 0 means without delay."""
+    """The settings of one engine. Speeds are in tokens per second; 0 means without delay."""
 
     host: str
     port: int
@@ -38,23 +38,23 @@ class Settings:
     kv_replay_endpoint: str | None
     kv_events_topic: str
     development_routes: bool
-    #: The model may choose a tool by itself (``--enable-auto-tool-choice``).
+    #: The model may choose a tool itself (``--enable-auto-tool-choice``).
     chooses_tools: bool
-    #: Serves embeddings, and no text (``--runner pooling``).
+    #: Serves embeddings instead of text (``--runner pooling``).
     embeds: bool
-    #: Takes images; vLLM knows that by the model.
+    #: Accepts images; for vLLM this depends on the model.
     sees: bool
     faults: Faults
 
     @property
     def model_folder(self) -> Path | None:
-        """Return the folder whose tokenizer counts, or None when the model is only a name."""
+        """Return the folder with the tokenizer, or None if the model is only a name."""
         folder = Path(self.model)
         return folder if self.model and folder.is_dir() else None
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Settings:
-    """Return the settings of a command line. Unknown flags end the program, as vLLM's do."""
+    """Return the settings of a command line. Unknown flags end the program, as in vLLM."""
     given = _parser().parse_args(argv)
     return Settings(
         host=given.host,
@@ -98,8 +98,8 @@ def _parser() -> argparse.ArgumentParser:
         "--prefill-tokens-per-second", type=float, default=PREFILL_TOKENS_PER_SECOND, help="0: no delay"
     )
     parser.add_argument("--decode-tokens-per-second", type=float, default=0, help="per sequence; 0: no delay")
-    parser.add_argument("--import-seconds", type=float, default=0, help="of a start; a zygote spends them beforehand")
-    parser.add_argument("--startup-seconds", type=float, default=0, help="of every start, after the imports")
+    parser.add_argument("--import-seconds", type=float, default=0, help="duration of the imports, which a zygote saves")
+    parser.add_argument("--startup-seconds", type=float, default=0, help="duration of every start after the imports")
     parser.add_argument("--shutdown-timeout", type=float, default=0, help="0 aborts running requests")
     parser.add_argument("--kv-events-endpoint")
     parser.add_argument("--kv-replay-endpoint")
@@ -107,8 +107,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--enable-auto-tool-choice", action="store_true")
     parser.add_argument("--tool-call-parser", default="", help="any name: calls are written as JSON")
     parser.add_argument("--runner", choices=("auto", "generate", "pooling"), default="auto")
-    parser.add_argument("--structured-outputs-config", default="", help="without effect")
-    parser.add_argument("--allowed-media-domains", nargs="*", default=(), help="without effect: nothing is fetched")
-    parser.add_argument("--vision", action="store_true", help="take images, each as a few tokens")
+    parser.add_argument("--structured-outputs-config", default="", help="ignored")
+    parser.add_argument("--allowed-media-domains", nargs="*", default=(), help="ignored: nothing is fetched")
+    parser.add_argument("--vision", action="store_true", help="accept images, each as a few tokens")
     parser.add_argument("--fault", action="append", default=[], metavar="NAME=VALUE")
     return parser

@@ -1,7 +1,7 @@
 """The KV cache: vLLM's block hashes, and a pool with its reuse and eviction order.
 
-The hash is ``sha256_cbor`` of vLLM 0.32 (v1/core/kv_cache_utils.py), the order that of
-v1/core/block_pool.py: blocks of a finished request go to the end of the queue of free ones, its last block
+The hash is ``sha256_cbor`` of vLLM 0.32 (v1/core/kv_cache_utils.py). The order is that of
+v1/core/block_pool.py: blocks of a finished request go to the end of the queue of free blocks, the last block
 first, so that tails are evicted first.
 """
 
@@ -17,7 +17,7 @@ DEFAULT_SEED = "vllm-none-hash"
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Full blocks that became findable. ``token_ids`` are theirs, in order; ``salt`` is set on a first block."""
+    """Full blocks that can now be matched. ``token_ids`` are theirs, in order; ``salt`` is set on a first block."""
 
     hashes: tuple[bytes, ...]
     parent: bytes | None
@@ -27,21 +27,21 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """One block that was evicted. The same hash may be held by another block and be removed again."""
+    """One block that was evicted. Another block may have the same hash, which can then be removed again."""
 
     hash: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """Every block was forgotten."""
+    """Every block was removed from the cache."""
 
 
 Event = Stored | Removed | Cleared
 
 
 class BlockHasher:
-    """The chain of hashes of one engine; ``seed`` None is vLLM's public constant."""
+    """Computes the hash chains of one engine; ``seed`` None is vLLM's public constant."""
 
     def __init__(self, block_size: int, seed: str | None = None) -> None:
         self.block_size = block_size
@@ -62,7 +62,7 @@ def _digest(value: object) -> bytes:
 
 @dataclass(slots=True)
 class BlockPool:
-    """Blocks by number. Block 0 is vLLM's placeholder and never given out, so ``total - 1`` can be used."""
+    """Blocks by number. Block 0 is vLLM's placeholder and never allocated, so ``total - 1`` can be used."""
 
     total: int
     pending: list[Event] = field(default_factory=list)
@@ -77,16 +77,16 @@ class BlockPool:
 
     @property
     def usage(self) -> float:
-        """Return the share of blocks that running requests hold, 0 to 1."""
+        """Return the share of blocks that running requests use, 0 to 1."""
         return 1 - len(self._free) / max(self.total - 1, 1)
 
     @property
     def free(self) -> int:
-        """Return how many blocks could be given out, cached ones included."""
+        """Return how many blocks can be allocated, including cached ones."""
         return len(self._free)
 
     def match(self, hashes: Sequence[bytes]) -> list[int]:
-        """Return the blocks that hold the longest leading run of ``hashes``."""
+        """Return the blocks with the longest cached prefix of ``hashes``."""
         found: list[int] = []
         for key in hashes:
             holders = self._holders.get(key)
@@ -95,15 +95,15 @@ class BlockPool:
             found.append(next(iter(holders)))
         return found
 
-    def hold(self, blocks: Sequence[int]) -> None:
-        """Take matched blocks, so that nobody evicts them."""
+    def reference(self, blocks: Sequence[int]) -> None:
+        """Add a reference to matched blocks, so that they are not evicted."""
         for block in blocks:
             if self._references[block] == 0:
                 del self._free[block]
             self._references[block] += 1
 
     def allocate(self, count: int) -> list[int]:
-        """Take ``count`` blocks, evicting what they held. The caller has seen that ``free`` suffices."""
+        """Allocate ``count`` blocks, evicting their contents. The caller has checked that ``free`` suffices."""
         taken: list[int] = []
         for _ in range(count):
             block, _none = self._free.popitem(last=False)
@@ -113,14 +113,14 @@ class BlockPool:
         return taken
 
     def store(self, blocks: Sequence[int], stored: Stored) -> None:
-        """Make full blocks findable under ``stored.hashes`` and note the event."""
+        """Make full blocks match ``stored.hashes`` and record the event."""
         for block, key in zip(blocks, stored.hashes, strict=True):
             self._hash_of[block] = key
             self._holders.setdefault(key, {})[block] = None
         self.pending.append(stored)
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Give back a request's blocks: what is cached stays findable until it is evicted."""
+        """Release a request's blocks; cached ones can be matched until they are evicted."""
         for block in reversed(blocks):
             self._references[block] -= 1
             if self._references[block] == 0:
@@ -129,7 +129,7 @@ class BlockPool:
                     self._free.move_to_end(block, last=False)
 
     def clear(self) -> bool:
-        """Forget every block; False, and nothing happens, while a request holds one."""
+        """Empty the cache; return False and change nothing while a request uses a block."""
         if len(self._free) != self.total - 1:
             return False
         self._hash_of.clear()
@@ -138,7 +138,7 @@ class BlockPool:
         return True
 
     def take_events(self) -> list[Event]:
-        """Return what happened since the last call."""
+        """Return the events since the last call."""
         events, self.pending = self.pending, []
         return events
 

@@ -1,8 +1,8 @@
-"""The engine behind the HTTP surface: who runs, what is cached, when the next token is due.
+"""The engine behind the HTTP surface: which sequences run, what is cached, when the next token is due.
 
-Requests are admitted in order of arrival while a sequence slot and enough blocks are free. Prefills take
-turns, as one device computes them; every running sequence then decodes at its own steady pace. A request's
-blocks are promised at admission, so none is ever preempted.
+Requests are admitted in order of arrival while a sequence slot and enough blocks are free. Prefills run one after
+another, because one device computes them; every running sequence then decodes at its own steady pace. A request's
+blocks are reserved at admission, so none is ever preempted.
 """
 
 import asyncio
@@ -20,17 +20,17 @@ from workers.simulated.settings import Settings
 
 PauseMode = Literal["abort", "wait", "keep"]
 
-#: Tokens without any delay between two looks at the event loop: other requests must get their turn.
+#: After this many tokens without delay a sequence yields to the event loop, so that other requests progress.
 BURST_TOKENS = 16
 
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """One sequence on its way: its tokens so far, its blocks, and what the prefix cache gave it."""
+    """One sequence in the engine: its tokens so far, its blocks, and its prefix cache hits."""
 
     prompt: Sequence[int]
     salt: str | None
-    answer: GeneratedText
+    generated: GeneratedText
     arrived_at: float
     admitted: "asyncio.Future[None]"
     #: When the next token is due, in the event loop's time.
@@ -44,12 +44,12 @@ class Run:
     hashes: list[bytes] = field(default_factory=list)
     blocks: list[int] = field(default_factory=list)
     promised_blocks: int = 0
-    alarm: "asyncio.Future[None] | None" = None
+    wakeup: "asyncio.Future[None] | None" = None
 
-    def ring(self) -> None:
-        """Wake the sequence early."""
-        if self.alarm is not None and not self.alarm.done():
-            self.alarm.set_result(None)
+    def wake(self) -> None:
+        """End the sequence's present wait."""
+        if self.wakeup is not None and not self.wakeup.done():
+            self.wakeup.set_result(None)
 
 
 class Engine:
@@ -74,12 +74,12 @@ class Engine:
 
     @property
     def running(self) -> int:
-        """Return how many sequences hold blocks."""
+        """Return how many sequences run and have blocks."""
         return len(self._running)
 
     @property
     def waiting(self) -> int:
-        """Return how many sequences wait to be admitted; a paused engine shows none, as vLLM's does."""
+        """Return how many sequences wait for admission; a paused engine shows none, as in vLLM."""
         return 0 if self.paused else len(self._waiting)
 
     @property
@@ -87,21 +87,21 @@ class Engine:
         """Return the share of blocks in use, 0 to 1."""
         return self._pool.usage
 
-    def open(self, prompt: Sequence[int], salt: str | None, answer: GeneratedText) -> Run:
-        """Return a request that holds nothing yet; ``tokens`` takes it through the engine."""
+    def open(self, prompt: Sequence[int], salt: str | None, generated: GeneratedText) -> Run:
+        """Return a sequence that has no blocks yet; ``tokens`` runs it."""
         loop = asyncio.get_running_loop()
-        run = Run(prompt, salt, answer, loop.time(), loop.create_future())
-        run.promised_blocks = _blocks_for(len(prompt) + len(answer.tokens), self._settings.block_size_tokens)
+        run = Run(prompt, salt, generated, loop.time(), loop.create_future())
+        run.promised_blocks = _blocks_for(len(prompt) + len(generated.tokens), self._settings.block_size_tokens)
         return run
 
     async def tokens(self, run: Run) -> AsyncGenerator[Token, None]:
-        """Queue the request and yield its answer at the engine's pace. Closing it early aborts and frees all."""
+        """Queue the sequence and yield its tokens at the engine's pace. Closing it early aborts and frees all."""
         try:
             self._waiting.append(run)
             self._admit()
             await run.admitted
             await self._prefill(run)
-            for number, token in enumerate(() if run.aborted else run.answer.tokens):
+            for number, token in enumerate(() if run.aborted else run.generated.tokens):
                 if number:
                     await self._decode_step(run, number)
                     if run.aborted:
@@ -110,15 +110,15 @@ class Engine:
                 run.tokens.append(token.id)
                 run.sent_tokens += 1
                 yield token
-            run.finish_reason = "abort" if run.aborted else run.answer.finish_reason
+            run.finish_reason = "abort" if run.aborted else run.generated.finish_reason
             self._count_finished(run)
         finally:
             self._leave(run)
 
     async def pause(self, mode: PauseMode) -> None:
-        """Stop serving: "abort" ends requests now, "wait" lets the running ones end, "keep" freezes them.
+        """Stop serving: "abort" ends requests now, "wait" lets running ones finish, "keep" freezes them.
 
-        New requests queue silently. All but "keep" empty the prefix cache.
+        New requests wait in the queue. All modes except "keep" empty the prefix cache.
         """
         self.paused = True
         if mode == "keep":
@@ -127,7 +127,7 @@ class Engine:
         if mode == "abort":
             for run in self._running.values():
                 run.aborted = True
-                run.ring()
+                run.wake()
             while self._waiting:
                 run = self._waiting.popleft()
                 run.aborted = True
@@ -138,18 +138,18 @@ class Engine:
         self._publish()
 
     def resume(self) -> None:
-        """Serve again."""
+        """Continue serving."""
         self.paused = self._frozen = False
         for run in self._running.values():
-            run.ring()
+            run.wake()
         self._admit()
 
     def reset_prefix_cache(self) -> bool:
-        """Forget every cached block; False while requests run. The event leaves with the next step, as in vLLM."""
+        """Empty the cache; False while requests run. The event is sent with the next step, as in vLLM."""
         return self._pool.clear()
 
     def _admit(self) -> None:
-        """Let in the head of the queue as long as there is room."""
+        """Admit the head of the queue while slots and blocks are free."""
         while self._waiting and not self.paused and len(self._running) < self._settings.max_sequences:
             head = self._waiting[0]
             promised = sum(run.promised_blocks - len(run.blocks) for run in self._running.values())
@@ -162,13 +162,13 @@ class Engine:
             head.admitted.set_result(None)
 
     def _take_blocks(self, run: Run) -> None:
-        """Find the cached prefix, take blocks for the rest of the prompt, and make its full ones findable."""
+        """Match the cached prefix, allocate blocks for the rest of the prompt, and store its full ones."""
         size = self._settings.block_size_tokens
         self._hasher.extend(run.hashes, run.prompt, run.salt)
-        # The last prompt token is always computed: its logits choose the first answer token.
+        # The last prompt token is always computed: its logits choose the first generated token.
         findable = run.hashes[: (len(run.prompt) - 1) // size]
         matched = self._pool.match(findable)
-        self._pool.hold(matched)
+        self._pool.reference(matched)
         run.blocks = matched + self._pool.allocate(_blocks_for(len(run.prompt), size) - len(matched))
         run.tokens = list(run.prompt)
         run.cached_tokens = len(matched) * size
@@ -178,7 +178,7 @@ class Engine:
         self._metrics.prefix_hits += run.cached_tokens
 
     def _store(self, run: Run, first: int) -> None:
-        """Make the blocks from number ``first`` to the last hashed one findable."""
+        """Store the blocks from number ``first`` to the last hashed one in the cache."""
         hashes = tuple(run.hashes[first:])
         if not hashes:
             return
@@ -235,13 +235,13 @@ class Engine:
             self._publish()
 
     async def _wait_until(self, run: Run, when: float) -> None:
-        """Sleep until ``when``, and longer while the engine is frozen; an abort ends it at once."""
+        """Sleep until ``when``, and longer while the engine is frozen; an abort ends the sleep at once."""
         loop = asyncio.get_running_loop()
         while not run.aborted and (self._frozen or loop.time() < when):
-            run.alarm = loop.create_future()
-            timer = None if self._frozen else loop.call_at(when, run.ring)
+            run.wakeup = loop.create_future()
+            timer = None if self._frozen else loop.call_at(when, run.wake)
             try:
-                await run.alarm
+                await run.wakeup
             finally:
                 if timer is not None:
                     timer.cancel()
@@ -259,7 +259,7 @@ class Engine:
         self._metrics.request_generation_tokens.observe(run.sent_tokens)
 
     def _leave(self, run: Run) -> None:
-        """Give back what the run holds, wherever it was in its life."""
+        """Release what the sequence uses, in whatever state it is."""
         if self._running.pop(id(run), None) is not None:
             self._pool.release(run.blocks)
         elif run in self._waiting:

@@ -1,4 +1,4 @@
-"""One request for text on its way through the engine, whichever endpoint it came by."""
+"""One request for text in the engine, from any endpoint."""
 
 import time
 import uuid
@@ -22,7 +22,7 @@ def new_id() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One HTTP request for text: what was asked and the sequences that answer it, in order of their index."""
+    """One HTTP request for text, and the sequences that generate its choices, in order of their index."""
 
     kind: Kind
     id: str
@@ -35,50 +35,50 @@ class Job:
     tokenizer: Tokenizer
     #: Tokens that one choice may have.
     limit_tokens: int
-    #: None: free text.
-    form: RequiredOutput | None = None
+    #: None for free text.
+    required_output: RequiredOutput | None = None
     #: SHA-256 of each image's URL, in order.
     images: tuple[str, ...] = ()
     created: int = field(default_factory=lambda: int(time.time()))
-    #: Names the tool calls of this request, one per choice.
+    #: Part of the ids of this request's tool calls, one per choice.
     call_id: str = field(default_factory=new_id)
 
     @property
     def tool(self) -> str | None:
-        """Return the function that the answer calls, or None when it is text."""
-        return self.form.tool if self.form is not None else None
+        """Return the function that the reply calls, or None if the reply is text."""
+        return self.required_output.tool if self.required_output is not None else None
 
     @property
     def prompts(self) -> int:
-        """Return how many prompts the runs belong to: each has ``n`` of them."""
+        """Return how many prompts the job has: each has ``n`` runs."""
         return len(self.runs) // self.common.n
 
     @property
     def prompt_tokens(self) -> int:
-        """Return the tokens of all prompts, each counted once whatever ``n`` is."""
+        """Return the number of tokens of all prompts, each counted once regardless of ``n``."""
         return sum(len(run.prompt) for run in self.runs[:: self.common.n])
 
     @property
     def completion_tokens(self) -> int:
-        """Return the tokens generated so far, the end token included."""
+        """Return the number of tokens generated so far, including the end token."""
         return sum(run.sent_tokens for run in self.runs)
 
-    def called(self, index: int) -> str:
+    def tool_call_id(self, index: int) -> str:
         """Return the id of a choice's tool call."""
         return f"chatcmpl-tool-{self.call_id}{index or ''}"
 
 
 class ReplyFormat(Protocol):
-    """How one endpoint tells an answer. One of it serves one job, so it may count what it has told."""
+    """How one endpoint formats a reply. Each object serves one job, so it may keep the stream's state."""
 
     def whole(self, texts: Sequence[str]) -> dict[str, Any]:
-        """Return the reply to a request without streaming; ``texts`` are the choices'."""
+        """Return the reply to a request without streaming; ``texts`` are those of the choices."""
 
     def opening(self) -> bytes:
-        """Return what a stream begins with."""
+        """Return the first events of a stream."""
 
-    def told(self, index: int, tokens: Sequence[Token], *, sent: int, finish: str | None) -> bytes:
-        """Return the events of tokens up to number ``sent`` of a choice; ``finish`` comes with its last."""
+    def delta(self, index: int, tokens: Sequence[Token], *, sent: int, finish: str | None) -> bytes:
+        """Return the events of a choice's tokens up to number ``sent``; ``finish`` is given with the last."""
 
     def ending(self) -> bytes:
-        """Return what a stream ends with."""
+        """Return the last events of a stream."""

@@ -1,4 +1,4 @@
-"""KV events over ZMQ as vLLM publishes them: a PUB socket, and a ROUTER that repeats what was missed.
+"""KV events over ZMQ as vLLM publishes them: a PUB socket, and a ROUTER that replays missed batches.
 
 Wire format of vLLM 0.32 (distributed/kv_events.py): frames topic, sequence number as 8 bytes big-endian,
 msgpack of ``[timestamp, [events], data-parallel rank]``, each event a map with its type in ``type``.
@@ -39,12 +39,12 @@ class EventPublisher:
         self._replaying: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Answer replays from now on; call it inside the event loop."""
+        """Start serving replays; call it inside the event loop."""
         if self._replay_endpoint is not None:
-            self._replaying = asyncio.get_running_loop().create_task(self._answer(self._replay_endpoint))
+            self._replaying = asyncio.get_running_loop().create_task(self._serve_replays(self._replay_endpoint))
 
     async def close(self) -> None:
-        """Send what is queued and close the sockets."""
+        """Send queued batches and close the sockets."""
         if self._replaying is not None:
             self._replaying.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -53,7 +53,7 @@ class EventPublisher:
         self._context.term()
 
     def publish(self, events: Sequence[Event], *, lost: bool = False) -> None:
-        """Send one batch; never blocks. A ``lost`` batch takes its number and can only be replayed."""
+        """Send one batch without blocking. A ``lost`` batch gets a number but can only be replayed."""
         batch = [time.time(), [self._as_map(event) for event in events], 0]
         payload = msgspec.msgpack.encode(batch)
         self._sent.append((self._sequence, payload))
@@ -87,7 +87,7 @@ class EventPublisher:
     def _wire(self, key: bytes) -> bytes | int:
         return int.from_bytes(key[-8:], "big") if self._integers else key
 
-    async def _answer(self, endpoint: str) -> None:
+    async def _serve_replays(self, endpoint: str) -> None:
         router = zmq.asyncio.Context(self._context).socket(zmq.ROUTER)
         try:
             router.bind(endpoint)

@@ -1,4 +1,4 @@
-"""The engine's Prometheus page: vLLM's names, labels and units, for what a simulation can count."""
+"""The engine's Prometheus page: vLLM's names, labels and units, as far as a simulation can count them."""
 
 import time
 from bisect import bisect_left
@@ -40,7 +40,7 @@ def _tokens() -> Histogram:
 
 @dataclass(slots=True)
 class Metrics:
-    """Everything counted since the start. Prefix counters are in tokens."""
+    """All counts since the start. Prefix counters are in tokens."""
 
     prefix_queries: int = 0
     prefix_hits: int = 0
@@ -60,7 +60,7 @@ class Metrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauges:
-    """What is true at the moment of the scrape."""
+    """The values at the moment of the scrape."""
 
     running: int
     waiting: int

@@ -1,4 +1,4 @@
-"""What the simulated engine says: sentences drawn from the prompt, cut into tokens, ended as vLLM ends answers."""
+"""The simulated engine's text: random sentences seeded by the prompt, split into tokens, ended as in vLLM."""
 
 import hashlib
 import random
@@ -29,7 +29,7 @@ SENTENCES = (1, 4)
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One generated token and the text it adds; empty while text is held back."""
+    """One generated token and the text it adds; empty while text is delayed."""
 
     id: int
     text: str
@@ -37,7 +37,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class GeneratedText:
-    """A whole answer, known before it is spoken. ``stop_reason`` is the stop string that ended it, if one did."""
+    """The whole text of one sequence, known before it is sent. ``stop_reason`` is the stop string that ended it."""
 
     tokens: tuple[Token, ...]
     finish_reason: FinishReason
@@ -46,7 +46,7 @@ class GeneratedText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How one answer is drawn. Temperature 0, or any with a seed, repeats: the same for the same prompt."""
+    """How one text is drawn. With temperature 0 or a seed, the same prompt gives the same text."""
 
     max_tokens: int
     min_tokens: int = 0
@@ -59,14 +59,14 @@ class Sampling:
 
 
 class TextGenerator:
-    """Draws answers with one tokenizer; the tokens of each word are computed once."""
+    """Generates texts with one tokenizer; the tokens of each word are computed once."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._pieces: dict[str, list[Token]] = {}
 
-    def answer(self, prompt: Sequence[int], sampling: Sampling) -> GeneratedText:
-        """Return the answer to ``prompt``. The cache salt plays no part in it."""
+    def generate(self, prompt: Sequence[int], sampling: Sampling) -> GeneratedText:
+        """Return the text for ``prompt``. It does not depend on the cache salt."""
         rng = _generator(prompt, sampling)
         tokens: list[Token] = []
         while True:
@@ -78,14 +78,14 @@ class TextGenerator:
         return self._ended(tokens, sampling)
 
     def exact(self, text: str, max_tokens: int) -> GeneratedText:
-        """Return the answer that is exactly ``text``, as far as the token limit goes."""
+        """Return exactly ``text``, up to the token limit."""
         tokens = self._cut(text)
         if len(tokens) < max_tokens:
             return GeneratedText((*tokens, Token(self._tokenizer.end_id, "")), "stop", None)
         return GeneratedText(tuple(tokens[:max_tokens]), "length", None)
 
     def _ended(self, tokens: list[Token], sampling: Sampling) -> GeneratedText:
-        """Cut at a stop string, at the token limit, or end with the end token."""
+        """End at a stop string, at the token limit, or with the end token."""
         kept = tokens[: sampling.max_tokens]
         if (stopped := _stopped(kept, sampling)) is not None:
             return stopped
@@ -102,7 +102,7 @@ class TextGenerator:
         return known
 
     def _cut(self, text: str) -> list[Token]:
-        """Return a text's tokens, each with its own text; where those do not add up, the last has it all."""
+        """Return a text's tokens, each with its own text; if those do not add up, the last token has the whole text."""
         ids = self._tokenizer.encode(text)
         texts = [self._tokenizer.decode([number]) for number in ids]
         if "".join(texts) != text:
@@ -130,7 +130,7 @@ def _sentences(rng: random.Random, *, first: bool) -> list[str]:
 
 
 def _stopped(tokens: Sequence[Token], sampling: Sampling) -> GeneratedText | None:
-    """Return the answer up to the first stop string, or None when there is none in it."""
+    """Return the text up to the first stop string, or None if it contains none."""
     text = ""
     for count, token in enumerate(tokens, start=1):
         text += token.text
@@ -145,7 +145,7 @@ def _stopped(tokens: Sequence[Token], sampling: Sampling) -> GeneratedText | Non
 
 
 def _held_back(tokens: Sequence[Token], sampling: Sampling) -> list[Token]:
-    """Delay text by the length of the longest stop string less one: a stop must not have been sent in part."""
+    """Delay text by the length of the longest stop string less one, so that no part of a stop string is sent."""
     if not sampling.stop or sampling.include_stop:
         return list(tokens)
     margin = max(map(len, sampling.stop)) - 1
@@ -160,6 +160,6 @@ def _held_back(tokens: Sequence[Token], sampling: Sampling) -> list[Token]:
 
 
 def _flushed(held: list[Token], tokens: Sequence[Token]) -> list[Token]:
-    """Give the last token all text that was still held back."""
+    """Add all delayed text to the last token."""
     sent = sum(len(token.text) for token in held[:-1])
     return [*held[:-1], Token(held[-1].id, "".join(token.text for token in tokens)[sent:])]

@@ -10,7 +10,7 @@ TURN_END = "<|im_end|>"
 
 
 class Tokenizer(Protocol):
-    """What the engine needs of a tokenizer. ``end_id`` ends an answer; ``size`` bounds ids that prompts may hold."""
+    """The tokenizer that the engine needs. ``end_id`` ends a text; ids in prompts must be below ``size``."""
 
     @property
     def end_id(self) -> int: ...
@@ -26,7 +26,7 @@ class Tokenizer(Protocol):
 
 
 def load(folder: Path | None) -> Tokenizer:
-    """Return the tokenizer of ``folder``, or PackedTokenizer where there is no tokenizer.json or no library."""
+    """Return the tokenizer of ``folder``, or PackedTokenizer if there is no tokenizer.json or no library."""
     if folder is not None and (file := folder / "tokenizer.json").is_file():
         try:
             return FileTokenizer(file)
@@ -36,7 +36,7 @@ def load(folder: Path | None) -> Tokenizer:
 
 
 class FileTokenizer:
-    """The tokenizer of a model, as vLLM has it."""
+    """The tokenizer of a model, the same as in vLLM."""
 
     def __init__(self, file: Path) -> None:
         from tokenizers import Tokenizer as Library
@@ -66,9 +66,9 @@ class FileTokenizer:
 
 
 class PackedTokenizer:
-    """Tokens of up to four bytes within one word; the id holds the bytes, so decoding needs no table.
+    """Tokens of up to four bytes within one word; the id contains the bytes, so decoding needs no table.
 
-    About four characters a token for English, as a real vocabulary has. Ids reach 2**33.
+    English has about four characters per token, as with a real vocabulary. Ids reach 2**33.
     """
 
     _SPECIAL: Mapping[str, int] = {"<|endoftext|>": 0, TURN_START: 1, TURN_END: 2}
@@ -90,7 +90,7 @@ class PackedTokenizer:
                 ids.append(special)
                 continue
             raw = piece.encode()
-            # A leading one keeps zero bytes and the length; specials stay below it.
+            # The leading byte 1 preserves zero bytes and the length; special tokens are below it.
             ids.extend(int.from_bytes(b"\x01" + raw[i : i + 4], "big") for i in range(0, len(raw), 4))
         return ids
 
@@ -109,7 +109,7 @@ def _unpacked(token: int) -> bytes:
 
 
 def render_chat(messages: Sequence[Mapping[str, str]], *, generation_prompt: bool, continue_final: bool) -> str:
-    """Return a conversation in ChatML, the tiny model's template; every model is rendered with it here."""
+    """Return a conversation in ChatML, the tiny model's template, which is used for every model here."""
     turns = [f"{TURN_START}{message['role']}\n{message['content']}" for message in messages]
     text = f"{TURN_END}\n".join(turns)
     if continue_final:

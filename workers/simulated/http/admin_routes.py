@@ -1,4 +1,4 @@
-"""Everything that is not inference: health, models, load, metrics, pausing, and what only a simulation has."""
+"""The routes without inference: health, models, load, metrics, pausing, and those that only a simulation has."""
 
 import secrets
 import time
@@ -18,7 +18,7 @@ from workers.simulated.settings import VLLM_VERSION
 
 
 def routes(service: Service) -> list[web.RouteDef]:
-    """Return the routes for operators; /pause and its like only where development routes are on."""
+    """Return the routes for operators; /pause and similar ones only if development routes are on."""
     served = [*_health(service), *_state(service), *_simulation(service)]
     return served + _development(service) if service.settings.development_routes else served
 
@@ -71,9 +71,9 @@ def _state(service: Service) -> list[web.RouteDef]:
     async def sources(_request: web.Request) -> web.Response:
         if settings.kv_events_endpoint is None:
             return _json({})
-        told = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": settings.kv_events_endpoint}
-        told |= {"replay_endpoint": settings.kv_replay_endpoint, "topic": settings.kv_events_topic}
-        return _json({"0": told})
+        source = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": settings.kv_events_endpoint}
+        source |= {"replay_endpoint": settings.kv_replay_endpoint, "topic": settings.kv_events_topic}
+        return _json({"0": source})
 
     return [
         web.get("/v1/models", models, allow_head=False),
@@ -111,14 +111,14 @@ def _development(service: Service) -> list[web.RouteDef]:
     async def pause(request: web.Request) -> web.Response:
         mode = request.query.get("mode", "abort")
         if mode not in get_args(PauseMode):
-            finding = FieldError(
+            error = FieldError(
                 "literal_error",
                 "query.mode",
                 "Input should be 'abort', 'wait' or 'keep'",
                 mode,
                 {"expected": "'abort', 'wait' or 'keep'"},
             )
-            raise InvalidBody([finding])
+            raise InvalidBody([error])
         await service.engine.pause(cast("PauseMode", mode))
         return _json({"status": "paused"})
 
@@ -157,8 +157,8 @@ def _simulation(service: Service) -> list[web.RouteDef]:
         return _json(service.faults.faults.as_json())
 
     async def requests(_request: web.Request) -> web.Response:
-        ledger = service.ledger
-        counted = {"arrived": ledger.arrived, "ended": ledger.ended, "recent": list(ledger.recent)}
+        request_log = service.request_log
+        counted = {"arrived": request_log.arrived, "ended": request_log.ended, "recent": list(request_log.recent)}
         return _json(counted | {"running": service.engine.running, "waiting": service.engine.waiting})
 
     return [

@@ -1,4 +1,4 @@
-"""Anthropic's /v1/messages in terms of chat, as vLLM has it: bodies, answers, events, errors."""
+"""Anthropic's /v1/messages on top of chat, as in vLLM: bodies, replies, events, errors."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,10 +18,10 @@ CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
 def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the chat request that a message request is. Raises Malformed."""
+    """Return the chat request that corresponds to a message request. Raises InvalidBody."""
     chat = counted_body(body, "max_tokens")
     chat |= {name: body[name] for name in SAME if name in body}
-    # vLLM gives both; the one that counts names itself in errors.
+    # vLLM sets both; this is the one that it names in errors.
     chat["max_completion_tokens"] = body["max_tokens"]
     if body.get("stop_sequences"):
         chat["stop"] = body["stop_sequences"]
@@ -29,7 +29,7 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def counted_body(body: Mapping[str, Any], *required: str) -> dict[str, Any]:
-    """Return what of a request makes its prompt, as a chat request. Raises Malformed."""
+    """Return the part of a request that makes its prompt, as a chat request. Raises InvalidBody."""
     _check(body, required)
     turns: list[dict[str, Any]] = []
     if system := _text(body.get("system"), joint=""):
@@ -46,14 +46,14 @@ def counted_body(body: Mapping[str, Any], *required: str) -> dict[str, Any]:
 
 
 def error_body(error: ApiError) -> dict[str, Any]:
-    """Return Anthropic's envelope, but for a body of the wrong shape, which never gets as far as that."""
+    """Return Anthropic's envelope, except for an invalid body, which vLLM rejects before that stage."""
     if isinstance(error, InvalidBody):
         return error.body()
     return {"type": "error", "error": {"type": error.kind, "message": error.message}}
 
 
 class MessageEvents:
-    """Tells a job's answer as one message of one block: text, or the call of a tool."""
+    """Formats a job's reply as one message with one block: text, or the call of a tool."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -62,7 +62,7 @@ class MessageEvents:
         self._open = False
 
     def whole(self, texts: Sequence[str]) -> dict[str, Any]:
-        """Return the message; like vLLM's it leaves out what is null."""
+        """Return the message without null fields, as in vLLM."""
         block = {"type": "text", "text": texts[0]}
         if self._job.tool is not None:
             block = self._call() | {"input": orjson.loads(texts[0])}
@@ -71,13 +71,13 @@ class MessageEvents:
         return {name: value for name, value in message.items() if value is not None}
 
     def opening(self) -> bytes:
-        """Return the start of the message, whose usage counts the whole prompt."""
+        """Return the start of the message; its usage counts the whole prompt."""
         usage = {"input_tokens": self._job.prompt_tokens, "output_tokens": 0}
         message = self._message([]) | {"stop_reason": None, "stop_sequence": None, "usage": usage}
         return _event("message_start", message=message)
 
-    def told(self, index: int, tokens: Sequence[Token], *, sent: int, finish: str | None) -> bytes:
-        """Return a delta, after the block's start if it is the first."""
+    def delta(self, index: int, tokens: Sequence[Token], *, sent: int, finish: str | None) -> bytes:
+        """Return a delta, preceded by the block's start if it is the first."""
         self._finish = finish
         text = "".join(token.text for token in tokens)
         if not text:
@@ -101,7 +101,7 @@ class MessageEvents:
         return _event("content_block_start", content_block=block, index=0)
 
     def _call(self) -> dict[str, Any]:
-        return {"type": "tool_use", "id": self._job.called(0), "name": self._job.tool, "input": {}}
+        return {"type": "tool_use", "id": self._job.tool_call_id(0), "name": self._job.tool, "input": {}}
 
     def _message(self, content: list[dict[str, Any]]) -> dict[str, Any]:
         job = self._job
@@ -115,11 +115,11 @@ class MessageEvents:
             return None, None
         if self._job.tool is not None:
             return "tool_use", None
-        stopped_by = self._run.answer.stop_reason
+        stopped_by = self._run.generated.stop_reason
         return ("end_turn", None) if stopped_by is None else ("stop_sequence", stopped_by)
 
     def _usage(self) -> dict[str, int]:
-        """Return the usage; Anthropic's input tokens leave out those read from and written to the cache."""
+        """Return the usage; Anthropic's input tokens exclude those read from and written to the cache."""
         run = self._run
         return {
             "input_tokens": max(0, self._job.prompt_tokens - run.cached_tokens - run.created_tokens),
@@ -150,7 +150,7 @@ def _check(body: Mapping[str, Any], required: Sequence[str]) -> None:
 
 
 def _turns(message: Any) -> list[dict[str, Any]]:
-    """Return what one message is in chat: results of tools come before the rest of it."""
+    """Return the chat messages for one message: results of tools come before the rest."""
     if not isinstance(message, dict) or not isinstance(message.get("content"), list):
         return [message]
     results: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""/v1/embeddings, of an engine that was started to serve them and no text."""
+"""/v1/embeddings, for an engine that was started to serve embeddings instead of text."""
 
 import asyncio
 import base64
@@ -24,15 +24,15 @@ from workers.simulated.requests.schemas import check_salt
 
 DIMENSIONS = 128
 FORMATS = ("float", "base64")
-#: An embedding takes the prompt through the engine and writes nothing.
+#: An embedding runs the prompt through the engine and generates no text.
 NOTHING = GeneratedText((), "stop", None)
 
 
 def routes(service: Service) -> list[web.RouteDef]:
-    """Return the route that embeds."""
+    """Return the route for embeddings."""
 
     async def embed(request: web.Request) -> web.Response:
-        service.ledger.arrived[request.path] += 1
+        service.request_log.arrived[request.path] += 1
         if (status := service.faults.arrive()) is not None:
             raise ApiError("Internal server error", status=status, kind="InternalServerError")
         body = field_reader.parse(await request.read(), request.headers.get("Content-Type", ""))
@@ -88,8 +88,8 @@ def _prompts(service: Service, body: dict[str, Any]) -> list[tuple[int, ...]]:
         raise ApiError(f"The model `{name}` does not exist.", status=404, kind="NotFoundError")
     check_salt(body.get("cache_salt"))
     if body.get("dimensions") is not None:
-        told = f"dimensions must be unset (received dimensions={body['dimensions']})."
-        raise ApiError(f"Model '{service.settings.served_name}' does not support Matryoshka embeddings; {told}")
+        reason = f"dimensions must be unset (received dimensions={body['dimensions']})."
+        raise ApiError(f"Model '{service.settings.served_name}' does not support Matryoshka embeddings; {reason}")
     inputs = _inputs(body["input"])
     if not inputs:
         raise ApiError("You must pass at least one prompt")
@@ -114,7 +114,7 @@ def _ids(service: Service, text: str | list[int]) -> tuple[int, ...]:
 
 
 def _vector(ids: Sequence[int]) -> list[float]:
-    """Return a vector of length one that depends on the prompt alone."""
+    """Return a vector of length one that depends only on the prompt."""
     seed = hashlib.sha256(",".join(map(str, ids)).encode()).digest()
     raw = hashlib.shake_256(seed).digest(2 * DIMENSIONS)
     values = [value / 32768 - 1 + 1e-6 for value in struct.unpack(f"<{DIMENSIONS}H", raw)]

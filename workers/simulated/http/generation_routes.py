@@ -1,4 +1,4 @@
-"""Every endpoint that generates text: from the body to the last byte."""
+"""Every endpoint that generates text, from reading the body to the last byte of the reply."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -32,13 +32,13 @@ from workers.simulated.requests.schemas import (
 
 Open = Callable[[Service, dict[str, Any], Mapping[str, str]], Job]
 
-DIALECTS: Mapping[Kind, Callable[[Job], ReplyFormat]] = {
+REPLY_FORMATS: Mapping[Kind, Callable[[Job], ReplyFormat]] = {
     "chat": ChatReplies,
     "completion": ChatReplies,
     "messages": anthropic_messages.MessageEvents,
     "responses": openai_responses.ResponseEvents,
 }
-#: vLLM names an answer to Anthropic's request like a chat's; a response is joined by an underscore.
+#: vLLM's prefixes: a reply to Anthropic's request has that of a chat; a response has an underscore.
 ID_PREFIXES: Mapping[Kind, str] = {
     "chat": "chatcmpl-",
     "completion": "cmpl-",
@@ -66,7 +66,7 @@ def routes(service: Service) -> list[web.RouteDef]:
 
 
 def chat_prompt(service: Service, asked: Chat) -> tuple[int, ...]:
-    """Return the token ids of a conversation. Raises ApiError when it is empty or above the context."""
+    """Return the token ids of a conversation. Raises ApiError if it is empty or longer than the context."""
     service.require_model(asked.common.model)
     if not asked.messages:
         raise ApiError("Cannot apply chat template to an empty conversation. Provide at least one message.")
@@ -75,7 +75,7 @@ def chat_prompt(service: Service, asked: Chat) -> tuple[int, ...]:
 
 
 def completion_prompts(service: Service, asked: Completion) -> list[tuple[int, ...]]:
-    """Return the token ids of each prompt. Raises ApiError for none, unknown ids, or one above the context."""
+    """Return the token ids of each prompt. Raises ApiError for none, unknown ids, or one longer than the context."""
     service.require_model(asked.common.model)
     if not asked.prompts:
         raise ApiError("You must pass at least one prompt")
@@ -127,7 +127,7 @@ def open_completion(service: Service, body: dict[str, Any], headers: Mapping[str
 
 
 def fitting(service: Service, ids: Sequence[int]) -> tuple[int, ...]:
-    """Return the ids of a prompt. Raises ApiError when they are more than the context."""
+    """Return the ids of a prompt. Raises ApiError if it is longer than the context."""
     if len(ids) > service.settings.context_length_tokens:
         raise too_long(service.settings.context_length_tokens)
     return tuple(ids)
@@ -136,13 +136,13 @@ def fitting(service: Service, ids: Sequence[int]) -> tuple[int, ...]:
 def _conversation(
     service: Service, kind: Kind, body: dict[str, Any], chat: dict[str, Any], headers: Mapping[str, str]
 ) -> Job:
-    """Return the job of what was sent as ``body`` and is ``chat`` in the words of /v1/chat/completions."""
+    """Return the job of a request that was sent as ``body`` and is ``chat`` in the format of /v1/chat/completions."""
     asked = read_chat(chat, service.settings)
     if kind == "responses":
         asked = replace(asked, common=replace(asked.common, limit_name=openai_responses.LIMIT))
     prompts = [chat_prompt(service, asked)]
     limits = _limits(service, asked.common, chat, prompts)
-    runs = _runs(service, asked.common, prompts, limits, asked.form)
+    runs = _runs(service, asked.common, prompts, limits, asked.required_output)
     return Job(
         kind=kind,
         id=_id(kind, headers),
@@ -153,7 +153,7 @@ def _conversation(
         echoes=("",) * len(runs),
         tokenizer=service.tokenizer,
         limit_tokens=limits[0],
-        form=asked.form,
+        required_output=asked.required_output,
         images=asked.images,
     )
 
@@ -163,7 +163,7 @@ def _id(kind: Kind, headers: Mapping[str, str]) -> str:
 
 
 def _limits(service: Service, common: Common, body: Mapping[str, Any], prompts: Sequence[tuple[int, ...]]) -> list[int]:
-    """Return how many tokens an answer to each prompt may have, after vLLM's checks. Raises ApiError."""
+    """Return the token limit of the reply to each prompt, after vLLM's checks. Raises ApiError."""
     limits = [token_limit(common, len(p), service.settings.context_length_tokens) for p in prompts]
     check_values(common, body)
     return limits
@@ -174,16 +174,16 @@ def _runs(
     common: Common,
     prompts: Sequence[tuple[int, ...]],
     limits: Sequence[int],
-    form: RequiredOutput | None = None,
+    required_output: RequiredOutput | None = None,
 ) -> tuple[Run, ...]:
     runs: list[Run] = []
     for prompt, limit in zip(prompts, limits, strict=True):
         for index in range(common.n):
-            if form is None:
-                answer = service.speaker.answer(prompt, _sampling(common, limit, index))
+            if required_output is None:
+                generated = service.text_generator.generate(prompt, _sampling(common, limit, index))
             else:
-                answer = service.speaker.exact(form.text, limit)
-            runs.append(service.engine.open(prompt, common.cache_salt, answer))
+                generated = service.text_generator.exact(required_output.text, limit)
+            runs.append(service.engine.open(prompt, common.cache_salt, generated))
     return tuple(runs)
 
 
@@ -201,8 +201,8 @@ def _sampling(common: Common, limit: int, index: int) -> Sampling:
 
 
 async def _serve(service: Service, request: web.Request, open_job: Callable[[], Job]) -> web.StreamResponse:
-    """Answer one request, whole or streamed, and note in the ledger how it ended."""
-    service.ledger.arrived[request.path] += 1
+    """Serve one request, whole or streamed, and record how it ended."""
+    service.request_log.arrived[request.path] += 1
     if (status := service.faults.arrive()) is not None:
         raise ApiError("Internal server error", status=status, kind="InternalServerError")
     service.load += 1
@@ -210,7 +210,7 @@ async def _serve(service: Service, request: web.Request, open_job: Callable[[], 
         if service.faults.faults.latency > 0:
             await asyncio.sleep(service.faults.faults.latency)
         job = open_job()
-        entry = service.ledger.open(job)
+        entry = service.request_log.open(job)
         ended = "disconnected"
         try:
             response = await (_stream if job.common.stream else _whole)(service, request, job)
@@ -222,7 +222,7 @@ async def _serve(service: Service, request: web.Request, open_job: Callable[[], 
                 request.transport.abort()
             raise
         finally:
-            service.ledger.close(entry, job, ended)
+            service.request_log.close(entry, job, ended)
     finally:
         service.load -= 1
 
@@ -232,38 +232,38 @@ async def _whole(service: Service, request: web.Request, job: Job) -> web.Stream
     async with aclosing(_tokens(service, job)) as tokens:
         async for index, _sent, token in tokens:
             texts[index] += token.text
-    reply = DIALECTS[job.kind](job).whole(texts)
+    reply = REPLY_FORMATS[job.kind](job).whole(texts)
     return web.Response(body=orjson.dumps(reply), content_type="application/json")
 
 
 async def _stream(service: Service, request: web.Request, job: Job) -> web.StreamResponse:
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
     await response.prepare(request)
-    dialect = DIALECTS[job.kind](job)
-    if opening := dialect.opening():
+    reply_format = REPLY_FORMATS[job.kind](job)
+    if opening := reply_format.opening():
         await response.write(opening)
     held: list[list[Token]] = [[] for _ in job.runs]
     async with aclosing(_tokens(service, job)) as tokens:
         async for index, sent, token in tokens:
             held[index].append(token)
-            answer = job.runs[index].answer
-            last = sent == len(answer.tokens)
+            generated = job.runs[index].generated
+            last = sent == len(generated.tokens)
             if token.text or last:
-                finish = answer.finish_reason if last else None
-                await response.write(dialect.told(index, held[index], sent=sent, finish=finish))
+                finish = generated.finish_reason if last else None
+                await response.write(reply_format.delta(index, held[index], sent=sent, finish=finish))
                 held[index] = []
     ending = [
-        dialect.told(index, held[index], sent=run.sent_tokens, finish="abort")
+        reply_format.delta(index, held[index], sent=run.sent_tokens, finish="abort")
         for index, run in enumerate(job.runs)
         if run.aborted
     ]
-    await response.write(b"".join([*ending, dialect.ending()]))
+    await response.write(b"".join([*ending, reply_format.ending()]))
     await response.write_eof()
     return response
 
 
 async def _tokens(service: Service, job: Job) -> AsyncGenerator[tuple[int, int, Token], None]:
-    """Yield the tokens of all sequences of a job: the choice's index, how many it has had now, the token."""
+    """Yield the tokens of all sequences of a job: the choice's index, its number of tokens so far, the token."""
     async with aclosing(_merged(service, job)) as merged:
         async for index, sent, token in merged:
             if service.faults.hangs(sent - 1):

@@ -1,4 +1,4 @@
-"""OpenAI's /v1/responses in terms of chat, as vLLM has it: bodies, answers, events. Nothing is stored."""
+"""OpenAI's /v1/responses on top of chat, as in vLLM: bodies, replies, events. Nothing is stored."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,12 +18,12 @@ SAME = (
     *("model", "temperature", "top_p", "top_k", "stream", "cache_salt", "user", "session_id", "priority", "seed"),
     *("stop", "ignore_eos", "include_stop_str_in_output", "presence_penalty", "frequency_penalty"),
 )
-#: What a function in an answer has beyond its definition.
+#: Fields that a function in a reply has in addition to its definition.
 UNSET_TOOL = ("allowed_callers", "async", "defer_loading", "description", "output_schema")
 
 
 def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the chat request that a response request is. Raises ApiError."""
+    """Return the chat request that corresponds to a response request. Raises ApiError."""
     given = _input(body)
     if (earlier := body.get("previous_response_id")) is not None:
         message = f"Response with id '{earlier}' not found."
@@ -47,7 +47,7 @@ def chat_body(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class ResponseEvents:
-    """Tells a job's answer as one item: a message with text, or the call of a function."""
+    """Formats a job's reply as one item: a message with text, or the call of a function."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -61,12 +61,12 @@ class ResponseEvents:
         return self._response("incomplete" if self._cut() else "completed", [self._item(texts[0])])
 
     def opening(self) -> bytes:
-        """Return the response without an answer, twice, as the protocol has it."""
+        """Return the response without output, twice, as the protocol requires."""
         begun = self._response("in_progress", [])
         return self._event("response.created", response=begun) + self._event("response.in_progress", response=begun)
 
-    def told(self, index: int, tokens: Sequence[Token], *, sent: int, finish: str | None) -> bytes:
-        """Return a delta, after the start of the item if it is the first."""
+    def delta(self, index: int, tokens: Sequence[Token], *, sent: int, finish: str | None) -> bytes:
+        """Return a delta, preceded by the item's start if it is the first."""
         text = "".join(token.text for token in tokens)
         if not text:
             return b""
@@ -81,20 +81,20 @@ class ResponseEvents:
         return started + self._event("response.output_text.delta", **place, delta=text, logprobs=likely)
 
     def ending(self) -> bytes:
-        """Return the ends of the item and of the response, each with all that it holds."""
-        told = b"" if self._text else self._start()
+        """Return the end events of the item and of the response, each with its whole content."""
+        events = b"" if self._text else self._start()
         item = self._item(self._text)
         place: dict[str, Any] = {"item_id": self._item_id, "output_index": 0}
         if self._job.tool is not None:
             kind = "response.function_call_arguments.done"
-            told += self._event(kind, arguments=self._text, **place, name=self._job.tool)
+            events += self._event(kind, arguments=self._text, **place, name=self._job.tool)
         else:
             place = {"content_index": 0, **place}
-            told += self._event("response.output_text.done", **place, logprobs=[], text=self._text)
-            told += self._event("response.content_part.done", **place, part=item["content"][0])
-        told += self._event("response.output_item.done", item=item, output_index=0)
+            events += self._event("response.output_text.done", **place, logprobs=[], text=self._text)
+            events += self._event("response.content_part.done", **place, part=item["content"][0])
+        events += self._event("response.output_item.done", item=item, output_index=0)
         status = "incomplete" if self._cut() else "completed"
-        return told + self._event("response.completed", response=self._response(status, [item]))
+        return events + self._event("response.completed", response=self._response(status, [item]))
 
     def _start(self) -> bytes:
         item = self._item("", status="in_progress")
@@ -116,7 +116,7 @@ class ResponseEvents:
     def _item(self, text: str, *, status: str = "completed") -> dict[str, Any]:
         job = self._job
         if job.tool is not None:
-            named = {"arguments": text, "call_id": job.called(0), "name": job.tool, "type": "function_call"}
+            named = {"arguments": text, "call_id": job.tool_call_id(0), "name": job.tool, "type": "function_call"}
             unset = {"async": None, "caller": None, "namespace": None}
             return {**named, "id": self._item_id, **unset, "status": status}
         logged = chat_logprobs(job, self._run.tokens[len(self._run.prompt) :])
@@ -187,7 +187,7 @@ def _input(body: Mapping[str, Any]) -> str | list[Any]:
 
 
 def _turn(item: Any) -> dict[str, Any]:
-    """Return what one item of the input is in chat."""
+    """Return the chat message for one item of the input."""
     kind = item.get("type") if isinstance(item, dict) else None
     if kind == "function_call":
         return {"role": "assistant", "content": "", "tool_calls": [{"id": item.get("call_id"), "type": "function"}]}

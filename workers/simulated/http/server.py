@@ -1,4 +1,4 @@
-"""The HTTP server of one simulated engine: its parts, its guards, its life from start to SIGTERM."""
+"""The HTTP server of one simulated engine: assembly, key check, error bodies, start and shutdown."""
 
 import asyncio
 import hmac
@@ -33,7 +33,7 @@ LARGEST_BODY_BYTES = 64 * 2**20
 
 
 def run(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT, then let running requests end within the shutdown timeout."""
+    """Serve until SIGTERM or SIGINT, then let running requests finish within the shutdown timeout."""
     longest = -(-settings.context_length_tokens // settings.block_size_tokens)
     if settings.blocks - 1 < longest:
         sys.exit(f"{settings.blocks} blocks cannot hold one request of the whole context: {longest + 1} can")
@@ -53,14 +53,14 @@ def run(settings: Settings) -> None:
 
 
 async def application(settings: Settings) -> web.Application:
-    """Return the application; it must be built inside the loop that serves it."""
+    """Return the application. It must be built inside the event loop that serves it."""
     publisher = _publisher(settings)
     tokenizer = tokens.load(settings.model_folder)
     metrics, faults = Metrics(), FaultState(settings.faults)
     service = Service(
         settings=settings,
         tokenizer=tokenizer,
-        speaker=TextGenerator(tokenizer),
+        text_generator=TextGenerator(tokenizer),
         engine=Engine(settings, metrics, faults, publisher),
         metrics=metrics,
         faults=faults,
@@ -101,7 +101,7 @@ async def _request_id(request: web.Request, response: web.StreamResponse) -> Non
 
 @web.middleware
 async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn what handlers raise into vLLM's bodies; its framework's own errors look different."""
+    """Turn exceptions of handlers into vLLM's error bodies; those of its web framework have another format."""
     try:
         return await handler(request)
     except ApiError as error:
@@ -118,7 +118,7 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 def _guard(api_key: str | None) -> Middleware:
-    """Return the key check: like vLLM's, it covers only some paths and never OPTIONS."""
+    """Return the key check. As in vLLM, it covers only some paths and never OPTIONS."""
     expected = (api_key or "").encode()
 
     @web.middleware

@@ -1,4 +1,4 @@
-"""The parts of one engine that its HTTP handlers share, and its memory of recent requests."""
+"""The components of one engine that its HTTP handlers share, and the log of recent requests."""
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
@@ -18,14 +18,14 @@ REMEMBERED_REQUESTS = 200
 
 @dataclass(slots=True)
 class RequestLog:
-    """What arrived and how it ended, for tests to read at /_sim/requests."""
+    """Requests that arrived and how they ended, for tests to read at /_sim/requests."""
 
     arrived: Counter[str] = field(default_factory=Counter)
     ended: Counter[str] = field(default_factory=Counter)
     recent: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=REMEMBERED_REQUESTS))
 
     def open(self, job: Job) -> dict[str, Any]:
-        """Note a request that was accepted; the entry is completed by ``close``."""
+        """Record a request that was accepted; ``close`` completes the entry."""
         common = job.common
         entry: dict[str, Any] = {
             "id": job.id,
@@ -44,7 +44,7 @@ class RequestLog:
         return entry
 
     def close(self, entry: dict[str, Any], job: Job, ended: str) -> None:
-        """Note how a request ended: "finished", "disconnected" or "cut"."""
+        """Record how a request ended: "finished", "disconnected" or "cut"."""
         self.ended[ended] += 1
         entry["ended"] = ended
         entry["cached_tokens"] = sum(run.cached_tokens for run in job.runs)
@@ -53,18 +53,18 @@ class RequestLog:
 
 @dataclass(slots=True, kw_only=True)
 class Service:
-    """One engine as its handlers see it. ``load`` counts requests for text that are not answered yet."""
+    """The components of one engine. ``load`` counts unfinished inference requests."""
 
     settings: Settings
     tokenizer: Tokenizer
-    speaker: TextGenerator
+    text_generator: TextGenerator
     engine: Engine
     metrics: Metrics
     faults: FaultState
-    ledger: RequestLog = field(default_factory=RequestLog)
+    request_log: RequestLog = field(default_factory=RequestLog)
     load: int = 0
 
     def require_model(self, name: str | None) -> None:
-        """Raise the 404 of another model's name; no name means the one served."""
+        """Raise the 404 error if ``name`` is another model's; no name means the served model."""
         if name and name != self.settings.served_name:
             raise unknown_model(name, self.settings.served_name)

@@ -1,4 +1,4 @@
-"""/tokenize, /detokenize, Anthropic's count and the /render routes: what a prompt becomes, without running it."""
+"""/tokenize, /detokenize, Anthropic's token count and the /render routes: prompts without generation."""
 
 from typing import Any
 
@@ -75,7 +75,7 @@ def _json(content: object) -> web.Response:
 
 
 def _text_to_tokenize(reader: FieldReader) -> str:
-    """Return the prompt, or the rendered conversation when there is no prompt."""
+    """Return the prompt, or the rendered conversation if there is no prompt."""
     if "messages" in reader.body and "prompt" not in reader.body:
         messages = read_messages(reader)
         reader.finish()
@@ -94,7 +94,7 @@ def _text_to_tokenize(reader: FieldReader) -> str:
 
 
 def _rendered(service: Service, name: str, prompt: tuple[int, ...], common: Common) -> dict[str, Any]:
-    """Return vLLM's GenerateRequest: what /inference/v1/generate of an engine would take."""
+    """Return vLLM's GenerateRequest, the body of an engine's /inference/v1/generate."""
     sampling: dict[str, Any] = {} if common.n == 1 else {"n": common.n}
     sampling |= {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
     sampling |= {"temperature": common.temperature, "stop": list(common.stop), "stop_token_ids": []}

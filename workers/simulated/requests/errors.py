@@ -1,8 +1,8 @@
-"""What a caller gets wrong, in vLLM's envelopes.
+"""Errors in requests, in vLLM's envelopes.
 
 ApiError
-├── Malformed      the body does not have the fields' types: every finding, in pydantic's words
-└── (itself)       one thing is wrong with the values
+├── InvalidBody    the fields have wrong types; it lists every error in pydantic's words
+└── (itself)       one value is wrong
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ MOST_REPORTED = 10
 
 
 class ApiError(Exception):
-    """A request that is answered with an error body."""
+    """An error that is sent to the client as an error body."""
 
     def __init__(
         self, message: str, *, status: int = 400, kind: str = "BadRequestError", param: str | None = None
@@ -25,24 +25,24 @@ class ApiError(Exception):
         self.param = param
 
     def body(self) -> dict[str, Any]:
-        """Return the envelope every client of vLLM parses."""
+        """Return the envelope that clients of vLLM parse."""
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.status}}
 
 
 def bad_value(name: str, message: str, value: object = None) -> ApiError:
-    """Return the error of a parameter whose value is out of range; vLLM names it at the message's end."""
-    told = f", value={value}" if value is not None else ""
-    return ApiError(f"{message} (parameter={name}{told})", param=name)
+    """Return the error of a parameter whose value is out of range; vLLM names it at the end of the message."""
+    value_text = f", value={value}" if value is not None else ""
+    return ApiError(f"{message} (parameter={name}{value_text})", param=name)
 
 
 def unknown_model(name: str, served: str) -> ApiError:
-    """Return the 404 of a model this engine does not serve."""
+    """Return the 404 error of a model that this engine does not serve."""
     message = f"The model `{name}` does not exist. Valid aliases: {served}."
     return ApiError(message, status=404, kind="NotFoundError", param="model")
 
 
 def too_long(limit: int, *, counted: int | None = None) -> ApiError:
-    """Return the 400 of a prompt above the context length; of text vLLM stops counting one token past it."""
+    """Return the 400 error of a prompt above the context length; vLLM stops counting one token past it for text."""
     tokens = limit + 1 if counted is None else counted
     least = "at least " if counted is None else ""
     message = (
@@ -55,7 +55,7 @@ def too_long(limit: int, *, counted: int | None = None) -> ApiError:
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """One mismatch of types: pydantic's kind, where it is, what it says, and the value met."""
+    """One wrong type: pydantic's kind, the place, the message, and the value."""
 
     kind: str
     place: str
@@ -64,33 +64,33 @@ class FieldError:
     context: Mapping[str, object] | None = None
 
     def __str__(self) -> str:
-        told: dict[str, object] = {
+        shown: dict[str, object] = {
             "type": self.kind,
             "loc": self.place,
             "msg": self.message,
             "input": _summary(self.value),
         }
         if self.context is not None:
-            told["ctx"] = dict(self.context)
-        return str(told)
+            shown["ctx"] = dict(self.context)
+        return str(shown)
 
 
 class InvalidBody(ApiError):
-    """A body of the wrong shape. The parameter named is the first finding's."""
+    """A body with wrong types. The named parameter is that of the first error."""
 
-    def __init__(self, findings: Sequence[FieldError]) -> None:
-        shown = [f"\n  {finding}" for finding in findings[:MOST_REPORTED]]
-        if len(findings) > MOST_REPORTED:
-            shown.append(f"\n  ...and {len(findings) - MOST_REPORTED} more errors")
-        plural = "s" if len(findings) > 1 else ""
-        message = f"{len(findings)} validation error{plural}:{''.join(shown)}"
-        super().__init__(message, kind="Bad Request", param=findings[0].place)
+    def __init__(self, errors: Sequence[FieldError]) -> None:
+        shown = [f"\n  {error}" for error in errors[:MOST_REPORTED]]
+        if len(errors) > MOST_REPORTED:
+            shown.append(f"\n  ...and {len(errors) - MOST_REPORTED} more errors")
+        plural = "s" if len(errors) > 1 else ""
+        message = f"{len(errors)} validation error{plural}:{''.join(shown)}"
+        super().__init__(message, kind="Bad Request", param=errors[0].place)
 
 
 def unsupported_media_type() -> ApiError:
     """Return the error of a body that is not declared as JSON."""
-    told = "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed"
-    return ApiError(told, kind="Bad Request")
+    message = "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed"
+    return ApiError(message, kind="Bad Request")
 
 
 def _summary(value: object) -> str:

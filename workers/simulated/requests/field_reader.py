@@ -1,4 +1,4 @@
-"""Read a JSON body's fields as vLLM's schemas do: lenient conversions, and pydantic's words for what is refused."""
+"""Read a JSON body's fields as vLLM's schemas do: lenient conversions, and pydantic's messages for refused values."""
 
 import json
 from collections.abc import Callable
@@ -15,7 +15,7 @@ FALSE_WORDS = {"0", "false", "f", "no", "n", "off"}
 
 
 def parse(raw: bytes, content_type: str) -> dict[str, Any]:
-    """Return the object in ``raw``. Raises ApiError for another media type, no JSON, or another JSON type."""
+    """Return the object in ``raw``. Raises ApiError for another media type, invalid JSON, or another JSON type."""
     if content_type.lower().partition(";")[0] != "application/json":
         raise unsupported_media_type()
     if not raw:
@@ -31,7 +31,7 @@ def parse(raw: bytes, content_type: str) -> dict[str, Any]:
 
 
 def _parse_slowly(raw: bytes) -> Any:
-    """Parse as vLLM does: the standard library accepts a little more, and says where it stopped."""
+    """Parse as vLLM does: the standard library accepts slightly more, and reports where it stopped."""
     try:
         return json.loads(raw)
     except json.JSONDecodeError as error:
@@ -47,12 +47,12 @@ class FieldReader:
     def __init__(self, body: dict[str, Any], place: str = "body") -> None:
         self.body = body
         self.place = place
-        self.findings: list[FieldError] = []
+        self.errors: list[FieldError] = []
 
     def finish(self) -> None:
-        """Raise Malformed if anything was wrong."""
-        if self.findings:
-            raise InvalidBody(self.findings)
+        """Raise InvalidBody if there were errors."""
+        if self.errors:
+            raise InvalidBody(self.errors)
 
     def text(self, name: str) -> str | None:
         """Return a string or None."""
@@ -85,20 +85,18 @@ class FieldReader:
         return ()
 
     def wrong(self, kind: str, name: str, message: str, value: object) -> None:
-        """Note a finding about field ``name``."""
-        self.findings.append(FieldError(kind, f"{self.place}.{name}", message, value))
+        """Record an error of field ``name``."""
+        self.errors.append(FieldError(kind, f"{self.place}.{name}", message, value))
 
     def missing(self, name: str) -> None:
-        """Note that a required field is not there."""
+        """Record that a required field is absent."""
         self.wrong("missing", name, "Field required", self.body)
 
     def invalid(self, name: str, message: str) -> None:
-        """Note that a check of vLLM's own refused the value."""
+        """Record that one of vLLM's own checks refused the value."""
         value = self.body.get(name)
         context = {"error": ValueError(message)}
-        self.findings.append(
-            FieldError("value_error", f"{self.place}.{name}", f"Value error, {message}", value, context)
-        )
+        self.errors.append(FieldError("value_error", f"{self.place}.{name}", f"Value error, {message}", value, context))
 
     def _read(self, name: str, convert: Callable[[Any], Value | tuple[str, str]]) -> Value | None:
         value = self.body.get(name)

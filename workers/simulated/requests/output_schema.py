@@ -1,4 +1,4 @@
-"""What an answer has to be where it is not free text: a call of a tool, or JSON of a schema."""
+"""The output that a request requires: free text, the call of a tool, or JSON of a schema."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -20,11 +20,11 @@ DEEPEST = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequiredOutput:
-    """The exact text of an answer. ``tool`` is the function it calls, and then the text its arguments."""
+    """The exact text of a reply. If ``tool`` is set, the reply calls that function with the text as arguments."""
 
     text: str
     tool: str | None = None
-    #: The request named the function: vLLM then gives "stop" as the finish reason.
+    #: The request named the function, for which vLLM's finish reason is "stop".
     named: bool = False
 
 
@@ -45,9 +45,9 @@ def check_tools(body: Mapping[str, Any], *, chooses_tools: bool) -> None:
 
 
 def required_output(body: Mapping[str, Any], messages: Sequence[Mapping[str, str]]) -> RequiredOutput | None:
-    """Return what the answer must be, or None for free text.
+    """Return the required output, or None for free text.
 
-    A model that may choose calls the tool whose name the last message says, if that is a user's.
+    A model that may choose calls the tool whose name occurs in the last message, if that is a user's.
     """
     choice = body.get("tool_choice")
     functions = [_function(tool) for tool in body.get("tools") or ()]
@@ -69,7 +69,7 @@ def required_output(body: Mapping[str, Any], messages: Sequence[Mapping[str, str
 
 
 def example(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int = 0) -> Any:
-    """Return the smallest instance of a JSON schema that this knows how to make."""
+    """Return the smallest instance of a JSON schema, for the keywords that this function supports."""
     if depth > DEEPEST:
         return None
     if "$ref" in schema:

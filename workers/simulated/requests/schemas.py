@@ -1,4 +1,4 @@
-"""Bodies of /v1/chat/completions and /v1/completions, read and checked as vLLM does, in its order."""
+"""Bodies of /v1/chat/completions and /v1/completions, read and checked as in vLLM, in the same order."""
 
 import hashlib
 from collections.abc import Mapping
@@ -19,11 +19,11 @@ TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Common:
-    """What both endpoints take. ``max_tokens`` None means as many as the context leaves."""
+    """The fields of both endpoints. ``max_tokens`` None means as many as the context allows."""
 
     model: str | None
     max_tokens: int | None
-    #: The field that gave ``max_tokens``.
+    #: The name of the field that set ``max_tokens``.
     limit_name: str
     min_tokens: int
     temperature: float
@@ -46,19 +46,19 @@ class Common:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chat:
-    """A conversation; contents are already joined to plain text."""
+    """A conversation; the parts of each content are joined to plain text."""
 
     common: Common
     messages: tuple[Mapping[str, str], ...]
     generation_prompt: bool
     continue_final: bool
-    form: RequiredOutput | None = None
+    required_output: RequiredOutput | None = None
     images: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """Prompts as text or token ids, one or several."""
+    """One or several prompts, as text or token ids."""
 
     common: Common
     prompts: tuple[str | tuple[int, ...], ...]
@@ -90,7 +90,7 @@ def read_chat(body: dict[str, Any], settings: Settings) -> Chat:
         messages=messages,
         generation_prompt=generation_prompt,
         continue_final=continue_final,
-        form=required_output(body, messages),
+        required_output=required_output(body, messages),
         images=images,
     )
 
@@ -111,7 +111,7 @@ def read_completion(body: dict[str, Any]) -> Completion:
 
 
 def read_messages(reader: FieldReader) -> tuple[Mapping[str, str], ...]:
-    """Return the conversation; parts of a content are joined by line ends, as vLLM does for text templates."""
+    """Return the conversation; parts of a content are joined by line breaks, as vLLM does for text templates."""
     if "messages" not in reader.body:
         reader.missing("messages")
         return ()
@@ -141,7 +141,7 @@ def read_messages(reader: FieldReader) -> tuple[Mapping[str, str], ...]:
 
 
 def check_values(common: Common, body: Mapping[str, Any]) -> None:
-    """Check ranges, which vLLM does after it has seen that the prompt fits. Raises ApiError."""
+    """Check ranges, which vLLM does after it has checked that the prompt fits. Raises ApiError."""
     if common.n < 1:
         raise ApiError(f"n must be at least 1, got {common.n}.")
     for name in ("presence_penalty", "frequency_penalty"):
@@ -161,7 +161,7 @@ def check_values(common: Common, body: Mapping[str, Any]) -> None:
 
 
 def token_limit(common: Common, prompt_tokens: int, context_tokens: int) -> int:
-    """Return how many tokens one answer may have: what was asked for, as far as the context goes."""
+    """Return the token limit of one reply: the requested number, but no more than the context allows."""
     asked = common.max_tokens
     if asked is not None and asked > context_tokens:
         message = f"{common.limit_name}={asked} cannot be greater than max_model_len={context_tokens}."
@@ -176,8 +176,8 @@ def token_limit(common: Common, prompt_tokens: int, context_tokens: int) -> int:
             param="max_tokens",
         )
     if common.min_tokens > limit:
-        told = f"less than or equal to max_tokens={limit}, got {common.min_tokens}."
-        raise ApiError(f"min_tokens must be {told}")
+        limits = f"less than or equal to max_tokens={limit}, got {common.min_tokens}."
+        raise ApiError(f"min_tokens must be {limits}")
     return limit
 
 
@@ -190,7 +190,7 @@ def _common(reader: FieldReader, *, max_tokens: int | None, logprobs: int | None
     options = FieldReader(reader.body.get("stream_options") or {}, "body.stream_options")
     include_usage = options.flag("include_usage")
     continuous_usage = options.flag("continuous_usage_stats")
-    reader.findings.extend(options.findings)
+    reader.errors.extend(options.errors)
     salt = reader.body.get("cache_salt")
     return Common(
         model=reader.text("model") or None,
@@ -217,14 +217,14 @@ def _common(reader: FieldReader, *, max_tokens: int | None, logprobs: int | None
 
 
 def _check_early(body: Mapping[str, Any], common: Common) -> None:
-    """Check what vLLM's schemas check themselves, before the model's name is looked at."""
+    """Check what vLLM's schemas check, before the model's name is checked."""
     if body.get("stream_options") and not common.stream:
         raise bad_value("stream_options", "Stream options can only be defined when `stream=True`.")
     check_salt(body.get("cache_salt"))
 
 
 def check_salt(salt: Any) -> None:
-    """Check a salt as every endpoint that takes one does. Raises ApiError."""
+    """Check a cache salt. Raises ApiError."""
     if salt is None:
         return
     if not isinstance(salt, str) or not salt:
@@ -242,7 +242,7 @@ def _check_temperature(value: float) -> None:
 
 
 def _images(messages: Any) -> tuple[str, ...]:
-    """Return the fingerprint of every part that is no text: SHA-256 of its URL, in hex."""
+    """Return the fingerprint of every part that is not text: SHA-256 of its URL, in hex."""
     found: list[str] = []
     for message in messages:
         content = message.get("content")
