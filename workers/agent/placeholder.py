@@ -163,7 +163,7 @@ class PlaceholderLifecycle:
             if self.end(zygote):
                 self._failed(row, f"not warm after {zygote.startup_budget_seconds:.0f} s")
         else:
-            self._ask(zygote, self._timeouts.eager_probe_seconds)
+            self._ping(zygote, self._timeouts.eager_probe_seconds)
 
     def _check_warm(self, row: PlaceholderRow, zygote: Zygote | None) -> None:
         if zygote is None or not zygote.running:
@@ -173,7 +173,7 @@ class PlaceholderLifecycle:
         else:
             if row.state_seconds > self._timeouts.healthy_seconds:
                 self._failures.pop(row.placeholder_id, None)
-            self._ask(zygote, self._timeouts.zygote_ping_seconds)
+            self._ping(zygote, self._timeouts.zygote_ping_seconds)
 
     def _cool(self, row: PlaceholderRow, zygote: Zygote | None, reason: str) -> None:
         """Warm the placeholder again: first make sure that it is not promoted, then kill its process."""
@@ -213,11 +213,11 @@ class PlaceholderLifecycle:
         if zygote is None or self.end(zygote):
             self._move(row, "evicted", reason, pid=None)
 
-    def _ask(self, zygote: Zygote, pause_seconds: float) -> None:
+    def _ping(self, zygote: Zygote, pause_seconds: float) -> None:
         now = time.monotonic()
-        if now - zygote.asked_at >= pause_seconds:
-            zygote.asked_at = now
-            self._zygote_processes.ask(zygote, self._timeouts.probe_timeout_seconds, self._wake_event.set)
+        if now - zygote.pinged_at >= pause_seconds:
+            zygote.pinged_at = now
+            self._zygote_processes.ping_in_thread(zygote, self._timeouts.probe_timeout_seconds, self._wake_event.set)
 
     def _move(self, row: PlaceholderRow, to: PlaceholderState, reason: str, **changes: object) -> bool:
         moved = self._rows.move(row, to, reason, **changes)

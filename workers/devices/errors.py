@@ -13,11 +13,11 @@ class DeviceError(Exception):
 
 
 class BadSlots(DeviceError):
-    """``asked`` is the value of HEARTH_SLOTS."""
+    """``value`` is the value of HEARTH_SLOTS."""
 
-    def __init__(self, asked: str) -> None:
-        super().__init__(f"HEARTH_SLOTS={asked!r}: expected auto, a number of CPU shares, or fake:N with N at least 1")
-        self.asked = asked
+    def __init__(self, value: str) -> None:
+        super().__init__(f"HEARTH_SLOTS={value!r}: expected auto, a number of CPU shares, or fake:N with N at least 1")
+        self.value = value
 
 
 class DevicesUnreadable(DeviceError):

@@ -27,8 +27,8 @@ class Zygote:
     startup_budget_seconds: float
     #: Set by the thread that pings; None again once taken.
     status: ZygoteStatus | None = None
-    asking: bool = False
-    asked_at: float = 0.0
+    pinging: bool = False
+    pinged_at: float = 0.0
 
     @property
     def running(self) -> bool:
@@ -74,20 +74,20 @@ class ZygoteProcesses:
         same = (self._paths.boot_id, row.fence) == (record.boot_id, record.fence)
         return self._zygote(record, row) if same and processes.is_running(record.process) else None
 
-    def ask(self, zygote: Zygote, timeout_seconds: float, answered: Callable[[], None]) -> None:
+    def ping_in_thread(self, zygote: Zygote, timeout_seconds: float, answered: Callable[[], None]) -> None:
         """Ping it in a thread of its own, which calls ``answered`` if there is an answer; one ping at a time."""
-        if zygote.asking:
+        if zygote.pinging:
             return
-        zygote.asking = True
+        zygote.pinging = True
 
-        def ask() -> None:
+        def run() -> None:
             status = self.ping(zygote.record, timeout_seconds)
             zygote.status = status
-            zygote.asking = False
+            zygote.pinging = False
             if status is not None:
                 answered()
 
-        threading.Thread(target=ask, name="ask", daemon=True).start()
+        threading.Thread(target=run, name="ping", daemon=True).start()
 
     def ping(self, record: ZygoteRecord, timeout_seconds: float) -> ZygoteStatus | None:
         """Return its status; None while it still imports, if it has ended, and on a timeout."""

@@ -65,22 +65,22 @@ def routes(service: Service) -> list[web.RouteDef]:
     ]
 
 
-def chat_prompt(service: Service, asked: Chat) -> tuple[int, ...]:
+def chat_prompt(service: Service, chat: Chat) -> tuple[int, ...]:
     """Return the token ids of a conversation. Raises ApiError if it is empty or longer than the context."""
-    service.require_model(asked.common.model)
-    if not asked.messages:
+    service.require_model(chat.common.model)
+    if not chat.messages:
         raise ApiError("Cannot apply chat template to an empty conversation. Provide at least one message.")
-    text = render_chat(asked.messages, generation_prompt=asked.generation_prompt, continue_final=asked.continue_final)
+    text = render_chat(chat.messages, generation_prompt=chat.generation_prompt, continue_final=chat.continue_final)
     return fitting(service, service.tokenizer.encode(text))
 
 
-def completion_prompts(service: Service, asked: Completion) -> list[tuple[int, ...]]:
+def completion_prompts(service: Service, parsed: Completion) -> list[tuple[int, ...]]:
     """Return the token ids of each prompt. Raises ApiError for none, unknown ids, or one longer than the context."""
-    service.require_model(asked.common.model)
-    if not asked.prompts:
+    service.require_model(parsed.common.model)
+    if not parsed.prompts:
         raise ApiError("You must pass at least one prompt")
     ids: list[tuple[int, ...]] = []
-    for prompt in asked.prompts:
+    for prompt in parsed.prompts:
         if isinstance(prompt, str):
             ids.append(fitting(service, service.tokenizer.encode(prompt, add_special_tokens=True)))
             continue
@@ -108,17 +108,17 @@ def open_response(service: Service, body: dict[str, Any], headers: Mapping[str, 
 
 def open_completion(service: Service, body: dict[str, Any], headers: Mapping[str, str]) -> Job:
     """Return the job of a completion body. Raises ApiError."""
-    asked = read_completion(body)
-    prompts = completion_prompts(service, asked)
-    limits = _limits(service, asked.common, body, prompts)
-    runs = _runs(service, asked.common, prompts, limits)
-    echoed = [service.tokenizer.decode(run.prompt) if asked.common.echo else "" for run in runs]
+    parsed = read_completion(body)
+    prompts = completion_prompts(service, parsed)
+    limits = _limits(service, parsed.common, body, prompts)
+    runs = _runs(service, parsed.common, prompts, limits)
+    echoed = [service.tokenizer.decode(run.prompt) if parsed.common.echo else "" for run in runs]
     return Job(
         kind="completion",
         id=_id("completion", headers),
         model=service.settings.served_name,
         body=body,
-        common=asked.common,
+        common=parsed.common,
         runs=runs,
         echoes=tuple(echoed),
         tokenizer=service.tokenizer,
@@ -137,24 +137,24 @@ def _conversation(
     service: Service, kind: Kind, body: dict[str, Any], chat: dict[str, Any], headers: Mapping[str, str]
 ) -> Job:
     """Return the job of a request that was sent as ``body`` and is ``chat`` in the format of /v1/chat/completions."""
-    asked = read_chat(chat, service.settings)
+    parsed = read_chat(chat, service.settings)
     if kind == "responses":
-        asked = replace(asked, common=replace(asked.common, limit_name=openai_responses.LIMIT))
-    prompts = [chat_prompt(service, asked)]
-    limits = _limits(service, asked.common, chat, prompts)
-    runs = _runs(service, asked.common, prompts, limits, asked.required_output)
+        parsed = replace(parsed, common=replace(parsed.common, limit_name=openai_responses.LIMIT))
+    prompts = [chat_prompt(service, parsed)]
+    limits = _limits(service, parsed.common, chat, prompts)
+    runs = _runs(service, parsed.common, prompts, limits, parsed.required_output)
     return Job(
         kind=kind,
         id=_id(kind, headers),
         model=service.settings.served_name,
         body=body,
-        common=asked.common,
+        common=parsed.common,
         runs=runs,
         echoes=("",) * len(runs),
         tokenizer=service.tokenizer,
         limit_tokens=limits[0],
-        required_output=asked.required_output,
-        images=asked.images,
+        required_output=parsed.required_output,
+        images=parsed.images,
     )
 
 

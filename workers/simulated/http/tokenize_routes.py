@@ -38,21 +38,21 @@ def routes(service: Service) -> list[web.RouteDef]:
         return _json({"prompt": service.tokenizer.decode(tokens)})
 
     async def render_conversation(request: web.Request) -> web.Response:
-        asked = read_chat(await _body(request), service.settings)
+        parsed = read_chat(await _body(request), service.settings)
         prefix = f"chatcmpl-{request.headers.get('X-Request-Id') or new_id()}"
-        return _json(_rendered(service, prefix, chat_prompt(service, asked), asked.common))
+        return _json(_rendered(service, prefix, chat_prompt(service, parsed), parsed.common))
 
     async def render_prompts(request: web.Request) -> web.Response:
-        asked = read_completion(await _body(request))
+        parsed = read_completion(await _body(request))
         prefix = f"cmpl-{request.headers.get('X-Request-Id') or new_id()}"
-        prompts = completion_prompts(service, asked)
+        prompts = completion_prompts(service, parsed)
         names = [prefix] if len(prompts) == 1 else [f"{prefix}-{index}" for index in range(len(prompts))]
         pairs = zip(names, prompts, strict=True)
-        return _json([_rendered(service, name, prompt, asked.common) for name, prompt in pairs])
+        return _json([_rendered(service, name, prompt, parsed.common) for name, prompt in pairs])
 
     async def count_tokens(request: web.Request) -> web.Response:
-        asked = read_chat(anthropic_messages.counted_body(await _body(request)), service.settings)
-        count = len(chat_prompt(service, asked))
+        parsed = read_chat(anthropic_messages.counted_body(await _body(request)), service.settings)
+        count = len(chat_prompt(service, parsed))
         return _json({"input_tokens": count, "context_management": {"original_input_tokens": count}})
 
     both = [web.post("/tokenize", tokenize), web.post("/detokenize", detokenize)]

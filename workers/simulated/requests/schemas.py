@@ -162,13 +162,13 @@ def check_values(common: Common, body: Mapping[str, Any]) -> None:
 
 def token_limit(common: Common, prompt_tokens: int, context_tokens: int) -> int:
     """Return the token limit of one reply: the requested number, but no more than the context allows."""
-    asked = common.max_tokens
-    if asked is not None and asked > context_tokens:
-        message = f"{common.limit_name}={asked} cannot be greater than max_model_len={context_tokens}."
-        raise bad_value(common.limit_name, f"{message} Please request fewer output tokens.", asked)
+    requested = common.max_tokens
+    if requested is not None and requested > context_tokens:
+        message = f"{common.limit_name}={requested} cannot be greater than max_model_len={context_tokens}."
+        raise bad_value(common.limit_name, f"{message} Please request fewer output tokens.", requested)
     left = context_tokens - prompt_tokens
-    limit = left if asked is None else min(asked, left)
-    if limit < 1 and common.echo and asked == 0:
+    limit = left if requested is None else min(requested, left)
+    if limit < 1 and common.echo and requested == 0:
         return 1
     if limit < 1:
         raise ApiError(
