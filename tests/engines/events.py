@@ -25,7 +25,7 @@ class Batch:
 
 
 class Listener:
-    """Hears everything from the moment it is made."""
+    """Receives all events from its creation on."""
 
     def __init__(self, replica: Replica, context: zmq.asyncio.Context) -> None:
         self._replica = replica
@@ -37,7 +37,7 @@ class Listener:
         self._socket.connect(replica.spec.kv_events_endpoint)
 
     async def connected(self) -> None:
-        """Wait until the engine has accepted the connection: a busy one takes its time."""
+        """Wait until the engine has accepted the connection, which takes longer on a busy one."""
         async with asyncio.timeout(30):
             await self._monitor.recv_multipart()
 
@@ -56,7 +56,7 @@ class Listener:
             return decode(await self._socket.recv_multipart())
 
     async def replay(self, first: int) -> list[Batch]:
-        """Ask for the messages from number ``first`` on."""
+        """Request the messages from number ``first`` on."""
         dealer = self._context.socket(zmq.DEALER)
         try:
             assert self._replica.spec.kv_replay_endpoint is not None
@@ -88,7 +88,7 @@ class Listener:
 
 
 def decode(frames: list[bytes]) -> Batch:
-    """Return what one message says."""
+    """Return the content of one message."""
     topic, number, payload = frames
     _timestamp, events, rank = msgspec.msgpack.decode(payload)
     assert rank == 0
@@ -97,12 +97,12 @@ def decode(frames: list[bytes]) -> Batch:
 
 @contextlib.asynccontextmanager
 async def listening(replica: Replica) -> AsyncIterator[Listener]:
-    """Give a listener whose subscription has reached the engine."""
+    """Yield a listener whose subscription has reached the engine."""
     with zmq.asyncio.Context() as context:
         listener = Listener(replica, context)
         try:
             await listener.connected()
-            # A subscription travels to the publisher on its own; what is sent before it arrives is lost.
+            # The subscription reaches the publisher asynchronously; messages sent before that are lost.
             await asyncio.sleep(0.3)
             yield listener
         finally:

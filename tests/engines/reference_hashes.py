@@ -1,4 +1,4 @@
-"""vLLM's block hashes from their definition, apart from every implementation in Hearth."""
+"""vLLM's block hashes from their definition, independent of every implementation in Hearth."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -32,5 +32,5 @@ def chain(
 
 
 def wire_integer(key: bytes) -> int:
-    """Return the number vLLM sends for a hash unless it is told to send the bytes."""
+    """Return the number that vLLM sends for a hash unless it is set to send the bytes."""
     return int.from_bytes(key, "big") & (2**64 - 1)

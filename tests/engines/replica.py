@@ -40,13 +40,13 @@ class Replica:
         return self.process.pid
 
     def log(self) -> str:
-        """Return the end of what the engine wrote."""
+        """Return the end of the engine's log."""
         return self.spec.log_path.read_text(errors="replace")[-3000:]
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A whole HTTP answer."""
+    """A whole HTTP response."""
 
     status: int
     headers: Mapping[str, str]
@@ -106,7 +106,7 @@ def running(kind: str, *extra_arguments: str, **changes: Any) -> Iterator[Replic
 
 
 def wait_until_healthy(replica: Replica, budget_seconds: float) -> None:
-    """Return once /health answers 200; fail with the engine's log when it dies or takes too long."""
+    """Return once /health returns 200; fail with the engine's log if it ends or takes too long."""
     deadline = time.monotonic() + budget_seconds
     while time.monotonic() < deadline:
         assert replica.process.poll() is None, replica.log()
@@ -117,7 +117,7 @@ def wait_until_healthy(replica: Replica, budget_seconds: float) -> None:
 
 
 class Client:
-    """Speaks to one replica with its key, unless a call says otherwise."""
+    """An HTTP client for one replica, with its key by default."""
 
     def __init__(self, replica: Replica, session: aiohttp.ClientSession) -> None:
         self.replica = replica
@@ -141,7 +141,7 @@ class Client:
 
     @contextlib.asynccontextmanager
     async def opened(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Open a streamed answer; leaving it early closes the connection."""
+        """Open a streamed response; leaving it early closes the connection."""
         async with self._session.post(self._url(path), json=body, headers=_headers(API_KEY, {})) as response:
             yield response
 
@@ -160,7 +160,7 @@ class Client:
         return sum(float(line.rsplit(" ", 1)[1]) for line in samples)
 
     async def settles(self, name: str, value: float) -> None:
-        """Wait until a metric has a value: engines count a step after they have answered."""
+        """Wait until a metric has a value: engines count a step after they have responded."""
         deadline = time.monotonic() + 15
         while (found := await self.metric(name)) != value:
             assert time.monotonic() < deadline, f"{name} stays {found}, not {value}: {self.replica.log()}"

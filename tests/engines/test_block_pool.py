@@ -1,4 +1,4 @@
-"""The simulated cache keeps and evicts blocks in vLLM's order."""
+"""The simulated cache stores and evicts blocks in vLLM's order."""
 
 from workers.simulated.engine.block_pool import BlockPool, Cleared, Removed, Stored
 

@@ -1,4 +1,4 @@
-"""What the drivers start."""
+"""The commands that the drivers make."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""When the engine environment counts, which build it is, where torch comes from, and what is refused."""
+"""When the engine environment is valid, which build it has, where torch comes from, and what is refused."""
 
 import json
 import re
@@ -16,7 +16,7 @@ ON_CPU = pytest.mark.skipif(
 
 
 def installed(folder: Path, **changes: str) -> Path:
-    """Lay out what an install leaves behind, some of it changed."""
+    """Create the files of an install, with some changes."""
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "python").touch()
     kind = environment.detect_kind()

@@ -1,4 +1,4 @@
-"""What a caller gets wrong is answered alike by both engines: status, type, parameter and, where one, message."""
+"""Both engines answer bad requests alike: status, type, parameter and, if there is only one, message."""
 
 from typing import Any
 

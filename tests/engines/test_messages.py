@@ -31,7 +31,7 @@ CALLING: dict[str, Any] = ASKED | {
 
 
 async def told(client: Client, body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the events of a stream; each is named as its data says."""
+    """Return the events of a stream; the name of each must match its data."""
     async with client.opened(MESSAGES, body | {"stream": True}) as response:
         assert response.status == 200, await response.text()
         assert response.headers["Content-Type"] == "text/event-stream; charset=utf-8"

@@ -98,7 +98,7 @@ async def test_rendering_keeps_what_the_engine_needs(client: Client) -> None:
 
 
 async def load_becomes(client: Client, requests: int) -> None:
-    """Wait until the engine counts so many open requests. Raises TimeoutError."""
+    """Wait until the engine counts this many open requests. Raises TimeoutError."""
     async with asyncio.timeout(30):
         while True:
             if (await client.get("/load")).body == {"server_load": requests}:

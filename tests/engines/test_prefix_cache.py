@@ -1,4 +1,4 @@
-"""The prefix cache: what is found again, under which salt, and what the events say of it."""
+"""The prefix cache: what is matched, under which salt, and which events are published."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The relay's picture of an engine's prefix cache is the engine's own, whenever it begins to look."""
+"""The relay's block set equals the engine's prefix cache, whenever it starts to follow."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def following(
 
 
 async def ask(client: Client, prompt: list[int], salt: str) -> list[bytes]:
-    """Have the engine read a prompt and return the hashes of its full blocks."""
+    """Send the engine a prompt and return the hashes of its full blocks."""
     body = {"model": "tiny", "prompt": prompt, "max_tokens": 1, "temperature": 0, "cache_salt": salt}
     assert (await client.post("/v1/completions", body)).status == 200
     return list(chain(prompt, BLOCK_TOKENS, salt=salt))
@@ -52,7 +52,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def holds(source: EventSource, blocks: list[bytes]) -> None:
-    """Wait until the source knows of these blocks."""
+    """Wait until the source has these blocks."""
     await until(lambda: set(blocks) <= set(source.blocks.hashes()))
 
 

@@ -27,7 +27,7 @@ CALLING: dict[str, Any] = ASKED | {
 
 
 async def told(client: Client, body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the events of a stream, numbered from nought; each is named as its data says."""
+    """Return the events of a stream, numbered from zero; the name of each must match its data."""
     async with client.opened(RESPONSES, body | {"stream": True}) as response:
         assert response.status == 200, await response.text()
         events = (await response.text()).split("\n\n")

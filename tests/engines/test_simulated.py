@@ -1,4 +1,4 @@
-"""What only the simulated engine has: faults on demand, speeds, a tokenizer of its own, a ledger of requests."""
+"""What only the simulated engine has: faults on demand, speeds, its own tokenizer, a log of requests."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Chats that call tools, and answers that keep to a schema, look the same from both engines."""
+"""Tool calls and replies that follow a schema are the same from both engines."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""A promoted engine is an engine like any other: the same answers, hashes, guards and end."""
+"""A promoted engine is like any other engine: the same replies, hashes, key check and shutdown."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ def _zygote(request: pytest.FixtureRequest) -> Iterator[Waiting]:
 
 @pytest.fixture(scope="module", name="replica")
 def _replica(zygote: Waiting) -> Replica:
-    """Promote the zygote: whoever asks for it in this module meets an engine that was one."""
+    """Promote the zygote: the tests of this module use an engine that was a zygote."""
     status = zygote.status()
     assert (status.state, status.threads, status.reason) == ("warm", 1, ""), zygote.log()
     assert status.pid == zygote.process.pid

@@ -1,4 +1,4 @@
-"""A waiting zygote: what it says, what it refuses, and that no caller can harm it."""
+"""A waiting zygote: its answers, what it refuses, and that no client can harm it."""
 
 import contextlib
 import json
@@ -35,7 +35,7 @@ def _zygote() -> Iterator[Waiting]:
 
 @contextlib.contextmanager
 def calling(zygote: Waiting) -> Iterator[socket.socket]:
-    """Give a connection of somebody who need not behave."""
+    """Yield a connection for a client that may break the protocol."""
     with socket.socket(socket.AF_UNIX) as caller:
         caller.settimeout(30)
         caller.connect(str(zygote.socket_path))
@@ -163,7 +163,7 @@ def test_more_callers_than_it_keeps_do_not_lock_anybody_out(zygote: Waiting) -> 
 
 
 def test_it_becomes_nothing_when_whoever_asked_is_gone(zygote: Waiting) -> None:
-    """Otherwise an engine would serve that nobody knows of."""
+    """Otherwise an unknown engine would serve."""
     plain = zygote.command
     request = {"verb": "become", "argv": plain.argv, "env": dict(plain.env), "log_path": str(zygote.spec.log_path)}
     os.kill(zygote.process.pid, signal.SIGSTOP)

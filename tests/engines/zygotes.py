@@ -24,7 +24,7 @@ WARM_BUDGET_SECONDS = 120
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A zygote that is warm. ``spec`` is of the engine it can become, whose sockets and log are in ``folder``."""
+    """A warm zygote. ``spec`` is that of the engine it can become, whose sockets and log are in ``folder``."""
 
     kind: str
     spec: EngineSpec
@@ -44,18 +44,18 @@ class Waiting:
 
     @property
     def command(self) -> EngineCommand:
-        """Return what a plain start of the engine would execute."""
+        """Return the command of a plain start of the engine."""
         return driver_for(self.kind).command(self.spec)
 
     def log(self) -> str:
-        """Return what the zygote wrote before it became anything."""
+        """Return what the zygote wrote before its promotion."""
         return (self.folder / "zygote.log").read_text(errors="replace")
 
     def status(self) -> zygote_client.ZygoteStatus:
         return zygote_client.ping(self.socket_path, 10)
 
     def promote(self) -> Replica:
-        """Let it become the engine and return that once it is healthy."""
+        """Promote it and return the engine once it is healthy."""
         pid = zygote_client.become(self.socket_path, self.command, self.spec.log_path, 10)
         assert pid == self.process.pid
         replica = Replica(self.kind, self.spec, self.process)
@@ -69,7 +69,7 @@ def waiting(kind: str, **changes: Any) -> Iterator[Waiting]:
     folder = Path(tempfile.mkdtemp(prefix="zygote-"))
     try:
         spec = spec_for(folder, **changes)
-        # Nobody knows yet which replica it will be.
+        # It is not known yet which replica it will be.
         expected = replace(spec, replica_id="nobody", served_name="another", port=9, development_routes=False)
         command = driver_for(kind).zygote(expected, folder / "zygote.sock")
         assert command is not None

@@ -1,4 +1,4 @@
-"""Agents as real processes and threads, for the tests of what they do to real engines."""
+"""Agents as real processes and threads, for tests with real engines."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from workers.scheduler import reconciler
 
 T = TypeVar("T")
 NODE = "n1"
-#: Of each node, in the tests' fleets.
+#: Slots of each node in the tests' fleets.
 SLOTS = 4
 QUICK = Timeouts(
     round_seconds=0.2,
@@ -55,7 +55,7 @@ QUICK = Timeouts(
 
 @dataclass
 class KeptCanaries:
-    """A sink that remembers."""
+    """A sink that keeps the canaries."""
 
     begun: list[Canary] = field(default_factory=list)
     ended: list[CanaryResult] = field(default_factory=list)
@@ -129,7 +129,7 @@ def database_url() -> str:
 
 @contextmanager
 def database_refusing_connections() -> Iterator[None]:
-    """End every other connection to the test database and refuse new ones, as a server that is away would."""
+    """End every other connection to the test database and refuse new ones, as if the server were unavailable."""
     name = connection.ops.quote_name(connection.settings_dict["NAME"])
     with connection.cursor() as cursor:
         cursor.execute(f"ALTER DATABASE {name} CONNECTION LIMIT 0")
@@ -158,7 +158,7 @@ def until(what: Callable[[], T], *, seconds: float = 60.0) -> T:
 
 
 def settled(what: Callable[[], T], *, seconds: float = 60.0) -> T:
-    """Reconcile again and again, as beat does, until the first true value of ``what``."""
+    """Reconcile repeatedly, as beat does, until ``what`` returns a true value."""
 
     def ask() -> T:
         reconciler.tick()
@@ -168,7 +168,7 @@ def settled(what: Callable[[], T], *, seconds: float = 60.0) -> T:
 
 
 def warm(level: str, count: int = 1, node: str = NODE) -> Callable[[], list[Placeholder]]:
-    """Return a question for :func:`until`: the node's placeholders that are warm, once there are ``count`` of them."""
+    """Return a condition for :func:`until`: the node's warm placeholders, once there are ``count`` of them."""
 
     def ask() -> list[Placeholder]:
         rows = list(Placeholder.objects.filter(state="warm", level=level, node__name=node).order_by("id"))
@@ -178,7 +178,7 @@ def warm(level: str, count: int = 1, node: str = NODE) -> Callable[[], list[Plac
 
 
 def in_state(state: str, count: int = 1) -> Callable[[], list[Replica]]:
-    """Return a question for :func:`until`: the replicas in a state, once there are ``count`` of them."""
+    """Return a condition for :func:`until`: the replicas in a state, once there are ``count`` of them."""
 
     def ask() -> list[Replica]:
         rows = list(Replica.objects.filter(state=state).order_by("id"))
@@ -188,12 +188,12 @@ def in_state(state: str, count: int = 1) -> Callable[[], list[Replica]]:
 
 
 def records(data_dir: Path) -> list[EngineRecord]:
-    """Return the engines in the node's registry."""
+    """Return the engines in the node's process records."""
     return list(ProcessRecords(data_dir / "engines", NODE).engines())
 
 
 def identity_of(row: Replica | Placeholder) -> ProcessIdentity:
-    """Return the process the row names."""
+    """Return the process that the row names."""
     assert row.pid is not None and row.pid_start_ticks is not None
     return ProcessIdentity(pid=row.pid, start_ticks=row.pid_start_ticks)
 

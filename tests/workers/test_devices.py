@@ -1,4 +1,4 @@
-"""Which devices a node offers, and how pretended ones fail."""
+"""Which devices a node offers, and how simulated devices fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The KV relay as a process of its own: it finds engines, tells followers, and ends when nobody needs it."""
+"""The KV relay as a separate process: it finds engines, sends to followers, and ends when it is not needed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PROMPT = list(range(300, 400))
 
 @dataclass
 class World:
-    """A place for a relay, an engine in it, and the files that an agent would keep."""
+    """The folders of a relay, an engine there, and the files that an agent would keep."""
 
     place: RelayPaths
     replica_id: UUID
@@ -111,7 +111,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 def answers(path: Path) -> bool:
-    """Say whether somebody listens on the socket; one that was killed leaves its file behind."""
+    """Return whether a process listens on the socket; a killed one leaves its file behind."""
     with socket.socket(socket.AF_UNIX) as probe:
         return probe.connect_ex(str(path)) == 0
 
@@ -124,7 +124,7 @@ async def ask(world: World, salt: str) -> set[bytes]:
 
 
 async def until_known(messages: AsyncIterator[Message], wanted: set[bytes]) -> set[bytes]:
-    """Apply what is told until the blocks are there, and return all that are."""
+    """Apply messages until the blocks are there, and return all blocks."""
     known: set[bytes] = set()
     async with asyncio.timeout(30):
         async for message in messages:

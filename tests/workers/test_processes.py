@@ -1,4 +1,4 @@
-"""Real processes: found by session, never mistaken, killed whole, and the bell that rings at their end."""
+"""Real processes: found by session, never confused, killed completely, and the wake event that is set at their end."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_bell_rings_when_a_process_ends_and_when_somebody_rings_it(tmp_path:
     wake_event.wait(30)
     threading.Timer(0.05, wake_event.set).start()
     wake_event.wait(30)
-    wake_event.watch(leader)  # gone already: rings at once
+    wake_event.watch(leader)  # has ended already: set at once
     wake_event.wait(30)
     assert time.monotonic() - began < 20
     wake_event.close()

@@ -42,7 +42,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
 
 
 def want(fleet: Fleet, replicas: int, *engine_args: str) -> None:
-    """Deploy, and let reconcile create the rows."""
+    """Create a deployment, and let reconcile create the rows."""
     type(fleet.revision).objects.filter(id=fleet.revision.id).update(engine_args=list(engine_args))
     fleet.deploy(replicas)
     reconciler.tick()
@@ -66,7 +66,7 @@ def ask(row: Replica, method: str, path: str, body: object = None) -> int:
 
 
 def headers_for(row: Replica) -> dict[str, str]:
-    """Return the headers that open a replica's engine."""
+    """Return the headers that authorise requests to a replica's engine."""
     key = engine_keys.derive(cast(ReplicaId, row.id))
     return {"authorization": f"Bearer {key}", "content-type": "application/json"}
 
@@ -262,7 +262,7 @@ def test_an_engine_that_cannot_start_is_given_up_after_five_tries(fleet: Fleet, 
 def test_a_replica_that_the_database_refuses_keeps_no_other_from_starting(fleet: Fleet, data_dir: Path) -> None:
     want(fleet, 2)
     spoiled, other = Replica.objects.order_by("id")
-    Replica.objects.filter(id=spoiled.id).update(generation=2**31 - 1)  # one more is out of the column's range
+    Replica.objects.filter(id=spoiled.id).update(generation=2**31 - 1)  # the next one exceeds the column's range
     with agent_thread(data_dir):
         assert [row.id for row in until(in_state("ready"))] == [other.id]
         Node.objects.update(lease_expires_at=Now())
@@ -300,7 +300,7 @@ def test_a_replica_lost_with_its_node_goes_on_when_the_agent_returns(
     with agent_thread(data_dir):
         (before,) = until(in_state("ready"))
     time.sleep(1.0)
-    # it is older than a start may take, but that is no start
+    # its process is older than a start may take, but it does not start again
     monkeypatch.setattr(SimulatedDriver, "startup_budget_seconds", 1.0)
     Replica.objects.update(state="lost", state_since=Now())
     with agent_thread(data_dir):

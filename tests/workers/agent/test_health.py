@@ -1,4 +1,4 @@
-"""What reports make of an engine, what its metrics say, and how long to wait after a failure."""
+"""How probe results change an engine's state, how its metrics are read, and how long to wait after a failure."""
 
 from __future__ import annotations
 

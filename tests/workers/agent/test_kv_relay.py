@@ -1,4 +1,4 @@
-"""The agent sees to the node's KV relay: it starts one, finds the one that runs, and shows what it counts."""
+"""The agent keeps the node's KV relay running: it starts one, finds a running one, and stores its counts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def relays(data_dir: Path) -> set[ProcessIdentity]:
 
 
 def ask(row: Replica) -> None:
-    """Have the engine read a prompt of three full blocks."""
+    """Send the engine a prompt of three full blocks."""
     body = {"model": "tiny-chat", "prompt": list(range(300, 400)), "max_tokens": 1}
     asked = urllib.request.Request(
         f"http://{row.host}:{row.port}/v1/completions",

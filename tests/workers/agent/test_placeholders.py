@@ -32,13 +32,13 @@ def shelf(fleet: Fleet) -> Deployment:
 
 
 def size(deployment: Deployment, replicas: int) -> None:
-    """Want so many replicas, with room for more."""
+    """Set the number of replicas, with a higher maximum."""
     Deployment.objects.filter(id=deployment.id).update(min_replicas=0, desired_replicas=replicas, max_replicas=4)
     Deployment.objects.filter(id=deployment.id).update(min_replicas=replicas)
 
 
 def zygotes(data_dir: Path) -> list[int]:
-    """Return the pids of the zygotes in the registry."""
+    """Return the pids of the zygotes in the process records."""
     return [record.pid for record in ProcessRecords(data_dir / "engines", NODE).zygotes()]
 
 

@@ -38,7 +38,7 @@ AGENT, CONTROL = f"agent@{NODE}", f"control@{NODE}"
 
 @pytest.fixture
 def workers(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An agent that has seen its node, and a worker without one; nothing ticks, so only verbs change the fleet."""
+    """An agent that has read its node, and a worker without an agent; without beat, only verbs change the fleet."""
     monkeypatch.setenv("HEARTH_SLOTS", str(SLOTS))
     with celery_agent(tmp_path), celery_worker(tmp_path, "control", "-Q", "nobody-sends-here"):
         until(lambda: "slots" in inspect("slots")[AGENT], seconds=60)
@@ -48,7 +48,7 @@ def workers(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 
 
 def ask(command: str, **arguments: object) -> dict[str, dict[str, Any]]:
-    """Return the answer of each worker; one that is still busy starting answers nothing."""
+    """Return the answer of each worker; one that is still starting does not answer."""
     found = app.control.broadcast(command, arguments=arguments, destination=[AGENT, CONTROL], reply=True, timeout=5)
     return {AGENT: {}, CONTROL: {}} | {worker: answer for each in found or [] for worker, answer in each.items()}
 
@@ -58,7 +58,7 @@ def inspect(what: str) -> dict[str, dict[str, Any]]:
 
 
 def say(verb: str, **arguments: object) -> str:
-    """Say the verb until both workers have done it, as an operator would; return what both say of it."""
+    """Repeat the verb until both workers have performed it, as an operator would; return both answers."""
 
     def both() -> list[str]:
         texts = [answer["ok"] for answer in ask(verb, **arguments).values() if "ok" in answer]
@@ -70,7 +70,7 @@ def say(verb: str, **arguments: object) -> str:
 
 
 def celery(said: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a Celery command, again while a busy machine makes workers too slow, until what it writes has ``said``."""
+    """Run a Celery command, repeatedly if a busy machine makes workers too slow, until its output contains ``said``."""
     command = [sys.executable, "-m", "celery", "-A", "hearth", *words, "-t", "20", "-d", f"{AGENT},{CONTROL}"]
     surroundings = os.environ | {"COLUMNS": "200"}
 
@@ -84,7 +84,7 @@ def celery(said: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def keep_warm(fleet: Fleet) -> Placeholder:
-    """Have a warm placeholder on another node, whose agent is nobody's."""
+    """Create a warm placeholder on another node, which has no agent."""
     node = add_node(fleet.pool, "n2")
     Node.objects.filter(id=node.id).update(lease_expires_at=Now() + dt.timedelta(hours=1))
     row = Placeholder.objects.create(
@@ -190,7 +190,7 @@ def test_a_database_that_is_busy_or_away_is_answered_with_an_error_and_changes_n
 
 
 def aged(answer: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer once what it tells is older than an agent's round."""
+    """Return the answer once its content is older than an agent's round."""
     return answer if answer.get("seen_seconds_ago", 0) > 1.5 else {}
 
 

@@ -1,4 +1,4 @@
-"""Gangs of pretended devices that fail on demand: taken whole, verified free, quarantined, given up whole."""
+"""Gangs of simulated devices that fail on demand: taken together, verified free, quarantined, given up together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(180)]
 
 
 def devices(data_dir: Path, count: int, **faults: object) -> FakeDevices:
-    """Return pretended devices with these faults, by ``fake_0`` and so on."""
+    """Return simulated devices with these faults, named ``fake_0`` and so on."""
     spoil(data_dir, **faults)
     return FakeDevices(count, data_dir / FakeDevices.FILE)
 
@@ -39,7 +39,7 @@ def slots_of(row: Replica) -> list[str]:
 
 
 def gang(fleet: Fleet, *pools: Pool, slots: int = 2) -> Deployment:
-    """Deploy one replica of so many slots."""
+    """Create a deployment of one replica with this number of slots."""
     deployment = fleet.deploy(1, pools=pools)
     Deployment.objects.update(slots_per_replica=slots)
     return deployment

@@ -1,4 +1,4 @@
-"""Agents that are killed, wiped or suspended: what runs goes on, once, and what nobody knows is killed."""
+"""Agents that are killed, wiped or suspended: engines keep running, each once, and unknown processes are killed."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ def of(deployment: Deployment, state: str) -> Replica | None:
 
 
 def leases() -> dict[object, object]:
-    """Return who has which slot, and under which lease."""
+    """Return the holder of each slot, and its lease."""
     return dict(SlotLease.objects.filter(released_at=None).values_list("slot_id", "id"))
 
 
 @contextmanager
 def open_stream(row: Replica, tokens: int) -> Iterator[http.client.HTTPResponse]:
-    """Begin a stream of so many tokens and give it once its first bytes are there."""
+    """Start a stream with this number of tokens and yield it once its first bytes have arrived."""
     link = http.client.HTTPConnection(row.host, row.port or 0, timeout=60)
     key = engine_keys.derive(cast(ReplicaId, row.id))
     body = {"model": row.deployment.name, "prompt": "Tell", "max_tokens": tokens, "ignore_eos": True, "stream": True}
@@ -108,7 +108,7 @@ def test_an_agent_killed_with_engines_in_every_state_is_followed_by_one_that_ado
         first = stack.enter_context(celery_agent(data_dir))
         settled(in_state("ready", 2))
         (placeholder,) = settled(warm("h2"))
-        Pool.objects.update(placeholders_per_node=2)  # so that the start does not take the one there is
+        Pool.objects.update(placeholders_per_node=2)  # so that the start does not use the existing one
         Placeholder.objects.update(engine="vllm")
         starting = want(fleet, "starting", 1, "--startup-seconds", "8")
         settled(lambda: of(starting, "starting"))
@@ -141,7 +141,7 @@ def test_an_agent_killed_in_the_middle_of_a_promotion_is_followed_by_one_that_fi
     Deployment.objects.update(min_replicas=0, desired_replicas=0)
     with celery_agent(data_dir) as first:
         (zygote,) = settled(warm("h2"))
-        os.kill(identity_of(zygote).pid, signal.SIGSTOP)  # it hears of its promotion, and does not answer
+        os.kill(identity_of(zygote).pid, signal.SIGSTOP)  # it gets the promotion, and does not answer
         Pool.objects.update(placeholders_per_node=0)
         Deployment.objects.update(desired_replicas=1)
         settled(lambda: records(data_dir))
@@ -223,7 +223,7 @@ def test_a_wiped_registry_costs_nothing_that_a_row_knows_and_everything_else_its
 def test_a_suspended_agent_that_wakes_up_after_another_took_its_node_touches_nothing(
     fleet: Fleet, data_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The second agent has a data directory of its own, as one in a container has: the lock does not hold it off."""
+    """The second agent has its own data directory, as in a container, so the lock does not stop it."""
     Pool.objects.update(placeholders_per_node=1)
     deployment = want(fleet, "chat", 1)
     elsewhere = tmp_path_factory.mktemp("b")
@@ -239,7 +239,7 @@ def test_a_suspended_agent_that_wakes_up_after_another_took_its_node_touches_not
                 deployments.scale(SYSTEM, "chat", 0)
                 Pool.objects.update(placeholders_per_node=0)
                 held = [placeholder.id]
-            reconciler.tick()  # what is asked of the node now concerns the zombie no longer
+            reconciler.tick()  # new work of the node does not concern the zombie
             os.kill(zombie.pid, signal.SIGCONT)
             until(lambda: b"another agent took over" in (data_dir / "agent.out").read_bytes())
             assert Node.objects.get().epoch == 2
@@ -252,7 +252,7 @@ def test_a_suspended_agent_that_wakes_up_after_another_took_its_node_touches_not
 
 
 def stray(log_path: Path, marks: dict[str, str]) -> ProcessIdentity:
-    """Start two processes in a session of their own, marked so, and return the first once both are up."""
+    """Start two processes with this mark in a session of their own, and return the first once both run."""
     environment = {name: value for name, value in os.environ.items() if name != OWNER_VARIABLE} | marks
     code = "import os, time; os.fork(); print('up', flush=True); time.sleep(300)"
     leader = processes.launch([sys.executable, "-c", code], log_path=log_path, environment=environment)

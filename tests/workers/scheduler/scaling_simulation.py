@@ -1,4 +1,4 @@
-"""A fleet in simulated time: scaling and placement as they are, replicas that take a while to start, no database."""
+"""A fleet in simulated time: the real scaling and placement, replicas with a start-up time, no database."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class SimulatedReplica:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """The fleet after one tick: what is desired, what serves by pool, and what was decided."""
+    """The fleet after one tick: the desired replicas, the ready replicas by pool, and the decision."""
 
     seconds: float
     load: DeploymentLoad | None
@@ -64,7 +64,7 @@ class Moment:
 
 @dataclass(slots=True, kw_only=True)
 class SimulatedFleet:
-    """One deployment on pools, and what scaling has made of it so far."""
+    """One deployment on pools, and its replicas so far."""
 
     pools: tuple[SimulatedPool, ...]
     minimum: int
@@ -81,7 +81,7 @@ class SimulatedFleet:
     made: int = 0
 
     def run(self, load: Callable[[float, int], DeploymentLoad | None], seconds: float) -> list[Moment]:
-        """Tick until ``seconds`` have passed. ``load`` is asked with the time and how many replicas serve."""
+        """Tick until ``seconds`` have passed. ``load`` is called with the time and the number of ready replicas."""
         return list(self._ticks(load, seconds))
 
     def _ticks(self, load: Callable[[float, int], DeploymentLoad | None], seconds: float) -> Iterator[Moment]:
@@ -135,7 +135,7 @@ class SimulatedFleet:
         )
 
     def _place(self, now: float) -> None:
-        """Carry out the plan at once: what is stopped is gone, what is placed starts."""
+        """Apply the plan at once: stopped replicas end, placed ones start."""
         steps = placement.plan([self._view(now)], [self._node(pool) for pool in self.pools])
         self.replicas = [replica for replica in self.replicas if replica.id not in steps.stop]
         by_id = {pool.id: pool for pool in self.pools}

@@ -1,4 +1,4 @@
-"""Scaling as reconcile does it: from rows to rows, in the real database."""
+"""Scaling as part of reconcile: from rows to rows, in the real database."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def make_ready() -> None:
 
 
 def wait_for(row: Deployment, seconds: float) -> None:
-    """Make everything that scaling remembers of the deployment so much older."""
+    """Make the deployment's scaling memory older by this time."""
     age = dt.timedelta(seconds=seconds)
     row.refresh_from_db()
     for name in ("more_wanted_since", "less_wanted_since", "sampled_at"):

@@ -1,4 +1,4 @@
-"""A database that was away has been there only since it is back."""
+"""The uptime of a database that was unavailable counts from its return."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The next pool before the first is full (scenario S2): real agents and engines on two nodes, loads as a gateway's."""
+"""The next pool is prepared before the first is full (scenario S2): real agents and engines, reported loads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from workers.serving.gateway_load import DeploymentLoad
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(240)]
 
 TARGET_TOKENS = 1000
-#: What four replicas, as many as fit on the first node, are meant to have.
+#: The target load of four replicas, the number that fits on the first node.
 FULL = 4 * TARGET_TOKENS
 PATIENCE = 60.0
 
@@ -47,7 +47,7 @@ def chat(fleet: Fleet, tmp_path: Path) -> Iterator[Deployment]:
 
 
 def reach(row: Deployment, percent: int, *, replicas: int) -> None:
-    """Say what a gateway says while the first pool is ``percent`` full, until so many replicas are wanted and serve.
+    """Report load as a gateway while the first pool is ``percent`` full, until this many replicas are wanted and ready.
 
     The ramp takes as long as this machine takes to start engines, so its pace is forgotten: high water alone counts.
     """

@@ -1,4 +1,4 @@
-"""Which placeholders to make and which are too many, decided from facts alone."""
+"""Which placeholders to create and which to evict, decided from facts alone."""
 
 from __future__ import annotations
 

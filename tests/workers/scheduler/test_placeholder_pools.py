@@ -21,7 +21,7 @@ def keep(pool: Pool, per_node: int, level: Level = Level.H2) -> None:
 
 
 def settle(rounds: int = 8) -> None:
-    """Fill until nothing changes; each time agents make warm what was asked for."""
+    """Fill until nothing changes; each time the agents warm the requested placeholders."""
     for _ in range(rounds):
         placeholder_pools.fill()
         Placeholder.objects.filter(state="requested").update(state="warm", level=Level.H2, state_since=Now())
@@ -41,7 +41,7 @@ def overflow(name: str = "another", nodes: int = 1, *, slots: int = 4) -> Pool:
 
 
 def fill_up(fleet: Fleet, replicas: int) -> None:
-    """Put replicas that serve on the first node."""
+    """Create ready replicas on the first node."""
     for _ in range(replicas):
         assert reconciler.reserve(fleet.deploy(1, name=f"full-{Replica.objects.count()}"), fleet.node.id) is not None
     Replica.objects.update(state="ready")

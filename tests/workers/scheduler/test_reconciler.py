@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def long_running_database(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test's PostgreSQL has just started, which by itself would keep every replica from being lost."""
+    """Ignore that the test's PostgreSQL has just started, which would prevent any replica from being lost."""
     monkeypatch.setattr(reconciler, "DATABASE_GRACE", dt.timedelta(0))
 
 

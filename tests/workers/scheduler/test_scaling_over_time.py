@@ -1,4 +1,4 @@
-"""How many replicas there are in the course of time: bursts, ramps and whole days, simulated."""
+"""The number of replicas over time: bursts, ramps and whole days, simulated."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def actions(moments: list[Moment]) -> list[str]:
 
 
 def turns(moments: list[Moment]) -> int:
-    """Count how often what is desired goes the other way than before."""
+    """Count how often the desired number changes direction."""
     changes = [after.desired - before.desired for before, after in pairwise(moments)]
     ways = [change > 0 for change in changes if change]
     return sum(before != after for before, after in pairwise(ways))
@@ -51,7 +51,7 @@ def test_a_burst_from_zero_is_one_wake_and_never_more_than_it_asks_for() -> None
 
 
 def test_the_queue_of_a_first_start_is_no_reason_for_more() -> None:
-    """Knative issue 4344: requests that wait for the first replica look like so much concurrency."""
+    """Knative issue 4344: requests that wait for the first replica look like a high concurrency."""
     fleet = SimulatedFleet(pools=one_pool(start_seconds=30), minimum=0, maximum=10, desired=0)
     moments = fleet.run(lambda now, ready: tokens(500) if ready else tokens(0, held=500 + int(now) * 300), 120)
     assert actions(moments) == ["wake"]

@@ -1,4 +1,4 @@
-"""How many replicas there shall be: single decisions, and what holds for all of them."""
+"""The desired number of replicas: single decisions, and properties of all decisions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from workers.serving.gateway_load import DeploymentLoad
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 FIRST, NEXT = UUID(int=1), UUID(int=2)
 IDLE = DeploymentLoad()
-#: A busy machine is no failure.
+#: A busy machine must not fail the test.
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -36,7 +36,7 @@ def pool(number: int = 1, **changes: object) -> PoolFacts:
 
 
 def facts(load: DeploymentLoad | None, desired: int, *pools: PoolFacts, **changes: object) -> Facts:
-    """Return one deployment of 0 to 8 replicas of 1,000 tokens; all that is desired serves in its first pool."""
+    """Return one deployment of 0 to 8 replicas of 1,000 tokens; all desired replicas are ready in its first pool."""
     made = Facts(
         now=NOW,
         desired=desired,
@@ -198,7 +198,7 @@ def test_a_prepared_replica_serves_the_overflow_and_is_not_one_more_then() -> No
 
 @st.composite
 def any_facts(draw: st.DrawFn) -> Facts:
-    """Return facts as they can be: what is desired is between the bounds, and pools have what they have."""
+    """Return possible facts: the desired number is within the bounds, and pools have any content."""
     count = st.integers(0, 6)
     minimum = draw(count)
     maximum = draw(st.integers(minimum, 12))

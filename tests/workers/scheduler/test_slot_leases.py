@@ -1,4 +1,4 @@
-"""Who gets which slot, when everybody wants one at once."""
+"""Which replica gets which slot when many claim slots at once."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def states(*rows: Placeholder) -> list[str]:
 
 
 def holders(node: Node) -> list[str]:
-    """Return what has each slot of the node, in the order of the slots."""
+    """Return the holder of each slot of the node, in the order of the slots."""
     kinds = dict(SlotLease.objects.filter(OPEN).values_list("slot_id", "kind"))
     return [kinds.get(slot.id, "free") for slot in Slot.objects.filter(node=node).order_by("index")]
 
 
 @contextmanager
 def at_once(works: list[Callable[[], None]]) -> Iterator[list[BaseException]]:
-    """Run everything in threads with connections of their own; the block begins when all have ended."""
+    """Run the functions in threads with connections of their own; the block begins when all have ended."""
     failures: list[BaseException] = []
     ready = threading.Barrier(len(works))
 
@@ -185,7 +185,7 @@ def _evicter(ids: list[UUID]) -> Callable[[], None]:
 
 
 def _loser(row: Placeholder) -> Callable[[], None]:
-    """Do what an agent does when the placeholder's process has died."""
+    """Change the placeholder as an agent does when its process has ended."""
 
     def lose() -> None:
         with transaction.atomic():

@@ -1,4 +1,4 @@
-"""What gateways report adds up to the demand of each deployment, for as long as they go on saying it."""
+"""The gateways' reports add up to the demand of each deployment while the gateways repeat them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUSY = DeploymentLoad(in_flight_requests=2, in_flight_tokens=300, queued_request
 
 
 def make_older(age: dt.timedelta) -> None:
-    """Let all reports have been made that long ago."""
+    """Make all reports older by this time."""
     GatewayLoad.objects.update(reported_at=F("reported_at") - age)
 
 

@@ -1,4 +1,4 @@
-"""What a waiting request is told of the next replica: what starts of its kind really took."""
+"""The expected start-up time for waiting requests: what earlier starts of the same kind took."""
 
 from __future__ import annotations
 
