@@ -1,7 +1,7 @@
-"""Counters and histograms for what every request counts: an addition each, put into Prometheus's form when asked.
+"""Fast counters and histograms for what every request counts: one addition each, exported to Prometheus on demand.
 
-prometheus_client's own take a lock and five calls each time, and a request counts a dozen times. These are counted on
-one thread, a process's event loop; any thread may ask.
+Those of prometheus_client take a lock and five calls per count, and a request counts a dozen times. These are counted
+on one thread, the process's event loop; any thread may collect them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 
 class Counter:
-    """One number that only grows."""
+    """A number that only grows."""
 
     __slots__ = ("value",)
 
@@ -23,12 +23,12 @@ class Counter:
         self.value = 0
 
     def inc(self, amount: int = 1) -> None:
-        """Count so many more."""
+        """Add an amount."""
         self.value += amount
 
 
 class CounterVec(Collector):
-    """A counter: a counter for each combination of labels."""
+    """A counter for each combination of label values."""
 
     def __init__(self, name: str, documentation: str, labels: Sequence[str]) -> None:
         """``name`` is without ``_total``."""
@@ -38,7 +38,7 @@ class CounterVec(Collector):
         self._children: dict[tuple[str, ...], Counter] = {}
 
     def labels(self, *labels: str) -> Counter:
-        """Return the counter of these labels."""
+        """Return the counter of these label values."""
         found = self._children.get(labels)
         if found is None:
             assert len(labels) == len(self._labelnames), self._name
@@ -46,7 +46,7 @@ class CounterVec(Collector):
         return found
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the counter."""
+        """Yield the metric family."""
         family = CounterMetricFamily(self._name, self._documentation, labels=self._labelnames)
         for labels, counter in list(self._children.items()):
             family.add_metric(labels, counter.value)
@@ -54,7 +54,7 @@ class CounterVec(Collector):
 
 
 class Histogram:
-    """How measurements histogram over buckets; ``bounds`` are those a bucket includes, ascending."""
+    """Counts of values by bucket. ``bounds``: the inclusive upper bounds of the buckets, ascending."""
 
     __slots__ = ("_bounds", "_counts", "_sum")
 
@@ -64,12 +64,12 @@ class Histogram:
         self._sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Count one measurement."""
+        """Count one value."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
     def cumulative(self) -> tuple[list[tuple[str, float]], float]:
-        """Return how many are within each bound, the last of which is infinite, and their sum."""
+        """Return the number of values up to each bound, the last of which is infinite, and the sum of all."""
         counts, within = list(self._counts), 0
         buckets: list[tuple[str, float]] = []
         for bound, count in zip([*map(str, self._bounds), "+Inf"], counts, strict=True):
@@ -79,7 +79,7 @@ class Histogram:
 
 
 class HistogramVec(Collector):
-    """A histogram: a histogram for each combination of labels."""
+    """A histogram for each combination of label values."""
 
     def __init__(self, name: str, documentation: str, labels: Sequence[str], *, bounds: Sequence[float]) -> None:
         self._name = name
@@ -89,7 +89,7 @@ class HistogramVec(Collector):
         self._children: dict[tuple[str, ...], Histogram] = {}
 
     def labels(self, *labels: str) -> Histogram:
-        """Return the histogram of these labels."""
+        """Return the histogram of these label values."""
         found = self._children.get(labels)
         if found is None:
             assert len(labels) == len(self._labelnames), self._name
@@ -97,7 +97,7 @@ class HistogramVec(Collector):
         return found
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the histogram."""
+        """Yield the metric family."""
         family = HistogramMetricFamily(self._name, self._documentation, labels=self._labelnames)
         for labels, histogram in list(self._children.items()):
             buckets, total = histogram.cumulative()

@@ -1,7 +1,7 @@
-"""What a gateway process counts, for Prometheus.
+"""The Prometheus metrics of a gateway process.
 
-Labels have few values by nature: endpoints, models, kinds. A tenant, a key or a project is never one. A request
-passes here a few times and may spend 5 µs on it, so each combination of labels is looked up once and kept.
+Labels have few values by nature: endpoints, models, kinds; never tenants, keys or projects. A request counts here a few
+times and may spend 5 µs on it, so each combination of labels is looked up once and cached.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ from prometheus_client.registry import Collector
 
 from billing.wal.records import End
 from gateway.counters import Counter, CounterVec, Histogram, HistogramVec
-from gateway.upstream.connection import ConnectFailed, ConnectionLost, ProtocolError, ReadTimeout, UpstreamError
 
-#: Seconds: from an answer out of the prediction cache to a long generation.
+#: Seconds: from a cache hit to a long generation.
 DURATIONS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 FIRST_TOKENS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
-#: The levels of the prediction cache, what a look finds in one, and what comes of an answer that is to be stored.
+#: The levels of the prediction cache, the outcome of a lookup, and of storing a response.
 CacheLevel = Literal["first", "redis"]
 CacheLookup = Literal["hit", "miss", "stale", "altered", "no_stream"]
 CacheStore = Literal["stored", "quota", "write_rate", "too_large", "incomplete", "failed"]
+#: How an engine failed a request.
+EngineFailure = Literal["connect", "timeout", "broken", "status"]
 
 _REQUESTS = CounterVec(
     "hearth_gateway_requests",
-    "Requests that were answered, refusals included; model is empty until it is known.",
+    "Requests with a response, errors included; model is empty until it is known.",
     ("endpoint", "model", "status"),
 )
-_ANSWERS = CounterVec("hearth_gateway_answers", "Metered answers, by how they ended.", ("model", "state"))
+_ANSWERS = CounterVec("hearth_gateway_answers", "Metered responses, by how they ended.", ("model", "state"))
 _DURATION = HistogramVec(
     "hearth_gateway_request_duration_seconds",
     "From the arrival of a metered request to its last byte.",
@@ -45,34 +46,34 @@ _DURATION = HistogramVec(
 )
 _FIRST_TOKEN = HistogramVec(
     "hearth_gateway_time_to_first_token_seconds",
-    "From the arrival of a streamed request to its first token, without answers from the prediction cache.",
+    "From the arrival of a streamed request to its first token, without cache hits.",
     ("model",),
     bounds=FIRST_TOKENS,
 )
-_TOKENS = CounterVec("hearth_gateway_tokens", "Tokens of metered answers, in disjoint classes.", ("model", "kind"))
+_TOKENS = CounterVec("hearth_gateway_tokens", "Tokens of metered responses, in disjoint classes.", ("model", "kind"))
 _CACHE = CounterVec(
     "hearth_gateway_cache_results",
-    "What the prediction cache had for metered requests.",
+    "Metered requests, by the result of the prediction cache.",
     ("result", "reason"),
 )
 _CACHE_LOOKUPS = CounterVec(
     "hearth_gateway_cache_lookups",
-    "Looks for a stored answer, by where and what came of it.",
+    "Lookups of a stored response, by cache level and outcome.",
     ("level", "outcome"),
 )
-_CACHE_STORES = CounterVec(
-    "hearth_gateway_cache_stores", "Answers that were to be stored, by what came of it.", ("outcome",)
-)
+_CACHE_STORES = CounterVec("hearth_gateway_cache_stores", "Responses to store, by outcome.", ("outcome",))
 _CACHE_EVICTIONS = CounterVec(
     "hearth_gateway_cache_evictions",
-    "Stored answers that made room for others.",
+    "Stored responses evicted to make room for others.",
     ("level",),
 )
 CACHE_FIRST_LEVEL_BYTES = Gauge(
-    "hearth_gateway_cache_first_level_bytes", "What a process has at hand of stored answers.", registry=None
+    "hearth_gateway_cache_first_level_bytes",
+    "Size of the stored responses that the process has in memory.",
+    registry=None,
 )
 _LIMIT_REFUSALS = PrometheusCounter(
-    "hearth_gateway_limit_refusals", "Requests refused by a limit or a hard budget.", ("reason",), registry=None
+    "hearth_gateway_limit_refusals", "Requests rejected by a limit or a hard budget.", ("reason",), registry=None
 )
 _ENGINE_FAILURES = PrometheusCounter(
     "hearth_gateway_engine_failures",
@@ -81,13 +82,13 @@ _ENGINE_FAILURES = PrometheusCounter(
     registry=None,
 )
 _ENGINE_RETRIES = PrometheusCounter(
-    "hearth_gateway_engine_retries", "Requests sent to another replica.", ("model",), registry=None
+    "hearth_gateway_engine_retries", "Requests retried on another replica.", ("model",), registry=None
 )
-REDIS_TURN_FAILURES = PrometheusCounter(
-    "hearth_gateway_redis_turn_failures", "Times that Redis failed or was too slow.", registry=None
+REDIS_FAILURES = PrometheusCounter(
+    "hearth_gateway_redis_failures", "Times that Redis failed or timed out.", registry=None
 )
 REDIS_BREAKER_OPENS = PrometheusCounter(
-    "hearth_gateway_redis_breaker_opens", "Times that Redis was left alone for a while.", registry=None
+    "hearth_gateway_redis_breaker_opens", "Times that the breaker to Redis opened.", registry=None
 )
 
 PEER_CONNECTIONS = Gauge(
@@ -102,7 +103,6 @@ FLIGHT_TAKEOVERS = PrometheusCounter(
     registry=None,
 )
 
-#: For requests that wait for a replica: how many do now, and how long each waited, by what came of it.
 QUEUED_REQUESTS = Gauge(
     "hearth_gateway_queued_requests", "Requests that wait for a replica.", ("model",), registry=None
 )
@@ -115,7 +115,7 @@ QUEUE_SECONDS = PrometheusHistogram(
 )
 
 
-#: What a process that serves requests shows.
+#: The metrics of a process that serves requests.
 METRICS = (
     _REQUESTS,
     _ANSWERS,
@@ -130,7 +130,7 @@ METRICS = (
     _LIMIT_REFUSALS,
     _ENGINE_FAILURES,
     _ENGINE_RETRIES,
-    REDIS_TURN_FAILURES,
+    REDIS_FAILURES,
     REDIS_BREAKER_OPENS,
     PEER_CONNECTIONS,
     REMOTE_FLIGHTS,
@@ -141,12 +141,12 @@ METRICS = (
 
 
 def answered(endpoint: str, model: str, status: int) -> None:
-    """Count a request whose answer begins now, or that was refused."""
+    """Count a request whose response begins now."""
     _requests(endpoint, model, status // 100).inc()
 
 
 def ended(endpoint: str, model: str, end: End) -> None:
-    """Count what the usage record of a request says at its end."""
+    """Count the usage record of a request that has ended."""
     series = _series(endpoint, model)
     series.duration.observe(end.duration_ms / 1000)
     if end.ttft_ms is not None:
@@ -162,39 +162,39 @@ def ended(endpoint: str, model: str, end: End) -> None:
 
 
 def cache_looked_up(level: CacheLevel, outcome: CacheLookup) -> None:
-    """Count a look for a stored answer."""
+    """Count a lookup of a stored response."""
     _CACHE_LOOKUPS.labels(level, outcome).inc()
 
 
 def cache_stored(outcome: CacheStore) -> None:
-    """Count an answer that was to be stored."""
+    """Count a response to store."""
     _CACHE_STORES.labels(outcome).inc()
 
 
 def cache_evicted(level: CacheLevel, entries: int) -> None:
-    """Count stored answers that made room for others."""
+    """Count evicted responses."""
     if entries:
         _CACHE_EVICTIONS.labels(level).inc(entries)
 
 
 def limit_rejected(reason: str) -> None:
-    """Count a request that a limit or budget refused; ``reason`` is what of it."""
+    """Count a request that a limit or budget rejected."""
     _LIMIT_REFUSALS.labels(reason).inc()
 
 
-def engine_failed(model: str, failure: UpstreamError) -> None:
+def engine_failed(model: str, reason: EngineFailure) -> None:
     """Count an engine that failed a request."""
-    _ENGINE_FAILURES.labels(model, _reason(failure)).inc()
+    _ENGINE_FAILURES.labels(model, reason).inc()
 
 
 def retried(model: str) -> None:
-    """Count a request that goes to another replica."""
+    """Count a request that is retried on another replica."""
     _ENGINE_RETRIES.labels(model).inc()
 
 
 @dataclass(frozen=True, slots=True)
 class _Series:
-    """What is kept of one endpoint and model."""
+    """The cached counters of one endpoint and model."""
 
     duration: Histogram
     first_token: Histogram
@@ -219,42 +219,30 @@ def _requests(endpoint: str, model: str, hundreds: int) -> Counter:
     return _REQUESTS.labels(endpoint, model, f"{hundreds}xx")
 
 
-def _reason(failure: UpstreamError) -> str:
-    match failure:
-        case ReadTimeout():
-            return "timeout"
-        case ConnectFailed():
-            return "connect"
-        case ConnectionLost() | ProtocolError():
-            return "broken"
-        case _:
-            return "status"
-
-
 class ProcessMetrics(Collector):
-    """What a gateway process is doing at this moment. ``feed_age`` is None before the first view."""
+    """The gauges of a running gateway process. ``snapshot_age`` returns None before the first snapshot."""
 
     def __init__(
         self,
         *,
         in_flight: Callable[[], int],
-        feed_age: Callable[[], float | None],
+        snapshot_age: Callable[[], float | None],
         redis_breaker_open: Callable[[], bool],
     ) -> None:
         self._in_flight = in_flight
-        self._feed_age = feed_age
+        self._snapshot_age = snapshot_age
         self._redis_breaker_open = redis_breaker_open
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the gauges; the feed's age is absent before its first view."""
+        """Yield the gauges; the snapshot's age is absent before the first one."""
         yield GaugeMetricFamily("hearth_gateway_in_flight_requests", "Requests being served.", self._in_flight())
         yield GaugeMetricFamily(
             "hearth_gateway_redis_breaker_open",
-            "1 while Redis is left alone after failures.",
+            "1 while the breaker to Redis is open.",
             self._redis_breaker_open(),
         )
-        age = self._feed_age()
+        age = self._snapshot_age()
         if age is not None:
             yield GaugeMetricFamily(
-                "hearth_gateway_feed_age_seconds", "Since the gateway last looked at the database.", age
+                "hearth_gateway_snapshot_age_seconds", "Time since the gateway last read the database.", age
             )

@@ -90,7 +90,7 @@ def test_every_failure_of_an_engine_has_one_of_a_few_reasons(
     registry: CollectorRegistry, failure: UpstreamError, reason: str
 ) -> None:
     model = f"model-{new_id()}"
-    metrics.engine_failed(model, failure)
+    metrics.engine_failed(model, failure.reason)
     labels = {"model": model, "reason": reason}
     assert registry.get_sample_value("hearth_gateway_engine_failures_total", labels) == 1
 
@@ -99,11 +99,11 @@ def test_the_feed_has_no_age_before_its_first_view() -> None:
     age: float | None = None
     registry = CollectorRegistry()
     registry.register(
-        metrics.ProcessMetrics(in_flight=lambda: 3, feed_age=lambda: age, redis_breaker_open=lambda: True)
+        metrics.ProcessMetrics(in_flight=lambda: 3, snapshot_age=lambda: age, redis_breaker_open=lambda: True)
     )
-    assert registry.get_sample_value("hearth_gateway_feed_age_seconds") is None
+    assert registry.get_sample_value("hearth_gateway_snapshot_age_seconds") is None
     age = 0.5
-    assert registry.get_sample_value("hearth_gateway_feed_age_seconds") == 0.5
+    assert registry.get_sample_value("hearth_gateway_snapshot_age_seconds") == 0.5
     assert registry.get_sample_value("hearth_gateway_in_flight_requests") == 3
     assert registry.get_sample_value("hearth_gateway_redis_breaker_open") == 1
 

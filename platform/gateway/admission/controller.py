@@ -1,7 +1,8 @@
-"""Admit a request to every limit and budget that bounds it, and look its answer up, in one turn with Redis.
+"""Admit a request to all its limits and budgets, and look up its stored response, in one round trip to Redis.
 
-All or nothing: a refusal takes nothing. No request waits for Redis longer than one turn may take, whatever it asks.
-While Redis is away limits are shared among the gateways (``gateway.admission.local_limiter``) and lookups find nothing.
+All or nothing: a rejection takes nothing. A request waits for Redis for the client's timeout at most, however many
+commands it needs. While Redis is unavailable each gateway admits its share of the limits
+(``gateway.admission.local_limiter``) and lookups find nothing.
 """
 
 from __future__ import annotations
@@ -40,186 +41,182 @@ from tenants.snapshot import Caller
 
 
 class AdmissionRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What one request needs. ``limited`` False: it was counted before."""
+    """What one request needs. ``limited`` False: the limits have counted it already."""
 
     caller: Caller
     model_name: str
     request_id: UUID
-    #: Reserved by estimate, prompt and answer; settled by what was used.
+    #: An estimate of prompt and completion, corrected by :meth:`Reservation.settle`.
     tokens: int
-    #: The most that it can cost until :meth:`Reservation.extend`; 0 where no budget asks.
+    #: The most that it can cost until :meth:`Reservation.extend`; 0 without a hard budget.
     hold_pico: int
-    #: Under which Redis may have its answer; what this process has at hand is not looked up here.
+    #: The Redis key of its stored response; None without a lookup.
     cache_key: str | None
-    #: What the stored answer costs, which it holds instead where that is found.
+    #: The price of the stored response, held instead if that is found.
     hit_pico: int = 0
     limited: bool = True
 
 
 class _Taken(msgspec.Struct, kw_only=True, eq=False):
-    """What an admitted request has, to be given back."""
+    """What an admitted request has taken and must give back."""
 
-    #: It has what an engine's answer needs; else a request alone.
+    #: It has taken what an engine's response needs; else one request and the price of a cache hit.
     runs: bool = False
     tokens: int = 0
     held_pico: int = 0
-    #: Of the slices of this process, because Redis was away.
+    #: Taken from the reserves of this process, because Redis was unavailable.
     reserved_pico: int = 0
     counters: tuple[str, ...] = ()
     leases: tuple[str, ...] = ()
-    #: Counted in this process, because Redis was away.
+    #: Counted in this process, because Redis was unavailable.
     local: bool = False
     owed: list[int] = msgspec.field(default_factory=list)
 
 
 class Reservation:
-    """An admitted request's taken on its limits and budgets; :meth:`settle` ends it."""
+    """What an admitted request has of its limits and budgets, until :meth:`settle`."""
 
-    def __init__(self, admission: AdmissionController, demand: AdmissionRequest, plan: LimitPlan) -> None:
-        #: The sealed answer, if one was looked for and found.
+    def __init__(self, admission: AdmissionController, request: AdmissionRequest, plan: LimitPlan) -> None:
+        #: The sealed stored response, if the lookup found one.
         self.stored: bytes | None = None
-        self.demand = demand
+        self.request = request
         self.plan = plan
         self.taken = _Taken()
-        #: Of all that Redis is asked to admit it, monotonic seconds.
+        #: For all commands that admit it, monotonic seconds.
         self.deadline = time.monotonic() + admission.patience_seconds
         self._admission = admission
         self._settled = False
 
     def headers(self) -> Headers:
-        """Return the ``x-ratelimit-*`` headers of the limits that are nearest to refusing."""
+        """Return the ``x-ratelimit-*`` headers of the limits nearest to rejecting."""
         return limit_plan.headers(self.plan, self.taken.owed) if self.taken.owed else []
 
     def settle(self, *, tokens: int, amount_pico: int) -> None:
-        """Give back what was reserved beyond this, or owe what was used beyond that.
-
-        Nobody waits for it; the second call does nothing.
-        """
+        """Replace what was reserved by what was used, without waiting for Redis. Idempotent."""
         if not self._settled:
             self._settled = True
             self._admission.settle(self, tokens, amount_pico)
 
     async def extend(self, *, hold_pico: int) -> None:
-        """Hold so much more. Raises BudgetExceeded, Unavailable."""
+        """Hold ``hold_pico`` more. Raises BudgetExceeded, Unavailable."""
         if self.taken.counters and not self._settled:
             await self._admission.extend(self, hold_pico)
 
-    async def miss(self) -> None:
-        """Take what an engine's answer needs, because the stored one that was found cannot be used.
+    async def take_for_engine(self) -> None:
+        """Take what an engine's response needs, because the stored response cannot be used.
 
         Raises as :meth:`AdmissionController.admit` does.
         """
         if self.stored is not None:
             self.stored = None
-            await self._admission.admit_unanswered(self)
+            await self._admission.admit_for_engine(self)
 
 
 class AdmissionController:
-    """Limits, budgets and lookups. ``turns`` and ``cache`` may be one conversation; then both travel together."""
+    """Limits, budgets and lookups. ``redis`` and ``cache`` may be one client; then one script serves both."""
 
     def __init__(
         self,
-        turns: RedisClient,
+        redis: RedisClient,
         cache: RedisClient,
         *,
         rank: Callable[[], GatewayRank] = GatewayRank,
         lease_seconds: float = LEASE_SECONDS,
     ) -> None:
-        """``rank``: which of the live gateways this is."""
-        turns.register(ADMIT, EXTEND, SETTLE, CHARGE, RENEW, RESERVE, END_HOLD)
-        self._redis = turns
+        """``rank`` returns the position of this process among the running gateways."""
+        redis.register(ADMIT, EXTEND, SETTLE, CHARGE, RENEW, RESERVE, END_HOLD)
+        self._redis = redis
         self._cache = cache
-        self.patience_seconds = turns.timeout_seconds
+        self.patience_seconds = redis.timeout_seconds
         self._rank = rank
         self._local = LocalLimiter()
-        self._renewal = LeaseRenewer(turns, lease_seconds)
-        self._slices = BudgetReserve(
-            turns, self._renewal, lambda: rank().gateways, round_seconds=lease_seconds / RENEWALS
+        self._renewer = LeaseRenewer(redis, lease_seconds)
+        self._reserves = BudgetReserve(
+            redis, self._renewer, lambda: rank().gateways, round_seconds=lease_seconds / RENEWALS
         )
 
-    async def admit(self, demand: AdmissionRequest) -> Reservation:
-        """Take the request from every limit and budget and fetch its answer, all or nothing.
+    async def admit(self, request: AdmissionRequest) -> Reservation:
+        """Take the request from every limit and budget, or from none, and look up its stored response.
 
-        Raises RateLimited, BadRequest for what no waiting helps, BudgetExceeded, Unavailable for a budget that cannot
-        be asked.
+        Raises RateLimited, BadRequest if no retry helps, BudgetExceeded, Unavailable if a budget cannot be checked.
         """
-        plan = demand.caller.derived(LimitPlan.of, demand.model_name)
-        if plan.closed is not None and demand.limited:
+        plan = request.caller.derived(LimitPlan.of, request.model_name)
+        if plan.closed is not None and request.limited:
             raise rejections.limited(*plan.closed, rejections.CLOSED_MS)
-        ticket = Reservation(self, demand, plan)
-        asked = demand.cache_key
+        reservation = Reservation(self, request, plan)
+        key = request.cache_key
         if not plan.lines and not plan.budgets:
-            if asked is not None:
-                ticket.stored = await _found(self._cache.execute("GET", asked))
-            return ticket
-        # Sent before anything is awaited, so that both answers come at the same time.
-        lookup = self._cache.execute("GET", asked) if asked is not None and self._cache is not self._redis else None
-        await self._take(ticket, asked if lookup is None else None, requests=int(demand.limited))
+            if key is not None:
+                reservation.stored = await _found(self._cache.execute("GET", key))
+            return reservation
+        # Sent before any ``await``, so that both replies arrive at the same time.
+        lookup = self._cache.execute("GET", key) if key is not None and self._cache is not self._redis else None
+        await self._take(reservation, key if lookup is None else None, requests=int(request.limited))
         if lookup is not None:
             try:
-                ticket.stored = await _found(lookup)
+                reservation.stored = await _found(lookup)
             except asyncio.CancelledError:
-                ticket.settle(tokens=0, amount_pico=0)
+                reservation.settle(tokens=0, amount_pico=0)
                 raise
-        return ticket
+        return reservation
 
-    async def admit_unanswered(self, ticket: Reservation) -> None:
-        """Take what a request needs beyond what a stored answer does. See :meth:`Reservation.miss`."""
-        taken = ticket.taken
+    async def admit_for_engine(self, reservation: Reservation) -> None:
+        """See :meth:`Reservation.take_for_engine`."""
+        taken = reservation.taken
         if taken.reserved_pico:
-            self._slices.release(taken.counters, taken.reserved_pico)
+            self._reserves.release(taken.counters, taken.reserved_pico)
             taken.reserved_pico = 0
-        if (ticket.plan.lines or ticket.plan.budgets) and not taken.runs:
-            await self._take(ticket, None, requests=0, again=True)
+        if (reservation.plan.lines or reservation.plan.budgets) and not taken.runs:
+            await self._take(reservation, None, requests=0, again=True)
 
-    def settle(self, ticket: Reservation, tokens: int, amount_pico: int) -> None:
-        """End a taken. See :meth:`Reservation.settle`."""
-        demand, plan, taken = ticket.demand, ticket.plan, ticket.taken
+    def settle(self, reservation: Reservation, tokens: int, amount_pico: int) -> None:
+        """See :meth:`Reservation.settle`."""
+        request, plan, taken = reservation.request, reservation.plan, reservation.taken
         more = tokens - taken.tokens
         if taken.leases:
-            self._renewal.closed(taken.leases, demand.request_id)
+            self._renewer.remove(taken.leases, request.request_id)
         if taken.local:
-            self._local.settle(plan.lines, self._rank(), demand.request_id, tokens=more)
+            self._local.settle(plan.lines, self._rank(), request.request_id, tokens=more)
             more = 0
         if taken.reserved_pico:
-            self._charge(ticket, amount_pico)
+            self._charge(reservation, amount_pico)
         if taken.counters and not taken.reserved_pico:
-            said = _settling(plan, demand.request_id, more, str(amount_pico))
-            missed = partial(self._end_later, plan, demand.request_id, amount_pico)
-            self._redis.fire_script(SETTLE, *said, failed=missed)
+            arguments = _settle_arguments(plan, request.request_id, more, str(amount_pico))
+            missed = partial(self._end_later, plan, request.request_id, amount_pico)
+            self._redis.fire_script(SETTLE, *arguments, failed=missed)
         elif taken.leases or (more and plan.settle_arguments):
-            self._redis.fire_script(SETTLE, *_settling(plan, demand.request_id, more, ""))
+            self._redis.fire_script(SETTLE, *_settle_arguments(plan, request.request_id, more, ""))
 
-    async def extend(self, ticket: Reservation, hold_pico: int) -> None:
-        """Hold more. See :meth:`Reservation.extend`."""
-        taken, deadline = ticket.taken, time.monotonic() + self.patience_seconds
+    async def extend(self, reservation: Reservation, hold_pico: int) -> None:
+        """See :meth:`Reservation.extend`."""
+        taken, deadline = reservation.taken, time.monotonic() + self.patience_seconds
         try:
-            outcome, which = await self._hold_more(ticket, hold_pico)
-            if outcome == EXCEEDED and self._slices.give_back(taken.counters):
-                outcome, which = await _within(self._hold_more(ticket, hold_pico), deadline)
+            outcome, which = await self._hold_more(reservation, hold_pico)
+            if outcome == EXCEEDED and self._reserves.give_back(taken.counters):
+                outcome, which = await _within(self._hold_more(reservation, hold_pico), deadline)
         except RedisFailed:
-            if not self._slices.spend(taken.counters, hold_pico):
-                raise rejections.budget_unavailable(ticket.plan.budgets[0]) from None
+            if not self._reserves.spend(taken.counters, hold_pico):
+                raise rejections.budget_unavailable(reservation.plan.budgets[0]) from None
             taken.reserved_pico += hold_pico
             return
         if outcome != ADMITTED:
-            line = ticket.plan.budgets[which - 1]
+            line = reservation.plan.budgets[which - 1]
             raise rejections.budget_exceeded(line) if outcome == EXCEEDED else rejections.budget_unknown(line)
         taken.held_pico += hold_pico
 
-    def _hold_more(self, ticket: Reservation, hold_pico: int) -> ReplyFuture:
-        keys, taken, request = ticket.plan.keys, ticket.taken, ticket.demand.request_id.hex
+    def _hold_more(self, reservation: Reservation, hold_pico: int) -> ReplyFuture:
+        keys, taken, request_id = reservation.plan.keys, reservation.taken, reservation.request.request_id
         begins = int(taken.local and not taken.held_pico)
         if begins:
-            self._renewal.end_now(keys, ticket.demand.request_id)
+            self._renewer.end_now(keys, request_id)
         whole = taken.held_pico + hold_pico
         return self._redis.eval(
-            EXTEND, 1, keys.holds, keys.counters, request, hold_pico, whole, begins, *taken.counters
+            EXTEND, 1, keys.holds, keys.counters, request_id.hex, hold_pico, whole, begins, *taken.counters
         )
 
-    def _charge(self, ticket: Reservation, amount_pico: int) -> None:
-        """Have the budgets know what a request cost that spent slices; then the slices are whole again."""
-        keys, taken, request_id = ticket.plan.keys, ticket.taken, ticket.demand.request_id
+    def _charge(self, reservation: Reservation, amount_pico: int) -> None:
+        """Charge a request that spent reserves to its budgets, then refill the reserves."""
+        keys, taken, request_id = reservation.plan.keys, reservation.taken, reservation.request.request_id
         arguments: tuple[Argument, ...] = (
             1,
             keys.holds,
@@ -228,59 +225,64 @@ class AdmissionController:
             str(amount_pico),
             *taken.counters,
         )
-        heard = partial(self._slices.release, taken.counters, taken.reserved_pico)
-        self._renewal.end(keys, request_id, EndScript(script=CHARGE, arguments=arguments, heard=heard))
+        on_reply = partial(self._reserves.release, taken.counters, taken.reserved_pico)
+        self._renewer.end(keys, request_id, EndScript(script=CHARGE, arguments=arguments, on_reply=on_reply))
 
     def close(self) -> None:
-        """Give back what this process has set aside of budgets. The conversation must still be open."""
-        self._slices.close()
+        """Give back the budget reserves of this process. Redis must still be open."""
+        self._reserves.close()
 
-    async def _take(self, ticket: Reservation, cache_key: str | None, *, requests: int, again: bool = False) -> None:
-        """Take a ticket's taken. What is found under the key, or was before, takes requests and its price alone.
+    async def _take(
+        self, reservation: Reservation, cache_key: str | None, *, requests: int, again: bool = False
+    ) -> None:
+        """Take what a request needs, in Redis or, if that is unavailable, in this process.
 
-        ``again``: it has asked Redis before, and waits for what is left of its time.
+        With a stored response that is one request and the price of a hit. ``again``: the request has waited for Redis
+        before, and waits until its deadline at most.
         """
-        demand, plan = ticket.demand, ticket.plan
-        runs = ticket.stored is None and demand.tokens > 0
-        held = demand.hold_pico if ticket.stored is None else demand.hit_pico
-        priced = held > 0 or (cache_key is not None and demand.hit_pico > 0)
-        counters = plan.counters(demand.request_id) if runs or priced else ()
-        answer = self._ask(ticket, cache_key, counters, held, requests=requests, runs=runs)
+        request, plan = reservation.request, reservation.plan
+        runs = reservation.stored is None and request.tokens > 0
+        held = request.hold_pico if reservation.stored is None else request.hit_pico
+        priced = held > 0 or (cache_key is not None and request.hit_pico > 0)
+        counters = plan.counters(request.request_id) if runs or priced else ()
+        reply = self._run_admit(reservation, cache_key, counters, held, requests=requests, runs=runs)
         try:
-            outcome, which, kind, wait_ms, found, *owed = await (_within(answer, ticket.deadline) if again else answer)
+            outcome, which, kind, wait_ms, found, *owed = await (
+                _within(reply, reservation.deadline) if again else reply
+            )
         except RedisFailed as failure:
             if (runs or counters) and not isinstance(failure, RedisNotSent):
-                self._end_later(plan, demand.request_id, 0)  # it may be admitted there when Redis goes on
-            self._take_here(ticket, counters, held, requests=requests, runs=runs)
+                self._end_later(plan, request.request_id, 0)  # Redis may still run the script
+            self._take_locally(reservation, counters, held, requests=requests, runs=runs)
             return
         except asyncio.CancelledError:
-            # It may have been admitted, and nobody will settle it. Whether its tokens were taken is not known.
+            # Redis may have admitted the request. Its tokens are not corrected: whether they were taken is unknown.
             if counters or (runs and plan.leased):
-                self._redis.fire_script(SETTLE, *_settling(plan, demand.request_id, 0, "0"))
+                self._redis.fire_script(SETTLE, *_settle_arguments(plan, request.request_id, 0, "0"))
             raise
-        if outcome == EXCEEDED and not again and self._slices.give_back(counters):
-            await self._take(ticket, cache_key, requests=requests, again=True)
+        if outcome == EXCEEDED and not again and self._reserves.give_back(counters):
+            await self._take(reservation, cache_key, requests=requests, again=True)
             return
         if outcome != ADMITTED:
-            raise _refusal(plan, demand, outcome, which, kind, wait_ms)
-        ticket.taken.owed = owed
-        held = held if found is None else demand.hit_pico
+            raise _rejection(plan, request, outcome, which, kind, wait_ms)
+        reservation.taken.owed = owed
+        held = held if found is None else request.hit_pico
         if counters and (found is None or held):
-            ticket.taken.counters, ticket.taken.held_pico = counters, held
-            self._slices.used(plan.keys, counters, held)
+            reservation.taken.counters, reservation.taken.held_pico = counters, held
+            self._reserves.record(plan.keys, counters, held)
         if found is None:
-            self._claimed(ticket, runs=runs)
+            self._record_taken(reservation, runs=runs)
         elif isinstance(found, bytes):
-            ticket.stored = found
+            reservation.stored = found
         else:
             assert cache_key is not None
-            ticket.stored = await _found(_within(self._redis.execute("GET", cache_key), ticket.deadline))
-            if ticket.stored is None:  # it has just expired
-                await self._take(ticket, None, requests=0, again=True)
+            reservation.stored = await _found(_within(self._redis.execute("GET", cache_key), reservation.deadline))
+            if reservation.stored is None:  # it has just expired
+                await self._take(reservation, None, requests=0, again=True)
 
-    def _ask(
+    def _run_admit(
         self,
-        ticket: Reservation,
+        reservation: Reservation,
         cache_key: str | None,
         counters: tuple[str, ...],
         held: int,
@@ -288,7 +290,7 @@ class AdmissionController:
         requests: int,
         runs: bool,
     ) -> ReplyFuture:
-        demand, plan = ticket.demand, ticket.plan
+        request, plan = reservation.request, reservation.plan
         keys = (plan.keys.limits, plan.keys.holds, *((cache_key,) if cache_key is not None else ()))
         return self._redis.eval(
             ADMIT,
@@ -296,63 +298,63 @@ class AdmissionController:
             *keys,
             plan.keys.leases,
             plan.keys.counters,
-            demand.request_id.hex,
+            request.request_id.hex,
             requests,
-            min(demand.tokens, limit_plan.MOST_TOKENS) if runs else 0,
-            int(not demand.limited),
-            self._renewal.lease_ms if runs else 0,
+            min(request.tokens, limit_plan.MAX_TOKENS) if runs else 0,
+            int(not request.limited),
+            self._renewer.lease_ms if runs else 0,
             held,
-            demand.hit_pico,
+            request.hit_pico,
             *plan.admit_arguments,
             *counters,
         )
 
-    def _take_here(
-        self, ticket: Reservation, counters: tuple[str, ...], held: int, *, requests: int, runs: bool
+    def _take_locally(
+        self, reservation: Reservation, counters: tuple[str, ...], held: int, *, requests: int, runs: bool
     ) -> None:
-        """Take a ticket's taken in this process. Raises RateLimited, Unavailable."""
-        demand, plan = ticket.demand, ticket.plan
-        if counters and not self._slices.spend(counters, held):
+        """Take what a request needs in this process. Raises RateLimited, Unavailable."""
+        request, plan = reservation.request, reservation.plan
+        if counters and not self._reserves.spend(counters, held):
             raise rejections.budget_unavailable(plan.budgets[0])
         owed = self._local.take(
             plan.lines,
             self._rank(),
-            demand.request_id,
+            request.request_id,
             requests=requests,
-            tokens=demand.tokens if runs else 0,
+            tokens=request.tokens if runs else 0,
             leased=runs,
-            forced=not demand.limited,
+            forced=not request.limited,
         )
         if isinstance(owed, Rejection):
-            self._slices.release(counters, held)
+            self._reserves.release(counters, held)
             raise rejections.limited(owed.line, owed.kind, owed.wait_ms)
-        taken = ticket.taken
+        taken = reservation.taken
         taken.owed, taken.local = owed, True
         taken.counters, taken.reserved_pico = counters, held if counters else 0
-        self._claimed(ticket, runs=runs)
+        self._record_taken(reservation, runs=runs)
 
-    def _claimed(self, ticket: Reservation, *, runs: bool) -> None:
-        """Note the tokens and leases that the ticket has to give back."""
-        demand, plan, taken = ticket.demand, ticket.plan, ticket.taken
-        taken.runs, taken.tokens = runs, demand.tokens if runs else 0
+    def _record_taken(self, reservation: Reservation, *, runs: bool) -> None:
+        """Record the tokens and leases that the request must give back."""
+        request, plan, taken = reservation.request, reservation.plan, reservation.taken
+        taken.runs, taken.tokens = runs, request.tokens if runs else 0
         if runs and plan.leased:
             taken.leases = plan.leased
-            self._renewal.opened(taken.leases, demand.request_id)
+            self._renewer.add(taken.leases, request.request_id)
 
     def _end_later(self, plan: LimitPlan, request_id: UUID, amount_pico: int) -> None:
-        """End a request's leases and its hold once Redis hears; whether it did already does not matter."""
+        """End a request's leases and hold in the next round, in case Redis missed that."""
         if plan.leased or plan.budgets:
-            said = _settling(plan, request_id, 0, str(amount_pico))
-            self._renewal.end_later(plan.keys, request_id, EndScript(script=SETTLE, arguments=said))
+            arguments = _settle_arguments(plan, request_id, 0, str(amount_pico))
+            self._renewer.end_later(plan.keys, request_id, EndScript(script=SETTLE, arguments=arguments))
 
 
 async def _within(answer: Awaitable[Any], deadline: float) -> Any:
-    """Return the answer. Raises RedisFailed, also at the deadline: a request waits no longer for all it asks."""
+    """Return the reply. Raises RedisFailed, also at the deadline."""
     try:
         async with asyncio.timeout(max(deadline - time.monotonic(), 0)):
             return await answer
     except TimeoutError:
-        raise RedisUnavailable("it did not answer in time") from None
+        raise RedisUnavailable("no reply in time") from None
 
 
 async def _found(lookup: Awaitable[Any]) -> bytes | None:
@@ -363,18 +365,18 @@ async def _found(lookup: Awaitable[Any]) -> bytes | None:
     return found if isinstance(found, bytes) else None
 
 
-def _settling(plan: LimitPlan, request_id: UUID, more: int, cost: str) -> tuple[Argument, ...]:
+def _settle_arguments(plan: LimitPlan, request_id: UUID, more: int, cost: str) -> tuple[Argument, ...]:
     keys = plan.keys
     return (2, keys.limits, keys.holds, keys.leases, keys.counters, request_id.hex, more, cost, *plan.settle_arguments)
 
 
-def _refusal(
-    plan: LimitPlan, demand: AdmissionRequest, outcome: int, which: int, kind: int, wait_ms: int
+def _rejection(
+    plan: LimitPlan, request: AdmissionRequest, outcome: int, which: int, kind: int, wait_ms: int
 ) -> GatewayError:
-    """Return what the script's outcome means for the caller."""
+    """Return the error for an outcome of ADMIT."""
     if outcome == LIMITED:
         return rejections.limited(plan.lines[which - 1], limit_plan.KINDS[kind - 1], wait_ms)
     if outcome == TOO_LARGE:
-        return rejections.too_large(plan.lines[which - 1], demand.tokens)
+        return rejections.too_large(plan.lines[which - 1], request.tokens)
     line = plan.budgets[which - 1]
     return rejections.budget_exceeded(line) if outcome == EXCEEDED else rejections.budget_unknown(line)

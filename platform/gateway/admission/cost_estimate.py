@@ -1,9 +1,9 @@
-"""What a request may take before anybody knows what it took: tokens for limits, money for budgets.
+"""Estimates of a request before it runs: tokens for limits, the cost for budgets.
 
-Money is an upper bound, to the pico-dollar, at the price that rating will use. A prompt has no more tokens than its
-body has bytes, as every tokenizer of byte pairs falls back to single bytes, plus what a chat template adds; and no more
-than the model's context. Each is taken at the dearer of the two prompt prices. An answer is paid for beforehand at its
-full length; a stream whose events say how many tokens they carry, STEP_TOKENS for each choice at a time
+The cost is an upper bound, to the pico-dollar, at the price that rating will use. A prompt has at most as many tokens
+as its body has bytes, because byte-pair tokenizers fall back to single bytes, plus those of a chat template; and at
+most the model's context. All of them are priced at the higher of the two prompt prices. A completion is reserved at
+its full length. A stream whose events carry token counts is reserved STEP_TOKENS per choice at a time
 (:meth:`CostReservation.next_pico`).
 """
 
@@ -22,16 +22,16 @@ from gateway.errors import Unavailable
 from gateway.protocols.request_body import Call
 from tenants.snapshot import Caller
 
-#: Tokens counted for an answer whose length the client left open.
+#: Completion tokens reserved if the request sets no limit.
 DEFAULT_NEW_TOKENS = 256
-#: English text has about four bytes to a token; what is reserved by this is settled by what the engine reports.
+#: English text has about four bytes per token. The reservation is corrected by what the engine reports.
 BYTES_PER_TOKEN = 4
-#: What a chat template adds to a prompt of its own: a system prompt, how to call tools, marks around messages.
+#: Tokens that a chat template adds: its system prompt, instructions for tools, marks around messages.
 TEMPLATE_TOKENS = 256
-#: Of one choice of a stream that are paid for at a time. The next are asked for while half of them are left: at 100
-#: tokens/s that is more than a second, and Redis answers in 50 ms or not at all.
+#: Tokens per choice of a stream that are reserved at a time. The next are reserved while half of them are left: at 100
+#: tokens/s that is more than a second, and a command to Redis takes 50 ms at most.
 STEP_TOKENS = 256
-#: Kinds of parts of a message whose tokens are in the body; any other may be an image of a few bytes' address.
+#: Types of message parts whose text is in the body; any other may be an image that the body only links to.
 _TEXT_PARTS = frozenset(
     {"text", "input_text", "output_text", "summary_text", "reasoning_text", "refusal", "thinking", "redacted_thinking"}
     | {"reasoning", "message", "tool_use", "tool_result", "function_call", "function_call_output"}
@@ -39,18 +39,18 @@ _TEXT_PARTS = frozenset(
 
 
 class CostReservation(msgspec.Struct, kw_only=True):
-    """What a request under a hard budget has paid for beforehand."""
+    """What a request under a hard budget holds in advance."""
 
     price: Price
     prompt_tokens: int
-    #: Completion tokens of all choices: paid for until now, taken at a time, and all that may be written.
+    #: Completion tokens of all choices: held until now, added per step, and the most that may be generated.
     paid_tokens: int
     step_tokens: int
     most_tokens: int
 
     @property
     def held_pico(self) -> int:
-        """What is held until now: no less than what another request's answer costs, which it may be given."""
+        """The amount held until now: at least the price of a cache hit and of a coalesced response."""
         rates = self.price.rates
         dearer = max(rates.prompt_pico, rates.cached_prompt_pico)
         asked = self.prompt_tokens * dearer + self.paid_tokens * rates.completion_pico
@@ -58,7 +58,7 @@ class CostReservation(msgspec.Struct, kw_only=True):
 
     @property
     def hit_pico(self) -> int:
-        """What a stored answer costs."""
+        """The price of a cache hit."""
         return self.price.rates.prediction_hit_pico
 
     def next_pico(self, streamed_tokens: int) -> int:
@@ -75,12 +75,12 @@ class CostReservation(msgspec.Struct, kw_only=True):
         return self.held_pico - before
 
     def amount_pico(self, end: Metered) -> int:
-        """Return what the request cost, exactly as its row will be rated."""
+        """Return the cost of the request, exactly as its usage row will be rated."""
         return rate(end, self.price.rates).amount_pico
 
 
 def reserved_tokens(call: Call, model: ServedModel, body_bytes: int) -> int:
-    """Return how many tokens a limit reserves for the prompt and the answers; none for what costs none."""
+    """Return the tokens that limits reserve for prompt and completions; 0 for an endpoint that is not metered."""
     if not call.endpoint.metered:
         return 0
     new_tokens = min(call.max_new_tokens or DEFAULT_NEW_TOKENS, model.context_length_tokens)
@@ -98,10 +98,10 @@ def cost_reservation(
     *,
     runs: bool = True,
 ) -> CostReservation | None:
-    """Return what the request needs of hard budgets; None where none bounds it, or it costs nothing.
+    """Return what the request holds from hard budgets; None if it has none, or is not metered.
 
-    ``runs`` False: no engine is asked, so that it takes no token. Raises Unavailable for a model without a price: what
-    it costs cannot be bounded.
+    ``runs`` False: no engine runs it, so it takes no token. Raises Unavailable for a model without a price, whose cost
+    has no bound.
     """
     if not caller.budgets or not call.endpoint.metered:
         return None
@@ -128,9 +128,9 @@ def cost_reservation(
 
 
 def price_missing(model_name: str) -> Unavailable:
-    """Return the answer to a request under a hard budget for what nobody has priced."""
+    """Return the error for a request under a hard budget to a model without a price."""
     return Unavailable(
-        f"{model_name!r} has no price, so that what it costs cannot be held to a budget.",
+        f"The model {model_name!r} has no price, so a hard budget cannot cover it. Ask the operator to set a price.",
         "price_missing",
         "model",
         headers=[(b"x-should-retry", b"false")],
@@ -139,9 +139,9 @@ def price_missing(model_name: str) -> Unavailable:
 
 def _most_prompt_tokens(call: Call, model: ServedModel, body_bytes: int) -> int:
     context = model.context_length_tokens
-    if "prompt" in call.body:  # of several prompts each has a context of its own
+    if "prompt" in call.body:  # each of several prompts has its own context
         return min(body_bytes + TEMPLATE_TOKENS, context * call.choices)
-    if not call.choices:  # embeddings take many texts
+    if not call.choices:  # an embedding request has many texts
         return body_bytes + TEMPLATE_TOKENS
     if _has_media([call.body.get(name) for name in ("messages", "input", "system")]):
         return context
@@ -149,7 +149,7 @@ def _most_prompt_tokens(call: Call, model: ServedModel, body_bytes: int) -> int:
 
 
 def _has_media(value: Any) -> bool:
-    """Say whether a message, or any part in it, may be other than text."""
+    """Return whether a message, or any part of it, may be other than text."""
     if isinstance(value, dict):
         kind = value.get("type", "text")
         if not isinstance(kind, str) or kind not in _TEXT_PARTS:

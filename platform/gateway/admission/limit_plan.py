@@ -1,4 +1,4 @@
-"""Which limits and budgets bound a request, and what its answer says of them."""
+"""The limits and budgets that apply to a request, and the rate-limit headers of its response."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from tenants.snapshot import Caller
 
 Kind = Literal["requests", "tokens", "concurrency"]
 KINDS: tuple[Kind, ...] = ("requests", "tokens", "concurrency")
-#: More tokens a minute than this count as this: it is where buckets stay exact.
-MOST_TOKENS = 10**11
+#: Larger limits of tokens per minute count as this: up to here buckets are exact.
+MAX_TOKENS = 10**11
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisKeys:
-    """Where Redis keeps what bounds one tenant (see ``gateway.admission.lua_scripts``)."""
+    """The Redis keys of one tenant's limits and budgets (see ``gateway.admission.lua_scripts``)."""
 
     limits: str
     holds: str
-    #: What the keys of leases and of counters begin with.
+    #: Prefixes of the keys of leases and of counters.
     leases: str
     counters: str
 
     @classmethod
     def of(cls, tenant_id: TenantId) -> RedisKeys:
-        """Return a tenant's."""
+        """Return the keys of a tenant."""
         return cls(
             limits=keyspace.tenant_key(tenant_id, "limits"),
             holds=holds.holds_key(tenant_id),
@@ -48,22 +48,22 @@ class RedisKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitPlan:
-    """What bounds one caller's requests to one model."""
+    """The limits and budgets of one caller's requests to one model."""
 
     keys: RedisKeys
     lines: tuple[LimitLine, ...]
     budgets: tuple[BudgetLine, ...]
-    #: Of the lines, as ADMIT and SETTLE take them.
+    #: The lines as arguments of ADMIT and SETTLE.
     admit_arguments: tuple[Argument, ...]
     settle_arguments: tuple[Argument, ...]
-    #: Keys of leases.
+    #: Keys of the leases of limits with a concurrency.
     leased: tuple[str, ...]
-    #: A limit of zero, which nothing passes, and what of it is zero.
+    #: A limit of zero, which admits nothing, and which of its values is zero.
     closed: tuple[LimitLine, Kind] | None
-    #: What answers are told of requests, and of tokens.
-    gauges: tuple[tuple[RateLimitHeader, ...], tuple[RateLimitHeader, ...]]
-    #: The names of counters in the minute since 1970 that was asked for last.
-    _named: dict[int, tuple[str, ...]] = field(init=False, default_factory=dict, compare=False, repr=False)
+    #: The headers about requests, and about tokens.
+    header_groups: tuple[tuple[RateLimitHeader, ...], tuple[RateLimitHeader, ...]]
+    #: The names of counters in the minute since 1970 of the last request.
+    _cached_names: dict[int, tuple[str, ...]] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, caller: Caller, model_name: str) -> LimitPlan:
@@ -86,118 +86,118 @@ class LimitPlan:
             settle_arguments=tuple(settle),
             leased=tuple(keys.leases + line.id.hex for line in lines if line.concurrent_requests is not None),
             closed=next((found for line in lines if (found := _closed(line)) is not None), None),
-            gauges=(_gauges(lines, "requests"), _gauges(lines, "tokens")),
+            header_groups=(_headers_for(lines, "requests"), _headers_for(lines, "tokens")),
         )
 
     def counters(self, request_id: UUID) -> tuple[str, ...]:
-        """Return the names of the counters that a request draws from, by the moment that is in its id."""
+        """Return the names of the counters of a request's budgets, by the time in its id."""
         if not self.budgets:
             return ()
         minute = (request_id.int >> 80) // 60_000
-        named = self._named.get(minute)
+        named = self._cached_names.get(minute)
         if named is None:
             windows = [_window(each.period, each.timezone, minute) for each in self.budgets]
             named = tuple(holds.counter_name(each.id, at) for each, at in zip(self.budgets, windows, strict=True))
-            self._named.clear()
-            self._named[minute] = named
+            self._cached_names.clear()
+            self._cached_names[minute] = named
         return named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimitHeader:
-    """One figure of a limit, as answers are told of it. ``at``: where a script says what is owed of it."""
+    """The headers for one number of a limit. ``at``: the index of its units owed in the script's reply."""
 
     at: int
     limit: int
     scope: tuple[bytes, bytes]
-    limit_told: tuple[bytes, bytes]
+    limit_header: tuple[bytes, bytes]
     remaining_name: bytes
     reset_name: bytes
 
     @classmethod
     def of(cls, line: LimitLine, kind: Kind, limit: int, *, at: int = 0) -> RateLimitHeader:
-        """Return that of a limit's requests or tokens."""
+        """Return the header for a limit's requests or tokens."""
         name = kind.encode()
         return cls(
             at=at,
             limit=limit,
             scope=scope_header(line),
-            limit_told=(b"x-ratelimit-limit-" + name, b"%d" % limit),
+            limit_header=(b"x-ratelimit-limit-" + name, b"%d" % limit),
             remaining_name=b"x-ratelimit-remaining-" + name,
             reset_name=b"x-ratelimit-reset-" + name,
         )
 
     def remaining(self, owed: int) -> int:
-        """Return what is left of it, of which so many units are owed."""
+        """Return the requests or tokens left when ``owed`` units are owed."""
         left = self.limit * UNITS - owed
         return left // UNITS if left > 0 else 0
 
     def headers(self, remaining: int, reset_ms: int) -> Headers:
-        """Return the usual headers; the reset is in seconds with one decimal, as OpenAI writes it.
+        """Return the three headers; the reset is in seconds with one decimal, as OpenAI writes it.
 
-        ``reset_ms``: until all of it is there again, or what was refused would fit.
+        ``reset_ms``: until the bucket is full again, or the rejected request would be admitted.
         """
         return [
-            self.limit_told,
+            self.limit_header,
             (self.remaining_name, b"%d" % remaining),
             (self.reset_name, b"%d.%ds" % divmod(-(-reset_ms // 100), 10)),
         ]
 
 
 def headers(plan: LimitPlan, owed: Sequence[int]) -> Headers:
-    """Return what an admitted request is told: of requests and of tokens the limit that is nearest to refusing.
+    """Return the headers of an admitted request: for requests and for tokens, of the limit nearest to rejecting.
 
-    That is the one of which the smallest share is left. ``owed`` has two numbers for each line, requests and tokens.
-    The scope is that of the nearer of the two.
+    That is the one with the smallest fraction left. ``owed`` has two values for each line, requests and tokens. The
+    scope header is that of the nearer of the two.
     """
-    told: Headers = []
+    found: Headers = []
     scope, least = None, math.inf
-    for gauges in plan.gauges:
-        if not gauges:
+    for group in plan.header_groups:
+        if not group:
             continue
-        nearest = gauges[0]
-        if len(gauges) > 1:
-            nearest = min(gauges, key=lambda each: each.remaining(owed[each.at]) / each.limit if each.limit else 0.0)
+        nearest = group[0]
+        if len(group) > 1:
+            nearest = min(group, key=lambda each: each.remaining(owed[each.at]) / each.limit if each.limit else 0.0)
         units, limit = owed[nearest.at], nearest.limit
         remaining = nearest.remaining(units)
-        told += nearest.headers(remaining, -(-units // limit) if limit else 0)
+        found += nearest.headers(remaining, -(-units // limit) if limit else 0)
         left = remaining / limit if limit else 0.0
         if left < least:
             scope, least = nearest.scope, left
     if scope is not None:
-        told.append(scope)
-    return told
+        found.append(scope)
+    return found
 
 
 def scope_header(line: LimitLine | BudgetLine) -> tuple[bytes, bytes]:
-    """Return the header that names a limit or budget: whose it is, and of which model if of one."""
+    """Return the header that names the scope of a limit or budget, and its model if it has one."""
     return b"x-ratelimit-scope", f"{line.scope}:{line.model_name}".rstrip(":").encode()
 
 
 def tokens_of(line: LimitLine) -> int | None:
-    """Return its tokens a minute as they are counted."""
-    return None if line.tokens_per_minute is None else min(line.tokens_per_minute, MOST_TOKENS)
+    """Return a limit's tokens per minute, at most MAX_TOKENS."""
+    return None if line.tokens_per_minute is None else min(line.tokens_per_minute, MAX_TOKENS)
 
 
 @lru_cache(maxsize=4096)
 def _window(period: Period, timezone: str, minute: int) -> int:
-    """Return when the period around a minute since 1970 began; zones begin their days with one."""
+    """Return when the period began that contains a minute since 1970; in every time zone days begin on a minute."""
     return periods.begins(period, timezone, datetime.fromtimestamp(minute * 60, UTC))
 
 
-def _gauges(lines: Sequence[LimitLine], kind: Literal["requests", "tokens"]) -> tuple[RateLimitHeader, ...]:
-    figures = [line.requests_per_minute if kind == "requests" else tokens_of(line) for line in lines]
+def _headers_for(lines: Sequence[LimitLine], kind: Literal["requests", "tokens"]) -> tuple[RateLimitHeader, ...]:
+    values = [line.requests_per_minute if kind == "requests" else tokens_of(line) for line in lines]
     return tuple(
-        RateLimitHeader.of(line, kind, figure, at=2 * number + (kind == "tokens"))
-        for number, (line, figure) in enumerate(zip(lines, figures, strict=True))
-        if figure is not None
+        RateLimitHeader.of(line, kind, value, at=2 * number + (kind == "tokens"))
+        for number, (line, value) in enumerate(zip(lines, values, strict=True))
+        if value is not None
     )
 
 
 def _closed(line: LimitLine) -> tuple[LimitLine, Kind] | None:
-    figures = (line.requests_per_minute, line.tokens_per_minute, line.concurrent_requests)
-    return next(((line, kind) for kind, figure in zip(KINDS, figures, strict=True) if figure == 0), None)
+    values = (line.requests_per_minute, line.tokens_per_minute, line.concurrent_requests)
+    return next(((line, kind) for kind, value in zip(KINDS, values, strict=True) if value == 0), None)
 
 
-def _argument(figure: int | None) -> Argument:
-    return "-" if figure is None else figure
+def _argument(value: int | None) -> Argument:
+    return "-" if value is None else value

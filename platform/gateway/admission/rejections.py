@@ -1,4 +1,4 @@
-"""What a request is told that a limit or a budget refuses."""
+"""The errors for requests that a limit or a budget rejects."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from gateway.admission.limit_plan import Kind, RateLimitHeader, scope_header
 from gateway.errors import BadRequest, BudgetExceeded, RateLimited, Unavailable
 from tenants.caller_limits import BudgetLine, LimitLine
 
-#: What a limit of zero says: nothing but its change helps, so come back in a while.
+#: Retry-After for a limit of zero, which only a change of the limit lifts.
 CLOSED_MS = 60_000
-_FIGURES: dict[Kind, str] = {
-    "requests": "requests a minute",
-    "tokens": "tokens a minute",
-    "concurrency": "requests at once",
+_UNITS: dict[Kind, str] = {
+    "requests": "requests per minute",
+    "tokens": "tokens per minute",
+    "concurrency": "concurrent requests",
 }
 _PERIODS = {"day": "daily ", "week": "weekly ", "month": "monthly ", "total": ""}
 
 
 def limited(line: LimitLine, kind: Kind, wait_ms: int) -> RateLimited:
-    """Return the refusal of a limit that is used up for now. ``wait_ms``: until the request would fit."""
+    """Return the error for a limit that is used up. ``wait_ms``: until the request would be admitted."""
     metrics.limit_rejected(kind)
     limit = {
         "requests": line.requests_per_minute,
@@ -28,60 +28,61 @@ def limited(line: LimitLine, kind: Kind, wait_ms: int) -> RateLimited:
         "concurrency": line.concurrent_requests,
     }[kind]
     seconds = max(1, math.ceil(wait_ms / 1000))
-    refusal = RateLimited(
-        f"The {_whose(line)} limit of {limit} {_FIGURES[kind]}{_of_model(line)} is used up. Try again in {seconds} s.",
+    error = RateLimited(
+        f"The {_owner(line)} limit of {limit} {_UNITS[kind]}{_of_model(line)} is used up. Retry after {seconds} s.",
         "rate_limit_exceeded",
         headers=[(b"retry-after", b"%d" % seconds)],
     )
     if kind != "concurrency":
-        refusal.headers.extend(RateLimitHeader.of(line, kind, limit or 0).headers(0, wait_ms))
-    refusal.headers.append(scope_header(line))
-    return refusal
+        error.headers.extend(RateLimitHeader.of(line, kind, limit or 0).headers(0, wait_ms))
+    error.headers.append(scope_header(line))
+    return error
 
 
 def too_large(line: LimitLine, tokens: int) -> BadRequest:
-    """Return the refusal of a request that no waiting helps: it may take more tokens than the limit ever has."""
+    """Return the error for a request that may use more tokens than the limit allows per minute: no retry helps."""
     metrics.limit_rejected("too_large")
     return BadRequest(
-        f"The request may take {tokens} tokens, prompt and answer, and the {_whose(line)} limit{_of_model(line)} is "
-        f"{line.tokens_per_minute} tokens a minute. Send a shorter prompt or ask for fewer tokens.",
+        f"The request may use {tokens} tokens for its prompt and completion, but the {_owner(line)} "
+        f"limit{_of_model(line)} is {line.tokens_per_minute} tokens per minute. Shorten the prompt or request fewer "
+        "tokens.",
         "request_exceeds_limit",
         headers=[scope_header(line)],
     )
 
 
 def budget_exceeded(line: BudgetLine) -> BudgetExceeded:
-    """Return the refusal of a hard budget that has no room for what the request may cost."""
+    """Return the error for a hard budget with less left than the request may cost."""
     metrics.limit_rejected("budget")
     return BudgetExceeded(
-        f"The {_whose(line)} {_PERIODS[line.period]}budget of {_money(line)}{_of_model(line)} has no room for what "
-        "this request may cost.",
+        f"The {_owner(line)} {_PERIODS[line.period]}budget of {_money(line)}{_of_model(line)} has less left than this "
+        "request may cost. Raise the budget, or request fewer tokens.",
         "budget_exceeded",
         headers=[scope_header(line), (b"x-should-retry", b"false")],
     )
 
 
 def budget_unknown(line: BudgetLine) -> Unavailable:
-    """Return the answer while nobody has counted yet what is left of a hard budget."""
+    """Return the error while the counter of a hard budget is being built."""
     metrics.limit_rejected("budget_unknown")
     return Unavailable(
-        f"What is left of the {_whose(line)} {_PERIODS[line.period]}budget is being counted. Try again shortly.",
+        f"The remaining {_owner(line)} {_PERIODS[line.period]}budget is being computed. Retry after 1 s.",
         "budget_unknown",
         headers=[(b"retry-after", b"1"), scope_header(line)],
     )
 
 
 def budget_unavailable(line: BudgetLine) -> Unavailable:
-    """Return the answer while Redis is away and this process has nothing set aside of a hard budget."""
+    """Return the error while Redis is unavailable and this process has no reserve of a hard budget."""
     metrics.limit_rejected("budget_unavailable")
     return Unavailable(
-        f"What is left of the {_whose(line)} {_PERIODS[line.period]}budget cannot be asked at the moment.",
+        f"The remaining {_owner(line)} {_PERIODS[line.period]}budget cannot be checked at the moment. Retry after 1 s.",
         "budget_unavailable",
         headers=[(b"retry-after", b"1"), scope_header(line)],
     )
 
 
-def _whose(line: LimitLine | BudgetLine) -> str:
+def _owner(line: LimitLine | BudgetLine) -> str:
     return {"tenant": "tenant's", "project": "project's", "key": "API key's"}[line.scope]
 
 

@@ -57,7 +57,7 @@ class PredictionCache:
 
     def store(self, deposit: CacheWrite, entry: Entry) -> None:
         """Keep an entry if Redis finds room for it; while Redis is away, in this process alone."""
-        self._redis.eval_then(STORE, *deposit.arguments(), heard=partial(self._stored, deposit, entry))
+        self._redis.eval_then(STORE, *deposit.arguments(), on_reply=partial(self._stored, deposit, entry))
 
     def promote(self, tenant_id: UUID, name: bytes, entry: Entry) -> None:
         """Have an entry at hand that Redis had and that passed its check."""

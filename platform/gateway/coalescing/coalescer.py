@@ -1,4 +1,4 @@
-"""Whether a request leads or follows: identical ones in flight run once (``caching.single_flight``)."""
+"""Decide whether a request leads or follows: identical requests in flight run once (``caching.single_flight``)."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from gateway.errors import EngineFailed, EngineRefused, GatewayError
 from gateway.metering.meter import Meter
 from gateway.request import ClientDisconnect, Headers, RequestContext
 
-#: A request whose leaders failed so often may be the cause itself; it is asked by itself, or told so.
+#: After this many failed leaders the request may be the cause: it gets their error, or runs alone.
 MAX_RUNS = 3
-#: What says in an answer how it came about; told anew by a follower that comes to lead.
-_TOLD = frozenset({b"x-cache", b"cache-status", b"x-source-id"})
+#: Headers about the source of a response, replaced when a follower becomes the leader.
+_SOURCE_HEADERS = frozenset({b"x-cache", b"cache-status", b"x-source-id"})
 
 B = TypeVar("B")
 
 
 class Followed(msgspec.Struct, frozen=True, kw_only=True):
-    """Another request's answer: all of it in ``entry``, else told by the flight, which is joined, as it comes."""
+    """Another request's response: whole in ``entry``, else streamed by the flight, which is already joined."""
 
     flight: Flight
     entry: Entry | None
-    #: Of an entry: what the client is told, in the shape that it asked for.
-    told: bytes = b""
+    #: The body of the entry in the format of this request.
+    body: bytes = b""
 
 
 class Coalescer(Generic[B]):
-    """How one request comes by its answer. ``lead`` asks an engine and returns what began."""
+    """Leads or follows on behalf of one request."""
 
     def __init__(
         self,
@@ -52,29 +52,29 @@ class Coalescer(Generic[B]):
         self._timeline = context.timeline
         self._meter = meter
         self.disconnect = ClientDisconnect()
-        #: The name under which it may be followed, and follow; None where it may do neither.
+        #: The name of its flight; None if it must run alone.
         self._name: bytes | None = None
-        #: It takes no answer that was there before it asked.
-        self._wants_new = False
-        #: How long it has waited for others that told it nothing in the end, seconds.
+        #: It rejects responses that were complete before it arrived (``max-age=0``).
+        self._rejects_completed = False
+        #: Time spent waiting for flights that failed, seconds.
         self.waited_seconds = 0.0
         self._runs = 0
         #: The flight that it leads.
         self.flight: Flight | None = None
-        #: It waits for another request's answer.
+        #: It follows another request.
         self.follows = False
 
     def prepare(self, policy: CachePolicy, disconnect: ClientDisconnect) -> None:
-        """Begin with what the cache may do for the request. Call it first."""
+        """Set the cache policy and the client's disconnect. Call this first."""
         self.disconnect = disconnect
-        if policy.readable and policy.writable and not self._tells_counts():
+        if policy.readable and policy.writable and not self._wants_token_counts():
             self._name = policy.name
-            self._wants_new = policy.max_age_seconds == 0
+            self._rejects_completed = policy.max_age_seconds == 0
 
     async def lead_or_follow(self, lead: Callable[[], Awaitable[B]]) -> B | Followed:
-        """Return what ``lead`` began, or the answer of an identical request in flight. Raises GatewayError.
+        """Return what ``lead`` started, or the response of an identical request in flight. Raises GatewayError.
 
-        When the flight that is followed fails, one of its followers leads and the others follow that one.
+        If the followed flight fails, one of its followers becomes the leader and the others follow that one.
         """
         while self._name is not None:
             if self._flights.shared:
@@ -82,32 +82,32 @@ class Coalescer(Generic[B]):
                 flight = await self._flights.claim(self._caller, self._name)
             else:
                 flight = self._flights.find(self._name)
-            if flight is None or self._is_purged(flight) or (flight.completed and self._wants_new):
-                self._begin(self._name)
+            if flight is None or self._is_purged(flight) or (flight.completed and self._rejects_completed):
+                self._lead(self._name)
                 break
             followed = await self._follow(flight)
             if followed is not None:
                 return followed
         if self.follows:
             self.follows = False
-            self._note(None)
+            self._record_source(None)
         return await lead()
 
     def fail(self, error: BaseException) -> None:
-        """End the flight that it leads, if that has not ended."""
+        """Fail the flight that it leads, if that has not ended."""
         if self.flight is not None:
             self.flight.fail(error if isinstance(error, GatewayError) else None)
 
     def complete(self, entry: Entry | None, *, stored: bool) -> None:
-        """End the flight that it leads with a whole answer: one without a body can be told in its own shape only.
+        """Complete the flight that it leads. An entry without a body serves only followers of the stream.
 
-        ``stored``: the prediction cache was given it.
+        ``stored``: the prediction cache stores the response.
         """
         if self.flight is not None:
             self.flight.complete(entry, stays=stored)
 
     def flight_failed(self, flight: Flight) -> None:
-        """Take note that a flight failed that was followed. Raises what its engine said, or that it fails too often."""
+        """Handle the failure of the followed flight. Raises its error if a retry cannot help, or after MAX_RUNS."""
         cause = flight.cause
         if isinstance(cause, EngineRefused):
             raise replace(cause)
@@ -118,21 +118,21 @@ class Coalescer(Generic[B]):
                 raise replace(cause)
 
     async def _follow(self, flight: Flight) -> Followed | None:
-        """Return what a flight tells, None where it failed or cannot be told in this request's shape."""
+        """Return the response of a flight, None if it failed or cannot be rendered in this request's format."""
         flight.join()
         self.follows = True
         joined = False
         began = time.monotonic()
         try:
-            self._note(flight)
+            self._record_source(flight)
             if self._call.stream and flight.streamed:
                 await flight.started()
                 joined = True
                 return Followed(flight=flight, entry=None)
             entry = await flight.result()
-            told = None if entry is None else self._call.render(entry.body)
-            if told is not None:
-                return Followed(flight=flight, entry=entry, told=told)
+            body = None if entry is None else self._call.render(entry.body)
+            if body is not None:
+                return Followed(flight=flight, entry=entry, body=body)
             self._name = None
         except FlightFailed:
             self.flight_failed(flight)
@@ -142,34 +142,34 @@ class Coalescer(Generic[B]):
         self.waited_seconds += time.monotonic() - began
         return None
 
-    def _begin(self, name: bytes) -> None:
+    def _lead(self, name: bytes) -> None:
         flight = Flight(name, self._timeline.request_id, self._caller.key_id, streamed=self._call.stream)
         self._flights.begin(flight)
         self.disconnect.lead(flight)
         self.flight = flight
 
-    def _note(self, flight: Flight | None) -> None:
-        """Write down and tell whose answer it is given; None: one of its own."""
-        told: Headers = [(b"x-cache", b"miss")]
+    def _record_source(self, flight: Flight | None) -> None:
+        """Record whose response it gets, in the usage log and the headers; None: its own."""
+        headers: Headers = [(b"x-cache", b"miss")]
         if flight is None:
             self._meter.lead()
         else:
             self._meter.follow(flight.source_id)
-            told = follower_headers(flight.source_id)
-        self._timeline.headers = [each for each in self._timeline.headers if each[0] not in _TOLD] + told
+            headers = follower_headers(flight.source_id)
+        self._timeline.headers = [each for each in self._timeline.headers if each[0] not in _SOURCE_HEADERS] + headers
 
     def _is_purged(self, flight: Flight) -> bool:
         purges = self._caller.cache.purges
         return purges.covers(flight.source_id, flight.key_id, self._model.name)
 
-    def _tells_counts(self) -> bool:
-        """Say whether the client wants the tokens of each event, which no other client is told."""
+    def _wants_token_counts(self) -> bool:
+        """Return whether the client wants the tokens of each event, which a flight does not carry."""
         options = self._call.body.get("stream_options")
         return bool(options and options.get("continuous_usage_stats"))
 
 
 def follower_headers(source_id: UUID) -> Headers:
-    """Return the headers of an answer that another request got (``cache-status``: RFC 9211)."""
+    """Return the headers of a follower's response (``cache-status``: RFC 9211)."""
     return [
         (b"x-cache", b"coalesced"),
         (b"cache-status", b"hearth; fwd=miss; collapsed"),

@@ -13,9 +13,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gateway.admission.lease_renewer import batches
 from gateway.coalescing.peer_listener import PeerListener
-from gateway.redis_client.client import RedisClient
+from gateway.redis_client.client import RedisClient, batches
 from gateway.redis_client.connection import RedisFailed, Script
 from tenants import keyspace, sealed
 from tenants.ids import TenantId

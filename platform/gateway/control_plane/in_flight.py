@@ -1,4 +1,4 @@
-"""Count what this process has at engines and what it holds, by deployment."""
+"""Count the requests in flight at engines and those in the queue, by deployment."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from workers.serving.gateway_load import DeploymentLoad
 
 
 class InFlight:
-    """Requests and tokens of each deployment, by its name. Counted on an event loop, read from any thread."""
+    """Requests and tokens of each deployment, by name. Counted on an event loop, read from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        #: In the order of Load: requests and tokens in flight, requests and tokens held.
+        #: In the order of Load: requests and tokens in flight, requests and tokens queued.
         self._counts: dict[str, list[int]] = {}
-        self._moved: set[str] = set()
+        self._changed: set[str] = set()
 
     def start(self, deployment: str, tokens: int) -> None:
-        """Count a request in that goes to an engine."""
+        """Count a request that is sent to an engine."""
         self._add(deployment, 0, 1, tokens)
 
     def finish(self, deployment: str, tokens: int) -> None:
-        """Count it out; exactly once for each :meth:`start`."""
+        """End the count of a request; exactly once for each :meth:`start`."""
         self._add(deployment, 0, -1, -tokens)
 
     @contextmanager
     def queued(self, deployment: str, tokens: int) -> Iterator[None]:
-        """Count a request as held for as long as the block lasts."""
+        """Count a request as queued inside the ``with`` block."""
         self._add(deployment, 2, 1, tokens)
         try:
             yield
@@ -36,13 +36,13 @@ class InFlight:
             self._add(deployment, 2, -1, -tokens)
 
     def changed(self) -> set[str]:
-        """Return the deployments of which a request came or went since this was asked last, however short it was."""
+        """Return the deployments with a request that started or ended since the last call."""
         with self._lock:
-            moved, self._moved = self._moved, set()
-        return moved
+            changed, self._changed = self._changed, set()
+        return changed
 
     def loads(self) -> dict[str, DeploymentLoad]:
-        """Return what there is now; a deployment that never had anything is absent."""
+        """Return the current counts; a deployment that never had a request is absent."""
         with self._lock:
             counts = {deployment: tuple(each) for deployment, each in self._counts.items()}
         return {
@@ -55,6 +55,6 @@ class InFlight:
     def _add(self, deployment: str, at: int, requests: int, tokens: int) -> None:
         with self._lock:
             each = self._counts.setdefault(deployment, [0, 0, 0, 0])
-            self._moved.add(deployment)
+            self._changed.add(deployment)
             each[at] += requests
             each[at + 1] += tokens

@@ -1,4 +1,4 @@
-"""Tell the fleet what this process has in flight and what it holds, and wake it when a first request waits."""
+"""Report this process's requests in flight and in the queue to the fleet, and wake the scheduler for the first one."""
 
 from __future__ import annotations
 
@@ -24,44 +24,44 @@ REPORT_SECONDS = 1.0
 
 
 def process_name(role: str, node: str) -> str:
-    """Return a name for this process that no other has: in containers, pids and the names of nodes repeat."""
+    """Return a unique name for this process: in containers, pids and names of nodes repeat."""
     return f"{role}/{os.getpid()}-{secrets.token_hex(4)}@{node}"[:200]
 
 
 class LoadReporter:
-    """Writes reports in the feed's thread, each second that has news and every KEEP_ALIVE_SECONDS.
+    """Writes reports in the feed's thread: each second with changes, and every KEEP_ALIVE_SECONDS.
 
-    A report that fails is lost; the next one says everything again.
+    A report that fails is lost; the next one is complete.
     """
 
-    def __init__(self, process: str, in_flight: InFlight, poke: Callable[[], None] = tasks.wake_control) -> None:
+    def __init__(self, process: str, in_flight: InFlight, wake: Callable[[], None] = tasks.wake_control) -> None:
         self._process = process
         self._in_flight = in_flight
-        self._poke = poke
-        self._told: dict[UUID, DeploymentLoad] = {}
-        self._told_at = 0.0
+        self._wake = wake
+        self._reported: dict[UUID, DeploymentLoad] = {}
+        self._reported_at = 0.0
         self._busy: set[UUID] = set()
 
-    def report_if_due(self, view: ControlSnapshot) -> None:
-        """Report if it is time, at once when the first request of a deployment is held."""
-        moved = self._in_flight.changed()
-        self._busy |= {each.id for each in view.deployments if each.name in moved}
+    def report_if_due(self, snapshot: ControlSnapshot) -> None:
+        """Report if it is due: at once when the first request of a deployment is queued."""
+        changed = self._in_flight.changed()
+        self._busy |= {each.id for each in snapshot.deployments if each.name in changed}
         counted = self._in_flight.loads()
-        current = {each.id: counted.get(each.name, DeploymentLoad()) for each in view.deployments}
-        waits = any(load.queued_requests and not self._held(deployment) for deployment, load in current.items())
-        age = time.monotonic() - self._told_at
-        no_news = current == self._told and not self._busy
-        if not waits and (age < REPORT_SECONDS or (no_news and age < KEEP_ALIVE_SECONDS)):
+        current = {each.id: counted.get(each.name, DeploymentLoad()) for each in snapshot.deployments}
+        waiting = any(load.queued_requests and not self._was_queued(deployment) for deployment, load in current.items())
+        age = time.monotonic() - self._reported_at
+        unchanged = current == self._reported and not self._busy
+        if not waiting and (age < REPORT_SECONDS or (unchanged and age < KEEP_ALIVE_SECONDS)):
             return
-        self._told_at = time.monotonic()
+        self._reported_at = time.monotonic()
         try:
             gateway_load.report(self._process, current, self._busy)
         except (DjangoError, psycopg.Error) as error:
-            log.warning("what is in flight could not be reported: %s", error)
+            log.warning("the load of this process could not be reported: %s", error)
             return
-        self._told, self._busy = current, set()
-        if waits:
-            self._poke()
+        self._reported, self._busy = current, set()
+        if waiting:
+            self._wake()
 
-    def _held(self, deployment: UUID) -> bool:
-        return self._told.get(deployment, DeploymentLoad()).queued_requests > 0
+    def _was_queued(self, deployment: UUID) -> bool:
+        return self._reported.get(deployment, DeploymentLoad()).queued_requests > 0

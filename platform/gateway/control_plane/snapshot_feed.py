@@ -1,7 +1,7 @@
-"""What a gateway process knows without asking: callers, models, and the replicas that are ready.
+"""The control plane in memory: callers, models, prices and ready replicas, so that no request reads the database.
 
-A thread listens to PostgreSQL and looks by itself every POLL_SECONDS in case a notice is lost; it replaces one
-immutable view by the next. While PostgreSQL is away the last view stays in force.
+A thread listens to PostgreSQL and also polls every POLL_SECONDS in case a notification is lost; it replaces one
+immutable snapshot by the next. While PostgreSQL is unavailable the last snapshot stays in force.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from workers.serving.startup_eta import Deployed
 
 log = logging.getLogger(__name__)
 
-#: psycopg's own come from waiting for notices, which Django knows nothing of.
+#: psycopg's errors come from waiting for notifications, which does not go through Django.
 DATABASE_ERRORS = (DjangoError, psycopg.Error, OSError)
-#: With notices this is only a safety net; without them a revoked key still dies within a second.
+#: With notifications only a safety net; without them a revoked key is still rejected within a second.
 POLL_SECONDS = 0.5
-#: Medians of many starts change slowly, and so does who serves.
+#: Medians of many starts change slowly, and so does the list of gateways.
 ETA_SECONDS = 5.0
 CHANNELS = (policy_epoch.CHANNEL, endpoints.CHANNEL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlSnapshot:
-    """Everything as of one moment. ``endpoints`` is by model name, ``etas`` by deployment, seconds.
+    """The control plane at one moment. ``endpoints`` is by model name, ``etas`` by deployment, seconds.
 
-    ``gateways`` are the names of the processes that live, as they have reported.
+    ``gateways`` are the names of the running gateway processes, from their reports.
     """
 
     callers: Snapshot
@@ -59,20 +59,20 @@ class ControlSnapshot:
     gateways: tuple[str, ...] = ()
 
     def startable_deployment(self, model: ServedModel) -> Deployed | None:
-        """Return the deployment that may bring up a replica of the model, the active revision's first."""
+        """Return a deployment that may start a replica of the model, that of the active revision first."""
         able = [each for each in self.deployments if each.model_name == model.name and each.may_wake]
         return min(able, key=lambda each: each.revision_id != model.revision_id, default=None)
 
 
 class SnapshotFeed:
-    """Holds the current view. Both callbacks run in the feed's own thread: ``on_change(old, new)`` when the view is
-    replaced, ``on_poll(view)`` after each look, a few times a second.
+    """Keeps the current snapshot. Both callbacks run in the feed's thread: ``on_change(old, new)`` when the snapshot
+    is replaced, ``on_poll(snapshot)`` after each poll, a few times a second.
     """
 
     def __init__(
         self,
         on_change: Callable[[ControlSnapshot | None, ControlSnapshot], None] = lambda old, new: None,
-        on_poll: Callable[[ControlSnapshot], None] = lambda view: None,
+        on_poll: Callable[[ControlSnapshot], None] = lambda snapshot: None,
     ) -> None:
         self._on_change = on_change
         self._on_poll = on_poll
@@ -88,16 +88,16 @@ class SnapshotFeed:
         self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
 
     def start(self) -> None:
-        """Begin to follow; returns at once."""
+        """Start the thread; return at once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop following; the last view stays readable."""
+        """Stop the thread; the last snapshot stays readable."""
         self._stop.set()
         self._thread.join(timeout=2 * POLL_SECONDS + 1)
 
     async def ready(self) -> None:
-        """Wait until the first view is loaded, or for as long as the database may take to answer."""
+        """Wait until the first snapshot is loaded, or the database has not replied in time."""
         while self._snapshot is None:
             await self._next_poll()
             if not self._healthy:
@@ -105,20 +105,20 @@ class SnapshotFeed:
 
     @property
     def snapshot(self) -> ControlSnapshot:
-        """Return the current view. Raises Unavailable until the first one is loaded."""
+        """Return the current snapshot. Raises Unavailable until the first one is loaded."""
         if self._snapshot is None:
-            raise Unavailable("Hearth is starting; its database has not answered yet.", "starting")
+            raise Unavailable("Hearth is starting and has not read its database yet. Retry shortly.", "starting")
         return self._snapshot
 
     @property
     def age_seconds(self) -> float | None:
-        """Since the database last answered; None until it did, and the first view is loaded."""
+        """Time since the database last replied; None before the first snapshot."""
         return None if self._healthy_at is None else time.monotonic() - self._healthy_at
 
     async def authenticate(self, text: str) -> Caller:
-        """Return the caller of a key; waits up to two looks at the database for a key newer than the view.
+        """Return the caller of a key; wait up to two polls for a key newer than the snapshot.
 
-        Raises KeyRefused; Unavailable when the key is not known and the database cannot be asked.
+        Raises KeyRefused; Unavailable if the key is unknown and the database cannot be read.
         """
         try:
             return self.snapshot.callers.authenticate(text)
@@ -127,13 +127,16 @@ class SnapshotFeed:
                 raise
         await self.refresh()
         if not self._healthy:
-            raise Unavailable("This key is not known and the database cannot be asked.", "key_unverifiable")
+            raise Unavailable(
+                "This API key cannot be verified, because the database is unavailable. Retry shortly.",
+                "key_unverifiable",
+            )
         return self.snapshot.callers.authenticate(text)
 
     async def refresh(self) -> None:
-        """Wait until the view has all that was in the database when this was called, or the database does not answer.
+        """Wait until the snapshot is newer than this call, or the database does not reply.
 
-        Two looks: the one under way may have begun before.
+        That takes two polls: the one under way may have begun before.
         """
         for _ in range(2):
             await self._next_poll()
@@ -149,7 +152,7 @@ class SnapshotFeed:
         except TimeoutError:
             self._healthy = False
         finally:
-            # A database that hangs looks at nothing, while callers come and go.
+            # While the database hangs no poll ends, but callers come and go.
             with self._lock:
                 self._waiting = [entry for entry in self._waiting if entry[1] is not polled]
 
@@ -159,11 +162,11 @@ class SnapshotFeed:
                 self._follow()
             except DATABASE_ERRORS as error:
                 if self._healthy:
-                    log.warning("the database does not answer, the last view stays in force: %s", error)
+                    log.warning("the database is unavailable, the last snapshot stays in force: %s", error)
             except Exception:
-                # Whatever it was, the thread goes on: without it no key would be revoked any more.
-                log.exception("the database cannot be followed, the last view stays in force")
-            self._polled(healthy=False)
+                # The thread must go on after any error: without it no key would be revoked.
+                log.exception("the database cannot be read, the last snapshot stays in force")
+            self._poll_ended(healthy=False)
             connection.close()
             self._stop.wait(POLL_SECONDS)
 
@@ -174,7 +177,7 @@ class SnapshotFeed:
                 cursor.execute(f"LISTEN {channel}")
         while not self._stop.is_set():
             self._poll()
-            self._polled(healthy=True)
+            self._poll_ended(healthy=True)
             raw: Any = connection.connection
             for _ in raw.notifies(timeout=POLL_SECONDS / 2, stop_after=1):
                 pass
@@ -188,7 +191,7 @@ class SnapshotFeed:
         self._on_poll(new)
 
     def _read(self, old: ControlSnapshot | None) -> ControlSnapshot:
-        """Return what the database says now; callers, catalogue and prices are read again only when the epoch moved."""
+        """Read the database; callers, catalogue and prices only if the policy epoch has changed."""
         same = old is not None and old.callers.epoch == policy_epoch.current()
         if time.monotonic() >= self._etas_until:
             self._etas = startup_eta.etas()
@@ -207,13 +210,13 @@ class SnapshotFeed:
             gateways=self._gateways,
         )
 
-    def _polled(self, *, healthy: bool) -> None:
+    def _poll_ended(self, *, healthy: bool) -> None:
         with self._lock:
             self._healthy = healthy
             self._healthy_at = time.monotonic() if healthy else self._healthy_at
             waiting, self._waiting = self._waiting, []
         for loop, polled in waiting:
-            with contextlib.suppress(RuntimeError):  # that loop was closed while it waited
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
                 loop.call_soon_threadsafe(_resolve, polled)
 
 

@@ -1,4 +1,4 @@
-"""Tell with an answer what it costs, and what the prediction cache saved, where that is known before its first byte."""
+"""Response headers for the cost, and what the prediction cache saved, if known before the first byte."""
 
 from __future__ import annotations
 
@@ -16,15 +16,13 @@ from gateway.request import Headers
 from tenants.ids import TenantId
 
 _PICO_PER_UNIT = 10**12
+#: The headers of responses that no engine generated, by price version, cache result and tokens.
+_CACHED: dict[tuple[UUID, str, int, int, int], Headers] = {}
+_MAX_CACHED = 4096
 
 
-#: What is told of answers that no engine was asked for, by price version, how they came, and what they took.
-_TOLD: dict[tuple[UUID, str, int, int, int], Headers] = {}
-_MOST_TOLD = 4096
-
-
-class _Answered(msgspec.Struct, frozen=True, kw_only=True):
-    """A complete answer as rating reads it (``billing.pricing.rating.Metered``)."""
+class _RatedResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A complete response as rating reads it (``billing.pricing.rating.Metered``)."""
 
     cache_result: str
     prompt_tokens: int
@@ -38,20 +36,20 @@ class _Answered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def headers(prices: PriceTable, tenant_id: TenantId, model_name: str, request_id: UUID, usage: Usage) -> Headers:
-    """Return the price version and the cost that the usage row will have; nothing while the model has no price."""
+    """Return the price version and the cost of the future usage row; nothing while the model has no price."""
     price = prices.accepted(tenant_id, model_name, request_id)
     if price is None:
         return []
-    answered = _Answered(
+    rated = _RatedResponse(
         cache_result="miss",
         prompt_tokens=usage.prompt_tokens,
         cached_prompt_tokens=usage.cached_prompt_tokens,
         completion_tokens=usage.completion_tokens,
     )
-    return _cost(price, rate(answered, price.rates))
+    return _cost(price, rate(rated, price.rates))
 
 
-def instead(
+def headers_without_engine(
     prices: PriceTable,
     tenant_id: TenantId,
     model_name: str,
@@ -60,25 +58,25 @@ def instead(
     *,
     result: Literal["hit", "coalesced"] = "hit",
 ) -> Headers:
-    """Return the same of an answer that another request got, and what it saved against asking an engine now.
+    """Return the same headers for another request's response, and what it saved against running on an engine now.
 
-    That is negative where the fixed price is the dearer one.
+    The saving is negative if the fixed price is higher.
     """
     price = prices.accepted(tenant_id, model_name, request_id)
     if price is None:
         return []
     prompt, cached, completion = entry.prompt_tokens, entry.cached_prompt_tokens, entry.completion_tokens
     name = (price.version_id, result, prompt, cached, completion)
-    told = _TOLD.get(name)
-    if told is None:
-        if len(_TOLD) >= _MOST_TOLD:
-            _TOLD.clear()
-        told = _TOLD[name] = _instead(price, entry, result)
-    return told
+    found = _CACHED.get(name)
+    if found is None:
+        if len(_CACHED) >= _MAX_CACHED:
+            _CACHED.clear()
+        found = _CACHED[name] = _headers_without_engine(price, entry, result)
+    return found
 
 
-def _instead(price: Price, entry: Entry, result: Literal["hit", "coalesced"]) -> Headers:
-    answered = _Answered(
+def _headers_without_engine(price: Price, entry: Entry, result: Literal["hit", "coalesced"]) -> Headers:
+    rated = _RatedResponse(
         cache_result=result,
         prompt_tokens=0,
         cached_prompt_tokens=0,
@@ -87,19 +85,19 @@ def _instead(price: Price, entry: Entry, result: Literal["hit", "coalesced"]) ->
         avoided_cached_prompt_tokens=entry.cached_prompt_tokens,
         avoided_completion_tokens=entry.completion_tokens,
     )
-    charge = rate(answered, price.rates)
-    return [*_cost(price, charge), (_named("saved", price.currency), _units(charge.saved_prediction_pico))]
+    charge = rate(rated, price.rates)
+    return [*_cost(price, charge), (_header_name("saved", price.currency), _units(charge.saved_prediction_pico))]
 
 
 def _cost(price: Price, charge: Charge) -> Headers:
     return [
-        (_named("cost", price.currency), _units(charge.amount_pico)),
+        (_header_name("cost", price.currency), _units(charge.amount_pico)),
         (b"x-price-version", _version(price.version_id)),
     ]
 
 
 @lru_cache(maxsize=256)
-def _named(amount: str, currency: str) -> bytes:
+def _header_name(amount: str, currency: str) -> bytes:
     return f"x-{amount}-{currency.lower()}".encode()
 
 
@@ -109,5 +107,5 @@ def _version(version_id: UUID) -> bytes:
 
 
 def _units(pico: int) -> bytes:
-    """Return an amount in whole units of its currency, exact to the last of twelve decimals."""
+    """Return an amount in units of its currency, with twelve decimals, exact."""
     return b"%s%d.%012d" % (b"-" if pico < 0 else b"", *divmod(abs(pico), _PICO_PER_UNIT))

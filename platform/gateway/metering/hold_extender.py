@@ -1,4 +1,4 @@
-"""Hold money ahead of a stream under a hard budget, so that no token is passed on that nobody has paid for."""
+"""Extend the hold of a stream under a hard budget, so that every token is covered before it is sent."""
 
 from __future__ import annotations
 
@@ -12,57 +12,57 @@ from gateway.metering.meter import Meter
 
 
 class HoldExtender:
-    """The next part of what one answer may cost. Whoever has it calls :meth:`close` at the end.
+    """Extends the hold of one stream. Its owner calls :meth:`close` at the end.
 
-    It is asked for while half of the part before is left, so that a stream waits for it only where Redis is slow.
+    The next step is requested while half of the last one is left, so a stream waits only if Redis is slow.
     """
 
-    def __init__(self, ticket: Reservation, meter: Meter, allowance: CostReservation) -> None:
-        self._ticket = ticket
+    def __init__(self, reservation: Reservation, meter: Meter, cost: CostReservation) -> None:
+        self._reservation = reservation
         self._meter = meter
-        self._allowance = allowance
-        #: Of the answer, that are paid for; the allowance counts what is being asked for too.
-        self._held_tokens = allowance.paid_tokens
-        self._refused = False
-        self._asking: asyncio.Task[None] | None = None
+        self._cost = cost
+        #: Completion tokens that are held; the cost reservation also counts the step being requested.
+        self._held_tokens = cost.paid_tokens
+        self._rejected = False
+        self._request: asyncio.Task[None] | None = None
 
     async def cover(self, tokens: int) -> None:
-        """Return once so many tokens of the answer are paid for. Raises BudgetExceeded, Unavailable.
+        """Return once ``tokens`` of the completion are held. Raises BudgetExceeded, Unavailable.
 
-        What was refused early is asked for once more when nothing is left, and only then told.
+        A step that was rejected early is requested again when nothing is left; only then the error is raised.
         """
-        if not self._lasts(tokens) and self._asking is None and not self._refused:
-            self._asking = asyncio.ensure_future(self._ask_early(tokens))
-        if tokens > self._held_tokens and self._asking is not None:
-            await asyncio.wait({self._asking})
-        while tokens > self._held_tokens and not self._lasts(tokens):
-            await self._ask(tokens)
+        if not self._suffices(tokens) and self._request is None and not self._rejected:
+            self._request = asyncio.ensure_future(self._extend_early(tokens))
+        if tokens > self._held_tokens and self._request is not None:
+            await asyncio.wait({self._request})
+        while tokens > self._held_tokens and not self._suffices(tokens):
+            await self._extend(tokens)
 
     def close(self) -> None:
-        """Ask for nothing more."""
-        if self._asking is not None:
-            self._asking.cancel()
+        """Stop requesting."""
+        if self._request is not None:
+            self._request.cancel()
 
-    def _lasts(self, tokens: int) -> bool:
-        """Say whether more than half a part is left, or nothing more may be written."""
-        allowance = self._allowance
+    def _suffices(self, tokens: int) -> bool:
+        """Return whether more than half a step is left, or no more tokens can be generated."""
+        cost = self._cost
         left = self._held_tokens - tokens
-        return 2 * left > allowance.step_tokens or self._held_tokens >= allowance.most_tokens
+        return 2 * left > cost.step_tokens or self._held_tokens >= cost.most_tokens
 
-    async def _ask_early(self, tokens: int) -> None:
+    async def _extend_early(self, tokens: int) -> None:
         with contextlib.suppress(GatewayError):
-            await self._ask(tokens)
-        self._asking = None
+            await self._extend(tokens)
+        self._request = None
 
-    async def _ask(self, tokens: int) -> None:
-        allowance = self._allowance
-        paid_tokens = allowance.paid_tokens
-        self._refused = True
+    async def _extend(self, tokens: int) -> None:
+        cost = self._cost
+        paid_tokens = cost.paid_tokens
+        self._rejected = True
         try:
-            await self._ticket.extend(hold_pico=allowance.next_pico(tokens))
-            self._meter.hold(allowance.held_pico)
+            await self._reservation.extend(hold_pico=cost.next_pico(tokens))
+            self._meter.hold(cost.held_pico)
         except BaseException:
-            allowance.paid_tokens = paid_tokens
+            cost.paid_tokens = paid_tokens
             raise
-        self._refused = False
-        self._held_tokens = allowance.paid_tokens
+        self._rejected = False
+        self._held_tokens = cost.paid_tokens

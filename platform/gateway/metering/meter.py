@@ -1,4 +1,4 @@
-"""Write down what a request took: a START before the engine is asked, an END before the last byte is sent."""
+"""Record a request's usage in the log: a START before the engine runs, an END before the last byte is sent."""
 
 from __future__ import annotations
 
@@ -23,18 +23,17 @@ from tenants.ids import ReplicaId, RequestId
 
 log = logging.getLogger(__name__)
 
-#: How often a running stream writes down how far it is, seconds: what a killed process can lose of its count.
+#: Interval at which a running stream records its tokens, seconds: a killed process loses at most this much.
 PROGRESS_SECONDS = 1.0
-#: How soon an END that the disk did not take is tried again, seconds.
-OWED_SECONDS = 1.0
+#: Interval at which an END that could not be written is retried, seconds.
+RETRY_SECONDS = 1.0
 
 
 class Meter:
-    """The usage record of one request, and what it was admitted with.
+    """The usage record of one request, and its reservation.
 
-    The first end that is told closes it; later ones do nothing. The ticket is settled with the END, and only once the
-    END is written: an END that the disk does not take is owed, and written as soon as it does. So a hold is open
-    exactly as long as its request has a START and no END.
+    The first end closes it; later ones do nothing. The reservation is settled only once the END is written; an END that
+    the disk does not take is retried. So a hold is open exactly while its request has a START and no END.
     """
 
     def __init__(self, wal: WalWriter, context: RequestContext) -> None:
@@ -47,36 +46,36 @@ class Meter:
         self._closed = False
         self._last_progress = 0.0
         self.cache: tuple[CacheResult, str] = ("miss", "")
-        #: The request whose answer it is given, and what that took once it is known.
+        #: The request whose response it receives, and the usage of that once known.
         self._source_id: UUID | None = None
         self._avoided: Entry | None = None
-        #: Tokens of it that were passed on.
-        self._heard_tokens = 0
-        #: What the request was admitted with; settled with its END.
+        #: Tokens of that response that were sent.
+        self._followed_tokens = 0
+        #: Its admission, settled with its END.
         self.reservation: Reservation | None = None
-        #: What it has paid for beforehand, under a hard budget.
+        #: What it holds from hard budgets.
         self.cost_reservation: CostReservation | None = None
-        #: What budgets hold for it, as every START says.
+        #: The amount held, recorded in every START.
         self._held_pico = 0
-        #: What the prompt takes by estimate, while an engine works on it.
-        self.asked = NOTHING
+        #: The estimated usage of the prompt while an engine runs it.
+        self.prompt_usage = NOTHING
         self.streamed_tokens = 0
         self.first_token_at: float | None = None
 
     def admitted(self) -> None:
-        """Take note of what budgets hold for the request. The START says it that :meth:`start` writes, at once."""
+        """Record the amount held, for the START that follows."""
         if self.cost_reservation is not None:
             self._held_pico = self.cost_reservation.held_pico
 
     def wait(self) -> None:
-        """Write down what budgets hold before the request waits for anything but its engine. Raises Unavailable."""
+        """Write a START with the amount held, before the request waits for another request. Raises Unavailable."""
         if self._held_pico and self._start is None:
             self._begin(self._new_start(0, None, ""))
 
     def hold(self, held_pico: int) -> None:
-        """Write down what budgets hold for the request from now on. Raises Unavailable.
+        """Write a START with a new amount held. Raises Unavailable.
 
-        Nothing once it has ended: a START behind the END would be a request that never ends.
+        Does nothing after the END: a START after it would be a request that never ends.
         """
         if self._closed or self._start is None:
             return
@@ -91,29 +90,29 @@ class Meter:
         route_reason: str,
         cached_tokens_estimate: int = 0,
     ) -> None:
-        """Write the START; written again when another replica is tried, the last one counts. Raises Unavailable.
+        """Write the START; again for each further replica, of which the last counts. Raises Unavailable.
 
-        What costs nothing leaves no record.
+        Does nothing for an endpoint that is not metered.
         """
         if not self._call.endpoint.metered:
             return
         self._begin(self._new_start(prompt_tokens_estimate, replica_id, route_reason))
         cached = min(cached_tokens_estimate, prompt_tokens_estimate)
-        self.asked = Usage(
+        self.prompt_usage = Usage(
             prompt_tokens=prompt_tokens_estimate - cached, cached_prompt_tokens=cached, completion_tokens=0
         )
 
-    def unasked(self) -> None:
-        """Take note that the engine failed: nothing works on the request until it is started again."""
-        self.asked = NOTHING
+    def engine_failed(self) -> None:
+        """Record that the engine failed: no engine runs the request until the next :meth:`start`."""
+        self.prompt_usage = NOTHING
 
     def streamed(self, tokens: int, *, ends: bool = False) -> None:
-        """Count tokens as they pass, and write each PROGRESS_SECONDS down how far it is. Raises Unavailable.
+        """Count tokens before they are sent, and write a PROGRESS every PROGRESS_SECONDS. Raises Unavailable.
 
-        ``ends``: they are the last, and the END is written before they are passed on.
+        ``ends``: they are the last, and the END is written before they are sent.
         """
         now = time.perf_counter()
-        if self._closed:  # its client was told of a failure, and others still hear what comes
+        if self._closed:  # its client got an error, but followers still receive the stream
             return
         if self.first_token_at is None:
             self.first_token_at = now
@@ -123,23 +122,23 @@ class Meter:
             self._append(
                 Progress(request_id=RequestId(self._timeline.request_id), completion_tokens=total, at_ns=time.time_ns())
             )
-        self.streamed_tokens = total  # what could not be written down is not passed on either
+        self.streamed_tokens = total  # tokens that could not be recorded are not sent
 
-    def withheld(self, tokens: int) -> None:
-        """Take back tokens that were counted and, as the END could not be written, are not passed on."""
+    def not_sent(self, tokens: int) -> None:
+        """Uncount tokens that are not sent, because the END could not be written."""
         self.streamed_tokens -= tokens
         if not self.streamed_tokens:
             self.first_token_at = None
 
-    def delivered(self) -> Usage:
-        """Return what a cut answer took: the prompt by estimate, and the tokens that were passed on."""
-        return msgspec.structs.replace(self.asked, completion_tokens=self.streamed_tokens)
+    def partial_usage(self) -> Usage:
+        """Return the usage of an incomplete response: the estimated prompt, and the tokens that were sent."""
+        return msgspec.structs.replace(self.prompt_usage, completion_tokens=self.streamed_tokens)
 
     def end(self, state: State, status: int, usage: Usage = NOTHING, *, source: TokensSource = "engine") -> None:
-        """Write the END. Raises Unavailable, and is then not ended: what was not written may not be sent either."""
+        """Write the END. Raises Unavailable, and the request has not ended: its last bytes must not be sent."""
         if self._closed:
             return
-        if self._start is None:  # no engine was asked, so there is nothing to write down
+        if self._start is None:  # no engine ran it, so there is nothing to record
             self._close(None)
             return
         end = self._new_end(state, status, usage, source)
@@ -147,16 +146,16 @@ class Meter:
         self._close(end)
 
     def give_up(self, state: State, status: int, usage: Usage = NOTHING, *, source: TokensSource = "engine") -> None:
-        """Write the END of a request that already failed, later if it cannot be now. Until then its START counts."""
+        """Write the END of a request that has failed, retried later if it cannot be written now."""
         try:
             self.end(state, status, usage, source=source)
         except Unavailable as error:
-            log.error("request %s ends without its record: %s", self._timeline.request_id, error.message)
+            log.error("the END of request %s could not be written yet: %s", self._timeline.request_id, error.message)
             self._closed = True
-            self._owe(self._new_end(state, status, usage, source))
+            self._retry_end(self._new_end(state, status, usage, source))
 
     def hit(self, entry: Entry) -> None:
-        """Write START and END of an answer from the prediction cache, in one append. Raises Unavailable."""
+        """Write START and END of a cache hit, in one append. Raises Unavailable."""
         self.cache = ("hit", "")
         self._source_id, self._avoided = entry.source_id, entry
         start = self._new_start(0, None, "")
@@ -165,32 +164,32 @@ class Meter:
         self._close(end)
 
     def follow(self, source_id: UUID) -> None:
-        """Write the START of a request that is given another one's answer as it comes. Raises Unavailable.
+        """Write the START of a request that follows another one. Raises Unavailable.
 
-        It takes no token, so that it costs none should this process die.
+        Its prompt estimate is 0, so that it costs nothing if this process dies.
         """
         self.cache = ("coalesced", "")
-        self._source_id, self.asked = source_id, NOTHING
+        self._source_id, self.prompt_usage = source_id, NOTHING
         self._begin(self._new_start(0, None, ""))
 
     def lead(self) -> None:
-        """Take note that it asks for itself after all."""
+        """Record that the request runs itself after all."""
         self.cache = ("miss", "")
-        self._source_id, self._heard_tokens = None, 0
+        self._source_id, self._followed_tokens = None, 0
 
-    def heard(self, tokens: int) -> None:
-        """Count tokens of another one's answer as they pass."""
-        self._heard_tokens += tokens
+    def follower_streamed(self, tokens: int) -> None:
+        """Count tokens of the followed response before they are sent."""
+        self._followed_tokens += tokens
         if self.first_token_at is None:
             self.first_token_at = time.perf_counter()
 
-    def followed(self, entry: Entry | None) -> None:
-        """Write the END of a whole answer that another request got; ``entry`` is what that took. Raises Unavailable."""
+    def end_follower(self, entry: Entry | None) -> None:
+        """Write the END of a follower; ``entry`` has the usage of the followed request. Raises Unavailable."""
         self._avoided = entry
         self.end("complete", 200, source="cache")
 
     async def synced(self) -> None:
-        """Wait until what was written is on the disk; returns at once unless HEARTH_WAL_SYNC=always.
+        """Wait until the records are on disk; return at once unless HEARTH_WAL_SYNC=always.
 
         Raises Unavailable.
         """
@@ -200,12 +199,12 @@ class Meter:
             raise _unavailable(error) from error
 
     def _begin(self, start: Start) -> None:
-        """Write a START. Only one that is written asks for an END."""
+        """Write a START. Only a written one needs an END."""
         self._append(start)
         self._start = start
 
     def _close(self, end: End | None) -> None:
-        """Count the request as ended and give back what it did not use; None: it used nothing."""
+        """Count the request as ended and settle its reservation; None: it used nothing."""
         self._closed = True
         if self.reservation is not None:
             tokens = end.prompt_tokens + end.cached_prompt_tokens + end.completion_tokens if end is not None else 0
@@ -217,19 +216,19 @@ class Meter:
             self._timeline.ended = end.state
             metrics.ended(self._call.path, self._model.name, end)
 
-    def _owe(self, end: End) -> None:
-        """Try to write the END again, each OWED_SECONDS while this log may still take it."""
+    def _retry_end(self, end: End) -> None:
+        """Retry to write the END every RETRY_SECONDS while the log has not failed."""
 
-        def pay() -> None:
+        def retry() -> None:
             try:
                 self._append(end)
             except Unavailable:
-                self._owe(end)
+                self._retry_end(end)
             else:
                 self._close(end)
 
         if self._wal.failure is None:
-            asyncio.get_running_loop().call_later(OWED_SECONDS, pay)
+            asyncio.get_running_loop().call_later(RETRY_SECONDS, retry)
 
     def _new_start(self, prompt_tokens_estimate: int, replica_id: UUID | None, route_reason: str) -> Start:
         result, reason = self.cache
@@ -278,7 +277,7 @@ class Meter:
             completion_tokens=usage.completion_tokens,
             tokens_source=source,
             avoided_prompt_tokens=avoided.prompt_tokens if avoided is not None else 0,
-            avoided_completion_tokens=avoided.completion_tokens if avoided is not None else self._heard_tokens,
+            avoided_completion_tokens=avoided.completion_tokens if avoided is not None else self._followed_tokens,
             ttft_ms=(first - started) * 1000 if first is not None else None,
             duration_ms=(time.perf_counter() - started) * 1000,
             avoided_cached_prompt_tokens=avoided.cached_prompt_tokens if avoided is not None else 0,
@@ -295,6 +294,6 @@ class Meter:
 
 def _unavailable(error: WalError) -> Unavailable:
     return Unavailable(
-        f"The usage log cannot be written ({error.problem}); nothing is served that cannot be metered.",
+        f"The usage log cannot be written ({error.problem}). No request is served that cannot be metered. Retry later.",
         "usage_log_unavailable",
     )

@@ -97,7 +97,7 @@ class Inference:
         if hit is None:
             hit = await lookup.from_redis(reservation.stored)
             if hit is None:
-                await reservation.miss()
+                await reservation.take_for_engine()
         if hit is not None and policy.name is not None:
             self._components.prediction_cache.touch(caller.tenant_id, policy.name)
         timeline.headers.extend(reservation.headers())
@@ -151,7 +151,7 @@ class Inference:
             reply = await self._components.dispatcher.send(context, ask, salt, replicas, self._meter)
         except NOT_NOW:
             timeline.at_engine = False
-            self._meter.unasked()
+            self._meter.engine_failed()
             raise
         return StartedReply(reply=reply, policy=policy if current else policy.without_storing())
 
@@ -179,7 +179,7 @@ class Inference:
                 "The engine's response is not valid. Nothing was charged; try again.", "engine_failed"
             ) from None
         if usage is None:  # the completion's tokens are unknown; the prompt's are estimated
-            self._meter.end("complete", 200, self._meter.delivered(), source="estimated")
+            self._meter.end("complete", 200, self._meter.partial_usage(), source="estimated")
         else:
             self._meter.end("complete", 200, usage)
         body = reply.first if complete else None
@@ -192,7 +192,7 @@ class Inference:
         """Meter and return the response that another request received."""
         entry = followed.entry
         assert entry is not None, "only a streamed request follows a flight piece by piece"
-        self._meter.followed(entry)
+        self._meter.end_follower(entry)
         await self._meter.synced()
         headers = [*JSON, *self._context.timeline.headers, *self._saved_headers(entry, "coalesced")]
         return Response(status=200, headers=headers, body=entry.body)
@@ -218,7 +218,7 @@ class Inference:
     def _saved_headers(self, entry: Entry, result: Literal["hit", "coalesced"]) -> Headers:
         context = self._context
         prices, request_id = self._components.feed.snapshot.prices, context.timeline.request_id
-        return cost_headers.instead(
+        return cost_headers.headers_without_engine(
             prices, context.caller.tenant_id, context.model.name, request_id, entry, result=result
         )
 
@@ -232,8 +232,8 @@ class Inference:
             case GatewayError():
                 meter.give_up("engine_error", error.status)
             case asyncio.CancelledError() if refusal is not None:
-                meter.give_up("refused", refusal.status, meter.delivered(), source="estimated")
+                meter.give_up("refused", refusal.status, meter.partial_usage(), source="estimated")
             case asyncio.CancelledError():
-                meter.give_up("client_gone", 499, meter.delivered(), source="estimated")
+                meter.give_up("client_gone", 499, meter.partial_usage(), source="estimated")
             case _:
                 meter.give_up("engine_error", 500)

@@ -1,11 +1,11 @@
-"""Talk to Redis in turns: whatever requests ask for in one turn of the event loop travels in one write.
+"""A Redis client that pipelines: all commands of one turn of the event loop are sent in one write.
 
-One connection then serves many requests, at a fraction of what a call of its own would cost each. Commands keep their
-order, so a value is read after it was set even when nobody waited for the setting.
+One connection serves many requests, at a fraction of the cost of one call each. Commands keep their order, so a value
+can be read after it was set, even if nobody waited for the reply to SET.
 
-Redis may be slow, paused or gone. A command that is not answered within its time fails, and with it everything that
-was asked after it; the connection is dropped, so that a late reply reaches nobody. After FAILURES_TO_OPEN failures in a
-row Redis is left alone for OPEN_SECONDS: commands fail at once. Then one is let through to try.
+Redis may be slow, paused or down. A command without a reply within its timeout fails, and so does every command after
+it; the connection is closed, so that a late reply is not taken for another one's. After FAILURES_TO_OPEN failures in a
+row the breaker opens: commands fail at once for OPEN_SECONDS. Then one command is let through as a trial.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -38,30 +39,34 @@ log = logging.getLogger(__name__)
 
 FAILURES_TO_OPEN = 5
 OPEN_SECONDS = 1.0
-#: Between two looks at a command that is late, so that the loop has read in between what was there already.
-LEAST_LOOK_SECONDS = 0.001
+#: Minimum time between two timeout checks of a late command, in which the loop reads replies that have arrived.
+MIN_CHECK_SECONDS = 0.001
+#: Items in one command; Redis serves nobody else while it runs one.
+BATCH = 200
 
 ReplyFuture = asyncio.Future[Any]
+T = TypeVar("T")
 
 
 class _Pending(msgspec.Struct, eq=False):
-    """A command on its way. ``heard`` is told the reply or what went wrong; None: nobody waits. ``script``: what to
-    teach Redis if it does not know it.
+    """A command without a reply yet. ``on_reply`` gets the reply or the error; None if nobody waits.
+
+    ``script`` is sent in full if Redis does not have it. ``failed`` is called if Redis may not have run the command.
     """
 
     due: float
-    heard: Callable[[Any], None] | None
+    on_reply: Callable[[Any], None] | None
     script: tuple[Script, tuple[Argument, ...]] | None
     failed: Callable[[], None] | None = None
 
 
 class RedisClient:
-    """One conversation with one Redis. Lives on one event loop; connects when first asked."""
+    """A connection to one Redis. Lives on one event loop; connects with the first command."""
 
     def __init__(self, url: str, *, timeout_seconds: float) -> None:
-        """Raise ValueError for an address that cannot be read."""
+        """Raise ValueError for an invalid URL."""
         self._address = RedisAddress.of(url)
-        #: Of one command, from when it is asked.
+        #: For one command, from the call.
         self.timeout_seconds = timeout_seconds
         self._scripts: tuple[Script, ...] = ()
         self._connection: RedisConnection | None = None
@@ -71,38 +76,38 @@ class RedisClient:
         self._late: _Pending | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._failures = 0
-        self._alone_until = 0.0
-        #: Nothing is asked any more.
+        self._open_until = 0.0
+        #: No further command is sent.
         self.closed = False
 
     def register(self, *scripts: Script) -> None:
-        """Have Redis know these whenever a connection begins, so that a call costs no second question."""
+        """Load these scripts on every new connection, so that EVALSHA succeeds at once."""
         self._scripts += scripts
 
     def execute(self, *command: Argument) -> ReplyFuture:
-        """Put a command into this turn; the future has its answer, or RedisFailed. It need not be awaited."""
-        return self._ask(pack(command), None)
+        """Send a command; the future gets the reply, or RedisFailed. It need not be awaited."""
+        return self._send(pack(command), None)
 
     def eval(self, script: Script, *arguments: Argument) -> ReplyFuture:
         """Do as :meth:`execute` with a script; ``arguments`` begin with the number of keys."""
-        return self._ask(pack(("EVALSHA", script.sha, *arguments)), (script, arguments))
+        return self._send(pack(("EVALSHA", script.sha, *arguments)), (script, arguments))
 
-    def eval_then(self, script: Script, *arguments: Argument, heard: Callable[[Any], None]) -> None:
-        """Do as :meth:`eval`, and call ``heard`` with the reply or a RedisFailed: cheaper than a future.
+    def eval_then(self, script: Script, *arguments: Argument, on_reply: Callable[[Any], None]) -> None:
+        """Do as :meth:`eval`, and call ``on_reply`` with the reply or a RedisFailed: cheaper than a future.
 
-        That may be before this returns; what it raises is logged.
+        The call may happen before this returns. Exceptions of ``on_reply`` are logged.
         """
-        if not self._put(pack(("EVALSHA", script.sha, *arguments)), heard, (script, arguments)):
-            _tell(heard, _not_asked())
+        if not self._put(pack(("EVALSHA", script.sha, *arguments)), on_reply, (script, arguments)):
+            _call(on_reply, _not_sent())
 
     def fire(self, *command: Argument) -> None:
-        """Put a command into this turn that nobody waits for. A failure is dropped."""
+        """Send a command without waiting for its reply; failures are ignored."""
         self._put(pack(command), None, None)
 
     def fire_script(self, script: Script, *arguments: Argument, failed: Callable[[], None] | None = None) -> None:
         """Do as :meth:`fire` with a script; ``arguments`` begin with the number of keys.
 
-        ``failed`` is called if Redis may not have run it: cheaper than a future, for what seldom fails.
+        ``failed`` is called if Redis may not have run the script: cheaper than a future.
         """
         packed = pack(("EVALSHA", script.sha, *arguments))
         if not self._put(packed, None, (script, arguments), failed) and failed is not None:
@@ -110,57 +115,57 @@ class RedisClient:
 
     @property
     def breaker_open(self) -> bool:
-        """True while Redis has failed so often that it is not asked."""
-        return self._failures >= FAILURES_TO_OPEN and time.monotonic() < self._alone_until
+        """True while commands fail at once because Redis has failed repeatedly."""
+        return self._failures >= FAILURES_TO_OPEN and time.monotonic() < self._open_until
 
     @property
     def failing(self) -> bool:
-        """True from a failure until Redis answers again."""
+        """True from a failure until the next reply."""
         return self._failures > 0
 
     async def close(self) -> None:
-        """Wait for what was asked, each command for its time at most, then close the connection."""
+        """Wait for open commands, each for its timeout at most, then close the connection."""
         if self._waiting:
             with contextlib.suppress(RedisFailed):
-                await self.execute("PING")  # answered last
+                await self.execute("PING")  # its reply comes last
         self.closed = True
         self._drop()
         if self._timer is not None:
             self._timer.cancel()
-        await asyncio.sleep(0)  # the loop closes what was aborted in its next turn
+        await asyncio.sleep(0)  # the loop closes aborted transports in its next turn
 
-    def _ask(self, packed: bytes, script: tuple[Script, tuple[Argument, ...]] | None) -> ReplyFuture:
-        answer: ReplyFuture = asyncio.get_running_loop().create_future()
-        if not self._put(packed, partial(_give, answer), script):
-            _give(answer, _not_asked())
-        return answer
+    def _send(self, packed: bytes, script: tuple[Script, tuple[Argument, ...]] | None) -> ReplyFuture:
+        future: ReplyFuture = asyncio.get_running_loop().create_future()
+        if not self._put(packed, partial(_resolve, future), script):
+            _resolve(future, _not_sent())
+        return future
 
     def _put(
         self,
         packed: bytes,
-        heard: Callable[[Any], None] | None,
+        on_reply: Callable[[Any], None] | None,
         script: tuple[Script, tuple[Argument, ...]] | None,
         failed: Callable[[], None] | None = None,
     ) -> bool:
-        """Say whether the command goes out. After the pause one does; what comes of it decides about the others."""
+        """Queue a command; return False if the breaker is open. After OPEN_SECONDS one trial command is let through."""
         loop = asyncio.get_running_loop()
         now = time.monotonic()
-        if self.closed or (self._failures >= FAILURES_TO_OPEN and (now < self._alone_until or self._waiting)):
+        if self.closed or (self._failures >= FAILURES_TO_OPEN and (now < self._open_until or self._waiting)):
             return False
         if not self._unsent:
             loop.call_soon(self._flush)
         self._unsent.append(packed)
-        self._waiting.append(_Pending(now + self.timeout_seconds, heard, script, failed))
+        self._waiting.append(_Pending(now + self.timeout_seconds, on_reply, script, failed))
         if self._timer is None:
-            self._timer = loop.call_later(self.timeout_seconds / 2, self._look)
+            self._timer = loop.call_later(self.timeout_seconds / 2, self._check_timeout)
         return True
 
     def _flush(self) -> None:
-        if not self._unsent:  # it failed before it was sent
+        if not self._unsent:  # the commands failed before they were sent
             return
         if self._connection is None:
-            lessons = [("SCRIPT", "LOAD", script.text) for script in self._scripts]
-            self._connection = RedisConnection((*self._address.login, *lessons), self._replied, self._failed)
+            scripts = [("SCRIPT", "LOAD", script.text) for script in self._scripts]
+            self._connection = RedisConnection((*self._address.login, *scripts), self._on_reply, self._failed)
             self._connecting = asyncio.ensure_future(self._connect(self._connection))
         self._connection.write(self._unsent)
         self._unsent = []
@@ -170,28 +175,28 @@ class RedisClient:
             await self._address.connect(connection)
         except OSError as error:
             if self._connection is connection:
-                self._failed(RedisUnavailable(f"it cannot be reached: {error}"))
+                self._failed(RedisUnavailable(f"cannot connect: {error}"))
 
-    def _replied(self, reply: Any) -> None:
+    def _on_reply(self, reply: Any) -> None:
         if not self._waiting:
-            self._failed(RedisUnavailable("it answers what nobody asked"))
+            self._failed(RedisUnavailable("a reply without a command"))
             return
-        asked = self._waiting.popleft()
+        pending = self._waiting.popleft()
         self._failures = 0
-        if isinstance(reply, RedisReplyError) and asked.script is not None and str(reply).startswith("NOSCRIPT"):
-            script, arguments = asked.script  # it was told to forget all; EVAL also teaches it the script
-            if not self._put(pack(("EVAL", script.text, *arguments)), asked.heard, None, asked.failed):
-                _fail(asked, _not_asked())
-        elif asked.heard is not None:
-            _tell(asked.heard, reply)
+        if isinstance(reply, RedisReplyError) and pending.script is not None and str(reply).startswith("NOSCRIPT"):
+            script, arguments = pending.script  # SCRIPT FLUSH was run; EVAL also loads the script
+            if not self._put(pack(("EVAL", script.text, *arguments)), pending.on_reply, None, pending.failed):
+                _fail(pending, _not_sent())
+        elif pending.on_reply is not None:
+            _call(pending.on_reply, reply)
         elif isinstance(reply, RedisReplyError):
-            log.warning("Redis refused what nobody waits for: %s", reply)
-            if asked.failed is not None:
-                asked.failed()
+            log.warning("Redis rejected a command: %s", reply)
+            if pending.failed is not None:
+                pending.failed()
 
-    def _look(self) -> None:
-        """Fail what is late. The time is waited for in two halves: a loop that was busy for all of the first sees an
-        answer that was there already in the second, instead of calling Redis slow.
+    def _check_timeout(self) -> None:
+        """Fail late commands. The timeout has two halves: a loop that was busy for all of the first reads replies that
+        have arrived in the second, instead of blaming Redis.
         """
         self._timer = None
         if not self._waiting:
@@ -199,30 +204,30 @@ class RedisClient:
         now = time.monotonic()
         oldest = self._waiting[0]
         if oldest is self._late and now >= oldest.due:
-            self._failed(RedisUnavailable("it did not answer in time"))
+            self._failed(RedisUnavailable("no reply in time"))
             return
         half_time = oldest.due - self.timeout_seconds / 2
         at = half_time
         if now >= half_time:
             self._late = oldest
-            at = max(oldest.due, now + LEAST_LOOK_SECONDS)
-        self._timer = asyncio.get_running_loop().call_later(at - now, self._look)
+            at = max(oldest.due, now + MIN_CHECK_SECONDS)
+        self._timer = asyncio.get_running_loop().call_later(at - now, self._check_timeout)
 
     def _failed(self, error: Exception) -> None:
-        """Fail everybody who waits. A connection that Redis closed while nobody asked anything is no failure."""
+        """Fail all open commands. A connection that Redis closes while no command is open is no failure."""
         self._drop()
         self._late = None
         waiting, self._waiting = self._waiting, deque()
         if not waiting:
             return
-        log.warning("Redis failed %s commands: %s", len(waiting), error)
-        metrics.REDIS_TURN_FAILURES.inc()
+        log.warning("%s Redis commands failed: %s", len(waiting), error)
+        metrics.REDIS_FAILURES.inc()
         self._failures += 1
         if self._failures >= FAILURES_TO_OPEN:
-            self._alone_until = time.monotonic() + OPEN_SECONDS
+            self._open_until = time.monotonic() + OPEN_SECONDS
             metrics.REDIS_BREAKER_OPENS.inc()
-        for asked in waiting:
-            _fail(asked, error)
+        for pending in waiting:
+            _fail(pending, error)
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -234,31 +239,38 @@ class RedisClient:
             connection.drop()
 
 
-def _fail(asked: _Pending, error: Exception) -> None:
-    if asked.heard is not None:
-        _tell(asked.heard, error)
-    elif asked.failed is not None:
-        asked.failed()
+def batches(items: Iterable[T]) -> Iterator[list[T]]:
+    """Yield the items, BATCH at a time."""
+    left = iter(items)
+    while batch := list(islice(left, BATCH)):
+        yield batch
 
 
-def _tell(heard: Callable[[Any], None], reply: Any) -> None:
-    """Tell one; what it makes of it is nobody else's concern, whose replies come over the same connection."""
+def _fail(pending: _Pending, error: Exception) -> None:
+    if pending.on_reply is not None:
+        _call(pending.on_reply, error)
+    elif pending.failed is not None:
+        pending.failed()
+
+
+def _call(on_reply: Callable[[Any], None], reply: Any) -> None:
+    """Call ``on_reply``; its exceptions must not affect other replies of the same connection."""
     try:
-        heard(reply)
+        on_reply(reply)
     except Exception:
-        log.exception("what Redis answered could not be taken in")
+        log.exception("a reply of Redis could not be processed")
 
 
-def _not_asked() -> RedisNotSent:
-    return RedisNotSent("Redis failed a moment ago and is left alone")
+def _not_sent() -> RedisNotSent:
+    return RedisNotSent("the breaker is open after repeated failures")
 
 
-def _give(waiting: ReplyFuture, answer: Any) -> None:
-    if waiting.done():  # its request was cancelled
+def _resolve(future: ReplyFuture, reply: Any) -> None:
+    if future.done():  # its request was cancelled
         return
-    if isinstance(answer, Exception):
-        # one of its own for each: an exception that many raise collects the stacks of all
-        waiting.set_exception(type(answer)(str(answer)))
-        waiting.exception()  # taken note of: an answer that nobody awaits is no error to be logged
+    if isinstance(reply, Exception):
+        # A new exception for each: one that many raise collects all their tracebacks.
+        future.set_exception(type(reply)(str(reply)))
+        future.exception()  # marked as retrieved: a reply that nobody awaits is no error
     else:
-        waiting.set_result(answer)
+        future.set_result(reply)

@@ -1,4 +1,4 @@
-"""One connection to one Redis: where it is, what is said first, and replies as they come.
+"""One connection to one Redis: where it is, what is command first, and replies as they come.
 
 RedisFailed             what a command may end with
 ├── RedisAway           slow or gone
@@ -23,37 +23,37 @@ Argument = str | bytes | int
 
 
 class RedisFailed(Exception):
-    """A command without an answer that could be used."""
+    """A command without a usable reply."""
 
 
 class RedisUnavailable(RedisFailed):
-    """Redis did not answer in time, or at all."""
+    """Redis did not reply in time, or at all."""
 
 
 class RedisNotSent(RedisUnavailable):
-    """Redis failed a moment ago; the command was not sent."""
+    """The command was not sent, because Redis has just failed repeatedly."""
 
 
 class RedisReplyError(RedisFailed):
-    """Redis answered with an error."""
+    """Redis replied with an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """A Lua script and how Redis names it (not a secret, not a seal)."""
+    """A Lua script and the SHA-1 by which Redis names it (no security property)."""
 
     text: str
     sha: str
 
     @classmethod
     def of(cls, text: str) -> Script:
-        """Return the script of a text."""
+        """Return the script with this text."""
         return cls(text=text, sha=hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisAddress:
-    """Where a Redis is and what is said first on each connection. ``path`` is of a unix socket, else host and port."""
+    """The address of a Redis and the commands that open a connection. ``path``: a unix socket, else host and port."""
 
     path: str | None
     host: str
@@ -91,7 +91,7 @@ class RedisAddress:
 class RedisConnection(asyncio.Protocol):
     """A connection that hands each reply to ``on_reply`` in the order of the commands, an error as RedisRefused.
 
-    What is written before it is open goes out once it is. ``on_lost`` is called once, with what went wrong.
+    Commands written before it is open are sent once it is. ``on_lost`` is called once, with the error.
     """
 
     def __init__(
@@ -100,30 +100,30 @@ class RedisConnection(asyncio.Protocol):
         on_reply: Callable[[Any], None],
         on_lost: Callable[[Exception], None],
     ) -> None:
-        """``first`` is said before anything else; if Redis refuses any of it but a script, the connection is lost."""
+        """``first`` is sent before all else; if Redis rejects any of it but a script, the connection is lost."""
         self._on_reply = on_reply
         self._on_lost = on_lost
         self._reader = hiredis.Reader(protocolError=RedisUnavailable, replyError=RedisReplyError)
-        self._unheard = deque(first)
+        self._opening = deque(first)
         self._early = [pack(command) for command in first]
         self._transport: asyncio.Transport | None = None
         self._dropped = False
 
     def write(self, packed: list[bytes]) -> None:
-        """Send commands in one piece."""
+        """Send commands in one write."""
         if self._transport is None:
             self._early += packed
         else:
             self._transport.write(b"".join(packed) if len(packed) > 1 else packed[0])
 
     def drop(self) -> None:
-        """Close it at once; nothing is heard of it any more."""
+        """Close at once; no callback is called any more."""
         self._dropped = True
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Say what was to be said first, and what came meanwhile."""
+        """Send the first commands, and those written meanwhile."""
         opened = self._transport = cast(asyncio.Transport, transport)  # uvloop's are no instances of it
         if self._dropped:
             opened.abort()
@@ -132,31 +132,31 @@ class RedisConnection(asyncio.Protocol):
             self._early = []
 
     def data_received(self, data: bytes) -> None:
-        """Hand on the replies that are complete."""
+        """Pass on the complete replies."""
         if self._dropped:
             return
         self._reader.feed(data)
         try:
             while (reply := self._reader.gets()) is not False:
-                if self._unheard:
-                    self._heard(reply)
+                if self._opening:
+                    self._on_opening_reply(reply)
                 else:
                     self._on_reply(reply)
                 if self._dropped:
                     return
-        except RedisUnavailable as error:  # not the protocol: nothing that follows can be understood
+        except RedisUnavailable as error:  # not the protocol: nothing after it can be parsed
             self._lost(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell that it is closed."""
+        """Report that the connection is closed."""
         self._lost(RedisUnavailable(f"the connection was lost: {exc or 'closed by Redis'}"))
 
-    def _heard(self, reply: Any) -> None:
-        said = self._unheard.popleft()
+    def _on_opening_reply(self, reply: Any) -> None:
+        command = self._opening.popleft()
         if (
-            isinstance(reply, RedisReplyError) and said[0] != "SCRIPT"
-        ):  # a wrong password, say, refuses all that follows
-            self._lost(RedisUnavailable(f"Redis refused the connection: {reply}"))
+            isinstance(reply, RedisReplyError) and command[0] != "SCRIPT"
+        ):  # after a wrong password, say, all commands fail
+            self._lost(RedisUnavailable(f"Redis rejected the connection: {reply}"))
 
     def _lost(self, error: Exception) -> None:
         if not self._dropped:
@@ -165,12 +165,12 @@ class RedisConnection(asyncio.Protocol):
 
 
 def pack(command: tuple[Argument, ...]) -> bytes:
-    """Return a command as it is sent."""
+    """Return a command in wire format."""
     return cast(bytes, hiredis.pack_command(cast(Any, command)))  # its stub wants a tuple of one
 
 
 def _tls(options: Mapping[str, Any]) -> ssl.SSLContext:
-    """Return what the URL's ``ssl_…`` options say; the certificate is checked unless they say otherwise."""
+    """Return the TLS context for the URL's ``ssl_…`` options; the certificate is checked unless they disable it."""
     context = ssl.create_default_context(cafile=options.get("ssl_ca_certs"))
     if options.get("ssl_cert_reqs") in {"none", "optional"}:
         context.check_hostname = False

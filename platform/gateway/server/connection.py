@@ -1,9 +1,9 @@
-"""One client's connection: what is heard on it becomes requests, whose answers are sent in their order.
+"""One client's connection: its bytes become requests, whose responses are sent in order.
 
-What a client sends is not trusted. llhttp parses it in its strict mode; whatever is no body is bounded in size and in
-time; and a connection on which something came that cannot be understood is answered once more at most, and closed.
+The client's bytes are not trusted. llhttp parses them in strict mode; all that is not body is bounded in size and time;
+and a connection with bytes that cannot be parsed gets at most one more response, and is closed.
 
-Requests of one connection are answered one after the other; beyond what came with the next one nothing is read.
+Requests of one connection run one after the other; while one runs, no more is read than arrived with the next one.
 """
 
 from __future__ import annotations
@@ -23,45 +23,45 @@ from gateway.server.request_response import ON_DISCONNECT, Headers, RequestRespo
 
 log = logging.getLogger(__name__)
 
-#: Requests of one connection that wait for the one before them. Each holds eighty times what its bytes do.
+#: Requests of one connection that wait for the one before. Each uses eighty times the memory of its bytes.
 MAX_QUEUED = 256
-#: A head may take so long, and so long a connection may wait for its next request, seconds.
+#: Maximum time for a head, and without a next request, seconds.
 HEAD_SECONDS = 10.0
 IDLE_SECONDS = 75.0
-#: After the last answer what still comes is read and thrown away for so long, seconds: a client that is not done
-#: sending when its connection is closed may lose the answer.
+#: How long bytes are read and discarded after the last response, seconds: a client that is still sending when its
+#: connection is closed may lose the response.
 LINGER_SECONDS = 2.0
-#: Whoever will send no more may listen still, or have left. So long it is answered as if it listened, seconds.
+#: A client that has closed its sending side may still read. It counts as disconnected after this time, seconds.
 HALF_CLOSED_SECONDS = 0.1
 _NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class Shared(Protocol):
-    """What the connections of a process share (``gateway.server.server.Front``)."""
+    """What connections use of the server (``gateway.server.server.Server``)."""
 
-    #: Connections are closed with the answer that they wait for.
+    #: Connections are closed after their current response.
     closing: bool
-    #: The header line that tells the time.
+    #: The ``date`` header line.
     date: bytes
     send_timeout_seconds: float
     render: Render
 
     def opened(self, connection: ClientConnection) -> None:
-        """Take note that a connection is there."""
+        """Register a connection."""
 
     def begin(self, request: RequestResponse) -> None:
-        """Have a request answered."""
+        """Run the application for a request."""
 
     def lost(self, connection: ClientConnection) -> None:
-        """Take note that a connection is gone."""
+        """Unregister a connection."""
 
 
 class ClientConnection(asyncio.Protocol):
-    """One connection. The loop calls what asyncio.Protocol has, httptools the other ``on_`` methods."""
+    """One connection. The loop calls the methods of asyncio.Protocol, httptools the ``on_`` methods."""
 
     __slots__ = (
-        "_answering",
         "_drains",
+        "_error",
         "_expects",
         "_framing_bytes",
         "_headers",
@@ -72,7 +72,7 @@ class ClientConnection(asyncio.Protocol):
         "_paused",
         "_peer",
         "_queue",
-        "_refusal",
+        "_running",
         "_server",
         "_shut",
         "_since",
@@ -88,26 +88,26 @@ class ClientConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._peer: tuple[str, int] | None = None
-        #: None once nothing more is heard.
+        #: None once no more bytes are parsed.
         self._parser: HttpRequestParser | None = HttpRequestParser(self)
         self._target = b""
         self._headers: Headers = []
         self._expects = False
-        #: A head is being read, or waited for.
+        #: A head is being read, or expected.
         self._in_head = True
         self._framing_bytes = 0
-        #: What is wrong with it.
-        self._refusal: Rejection | None = None
-        #: Whose body comes; who is answered; and who is to be answered next.
+        #: The error in it.
+        self._error: Rejection | None = None
+        #: The request whose body is arriving; the one that runs; and those that run next.
         self._incoming: RequestResponse | None = None
-        self._answering: RequestResponse | None = None
+        self._running: RequestResponse | None = None
         self._queue: deque[RequestResponse] = deque()
         self._paused = False
-        #: It takes no more answers.
+        #: No more responses can be sent.
         self._shut = False
-        #: The loop's time when it was opened, a head began, an answer was given, or it was shut.
+        #: The loop's time when it was opened, a head began, a response was sent, or it was shut.
         self._since = self._loop.time()
-        #: So much is unsent that whoever sends has to wait; what was unsent, and since when.
+        #: The write buffer is full and senders must wait; its size, and since when it has not changed.
         self.is_full = False
         self._unsent_bytes = 0
         self._taken_at = 0.0
@@ -115,69 +115,72 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def date(self) -> bytes:
-        """The header line that tells the time."""
+        """The ``date`` header line."""
         return self._server.date
 
     @property
     def stays_open(self) -> bool:
-        """It will not be closed with the answer that is given now."""
+        """Whether it stays open after the current response."""
         return not self._server.closing and (self._parser is not None or bool(self._queue))
 
     def write(self, data: bytes) -> None:
-        """Send this."""
+        """Send bytes."""
         if self._transport is not None and not self._shut:
             self._transport.write(data)
 
     async def drained(self) -> None:
-        """Wait until the client has read most of what was sent, or has left."""
+        """Wait until the client has read most of the unsent bytes, or has disconnected."""
         waiting = self._loop.create_future()
         self._drains.append(waiting)
         await waiting
 
-    def read_on(self) -> None:
-        """Listen again, unless the next request is here already."""
+    def resume_reading(self) -> None:
+        """Resume reading, unless the next request has arrived already."""
         if self._paused and not self._queue and self._transport is not None:
             self._paused = False
             self._transport.resume_reading()
 
     def finished(self, request: RequestResponse) -> None:
-        """Take note that the application is done with a request, and go on to the next."""
-        self._answering = None
-        if not request.answered:
+        """Continue with the next request after the application has finished one."""
+        self._running = None
+        if not request.responded:
             if request.started:
                 self.abort()
             else:
-                self._answer_refusal(Rejection(500, "internal_error", "The request failed; nothing was charged."))
+                self._send_error(Rejection(500, "internal_error", "The request failed; nothing was charged."))
         elif request.keeps and self._queue:
             self._begin(self._queue.popleft())
-            self.read_on()
+            self.resume_reading()
         elif not self.stays_open or not request.keeps:
             self._shut_down(lingers=True)
         else:
             self._since = self._loop.time()
-            self.read_on()
+            self.resume_reading()
 
     def close(self) -> None:
-        """Close it, once whoever is answered, or is heard already, has the answer."""
-        if self._answering is None and not (self._in_head and self._framing_bytes):
+        """Close, after the response of a request that runs or has begun to arrive."""
+        if self._running is None and not (self._in_head and self._framing_bytes):
             self._shut_down()
 
     def abort(self) -> None:
-        """Close it at once; what is not sent yet is not sent."""
+        """Close at once and discard unsent bytes."""
         if self._transport is not None:
             self._transport.abort()
 
-    def refuse(self, error: Rejection) -> None:
-        """Hear no more; tell why, unless somebody is answered. Of whom that is the body, the application decides."""
+    def reject(self, error: Rejection) -> None:
+        """Stop reading and send the error, unless a response is in progress.
+
+        If a request body was being read, the application decides how to respond.
+        """
         self._parser = None
         incoming, self._incoming = self._incoming, None
         if incoming is not None:
             incoming.break_off()
-        elif self._answering is None:
-            self._answer_refusal(error)
+        elif self._running is None:
+            self._send_error(error)
 
     def check_timeouts(self, now: float) -> None:
-        """Close it if it is silent for too long. ``now``: the loop's time, seconds."""
+        """Close if silent for too long. ``now``: the loop's time, seconds."""
         silent_seconds = now - self._since
         if self.is_full and self._is_stuck(now):
             self._reset()
@@ -186,65 +189,67 @@ class ClientConnection(asyncio.Protocol):
                 self.abort()
             elif silent_seconds >= LINGER_SECONDS and self._transport is not None:
                 self._transport.close()
-        elif self._answering is not None:
+        elif self._running is not None:
             return
         elif self._in_head and silent_seconds >= HEAD_SECONDS:
             if self._framing_bytes:
-                self.refuse(Rejection(408, "head_too_slow", f"The head did not arrive within {HEAD_SECONDS:g} s."))
+                self.reject(
+                    Rejection(408, "head_too_slow", f"The request head did not arrive within {HEAD_SECONDS:g} s.")
+                )
             else:
                 self._shut_down()
         elif silent_seconds >= IDLE_SECONDS:
             self._shut_down()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the loop."""
+        """Register the open connection."""
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self._peer = (peer[0], peer[1]) if peer else None
         self._server.opened(self)
 
     def data_received(self, data: bytes) -> None:
-        """Called by the loop."""
+        """Parse bytes from the client."""
         parser = self._parser
         if parser is None:
             return
         self._framing_bytes += len(data)
         try:
-            self._hear(parser, data)
+            self._parse(parser, data)
         except HttpParserError as error:
             if isinstance(error, HttpParserCallbackError):
-                log.exception("a request could not be read")
-            self.refuse(self._refusal or Rejection(400, "bad_http", f"This is not an HTTP/1.1 request: {error}."))
+                log.exception("a request could not be parsed")
+            self.reject(self._error or Rejection(400, "bad_http", f"This is not an HTTP/1.1 request: {error}."))
             return
-        if self._refusal is None and self._framing_bytes > request_head.MAX_FRAMING_BYTES:
-            self._refusal = request_head.too_large(self._target)
-        if self._refusal is not None:
-            self.refuse(self._refusal)
+        if self._error is None and self._framing_bytes > request_head.MAX_FRAMING_BYTES:
+            self._error = request_head.too_large(self._target)
+        if self._error is not None:
+            self.reject(self._error)
 
     def eof_received(self) -> bool:
-        """Called by the loop: the client will send no more. Return whether it may be sent something."""
+        """Handle the end of the client's bytes; return whether a response may still be sent."""
         self._parser = None
         if self._incoming is not None:
             self._incoming.break_off()
             self._incoming = None
-        if self._answering is None:
+        if self._running is None:
             return False
-        self._loop.call_later(HALF_CLOSED_SECONDS, self._leave)
+        self._loop.call_later(HALF_CLOSED_SECONDS, self._disconnected)
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the loop, once."""
+        """End the requests of a closed connection."""
         self._server.lost(self)
         self._parser = self._transport = None
-        self._leave()
+        self._disconnected()
 
     def pause_writing(self) -> None:
-        """Called by the loop."""
+        """Make senders wait."""
         self.is_full = True
         self._taken_at = self._loop.time()
 
     def resume_writing(self) -> None:
-        """Called by the loop."""
+        """Let senders continue."""
         self.is_full = False
         drains, self._drains = self._drains, []
         for waiting in drains:
@@ -252,7 +257,7 @@ class ClientConnection(asyncio.Protocol):
                 waiting.set_result(None)
 
     def on_message_begin(self) -> None:
-        """A head begins."""
+        """Begin a head."""
         self._target = b""
         self._headers = []
         self._expects = False
@@ -260,11 +265,11 @@ class ClientConnection(asyncio.Protocol):
         self._since = self._loop.time()
 
     def on_url(self, target: bytes) -> None:
-        """Some of the target came."""
+        """Add a part of the target."""
         self._target += target
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header came, or a trailer, of which nothing is kept."""
+        """Add a header; trailers are ignored."""
         if not self._in_head:
             return
         name = name.lower()
@@ -273,60 +278,60 @@ class ClientConnection(asyncio.Protocol):
         self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """The head is whole, and its request begins, unless another is still answered."""
+        """Check the head and run its request, or queue it behind the one that runs."""
         parser = self._parser
         self._in_head = False
-        if parser is None or self._refusal is not None:
+        if parser is None or self._error is not None:
             return
         version = parser.get_http_version()
-        self._refusal = request_head.fault(version, self._target, self._headers, self._framing_bytes)
+        self._error = request_head.find_error(version, self._target, self._headers, self._framing_bytes)
         self._framing_bytes = 0
-        if self._refusal is None and len(self._queue) >= MAX_QUEUED:
-            self._refusal = Rejection(503, "too_many_at_once", "Too many requests were sent at once on one connection.")
-        if self._refusal is not None:
+        if self._error is None and len(self._queue) >= MAX_QUEUED:
+            self._error = Rejection(503, "too_many_at_once", "Too many requests were sent at once on one connection.")
+        if self._error is not None:
             return
         scope = request_head.scope(version, parser.get_method(), self._target, self._headers, self._peer)
         keeps = version == "1.1" and parser.should_keep_alive()
         request = self._incoming = RequestResponse(self, scope, keeps=keeps, expects=self._expects and version == "1.1")
         scope["extensions"] = {ON_DISCONNECT: request.on_disconnect}
-        if self._answering is None:
+        if self._running is None:
             self._begin(request)
         else:
             self._queue.append(request)
             self._pause()
 
     def on_body(self, piece: bytes) -> None:
-        """Some of a body came; chunks are taken apart already."""
+        """Pass on a part of the body; chunked encoding is already removed."""
         self._framing_bytes = 0
         if self._incoming is not None and not self._incoming.feed(piece):
             self._pause()
 
     def on_message_complete(self) -> None:
-        """A request is whole, or the parser would leave the rest of it to another protocol."""
+        """Complete the request, unless the parser stopped for an upgrade to another protocol."""
         self._framing_bytes = 0
         if self._incoming is not None and not (self._parser is not None and self._parser.should_upgrade()):
             self._incoming.end()
             self._incoming = None
 
-    def _hear(self, parser: HttpRequestParser, data: bytes) -> None:
-        """Parse this. Raises HttpParserError."""
+    def _parse(self, parser: HttpRequestParser, data: bytes) -> None:
+        """Parse bytes. Raises HttpParserError."""
         while True:
             try:
                 parser.feed_data(data)
                 return
             except HttpParserUpgrade as upgrade:
                 data = data[upgrade.args[0] :]
-            if self._refusal is not None or parser.get_method() == b"CONNECT":
+            if self._error is not None or parser.get_method() == b"CONNECT":
                 self._parser = None
                 self.on_message_complete()
                 return
             parser = self._parser = self._parser_of_body()
 
     def _parser_of_body(self) -> HttpRequestParser:
-        """Return a parser for what follows a head that asks for another protocol, which is not spoken here.
+        """Return a parser for the bytes after a head that asks for an upgrade, which is not supported.
 
-        What follows is this request's body, as its head says (RFC 9110, 7.8), and further requests. httptools cannot
-        read on there, so another parser is told how the body is framed, while nobody listens.
+        They are this request's body, as its head says (RFC 9110, 7.8), and further requests. httptools cannot continue
+        there, so a new parser first gets a head with the same framing, while callbacks are ignored.
         """
         self._parser = None
         parser = HttpRequestParser(self)
@@ -334,20 +339,20 @@ class ClientConnection(asyncio.Protocol):
         return parser
 
     def _is_stuck(self, now: float) -> bool:
-        """Say whether the client has taken nothing of what is sent for too long."""
+        """Return whether the client has read nothing for too long."""
         unsent_bytes = self._transport.get_write_buffer_size() if self._transport is not None else 0
         if unsent_bytes != self._unsent_bytes:
             self._unsent_bytes, self._taken_at = unsent_bytes, now
         return now - self._taken_at >= self._server.send_timeout_seconds
 
     def _reset(self) -> None:
-        """Close it at once, and have the kernel forget what was not taken: some 4 MB that only a client can free."""
+        """Close with a reset, so that the kernel frees the unread bytes, some 4 MB, at once."""
         if self._transport is not None:
             self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
             self._transport.abort()
 
     def _begin(self, request: RequestResponse) -> None:
-        self._answering = request
+        self._running = request
         self._server.begin(request)
 
     def _pause(self) -> None:
@@ -355,13 +360,13 @@ class ClientConnection(asyncio.Protocol):
             self._paused = True
             self._transport.pause_reading()
 
-    def _answer_refusal(self, error: Rejection) -> None:
+    def _send_error(self, error: Rejection) -> None:
         headers, body = self._server.render(error)
         self.write(request_head.rejection_response(error.status, self.date, headers, body))
         self._shut_down(lingers=True)
 
     def _shut_down(self, *, lingers: bool = False) -> None:
-        """Close it when what was written is sent. ``lingers``: and not before its client has, or had time to."""
+        """Close once the written bytes are sent. ``lingers``: first give the client time to close."""
         self._parser = None
         self._since = self._loop.time()
         if self._transport is None or self._shut:
@@ -370,22 +375,22 @@ class ClientConnection(asyncio.Protocol):
         self._drop_queue()
         if lingers and not self._transport.is_closing():
             self._transport.write_eof()
-            self.read_on()
+            self.resume_reading()
         else:
             self._transport.close()
 
-    def _leave(self) -> None:
-        """Tell whoever is answered, or would be, that the client has left."""
-        answering, self._answering = self._answering, None
-        if answering is not None:
-            answering.disconnected()
+    def _disconnected(self) -> None:
+        """Tell the running and the queued requests that the client has disconnected."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.disconnected()
         self._drop_queue()
         self._incoming = None
         self.resume_writing()
         self._shut_down()
 
     def _drop_queue(self) -> None:
-        """Forget the requests that will not be answered."""
+        """Drop the queued requests."""
         while self._queue:
             request = self._queue.popleft()
             request.disconnected()

@@ -1,4 +1,4 @@
-"""The head of a client's request: its bounds, what may be wrong with it, and what its target names."""
+"""The head of a client's request: its limits, its checks, and the ASGI scope made from it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from httptools import HttpParserError, parse_url
 from gateway.server.rejection import Rejection
 from gateway.server.request_response import CLOSE, Headers, Message, head
 
-#: Of the target of a request; of its head, or any other stretch without a body, bytes.
+#: Limits in bytes: a request's target; its head, or other consecutive bytes that are not body.
 MAX_TARGET_BYTES = 16 * 1024
 MAX_FRAMING_BYTES = 64 * 1024
 MAX_HEADERS = 100
 
 
-def fault(version: str, target: bytes, headers: Headers, framing_bytes: int) -> Rejection | None:
-    """Return what is wrong with a head. ``framing_bytes``: with which it, and perhaps some of the body, came."""
+def find_error(version: str, target: bytes, headers: Headers, framing_bytes: int) -> Rejection | None:
+    """Return the error in a head, if any. ``framing_bytes``: its size, perhaps with the start of the body."""
     if version not in {"1.0", "1.1"}:
         return Rejection(400, "bad_http", f"HTTP/{version} is not supported; use HTTP/1.1.")
     if len(target) > MAX_TARGET_BYTES:
         return too_large(target)
-    # only then can it be too long
+    # Headers are only summed if they can be too long.
     long = framing_bytes > MAX_FRAMING_BYTES
     if long and sum(len(name) + len(value) for name, value in headers) > MAX_FRAMING_BYTES:
         return too_large(target)
@@ -34,9 +34,13 @@ def fault(version: str, target: bytes, headers: Headers, framing_bytes: int) -> 
 
 
 def too_large(target: bytes) -> Rejection:
-    """Return the error of a head that is larger than allowed."""
+    """Return the error for a head that is larger than allowed."""
     if len(target) > MAX_TARGET_BYTES:
-        return Rejection(414, "target_too_long", f"The target is longer than the {MAX_TARGET_BYTES} bytes allowed.")
+        return Rejection(
+            414,
+            "target_too_long",
+            f"The request target is longer than the {MAX_TARGET_BYTES} bytes allowed. Shorten the URL.",
+        )
     return Rejection(
         431,
         "head_too_large",
@@ -45,8 +49,8 @@ def too_large(target: bytes) -> Rejection:
 
 
 def scope(version: str, method: bytes, target: bytes, headers: Headers, peer: tuple[str, int] | None) -> Message:
-    """Return a request as ASGI describes it."""
-    path, query = taken_apart(target)
+    """Return the ASGI scope of a request."""
+    path, query = split_target(target)
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -69,8 +73,8 @@ def rejection_response(status: int, date: bytes, headers: Headers, body: bytes) 
     return head(status, date, [(b"content-type", b"application/json"), length, CLOSE, *headers]) + b"\r\n\r\n" + body
 
 
-def taken_apart(target: bytes) -> tuple[str, bytes]:
-    """Return the path, decoded, and the query of a target. It may name a whole URL (RFC 9112, 3.2.2)."""
+def split_target(target: bytes) -> tuple[str, bytes]:
+    """Return the decoded path and the query of a target, which may be a whole URL (RFC 9112, 3.2.2)."""
     if target[:1] == b"/":
         path, _, query = target.partition(b"?")
     else:
@@ -85,6 +89,6 @@ def taken_apart(target: bytes) -> tuple[str, bytes]:
 
 
 def framing(headers: Headers) -> bytes:
-    """Return a head that frames the same body and says nothing else."""
+    """Return a head with only the headers that frame the body."""
     lines = [b"%b: %b\r\n" % each for each in headers if each[0] in {b"content-length", b"transfer-encoding"}]
     return b"".join([b"POST * HTTP/1.1\r\n", *lines, b"\r\n"])

@@ -1,4 +1,4 @@
-"""One HTTP/1.1 request of a client, as an ASGI application is given it, and its answer, as it is sent."""
+"""One HTTP/1.1 request and its response: the ``receive`` and ``send`` of an ASGI application."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, Protocol
 Message = MutableMapping[str, Any]
 Headers = list[tuple[bytes, bytes]]
 
-#: Of a body that nobody takes so much is read ahead, bytes; then the client has to wait.
+#: Bytes of a body that are read ahead of the application; then the client must wait.
 READ_AHEAD_BYTES = 64 * 1024
-#: The name of an ASGI extension: a function that takes what is to be called when the client leaves too early.
+#: An ASGI extension: a function that registers a callback for a client that disconnects before its response is sent.
 ON_DISCONNECT = "hearth.on_disconnect"
 CLOSE = (b"connection", b"close")
 
@@ -20,49 +20,49 @@ _STATUS_LINES = {status.value: b"HTTP/1.1 %d %s" % (status.value, status.phrase.
 
 
 class Client(Protocol):
-    """Who sent it (``gateway.server.connection.Connection``)."""
+    """The connection of the request (``gateway.server.connection.ClientConnection``)."""
 
-    #: So much is unsent that whoever sends has to wait.
+    #: The write buffer is full; senders must wait.
     is_full: bool
 
     @property
     def date(self) -> bytes:
-        """The header line that tells the time."""
+        """The ``date`` header line."""
 
     @property
     def stays_open(self) -> bool:
-        """It will not be closed with the answer that is given now."""
+        """Whether it stays open after the current response."""
 
     def write(self, data: bytes) -> None:
-        """Send this."""
+        """Send bytes."""
 
     async def drained(self) -> None:
-        """Wait until the client has read most of what was sent, or has left."""
+        """Wait until the client has read most of the unsent bytes, or has disconnected."""
 
-    def read_on(self) -> None:
-        """Listen again."""
+    def resume_reading(self) -> None:
+        """Resume reading."""
 
     def finished(self, request: RequestResponse) -> None:
-        """Take note that the application is done with a request."""
+        """Continue after the application has finished a request."""
 
 
 class RequestResponse:
-    """One request and its answer, as an ASGI application is given them."""
+    """One request and its response."""
 
     __slots__ = (
-        "_bodyless",
         "_broken",
+        "_chunked",
         "_client",
         "_ended",
         "_expects",
         "_head",
-        "_in_chunks",
         "_on_disconnect",
         "_pieces",
         "_size",
         "_waiting",
-        "answered",
+        "_without_body",
         "keeps",
+        "responded",
         "scope",
         "started",
         "task",
@@ -70,45 +70,45 @@ class RequestResponse:
     )
 
     def __init__(self, client: Client, scope: Message, *, keeps: bool, expects: bool) -> None:
-        """``keeps``: its connection may carry another. ``expects``: its client waits to be told to send the body."""
+        """``keeps``: its connection may carry another. ``expects``: its client waits for 100 Continue."""
         self.scope = scope
         self.keeps = keeps
-        #: All of its body is here.
+        #: The whole body has arrived.
         self.whole = False
-        #: Its client was told something of the answer; and all of it.
+        #: A part of the response was sent; and all of it.
         self.started = False
-        self.answered = False
+        self.responded = False
         self.task: asyncio.Task[None] | None = None
-        #: None once its client has left, or has its answer.
+        #: None once the client has disconnected, or the request has finished.
         self._client: Client | None = client
         self._expects = expects
-        #: No more of its body can come.
+        #: The rest of the body cannot arrive.
         self._broken = False
         self._pieces: list[bytes] = []
         self._size = 0
-        #: The application knows that its body ends.
+        #: The application has received the end of the body.
         self._ended = False
         self._waiting: asyncio.Future[Message] | None = None
         self._on_disconnect: Callable[[], None] | None = None
-        #: Of the answer, not sent yet.
+        #: The head of the response, until it is sent.
         self._head = b""
-        self._in_chunks = False
-        self._bodyless = False
+        self._chunked = False
+        self._without_body = False
 
     def finished(self) -> None:
-        """Take note that the application is done with it."""
+        """Release the request after the application has finished."""
         self._on_disconnect = self._waiting = None
-        self.scope.pop("extensions", None)  # it holds this request, which would wait for the garbage collector
+        self.scope.pop("extensions", None)  # it refers to this request: only the garbage collector would free the cycle
         client, self._client = self._client, None
         if client is not None:
             client.finished(self)
 
     def receive(self) -> asyncio.Future[Message]:
-        """Return what comes next: some of the body, or that the client has left (ASGI)."""
+        """Return the next event: a part of the body, or ``http.disconnect`` (ASGI)."""
         news: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         if self._pieces or (self.whole and not self._ended):
-            news.set_result(self._taken())
-        elif self._client is None or self._broken or self.answered:
+            news.set_result(self._take())
+        elif self._client is None or self._broken or self.responded:
             news.set_result({"type": "http.disconnect"})
         else:
             self._waiting = news
@@ -118,96 +118,96 @@ class RequestResponse:
         return news
 
     async def send(self, message: Message) -> None:
-        """Send the head or some of the body of the answer, and wait while the client does not read (ASGI).
+        """Send the head or a part of the body, and wait while the client does not read (ASGI).
 
-        Once the client has left nothing is sent. Raises ValueError for a header that holds more than one line.
+        Does nothing once the client has disconnected. Raises ValueError for a header with a line break.
         """
         client = self._client
-        if client is None or self.answered:
+        if client is None or self.responded:
             return
         if message["type"] == "http.response.start":
             self._expects = False
-            self._head = self._written(message["status"], message["headers"], client)
-            if self._in_chunks:  # what comes first may be long in coming
+            self._head = self._make_head(message["status"], message["headers"], client)
+            if self._chunked:  # the first chunk may take long
                 asyncio.get_running_loop().call_soon(self._flush)
             return
         if client.is_full:
             await client.drained()
         body: bytes = message.get("body", b"")
-        self.answered = not message.get("more_body", False)
-        if self._bodyless:
+        self.responded = not message.get("more_body", False)
+        if self._without_body:
             body = b""
-        elif self._in_chunks:
+        elif self._chunked:
             body = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
-            if self.answered:
+            if self.responded:
                 body += b"0\r\n\r\n"
         self._flush(body)
 
     def on_disconnect(self, called: Callable[[], None]) -> None:
-        """Call this, once, when the client leaves before it has its answer."""
+        """Call ``called``, once, if the client disconnects before its response is sent."""
         self._on_disconnect = called
         if self._client is None:
             self.disconnected()
 
     def feed(self, piece: bytes) -> bool:
-        """Take a piece of the body. Return whether more may come before that is taken."""
+        """Buffer a part of the body; return whether there is room for more."""
         self._expects = False
         self._pieces.append(piece)
         self._size += len(piece)
-        self._tell()
+        self._notify()
         return self._size <= READ_AHEAD_BYTES
 
     def end(self) -> None:
-        """Take note that all of the body is here."""
+        """Mark the body as complete."""
         self._expects = False
         self.whole = True
-        self._tell()
+        self._notify()
 
     def break_off(self) -> None:
-        """Take note that the rest of the body cannot come, though the client may still listen."""
+        """Mark the body as broken off; the client may still read a response."""
         self._broken = True
-        self._tell()
+        self._notify()
 
     def disconnected(self) -> None:
-        """Take note that the client has left."""
+        """Handle the client's disconnect."""
         self._client = None
-        self._tell()
+        self._notify()
         called, self._on_disconnect = self._on_disconnect, None
         if called is not None:
             called()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         waiting, self._waiting = self._waiting, None
         if waiting is None or waiting.done():
             return
         gone = self._broken or self._client is None
-        waiting.set_result(self._taken() if self._pieces or not gone else {"type": "http.disconnect"})
+        waiting.set_result(self._take() if self._pieces or not gone else {"type": "http.disconnect"})
 
-    def _taken(self) -> Message:
+    def _take(self) -> Message:
         body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces.clear()
         self._size = 0
         self._ended = self.whole
         if self._client is not None:
-            self._client.read_on()
+            self._client.resume_reading()
         return {"type": "http.request", "body": body, "more_body": not self.whole}
 
-    def _written(self, status: int, headers: Headers, client: Client) -> bytes:
-        """Return the head of the answer. Raises ValueError."""
+    def _make_head(self, status: int, headers: Headers, client: Client) -> bytes:
+        """Return the head of the response. Raises ValueError."""
         written = head(status, client.date, headers)
         if b"\r\nconnection: close" in written:
             self.keeps = False
         elif not (self.keeps and self.whole and client.stays_open):
             self.keeps = False
             written += b"\r\nconnection: close"
-        self._bodyless = status in (204, 304) or self.scope["method"] == "HEAD"
-        if not self._bodyless and self.scope["http_version"] == "1.1" and b"\r\ncontent-length: " not in written:
-            self._in_chunks = True
+        self._without_body = status in (204, 304) or self.scope["method"] == "HEAD"
+        if not self._without_body and self.scope["http_version"] == "1.1" and b"\r\ncontent-length: " not in written:
+            self._chunked = True
             written += b"\r\ntransfer-encoding: chunked"
         return written + b"\r\n\r\n"
 
     def _flush(self, body: bytes = b"") -> None:
-        """Send the head, if it is not sent yet, and what of the body there is."""
+        """Send the head, if it is not sent yet, and the body."""
         unsent, self._head = self._head, b""
         if self._client is not None and (unsent or body):
             self.started = True
@@ -215,7 +215,7 @@ class RequestResponse:
 
 
 def head(status: int, date: bytes, headers: Headers) -> bytes:
-    """Return the head of an answer, without its end. Raises ValueError for a header that holds more than one line."""
+    """Return the head of a response, without its end. Raises ValueError for a header with a line break."""
     lines = [
         _STATUS_LINES.get(status) or b"HTTP/1.1 %d " % status,
         date,
@@ -223,5 +223,5 @@ def head(status: int, date: bytes, headers: Headers) -> bytes:
     ]
     written = b"\r\n".join(lines)
     if not written.count(b"\n") == written.count(b"\r") == len(lines) - 1:
-        raise ValueError("a header holds the end of a line")
+        raise ValueError("a header has a line break")
     return written

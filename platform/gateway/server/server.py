@@ -1,4 +1,4 @@
-"""Connections of clients: HTTP/1.1 in, ASGI out, on one event loop and no other thread."""
+"""The HTTP/1.1 server: it passes requests to an ASGI application, on one event loop and no other thread."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ log = logging.getLogger(__name__)
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 
-#: Of the connections that are too many so many may be open to be told so.
+#: Connections over the limit that may stay open long enough to receive a 503.
 MAX_REJECTED = 256
 
 
 class Server:
-    """What the connections of a process share. :meth:`check_timeouts` is to be called each second."""
+    """The connections of a process and their requests. Call :meth:`check_timeouts` each second."""
 
     def __init__(
         self, application: Application, *, render: Render, most_connections: int, send_timeout_seconds: float
@@ -31,63 +31,63 @@ class Server:
         self.render = render
         self.send_timeout_seconds = send_timeout_seconds
         self.connections: set[ClientConnection] = set()
-        #: Those that were too many, and may not know it yet.
+        #: Connections over the limit that have not received their 503 yet.
         self.rejected: set[ClientConnection] = set()
-        #: What runs, for clients and, once those have left, for whoever follows.
+        #: Running requests, also of clients that have left: others may follow them.
         self.running: set[RequestResponse] = set()
-        #: Connections are closed with the answer that they wait for.
+        #: Connections are closed after their current response.
         self.closing = False
         self.date = b""
         self._most_connections = most_connections
         self._over = asyncio.Event()
-        self._tell_time()
+        self._update_date()
 
     def accept(self) -> ClientConnection:
         """Return the protocol of a new connection."""
         return ClientConnection(self)
 
     def opened(self, connection: ClientConnection) -> None:
-        """Take note that a connection is there, and turn it away if as many are open as may be."""
+        """Register a connection, or reject it if too many are open."""
         if len(self.connections) < self._most_connections:
             self.connections.add(connection)
             return
         self.rejected.add(connection)
         if len(self.rejected) <= MAX_REJECTED:
-            connection.refuse(Rejection(503, "too_many_connections", "Too many connections are open; retry."))
+            connection.reject(Rejection(503, "too_many_connections", "Too many connections are open; retry."))
         else:
             connection.abort()
 
     def begin(self, request: RequestResponse) -> None:
-        """Have a request answered."""
+        """Run the application for a request."""
         self.running.add(request)
         request.task = asyncio.get_running_loop().create_task(self._run(request))
 
     def check_timeouts(self) -> None:
-        """Close what is silent for too long."""
-        self._tell_time()
+        """Close connections that are silent for too long."""
+        self._update_date()
         now = asyncio.get_running_loop().time()
         for connection in (*self.connections, *self.rejected):
             connection.check_timeouts(now)
 
     def close(self) -> None:
-        """Close each connection, those that wait for an answer once they have it."""
+        """Close each connection, after its current response if there is one."""
         self.closing = True
         for connection in (*self.connections, *self.rejected):
             connection.close()
-        self._see_whether_over()
+        self._check_over()
 
     async def over(self) -> None:
-        """Wait until nothing runs and no connection is open. Close it first."""
+        """Wait until no request runs and no connection is open. Call :meth:`close` first."""
         await self._over.wait()
 
     def lost(self, connection: ClientConnection) -> None:
-        """Take note that a connection is gone."""
+        """Unregister a connection."""
         self.connections.discard(connection)
         self.rejected.discard(connection)
-        self._see_whether_over()
+        self._check_over()
 
     def abort(self) -> None:
-        """Close each connection at once, and stop all that runs."""
+        """Close each connection at once, and cancel all requests."""
         for connection in (*self.connections, *self.rejected):
             connection.abort()
         for request in self.running:
@@ -102,11 +102,11 @@ class Server:
         finally:
             self.running.discard(request)
             request.finished()
-            self._see_whether_over()
+            self._check_over()
 
-    def _see_whether_over(self) -> None:
+    def _check_over(self) -> None:
         if self.closing and not (self.running or self.connections or self.rejected):
             self._over.set()
 
-    def _tell_time(self) -> None:
+    def _update_date(self) -> None:
         self.date = b"date: " + formatdate(usegmt=True).encode()

@@ -85,7 +85,7 @@ class EngineStream:
         except UpstreamError as error:
             if self._ended is None:
                 log.warning("replica %s broke a stream: %s", self._reply.choice.replica_id, error)
-                metrics.engine_failed(self._timeline.model, error)
+                metrics.engine_failed(self._timeline.model, error.reason)
         except Unavailable as error:  # the usage log is full: what cannot be metered is not sent
             self._end(error, "engine_error")
         except Exception:
@@ -154,7 +154,7 @@ class EngineStream:
         try:
             await self._land_whole()
         except Unavailable:
-            self._meter.withheld(tokens)
+            self._meter.not_sent(tokens)
             if tokens:
                 self._parser.usage = None  # as above
             raise
@@ -204,4 +204,4 @@ class EngineStream:
         elif usage is not None and state != "refused":
             self._meter.give_up(state, 200, usage)
         else:
-            self._meter.give_up(state, 200, self._meter.delivered(), source="streamed")
+            self._meter.give_up(state, 200, self._meter.partial_usage(), source="streamed")

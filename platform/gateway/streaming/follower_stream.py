@@ -152,9 +152,9 @@ class FollowerStream(Generic[B]):
         if self._ended is not None:
             raise self._ended
         if followed.entry is not None:
-            new = followed.told if matcher.complete else matcher.new_events(followed.told)
-            self._meter.heard(followed.entry.completion_tokens)
-            self._meter.followed(followed.entry)
+            new = followed.body if matcher.complete else matcher.new_events(followed.body)
+            self._meter.follower_streamed(followed.entry.completion_tokens)
+            self._meter.end_follower(followed.entry)
             await self._meter.synced()
             yield new
             return
@@ -175,7 +175,7 @@ class FollowerStream(Generic[B]):
                 raise FlightFailed(number)
             else:
                 await flight.changed()
-        self._meter.followed(flight.entry)
+        self._meter.end_follower(flight.entry)
         await self._meter.synced()
         yield ending
 
@@ -186,7 +186,7 @@ class FollowerStream(Generic[B]):
         new = piece.events if matcher.complete else matcher.new_events(piece.events)
         if new:
             if piece.tokens:
-                self._meter.heard(piece.tokens)
+                self._meter.follower_streamed(piece.tokens)
             self._told_bytes += len(new)
             if self._told_bytes <= MAX_FLIGHT_BYTES:
                 self._told.append(new)

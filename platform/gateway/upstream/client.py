@@ -1,4 +1,4 @@
-"""Send requests to engines over connections that are kept: a client for one kind of request, the gateway's.
+"""An HTTP client with persistent connections to engines, for the gateway's POST requests only.
 
 See ``docs/decisions/0008-an-http-client-for-engines.md`` for why it exists and what it leaves out.
 """
@@ -13,18 +13,18 @@ from urllib.parse import urlsplit
 
 from gateway.upstream.connection import ConnectFailed, ConnectionLost, EngineConnection, ReadTimeout, UpstreamResponse
 
-#: An idle connection is closed after so long. vLLM does it after 5 s (VLLM_HTTP_TIMEOUT_KEEP_ALIVE), and a request
+#: An idle connection is closed after this time. vLLM closes it after 5 s (VLLM_HTTP_TIMEOUT_KEEP_ALIVE), and a request
 #: that is sent at that moment is lost.
 KEEP_SECONDS = 4.0
-#: How long the end of a message may follow its last word.
+#: How long a released connection waits for the end of its response.
 LINGER_SECONDS = 1.0
-#: One timer looks after all connections, this often at least.
+#: Maximum interval of the one timer that checks all connections.
 SWEEP_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where an engine is. ``path`` precedes that of every request."""
+    """The address of an engine. ``path`` is a prefix of every request's path."""
 
     host: str
     port: int
@@ -35,17 +35,16 @@ class Origin:
 class UpstreamClient:
     """All connections of a process to its engines. Lives on one event loop.
 
-    Redirects, cookies, compression and proxies of the environment are nothing that engines have; they are not followed.
+    Redirects, cookies, compression and proxies from the environment are not supported: engines do not use them.
     """
 
     def __init__(self, *, connect_seconds: float, read_timeout_seconds: float) -> None:
-        """``read_timeout_seconds``: the longest pause of an engine between two bytes of an answer, its first
-        included."""
+        """``read_timeout_seconds``: the longest pause before any byte of a response."""
         self._connect_seconds = connect_seconds
-        self._silence_seconds = read_timeout_seconds
+        self._read_timeout_seconds = read_timeout_seconds
         self._sweep_seconds = min(SWEEP_SECONDS, read_timeout_seconds / 4)
         self._connections: set[EngineConnection] = set()
-        #: By base URL, as ordered sets: the one used last is used next, so that those at the front may expire.
+        #: By base URL, as ordered sets: the one used last is used next, so that the others may expire.
         self._idle: dict[str, dict[EngineConnection, None]] = {}
         self._sweeper: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Future[None] | None = None
@@ -53,19 +52,19 @@ class UpstreamClient:
     async def post(
         self, base_url: str, path: str, headers: Mapping[str, str], body: bytes, *, stream: bool
     ) -> UpstreamResponse:
-        """Send a request and return its response once the answer is whole; a streamed 200 once its body has begun.
+        """Send a request and return its response once it is complete; a streamed 200 once its body has started.
 
-        Where a connection that was kept ends before any byte of the answer, the engine had most likely closed it
-        already: the request is sent once more, over a new one. It may then have run twice, which changes nothing but
-        costs the engine's time. Raises UpstreamError; ValueError for a header that cannot be sent as one.
+        If a reused connection ends before any byte of the response, the engine had most likely closed it already: the
+        request is sent again on a new one. It may then run twice, which only costs the engine's time. Raises
+        UpstreamError; ValueError for a header with a line break.
         """
         origin = _origin(base_url)
         head = _head(origin, path, headers, len(body))
         stale: ConnectionLost | None = None
-        kept = self._kept(base_url)
-        if kept is not None:
+        reused = self._reusable(base_url)
+        if reused is not None:
             try:
-                return await _begin(kept, head, body, stream=stream)
+                return await _begin(reused, head, body, stream=stream)
             except ConnectionLost as broken:
                 if broken.after_first_byte:
                     raise
@@ -73,13 +72,13 @@ class UpstreamClient:
         try:
             fresh = await self._connect(base_url, origin)
         except ConnectFailed:
-            if stale is not None:  # the engine may have had the request, and died of it
+            if stale is not None:  # the engine may have died of the request
                 raise stale from None
             raise
         return await _begin(fresh, head, body, stream=stream)
 
     async def close(self) -> None:
-        """Close every connection and wait until they are closed. Nothing may be sent any more."""
+        """Close every connection and wait until they are closed. No request may follow."""
         for connection in tuple(self._connections):
             connection.abort()
         if self._connections:
@@ -88,8 +87,8 @@ class UpstreamClient:
         if self._sweeper is not None:
             self._sweeper.cancel()
 
-    def _kept(self, base_url: str) -> EngineConnection | None:
-        """Return a connection that is idle and fit to be used."""
+    def _reusable(self, base_url: str) -> EngineConnection | None:
+        """Return an idle connection that can be reused."""
         idle = self._idle.get(base_url)
         while idle:
             connection, _ = idle.popitem()
@@ -130,7 +129,7 @@ class UpstreamClient:
             self._emptied.set_result(None)
 
     def _sweep(self) -> None:
-        """End what has been idle or silent for too long."""
+        """Close connections that have been idle or silent for too long."""
         for connection in tuple(self._connections):
             silent_seconds = connection.silent_seconds
             if connection.idle:
@@ -139,7 +138,7 @@ class UpstreamClient:
             elif connection.lingers:
                 if silent_seconds >= LINGER_SECONDS:
                     connection.abort()
-            elif silent_seconds >= self._silence_seconds:
+            elif silent_seconds >= self._read_timeout_seconds:
                 connection.fail(ReadTimeout(f"silent for {silent_seconds:.0f} s"))
         loop = asyncio.get_running_loop()
         self._sweeper = loop.call_later(self._sweep_seconds, self._sweep) if self._connections else None
@@ -165,12 +164,12 @@ def _head(origin: Origin, path: str, headers: Mapping[str, str], length: int) ->
 
 @lru_cache(maxsize=4096)
 def _origin(base_url: str) -> Origin:
-    """Return where ``http://host:port`` leads, or a path below it. Raises Unreached for anything else."""
+    """Parse ``http://host:port``, with an optional path. Raises ConnectFailed for anything else."""
     parts = urlsplit(base_url)
     try:
         port = parts.port or 80
     except ValueError:
         port = 0
     if parts.scheme != "http" or not parts.hostname or not port:
-        raise ConnectFailed(f"{base_url!r} is no address of an engine")
+        raise ConnectFailed(f"{base_url!r} is not the address of an engine")
     return Origin(host=parts.hostname, port=port, netloc=parts.netloc, path=parts.path.rstrip("/"))

@@ -1,43 +1,51 @@
-"""One HTTP/1.1 response with an engine, and the connection that carries one at a time.
+"""An HTTP/1.1 response of an engine, and the connection that carries one at a time.
 
-What an engine sends is not trusted. llhttp parses it in its strict mode, with a parser of its own for each answer;
-whatever is no body is bounded; and a connection on which more comes than was asked for is closed, never used again.
+The engine's bytes are not trusted. llhttp parses them in strict mode, with a new parser for each response; all that is
+not body is bounded in size; and a connection with bytes beyond the response is closed, never reused.
 
     UpstreamError
-    ├── Unreached   there is no connection: the engine never had the request
-    ├── Broken      the connection ended before the answer was whole
-    ├── Garbled     what came is no HTTP answer, or too much of one
-    └── Silent      nothing came for too long
+    ├── ConnectFailed    no connection: the engine never received the request
+    ├── ConnectionLost   the connection ended before the response was complete
+    ├── ProtocolError    the bytes are not a valid HTTP response, or too many
+    └── ReadTimeout      no byte arrived within the read timeout
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import cast
+from typing import ClassVar, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-#: Head, chunk lines or trailers in one stretch, bytes; vLLM's heads have about 200.
+from gateway.metrics import EngineFailure
+
+#: Consecutive bytes of head, chunk lines or trailers; vLLM's heads have about 200.
 MAX_FRAMING_BYTES = 64 * 1024
-#: An answer that is read whole. The longest that a model of 128k tokens writes, with its log-probabilities, is smaller.
+#: A response that is read whole. The longest of a model with 128k tokens, with log-probabilities, is smaller.
 MAX_WHOLE_BYTES = 256 << 20
-#: Of a stream that nobody takes so much is read ahead, bytes; then the engine has to wait.
+#: Bytes of a stream that are read ahead of the consumer; then the engine must wait.
 READ_AHEAD_BYTES = 256 * 1024
-#: Up to this size head and body travel in one write, for a copy costs less than a second system call.
+#: Up to this size head and body are sent in one write: a copy costs less than a second system call.
 ONE_WRITE_BYTES = 64 * 1024
 
 
 class UpstreamError(Exception):
-    """A request that an engine did not answer."""
+    """A request without a complete response. ``reason``: the label of the metric that counts it."""
+
+    reason: ClassVar[EngineFailure] = "status"
 
 
 class ConnectFailed(UpstreamError):
-    """There is no connection to the engine."""
+    """No connection to the engine could be opened."""
+
+    reason = "connect"
 
 
 class ConnectionLost(UpstreamError):
-    """The connection ended too early. ``after_first_byte``: after a part of the answer had come."""
+    """The connection ended too early. ``after_first_byte``: a part of the response had arrived."""
+
+    reason = "broken"
 
     def __init__(self, message: str, *, after_first_byte: bool) -> None:
         super().__init__(message)
@@ -45,21 +53,24 @@ class ConnectionLost(UpstreamError):
 
 
 class ProtocolError(UpstreamError):
-    """What came cannot be an answer."""
+    """The bytes are not a valid HTTP response, or too many."""
+
+    reason = "broken"
 
 
 class ReadTimeout(UpstreamError):
-    """Nothing came for longer than an engine may be silent."""
+    """No byte arrived within the read timeout."""
+
+    reason = "timeout"
 
 
 class UpstreamResponse:
-    """The answer to one request, as it comes. Whoever has one must :meth:`close` it.
+    """The response to one request, as it arrives. Its owner must :meth:`close` it.
 
     Lives on one event loop and is read by one task. httptools calls the ``on_`` methods.
     """
 
     __slots__ = (
-        "_by_pieces",
         "_connection",
         "_failure",
         "_framed",
@@ -67,6 +78,7 @@ class UpstreamResponse:
         "_parser",
         "_pieces",
         "_size",
+        "_streams",
         "_waiting",
         "after_first_byte",
         "complete",
@@ -76,26 +88,26 @@ class UpstreamResponse:
 
     def __init__(self, connection: EngineConnection, *, stream: bool) -> None:
         self.status = 0
-        #: The whole answer is here.
+        #: The whole response has arrived.
         self.complete = False
-        #: Any of it is here.
+        #: A part of it has arrived.
         self.after_first_byte = False
         #: The connection may carry another response after this one.
         self.reusable = False
         self._connection: EngineConnection | None = connection
         self._parser: HttpResponseParser | None = HttpResponseParser(self)
-        self._by_pieces = stream
+        self._streams = stream
         self._pieces: list[bytes] = []
-        #: Bytes of body that came and were not taken.
+        #: Bytes of body that have arrived and were not taken.
         self._size = 0
-        #: The head says where the body ends; else the connection's end does.
+        #: The head says where the body ends; else it ends with the connection.
         self._framed = False
         self._framing_bytes = 0
         self._failure: UpstreamError | None = None
         self._waiting: asyncio.Future[None] | None = None
 
     async def started(self) -> None:
-        """Wait for the whole answer, or for the first of a body that is read by pieces: a streamed 200's.
+        """Wait for the whole response, or for the first bytes of the body of a streamed 200.
 
         Raises Broken, Garbled or Silent.
         """
@@ -109,16 +121,16 @@ class UpstreamResponse:
                 self._waiting = None
 
     def take(self) -> bytes:
-        """Return what has come of the body since it was taken last."""
+        """Return the bytes of the body that have arrived since the last call."""
         whole = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         self._pieces.clear()
         self._size = 0
         if self._connection is not None:
-            self._connection.read_on()
+            self._connection.resume_reading()
         return whole
 
     async def read(self) -> bytes:
-        """Return what comes next of the body, b"" at its end. What came before a failure is returned first.
+        """Return the next bytes of the body, b"" at its end. Bytes that arrived before a failure are returned first.
 
         Raises Broken, Garbled or Silent.
         """
@@ -126,17 +138,17 @@ class UpstreamResponse:
         return self.take()
 
     def close(self, *, answered: bool = False) -> None:
-        """Let go of the connection; the second call does nothing.
+        """Release the connection. Idempotent.
 
-        It is closed unless the answer is complete, which stops the engine. ``answered``: the engine has said its last
-        word, and only the end of the message may be missing, for which the connection is given a moment.
+        Unless the response is complete the connection is closed, which stops the engine. ``answered``: the last event
+        has arrived, so the connection waits a moment for the end of the message instead.
         """
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.release(self, answered=answered)
 
     def feed(self, data: bytes) -> None:
-        """Take what came on the connection."""
+        """Parse bytes from the connection."""
         if self._parser is None:  # after the end, or after a failure
             self.reusable = False
             return
@@ -145,16 +157,16 @@ class UpstreamResponse:
         try:
             self._parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade) as error:
-            self.fail(ProtocolError(f"not an HTTP answer: {error}"))
+            self.fail(ProtocolError(f"not an HTTP response: {error}"))
         else:
             if self._framing_bytes > MAX_FRAMING_BYTES:
                 self.fail(ProtocolError(f"more than {MAX_FRAMING_BYTES} bytes that are no body"))
             elif self._size > READ_AHEAD_BYTES:
-                self._restrain()
+                self._limit_read_ahead()
         self._wake()
 
     def ended(self, cause: Exception | None) -> None:
-        """Take note that the connection is gone. A body without a length or chunks ends with it."""
+        """Handle the end of the connection. A body without a length or chunks ends with it."""
         if self.complete or self._failure is not None:
             return
         if cause is None and self.status and not self._framed:
@@ -168,7 +180,7 @@ class UpstreamResponse:
             )
 
     def fail(self, failure: UpstreamError) -> None:
-        """End it, unless it is complete; whoever reads it gets ``failure`` after what came before."""
+        """End the response, unless it is complete; readers get ``failure`` after the bytes that arrived before."""
         self.reusable = False
         self._parser = None
         if not self.complete and self._failure is None:
@@ -176,29 +188,29 @@ class UpstreamResponse:
             self._wake()
 
     def on_message_begin(self) -> None:
-        """A second answer was not asked for."""
+        """Mark the connection as not reusable if a second response begins."""
         if self.complete:
             self.reusable = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Only what says where the body ends matters."""
+        """Note headers that say where the body ends."""
         if name.lower() in (b"content-length", b"transfer-encoding"):
             self._framed = True
 
     def on_headers_complete(self) -> None:
-        """The status is known."""
+        """Read the status."""
         if self._parser is not None:
             self.status = self._parser.get_status_code()
 
     def on_body(self, body: bytes) -> None:
-        """Some of the body came; chunks are taken apart already."""
+        """Take bytes of the body; chunked encoding is already removed."""
         if not self.complete:
             self._framing_bytes = 0
             self._pieces.append(body)
             self._size += len(body)
 
     def on_message_complete(self) -> None:
-        """The answer is whole, or was an interim one (1xx)."""
+        """Complete the response, unless it was an interim one (1xx)."""
         if self._parser is None:
             return
         if self.status < 200:
@@ -210,20 +222,20 @@ class UpstreamResponse:
 
     @property
     def _ready(self) -> bool:
-        return self.complete or (self._by_pieces and self.status == 200 and bool(self._pieces))
+        return self.complete or (self._streams and self.status == 200 and bool(self._pieces))
 
     def _finish(self) -> None:
         self.complete = True
-        self._parser = None  # it holds methods of this object: only the garbage collector would find the cycle
+        self._parser = None  # it refers to this object: only the garbage collector would free the cycle
 
-    def _restrain(self) -> None:
+    def _limit_read_ahead(self) -> None:
         if self.complete:
             return
-        if not (self._by_pieces and self.status == 200):
+        if not (self._streams and self.status == 200):
             if self._size > MAX_WHOLE_BYTES:
-                self.fail(ProtocolError(f"an answer of more than {MAX_WHOLE_BYTES} bytes"))
+                self.fail(ProtocolError(f"a response of more than {MAX_WHOLE_BYTES} bytes"))
         elif self._connection is not None:
-            self._connection.read_no_more()
+            self._connection.pause_reading()
 
     def _wake(self) -> None:
         waiting = self._waiting
@@ -232,13 +244,13 @@ class UpstreamResponse:
 
 
 class EngineConnection(asyncio.Protocol):
-    """One connection to one engine. ``freed`` and ``lost`` tell its owner that it can be used again, or not any more.
+    """One connection to one engine. ``freed`` is called when it can be reused, ``lost`` when it has ended.
 
-    ``since``: the loop's time when something last came, was sent, or was taken after the reading had to stop; when it
+    ``since``: the loop's time when bytes last arrived, were sent, or were taken after reading was paused; when it
     became idle, or began to linger.
     """
 
-    __slots__ = ("_exchange", "_freed", "_loop", "_lost", "_paused", "_transport", "lingers", "name", "since")
+    __slots__ = ("_freed", "_loop", "_lost", "_paused", "_response", "_transport", "lingers", "name", "since")
 
     def __init__(
         self,
@@ -252,31 +264,31 @@ class EngineConnection(asyncio.Protocol):
         self._lost = lost
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._exchange: UpstreamResponse | None = None
+        self._response: UpstreamResponse | None = None
         self._paused = False
-        #: Nobody reads the answer any more; its end is waited for so that the connection can be used again.
+        #: The response is closed; the connection waits for its end, to be reused.
         self.lingers = False
         self.since = self._loop.time()
 
     @property
     def idle(self) -> bool:
-        """No answer is awaited."""
-        return self._exchange is None
+        """Whether no response is expected."""
+        return self._response is None
 
     @property
     def silent_seconds(self) -> float:
-        """How long the engine has said nothing; 0 while it is not listened to."""
+        """Time without a byte from the engine; 0 while reading is paused."""
         return 0.0 if self._paused else self._loop.time() - self.since
 
     @property
     def usable(self) -> bool:
-        """It can carry a request now."""
-        return self._exchange is None and self._transport is not None and not self._transport.is_closing()
+        """Whether it can carry a request now."""
+        return self._response is None and self._transport is not None and not self._transport.is_closing()
 
     def send(self, head: bytes, body: bytes, *, stream: bool) -> UpstreamResponse:
-        """Send a request. ``stream``: the body of a 200 is read by pieces."""
-        assert self._transport is not None and self._exchange is None
-        response = self._exchange = UpstreamResponse(self, stream=stream)
+        """Send a request. ``stream``: the body of a 200 is read as it arrives."""
+        assert self._transport is not None and self._response is None
+        response = self._response = UpstreamResponse(self, stream=stream)
         self.since = self._loop.time()
         if len(body) <= ONE_WRITE_BYTES:
             self._transport.write(head + body)
@@ -285,27 +297,27 @@ class EngineConnection(asyncio.Protocol):
         return response
 
     def release(self, response: UpstreamResponse, *, answered: bool) -> None:
-        """Be done with an response: be free, wait for its end if it was ``answered``, or be closed."""
-        if response is not self._exchange:
+        """Release a response: become idle, wait for its end if ``answered``, or close."""
+        if response is not self._response:
             return
         if response.complete:
             self._end(response)
         elif answered:
             response.take()
-            self.read_on()
+            self.resume_reading()
             self.lingers = True
             self.since = self._loop.time()
         else:
             self.abort()
 
-    def read_no_more(self) -> None:
-        """Let the engine wait until what came is taken."""
+    def pause_reading(self) -> None:
+        """Pause reading until the bytes that arrived are taken."""
         if not self._paused and self._transport is not None and not self._transport.is_closing():
             self._paused = True
             self._transport.pause_reading()
 
-    def read_on(self) -> None:
-        """Listen again."""
+    def resume_reading(self) -> None:
+        """Resume reading."""
         if self._paused and self._transport is not None:
             self._paused = False
             self.since = self._loop.time()
@@ -314,24 +326,24 @@ class EngineConnection(asyncio.Protocol):
 
     def fail(self, failure: UpstreamError) -> None:
         """End the response, if there is one, and the connection."""
-        if self._exchange is not None:
-            self._exchange.fail(failure)
+        if self._response is not None:
+            self._response.fail(failure)
         self.abort()
 
     def abort(self) -> None:
-        """Close at once; what is not sent yet is not sent."""
+        """Close at once and discard unsent bytes."""
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the loop."""
+        """Take the open transport."""
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Called by the loop. An engine that speaks without being asked is not listened to again."""
+        """Pass bytes to the response; close a connection with bytes outside of one."""
         if not self.lingers:
             self.since = self._loop.time()
-        response = self._exchange
+        response = self._response
         if response is None:
             self.abort()
             return
@@ -340,8 +352,8 @@ class EngineConnection(asyncio.Protocol):
             self._linger(response, len(data))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the loop, once."""
-        response, self._exchange = self._exchange, None
+        """End the response with the connection."""
+        response, self._response = self._response, None
         self._lost(self)
         if response is not None:
             response.ended(exc)
@@ -355,12 +367,12 @@ class EngineConnection(asyncio.Protocol):
             response.take()
 
     def _end(self, response: UpstreamResponse) -> None:
-        """Be free for another response, unless something speaks against it."""
+        """Become idle for another request, or close if the connection cannot be reused."""
         assert self._transport is not None
-        self._exchange = None
+        self._response = None
         self.lingers = False
         if response.reusable and self.usable and not self._transport.get_write_buffer_size():
-            self.read_on()
+            self.resume_reading()
             self.since = self._loop.time()
             self._freed(self)
         else:

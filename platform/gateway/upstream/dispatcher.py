@@ -1,4 +1,4 @@
-"""Send a request to the chosen replica, and to another one if it fails before its first byte."""
+"""Send a request to the chosen replica, and retry on another one if that fails before its first byte."""
 
 from __future__ import annotations
 
@@ -15,22 +15,28 @@ from gateway.errors import EngineFailed, EngineGone
 from gateway.metering.meter import Meter
 from gateway.request import RequestContext
 from gateway.upstream.client import UpstreamClient
-from gateway.upstream.connection import ConnectFailed, ConnectionLost, ReadTimeout, UpstreamError, UpstreamResponse
+from gateway.upstream.connection import (
+    ConnectFailed,
+    ConnectionLost,
+    ReadTimeout,
+    UpstreamError,
+    UpstreamResponse,
+)
 from routing.errors import NoReplica
 from routing.router import Choice, Router, RoutingRequest
 from workers.serving.endpoints import Endpoint
 
 log = logging.getLogger(__name__)
 
-#: A replica that just failed is passed over for this long, unless nothing else is left, seconds.
+#: How long a replica that failed is avoided, unless no other is left, seconds.
 AVOID_SECONDS = 2.0
 MAX_ATTEMPTS = 3
-#: Refusals that are about what the tenant sent; any other (401, 404, 500) is between us and the engine.
+#: Errors caused by the tenant's request; any other (401, 404, 500) is the gateway's or the engine's.
 ABOUT_THE_REQUEST = (400, 413, 422)
 
 
 class WrongStatus(UpstreamError):
-    """A replica is there, but its answer is neither a reply nor a refusal of the request."""
+    """The engine's response is neither a success nor a rejection of the request."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"status {status}")
@@ -38,19 +44,19 @@ class WrongStatus(UpstreamError):
 
 
 class _Dispatch(msgspec.Struct, frozen=True, kw_only=True):
-    """One request on its way, to whichever replica."""
+    """One request, for every replica that it is tried on."""
 
     context: RequestContext
-    ask: RoutingRequest
+    request: RoutingRequest
     salt: str
     payload: bytes
     meter: Meter
 
 
 class EngineReply(msgspec.Struct, kw_only=True, eq=False):
-    """An engine that has begun to answer: its whole body, or the first piece and the rest of its stream.
+    """A response of an engine that has started: the whole body, or the first chunk of a stream.
 
-    Whoever holds a reply must call :meth:`close`, which also stops the engine's work if it is not done.
+    The owner must call :meth:`close`, which also stops an engine that is not done.
     """
 
     choice: Choice
@@ -58,19 +64,19 @@ class EngineReply(msgspec.Struct, kw_only=True, eq=False):
     #: Estimate of the whole prompt.
     prompt_tokens: int
     response: UpstreamResponse
-    #: Counts the request out.
+    #: Ends the count of the request in flight.
     finish: Callable[[], None]
     closed: bool = False
 
     async def rest(self) -> AsyncIterator[bytes]:
-        """Yield what follows the first piece, as it comes."""
+        """Yield the chunks after the first one."""
         while piece := await self.response.read():
             yield piece
 
     def close(self, *, answered: bool = False) -> None:
-        """Let go of the connection and count the request out; the second call does nothing.
+        """Release the connection and end the count of the request. Idempotent.
 
-        ``answered``: the engine has said its last word, so that its connection may be used again.
+        ``answered``: the stream's last event has arrived, so the connection may be reused.
         """
         if not self.closed:
             self.closed = True
@@ -79,23 +85,23 @@ class EngineReply(msgspec.Struct, kw_only=True, eq=False):
 
 
 class Dispatcher:
-    """Owns the router's use and the connections to the engines."""
+    """Chooses replicas with the router and sends requests to their engines."""
 
     def __init__(self, upstream: UpstreamClient, router: Router, in_flight: InFlight) -> None:
         self._upstream = upstream
         self._router = router
         self._in_flight = in_flight
-        self._avoid: dict[UUID, float] = {}
+        self._avoid_until: dict[UUID, float] = {}
 
     async def send(
-        self, context: RequestContext, ask: RoutingRequest, salt: str, endpoints: Sequence[Endpoint], meter: Meter
+        self, context: RequestContext, request: RoutingRequest, salt: str, endpoints: Sequence[Endpoint], meter: Meter
     ) -> EngineReply:
-        """Return the first reply that began. Raises EngineRefused, EngineFailed, EngineGone, NotReady, Unavailable."""
+        """Return the first reply that starts. Raises EngineRefused, EngineFailed, EngineGone, NotReady, Unavailable."""
         left: dict[UUID, Endpoint] = {endpoint.replica_id: endpoint for endpoint in endpoints}
         call, timeline = context.call, context.timeline
-        errand = _Dispatch(
+        dispatch = _Dispatch(
             context=context,
-            ask=ask,
+            request=request,
             salt=salt,
             payload=call.endpoint.engine_body(
                 call.body, stream=call.stream, salt=salt, counted=meter.cost_reservation is not None
@@ -103,45 +109,42 @@ class Dispatcher:
             meter=meter,
         )
         failures: list[UpstreamError] = []
-        doubted: list[UUID] = []
+        suspects: list[UUID] = []
         for attempt in range(MAX_ATTEMPTS):
             try:
-                choice = self._router.choose(ask, self._candidates(left))
+                choice = self._router.choose(request, self._candidates(left))
             except NoReplica:
                 break
             endpoint = left.pop(choice.replica_id)
             if attempt:
                 metrics.retried(timeline.model)
             try:
-                reply = await self._try(endpoint, choice, errand)
+                reply = await self._try(endpoint, choice, dispatch)
             except UpstreamError as error:
                 failures.append(error)
-                metrics.engine_failed(timeline.model, error)
+                metrics.engine_failed(timeline.model, error.reason)
                 if isinstance(error, WrongStatus):
-                    doubted.append(choice.replica_id)
+                    suspects.append(choice.replica_id)
                 else:
-                    self._pass_over(choice.replica_id)
-                log.warning("replica %s failed before its first byte: %s", choice.replica_id, _told(error))
+                    self._avoid_for_a_while(choice.replica_id)
+                log.warning("replica %s failed before its first byte: %s", choice.replica_id, _description(error))
             else:
-                # Another replica could answer: so it was not the request, which may not shut anybody else out.
-                self._pass_over(*doubted)
+                # Another replica served the request, so the request did not cause the wrong status.
+                self._avoid_for_a_while(*suspects)
                 return reply
         raise _failed(failures) if failures else errors.no_replica_ready(str(call.body["model"]))
 
-    def _pass_over(self, *replicas: UUID) -> None:
+    def _avoid_for_a_while(self, *replicas: UUID) -> None:
         until = time.monotonic() + AVOID_SECONDS
-        self._avoid.update(dict.fromkeys(replicas, until))
+        self._avoid_until.update(dict.fromkeys(replicas, until))
 
     def _candidates(self, left: Mapping[UUID, Endpoint]) -> list[UUID]:
         now = time.monotonic()
-        healthy = [replica for replica in left if self._avoid.get(replica, 0.0) <= now]
+        healthy = [replica for replica in left if self._avoid_until.get(replica, 0.0) <= now]
         return healthy or list(left)
 
-    async def _try(self, endpoint: Endpoint, choice: Choice, errand: _Dispatch) -> EngineReply:
-        """Return the reply once its first byte is here.
-
-        Raises UpstreamError, Unavailable or EngineRefused, with the request counted out.
-        """
+    async def _try(self, endpoint: Endpoint, choice: Choice, dispatch: _Dispatch) -> EngineReply:
+        """Return the reply with its first bytes. Raises UpstreamError, Unavailable or EngineRefused."""
         response: UpstreamResponse | None = None
         self._in_flight.start(endpoint.deployment, choice.tokens)
 
@@ -150,31 +153,31 @@ class Dispatcher:
             self._in_flight.finish(endpoint.deployment, choice.tokens)
 
         try:
-            errand.meter.start(
-                prompt_tokens_estimate=errand.ask.prefix.tokens,
+            dispatch.meter.start(
+                prompt_tokens_estimate=dispatch.request.prefix.tokens,
                 cached_tokens_estimate=choice.warm_tokens,
                 replica_id=choice.replica_id,
                 route_reason=choice.reason,
             )
-            asked = time.perf_counter()
+            sent_at = time.perf_counter()
             try:
-                response = await self._post(endpoint, errand)
-            finally:  # the time that a replica took which failed was not the gateway's either
-                errand.context.timeline.engine_seconds += time.perf_counter() - asked
+                response = await self._post(endpoint, dispatch)
+            finally:  # also for a failed replica: that time was not the gateway's
+                dispatch.context.timeline.engine_seconds += time.perf_counter() - sent_at
             first = response.take()
             if response.status in ABOUT_THE_REQUEST:
-                raise errors.engine_refused(response.status, first.replace(errand.salt.encode(), b"..."))
+                raise errors.engine_refused(response.status, first.replace(dispatch.salt.encode(), b"..."))
             if response.status != 200:
                 unserved = errors.not_served(
-                    response.status, first, errand.context.call.model, errand.context.call.path
+                    response.status, first, dispatch.context.call.model, dispatch.context.call.path
                 )
                 raise unserved or WrongStatus(response.status)
             if not first:
-                raise ConnectionLost("the answer ended before its first byte", after_first_byte=True)
+                raise ConnectionLost("the response ended before its first byte", after_first_byte=True)
             return EngineReply(
                 choice=choice,
                 first=first,
-                prompt_tokens=errand.ask.prefix.tokens,
+                prompt_tokens=dispatch.request.prefix.tokens,
                 response=response,
                 finish=finish,
             )
@@ -184,24 +187,24 @@ class Dispatcher:
             finish()
             raise
 
-    def _post(self, endpoint: Endpoint, errand: _Dispatch) -> Awaitable[UpstreamResponse]:
+    def _post(self, endpoint: Endpoint, dispatch: _Dispatch) -> Awaitable[UpstreamResponse]:
         headers = {
             "content-type": "application/json",
             "authorization": f"Bearer {endpoint.api_key}",
-            "x-request-id": errand.context.timeline.request_name,
+            "x-request-id": dispatch.context.timeline.request_name,
         }
         return self._upstream.post(
             endpoint.base_url,
-            errand.context.call.endpoint.engine_path,
+            dispatch.context.call.endpoint.engine_path,
             headers,
-            errand.payload,
-            stream=errand.context.call.stream,
+            dispatch.payload,
+            stream=dispatch.context.call.stream,
         )
 
 
 def _failed(failures: Sequence[UpstreamError]) -> EngineFailed:
-    """Return the answer to a request on which every replica failed."""
-    message = f"No replica answered ({_told(failures[-1])}). Nothing was charged; try again."
+    """Return the error for a request that failed on every replica."""
+    message = f"Every replica that was tried failed ({_description(failures[-1])}). Nothing was charged. Retry."
     if all(_is_gone(failure) for failure in failures):
         reached = sum(not isinstance(failure, ConnectFailed) for failure in failures)
         return EngineGone(message, "engine_failed", reached=reached)
@@ -209,11 +212,11 @@ def _failed(failures: Sequence[UpstreamError]) -> EngineFailed:
 
 
 def _is_gone(failure: UpstreamError) -> bool:
-    """Say whether an engine that failed so may have ended or be about to: it broke off, or said that it is closing."""
+    """Return whether the engine may have ended: the connection failed, or the engine reported that it shuts down."""
     if isinstance(failure, WrongStatus):
         return failure.status == 503
     return not isinstance(failure, ReadTimeout)
 
 
-def _told(failure: UpstreamError) -> str:
+def _description(failure: UpstreamError) -> str:
     return str(failure) if isinstance(failure, WrongStatus) else type(failure).__name__

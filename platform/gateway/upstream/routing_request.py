@@ -1,4 +1,4 @@
-"""See a request as routing sees it: messages to hash, a session to keep, tokens to expect."""
+"""Build the router's view of a request: messages to hash, a session, expected tokens."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tenants.snapshot import Caller
 
 
 def build(call: Call, caller: Caller, model: ServedModel, headers: Mapping[str, str]) -> RoutingRequest:
-    """Return what the router needs; sessions and prefixes are named inside the caller's own scope."""
+    """Return the request for the router; its session and prefix hashes are derived from the caller's scope."""
     session = session_of(call.body, headers) if call.endpoint.metered else None
-    # No more than fits in the model: a number out of the air would keep others off the replica.
+    # At most the model's context: a larger number would keep other requests off the replica.
     new_tokens = min(call.max_new_tokens or DEFAULT_NEW_TOKENS, model.context_length_tokens)
     return RoutingRequest(
         prefix=prefix_hashes(keyspace.prefix_root(caller, model.name), call.endpoint.messages(call.body)),
@@ -27,7 +27,7 @@ def build(call: Call, caller: Caller, model: ServedModel, headers: Mapping[str, 
 
 
 def session_of(body: Mapping[str, Any], headers: Mapping[str, str]) -> str | None:
-    """Return the client's own name of its session: the header, else a field of the body.
+    """Return the client's session name: from the header, else from a field of the body.
 
     The fields are ``prompt_cache_key``, ``user``, and Anthropic's ``metadata.user_id``.
     """

@@ -1,4 +1,4 @@
-"""Cut an engine's event stream into events; what they say is read by ``gateway.protocols``."""
+"""Split an engine's event stream into events; ``gateway.protocols`` parses them."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import AsyncIterator, Iterator
 from gateway.upstream.connection import UpstreamError
 
 SEPARATOR = b"\n\n"
-#: Far over a real event: the longest repeats a whole answer, or tells its log-probabilities.
+#: Far above a real event: the longest repeats a whole response, or has its log-probabilities.
 MAX_EVENT_BYTES = 8 << 20
 
 
 class EventTooLong(UpstreamError):
-    """What an engine sends has no end: it is no stream of events."""
+    """An engine sent more than MAX_EVENT_BYTES without the end of an event."""
 
 
 class EventSplitter:
-    """Cut bytes into whole server-sent events; an event may arrive in any number of pieces."""
+    """Split bytes into server-sent events; an event may arrive in any number of pieces."""
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._rest = b""
         self._max_event_bytes = max_event_bytes
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
-        """Yield the events that are complete now, without their separator; then raise EventTooLong if need be."""
+        """Yield the events that are complete, without their separator. Raises EventTooLong after them."""
         data = self._rest + piece if self._rest else piece
         *events, self._rest = data.split(SEPARATOR)
         yield from events

@@ -1,6 +1,6 @@
-"""Hold requests that find no replica while one comes, instead of refusing them.
+"""The queue of requests that wait for a replica of their model.
 
-Held requests wait in memory, so each tenant's policy bounds their time, number and bytes.
+Queued requests wait in memory, so each tenant's policy bounds their time, number and bytes.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tenants.ids import TenantId
 from tenants.snapshot import Caller
 from workers.serving.startup_eta import UNMEASURED_SECONDS, Deployed
 
-#: Held requests also try by themselves this often: an engine that only hiccuped changes nothing that is announced.
+#: Queued requests also retry this often: an engine that failed only briefly causes no change of the snapshot.
 RETRY_SECONDS = 1.0
 #: How often a waiting stream sends a comment. Load balancers close a silent connection after 30 s or more, and until
 #: the first comment an error still has its own status.
 HEARTBEAT_SECONDS = 15.0
-#: A request that broke so many engines may be the cause itself, and is not sent to another.
+#: A request on which this many engines failed may be the cause itself, and is not sent to another.
 MAX_BROKEN = 3
 
 Outcome = Literal["served", "refused", "expired", "client_gone"]
@@ -35,7 +35,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedRequest:
-    """A request to hold. ``tokens``: prompt and answer, as routing counts them. ``waited_seconds``: for another one."""
+    """A request that waits for a replica.
+
+    ``tokens``: prompt and completion, as routing counts them. ``waited_seconds``: time already spent as a follower.
+    """
 
     caller: Caller
     model: ServedModel
@@ -46,14 +49,14 @@ class QueuedRequest:
 
 @dataclass(slots=True)
 class _TenantUsage:
-    """What one tenant has waiting."""
+    """The queued requests of one tenant."""
 
     requests: int = 0
     size_bytes: int = 0
 
 
 class ReplicaQueue:
-    """The requests that wait in this process. Lives on one event loop."""
+    """The queued requests of this process. Lives on one event loop."""
 
     def __init__(
         self, feed: SnapshotFeed, in_flight: InFlight, *, heartbeat_seconds: float = HEARTBEAT_SECONDS
@@ -62,100 +65,100 @@ class ReplicaQueue:
         self.heartbeat_seconds = heartbeat_seconds
         self._feed = feed
         self._in_flight = in_flight
-        self._rooms: dict[TenantId, _TenantUsage] = {}
-        self._news = asyncio.Event()
+        self._usage: dict[TenantId, _TenantUsage] = {}
+        self._changed = asyncio.Event()
 
     def wake(self) -> None:
-        """Let every held request try again. Call it when the feed's view has changed."""
-        self._news.set()
-        self._news = asyncio.Event()
+        """Let every queued request retry. Call it when the snapshot has changed."""
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def startup_eta_seconds(self, model: ServedModel) -> float:
-        """Return how long a start of the model's next replica takes, as measured."""
+        """Return the measured time that a start of the model's next replica takes."""
         deployed = self._feed.snapshot.startable_deployment(model)
         return self._feed.snapshot.etas.get(deployed.id, UNMEASURED_SECONDS) if deployed else UNMEASURED_SECONDS
 
     async def wait(
-        self, guest: QueuedRequest, failure: NotReady | EngineGone, attempt: Callable[[], Awaitable[T]]
+        self, request: QueuedRequest, failure: NotReady | EngineGone, attempt: Callable[[], Awaitable[T]]
     ) -> T:
-        """Return what ``attempt`` returns, called each time the replicas have changed while it raises NOT_NOW.
+        """Return the result of ``attempt``, called each time the replicas have changed while it raises NOT_NOW.
 
-        ``failure`` is what the first attempt raised. Raises it, or a later one, when nothing will come, the time is
-        over or the request has broken too many engines; Unavailable when the tenant has too much waiting; and what
-        else ``attempt`` raises. Only the waiting counts against the time.
+        ``failure``: the error of the first attempt. Raises it, or a later one, if no replica can start, the time is
+        over or too many engines failed on the request; Unavailable if the tenant's queue is full; and other errors of
+        ``attempt``. Only the waiting counts against the time.
         """
         began = time.monotonic()
         outcome: Outcome = "client_gone"
         try:
-            result = await self._retry_until_served(guest, failure, attempt)
+            result = await self._retry_until_served(request, failure, attempt)
             outcome = "served"
             return result
         except errors.GatewayError:
-            outcome = "expired" if time.monotonic() - began >= guest.caller.policy.queue_seconds else "refused"
+            outcome = "expired" if time.monotonic() - began >= request.caller.policy.queue_seconds else "refused"
             raise
         finally:
-            metrics.QUEUE_SECONDS.labels(guest.model.name, outcome).observe(time.monotonic() - began)
+            metrics.QUEUE_SECONDS.labels(request.model.name, outcome).observe(time.monotonic() - began)
 
     async def _retry_until_served(
-        self, guest: QueuedRequest, failure: NotReady | EngineGone, attempt: Callable[[], Awaitable[T]]
+        self, request: QueuedRequest, failure: NotReady | EngineGone, attempt: Callable[[], Awaitable[T]]
     ) -> T:
-        if self._feed.snapshot.startable_deployment(guest.model) is None:
-            await self._feed.refresh()  # an operator may have given it a deployment a moment ago
-        if self._feed.snapshot.startable_deployment(guest.model) is None:
+        if self._feed.snapshot.startable_deployment(request.model) is None:
+            await self._feed.refresh()  # an operator may just have created a deployment
+        if self._feed.snapshot.startable_deployment(request.model) is None:
             raise failure
-        self._require_room(guest)  # once: who waits again does not lose its place to who came meanwhile
-        left = guest.caller.policy.queue_seconds - guest.waited_seconds
+        self._require_capacity(request)  # once: a request keeps its place between attempts
+        left = request.caller.policy.queue_seconds - request.waited_seconds
         broken = 0
         while True:
             broken += failure.reached if isinstance(failure, EngineGone) else 0
-            deployed = self._feed.snapshot.startable_deployment(guest.model)
+            deployed = self._feed.snapshot.startable_deployment(request.model)
             if deployed is None or broken >= MAX_BROKEN:
                 raise failure
             if left <= 0:
-                raise self._expired(guest, failure)
-            left -= await self._wait_for_change(guest, deployed, left)
+                raise self._expired(request, failure)
+            left -= await self._wait_for_change(request, deployed, left)
             try:
                 return await attempt()
             except NOT_NOW as again:
                 failure = again
 
-    async def _wait_for_change(self, guest: QueuedRequest, deployed: Deployed, seconds: float) -> float:
-        """Wait for news, at most RETRY_SECONDS; return how long it took."""
+    async def _wait_for_change(self, request: QueuedRequest, deployed: Deployed, seconds: float) -> float:
+        """Wait for a change, at most RETRY_SECONDS; return the time waited, seconds."""
         began = time.monotonic()
-        news = self._news
-        with self._room(guest), self._in_flight.queued(deployed.name, guest.tokens):
+        changed = self._changed
+        with self._counted(request), self._in_flight.queued(deployed.name, request.tokens):
             try:
                 async with asyncio.timeout(min(seconds, RETRY_SECONDS)):
-                    await news.wait()
+                    await changed.wait()
             except TimeoutError:
                 pass
         return time.monotonic() - began
 
-    def _require_room(self, guest: QueuedRequest) -> None:
-        """Raise Unavailable when the tenant has too much waiting. Nothing may be awaited before the place is taken."""
-        room = self._rooms.get(guest.caller.tenant_id, _TenantUsage())
-        policy = guest.caller.policy
-        if room.requests >= policy.queue_requests or room.size_bytes + guest.size_bytes > policy.queue_bytes:
-            raise errors.queue_full(guest.model.name, self.startup_eta_seconds(guest.model))
+    def _require_capacity(self, request: QueuedRequest) -> None:
+        """Raise Unavailable if the tenant's queue is full. No ``await`` between this and :meth:`_counted`."""
+        usage = self._usage.get(request.caller.tenant_id, _TenantUsage())
+        policy = request.caller.policy
+        if usage.requests >= policy.queue_requests or usage.size_bytes + request.size_bytes > policy.queue_bytes:
+            raise errors.queue_full(request.model.name, self.startup_eta_seconds(request.model))
 
     @contextmanager
-    def _room(self, guest: QueuedRequest) -> Iterator[None]:
-        """Take the request's place for as long as the block lasts: while it waits, not while it is tried."""
-        room = self._rooms.setdefault(guest.caller.tenant_id, _TenantUsage())
-        room.requests += 1
-        room.size_bytes += guest.size_bytes
-        held = metrics.QUEUED_REQUESTS.labels(guest.model.name)
-        held.inc()
+    def _counted(self, request: QueuedRequest) -> Iterator[None]:
+        """Count the request inside the ``with`` block: while it waits, not while it is tried."""
+        usage = self._usage.setdefault(request.caller.tenant_id, _TenantUsage())
+        usage.requests += 1
+        usage.size_bytes += request.size_bytes
+        gauge = metrics.QUEUED_REQUESTS.labels(request.model.name)
+        gauge.inc()
         try:
             yield
         finally:
-            held.dec()
-            room.requests -= 1
-            room.size_bytes -= guest.size_bytes
-            if not room.requests:
-                self._rooms.pop(guest.caller.tenant_id, None)
+            gauge.dec()
+            usage.requests -= 1
+            usage.size_bytes -= request.size_bytes
+            if not usage.requests:
+                self._usage.pop(request.caller.tenant_id, None)
 
-    def _expired(self, guest: QueuedRequest, failure: NotReady | EngineGone) -> NotReady | EngineGone:
+    def _expired(self, request: QueuedRequest, failure: NotReady | EngineGone) -> NotReady | EngineGone:
         if isinstance(failure, EngineGone):
             return failure
-        return errors.no_replica_ready(guest.model.name, self.startup_eta_seconds(guest.model))
+        return errors.no_replica_ready(request.model.name, self.startup_eta_seconds(request.model))

@@ -44,7 +44,9 @@ class Gateway:
     def start(self) -> asyncio.Task[None]:
         """Begin to beat and to listen, on the running loop; cancel the task to end the beat."""
         now = metrics.ProcessMetrics(
-            in_flight=lambda: self._app.in_flight, feed_age=self._feed_age, redis_breaker_open=self._redis_breaker_open
+            in_flight=lambda: self._app.in_flight,
+            snapshot_age=self._feed_age,
+            redis_breaker_open=self._redis_breaker_open,
         )
         shown = (*metrics.METRICS, *billing.metrics.WRITER, now)
         return _start("gateway", self.checks, shown, self._try_to_open)

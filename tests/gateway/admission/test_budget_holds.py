@@ -89,7 +89,7 @@ async def test_an_answer_that_cannot_be_used_gives_its_price_back_for_what_an_en
     await redis.set(key, b"altered", ex=60)
     ticket = await gate.admit(demand(who, hold_pico=98, hit_pico=3, cache_key=key))
     assert (ticket.stored, await left(redis, who)) == (b"altered", 97)
-    await ticket.miss()
+    await ticket.take_for_engine()
     assert await left(redis, who) == 2
     ticket.settle(tokens=1, amount_pico=90)
     assert isinstance(await tried(gate, demand(who, hold_pico=11)), BudgetExceeded)
@@ -249,7 +249,7 @@ async def test_a_stored_answer_is_given_although_nothing_is_left(redis: Redis, d
     hit = await gate.admit(demand(who, hold_pico=5, cache_key=key))
     assert (hit.stored, await redis.exists(holds.holds_key(who.tenant_id))) == (b"answer", 0)
     with pytest.raises(BudgetExceeded):
-        await hit.miss()
+        await hit.take_for_engine()
 
 
 async def test_what_is_only_accepted_for_later_holds_nothing(redis: Redis, door: Doors) -> None:

@@ -63,7 +63,7 @@ class Site:
 
     async def has_slice(self) -> bool:
         """Say whether something is held that is no request's and not charged."""
-        names = {ticket.demand.request_id.hex for ticket in self.tickets}
+        names = {ticket.request.request_id.hex for ticket in self.tickets}
         return any(not value.startswith("=") and name not in names for name, value in (await self.held()).items())
 
 
@@ -84,12 +84,12 @@ async def test_what_began_on_a_slice_holds_further_money_of_the_budget_when_redi
     site.server.resume()
 
     async def told_of_the_end() -> bool:
-        return not site.gate._renewal._missed
+        return not site.gate._renewer._missed
 
     for _ in range(2):
         await ticket.extend(hold_pico=20)
         await until(told_of_the_end)
-    assert (await site.held())[ticket.demand.request_id.hex] == "40"
+    assert (await site.held())[ticket.request.request_id.hex] == "40"
     site.settle(ticket, 45)
     await until(site.balanced)
 

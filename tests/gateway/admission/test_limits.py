@@ -72,7 +72,7 @@ async def test_a_refusal_names_its_limit_and_says_when_to_come_back(redis: Redis
     refused = answers[3]
     assert isinstance(refused, RateLimited)
     assert (refused.status, refused.code) == (429, "rate_limit_exceeded")
-    assert "project's limit of 3 requests a minute" in refused.message
+    assert "project's limit of 3 requests per minute" in refused.message
     headers = told(refused)
     assert 1 <= int(headers.pop("retry-after")) <= 20
     assert 0 < float(headers.pop("x-ratelimit-reset-requests").rstrip("s")) <= 20
@@ -199,8 +199,8 @@ async def test_buckets_are_exact_for_any_limit(limits: tuple[int, int], steps: l
                 ticket.settle(tokens=used, amount_pico=0)
                 await door.heard()
                 spent, at = await tokens_state(redis, who, counted)
-                if used != ticket.demand.tokens:
-                    change = (used - ticket.demand.tokens) * UNITS
+                if used != ticket.request.tokens:
+                    change = (used - ticket.request.tokens) * UNITS
                     assert spent == max(min(drained(owed, at - since, flow) + change, 9 * 10**15), 0)
                 owed, since = spent, at
             elif kind == "admit":
@@ -270,7 +270,7 @@ async def test_as_many_run_at_once_as_may_and_one_that_ends_makes_room(redis: Re
     running = [result for result in results if isinstance(result, Reservation)]
     refused = next(result for result in results if isinstance(result, RateLimited))
     assert (len(running), told(refused)) == (3, {"retry-after": "1", "x-ratelimit-scope": "key:m"})
-    assert "API key's limit of 3 requests at once for 'm'" in refused.message
+    assert "API key's limit of 3 concurrent requests for 'm'" in refused.message
     for _ in range(2):
         running[0].settle(tokens=0, amount_pico=0)
     after = await asyncio.gather(*[tried(gate, demand(who)) for _ in range(3)])
@@ -282,11 +282,11 @@ async def test_a_request_that_runs_on_keeps_its_lease_and_an_ended_one_does_not(
     who = caller(counted)
     key = keyspace.tenant_key(who.tenant_id, "leases", counted.id.hex)
     runs, ends = await gate.admit(demand(who)), await gate.admit(demand(who))
-    first = await redis.zscore(key, runs.demand.request_id.hex)
+    first = await redis.zscore(key, runs.request.request_id.hex)
     ends.settle(tokens=10, amount_pico=0)
 
     async def renewed() -> bool:
-        return (await redis.zscore(key, runs.demand.request_id.hex) or 0) > (first or 0)
+        return (await redis.zscore(key, runs.request.request_id.hex) or 0) > (first or 0)
 
     await until(renewed)
     assert await redis.zcard(key) == 1
@@ -339,13 +339,13 @@ async def test_an_answer_that_cannot_be_used_costs_the_request_what_an_engine_do
     key = keyspace.redis_key(who, "prediction", "abc")
     await redis.set(key, b"forged")
     ticket = await gate.admit(demand(who, tokens=60, cache_key=key))
-    await ticket.miss()
+    await ticket.take_for_engine()
     assert ticket.stored is None
     assert told(ticket)["x-ratelimit-remaining-requests"] == "4"
     assert told(ticket)["x-ratelimit-remaining-tokens"] in {"40", "41", "42"}
     second = await gate.admit(demand(who, tokens=10, cache_key=key))
-    with pytest.raises(RateLimited, match="at once"):
-        await second.miss()
+    with pytest.raises(RateLimited, match="concurrent requests"):
+        await second.take_for_engine()
 
 
 async def test_two_redis_hold_limits_and_answers_apart(door: Doors) -> None:
@@ -356,7 +356,7 @@ async def test_two_redis_hold_limits_and_answers_apart(door: Doors) -> None:
         await cache.client.set(key, b"answer")
         found = await gate.admit(demand(who, tokens=60, cache_key=key))
         assert (found.stored, await cache.client.dbsize()) == (b"answer", 1)
-        await found.miss()  # it has taken all before it was known that an answer is there
+        await found.take_for_engine()  # it has taken all before it was known that an answer is there
         assert told(found)["x-ratelimit-remaining-tokens"] == "40"
         found.settle(tokens=0, amount_pico=0)
         cache.pause()

@@ -102,7 +102,7 @@ async def test_what_runs_is_counted_here_and_in_redis_again_when_it_is_back(serv
     running[0].settle(tokens=1, amount_pico=0)
     [third] = await admitted(gate, who, 2)
     server.resume()
-    names = {ticket.demand.request_id.hex.encode() for ticket in (running[1], third)}
+    names = {ticket.request.request_id.hex.encode() for ticket in (running[1], third)}
     key = keyspace.tenant_key(who.tenant_id, "leases", counted.id.hex)
 
     async def known() -> bool:
@@ -110,7 +110,7 @@ async def test_what_runs_is_counted_here_and_in_redis_again_when_it_is_back(serv
 
     await until(known)
     third.settle(tokens=1, amount_pico=0)
-    names.discard(third.demand.request_id.hex.encode())
+    names.discard(third.request.request_id.hex.encode())
     await until(known)
 
 

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from gateway.admission.lease_renewer import BATCH
 from gateway.coalescing.flight_leases import FlightLeases, Lease
 from gateway.coalescing.peer_listener import PeerListener
-from gateway.redis_client.client import RedisClient
+from gateway.redis_client.client import BATCH, RedisClient
 from tests.gateway.fixtures.callers import caller, until
 
 WHO = caller()

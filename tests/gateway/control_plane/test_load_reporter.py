@@ -116,7 +116,7 @@ def test_two_gateways_whose_containers_have_one_name_and_pid_are_two() -> None:
 def test_a_report_is_written_when_it_has_news_and_a_wake_is_asked_for_once(two_tenants: World) -> None:
     in_flight = InFlight()
     pokes: list[None] = []
-    reporter = LoadReporter("gateway/1@here", in_flight, poke=lambda: pokes.append(None))
+    reporter = LoadReporter("gateway/1@here", in_flight, wake=lambda: pokes.append(None))
     view = deployed()
     reporter.report_if_due(view)
     assert gateway_load.demand() == {two_tenants.deployment.id: DeploymentLoad()}
@@ -133,7 +133,7 @@ def test_a_report_is_written_when_it_has_news_and_a_wake_is_asked_for_once(two_t
 @pytest.mark.django_db
 def test_a_request_that_came_and_went_between_two_reports_is_known(two_tenants: World) -> None:
     in_flight = InFlight()
-    reporter = LoadReporter("gateway/1@here", in_flight, poke=lambda: None)
+    reporter = LoadReporter("gateway/1@here", in_flight, wake=lambda: None)
     view = deployed()
     in_flight.start("demo", 40)
     in_flight.finish("demo", 40)

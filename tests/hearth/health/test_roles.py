@@ -24,7 +24,7 @@ from tests.hearth.instances import Instance, instance_of_its_own, wait_for
 NAMES = [role.name for role in ROLES]
 #: Of each role, something that only it can know.
 OWN = {
-    "gateway": {"hearth_gateway_requests", "hearth_gateway_feed_age_seconds", "hearth_wal_appended_bytes"},
+    "gateway": {"hearth_gateway_requests", "hearth_gateway_snapshot_age_seconds", "hearth_wal_appended_bytes"},
     "portal": {"process_resident_memory_bytes"},
     "drain": {"hearth_wal_drained_records", "hearth_wal_backlog_bytes", "hearth_wal_lag_seconds"},
     "agent": {"hearth_agent_loop_age_seconds", "hearth_adoptions", "hearth_orphans_killed"},
