@@ -53,8 +53,8 @@ class CostReservation(msgspec.Struct, kw_only=True):
         """The amount held until now: at least the price of a cache hit and of a coalesced response."""
         rates = self.price.rates
         dearer = max(rates.prompt_pico, rates.cached_prompt_pico)
-        asked = self.prompt_tokens * dearer + self.paid_tokens * rates.completion_pico
-        return max(asked, rates.prediction_hit_pico, rates.coalesced_pico)
+        reserved = self.prompt_tokens * dearer + self.paid_tokens * rates.completion_pico
+        return max(reserved, rates.prediction_hit_pico, rates.coalesced_pico)
 
     @property
     def hit_pico(self) -> int:
@@ -62,9 +62,9 @@ class CostReservation(msgspec.Struct, kw_only=True):
         return self.price.rates.prediction_hit_pico
 
     def next_pico(self, streamed_tokens: int) -> int:
-        """Return what to hold more (:meth:`Ticket.extend`) before further tokens are passed on; 0 while it lasts.
+        """Return the amount to add (:meth:`Reservation.extend`) before further tokens are sent; 0 if none is needed.
 
-        What is returned counts as held from now on: when the extension is refused, the stream ends.
+        It counts as held from now on: if the extension is rejected, the stream ends.
         """
         left = self.paid_tokens - streamed_tokens
         more = min(self.step_tokens, self.most_tokens - self.paid_tokens)
@@ -130,7 +130,7 @@ def cost_reservation(
 def price_missing(model_name: str) -> Unavailable:
     """Return the error for a request under a hard budget to a model without a price."""
     return Unavailable(
-        f"The model {model_name!r} has no price, so a hard budget cannot cover it. Ask the operator to set a price.",
+        f"The model {model_name!r} has no price, so a hard budget cannot cover it. The operator must set one.",
         "price_missing",
         "model",
         headers=[(b"x-should-retry", b"false")],

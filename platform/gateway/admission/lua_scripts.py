@@ -22,7 +22,7 @@ from gateway.redis_client.connection import Script
 UNITS = 60_000
 #: The most that a bucket may owe: below 2^53 with room for one more sum.
 MOST_OWED = 9 * 10**15
-#: Larger values are fetched with a separate GET, because Redis serves nobody else while a script runs.
+#: Larger values are fetched with a separate GET, because Redis serves no other client while a script runs.
 RIDE_ALONG_BYTES = 32 * 1024
 #: A tenant's buckets expire after this time without a request, together with what they owe.
 FORGOTTEN_MS = 3_600_000

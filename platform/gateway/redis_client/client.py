@@ -1,7 +1,7 @@
 """A Redis client that pipelines: all commands of one turn of the event loop are sent in one write.
 
 One connection serves many requests, at a fraction of the cost of one call each. Commands keep their order, so a value
-can be read after it was set, even if nobody waited for the reply to SET.
+can be read after it was set, even if the reply to SET was not awaited.
 
 Redis may be slow, paused or down. A command without a reply within its timeout fails, and so does every command after
 it; the connection is closed, so that a late reply is not taken for another one's. After FAILURES_TO_OPEN failures in a
@@ -41,7 +41,7 @@ FAILURES_TO_OPEN = 5
 OPEN_SECONDS = 1.0
 #: Minimum time between two timeout checks of a late command, in which the loop reads replies that have arrived.
 MIN_CHECK_SECONDS = 0.001
-#: Items in one command; Redis serves nobody else while it runs one.
+#: Items in one command; Redis serves no other client while it runs one.
 BATCH = 200
 
 ReplyFuture = asyncio.Future[Any]
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class _Pending(msgspec.Struct, eq=False):
-    """A command without a reply yet. ``on_reply`` gets the reply or the error; None if nobody waits.
+    """A command without a reply yet. ``on_reply`` gets the reply or the error; None if no caller waits.
 
     ``script`` is sent in full if Redis does not have it. ``failed`` is called if Redis may not have run the command.
     """
@@ -271,6 +271,6 @@ def _resolve(future: ReplyFuture, reply: Any) -> None:
     if isinstance(reply, Exception):
         # A new exception for each: one that many raise collects all their tracebacks.
         future.set_exception(type(reply)(str(reply)))
-        future.exception()  # marked as retrieved: a reply that nobody awaits is no error
+        future.exception()  # marked as retrieved: an error that no caller awaits is not logged
     else:
         future.set_result(reply)

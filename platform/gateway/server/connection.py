@@ -380,7 +380,7 @@ class ClientConnection(asyncio.Protocol):
             self._transport.close()
 
     def _disconnected(self) -> None:
-        """Tell the running and the queued requests that the client has disconnected."""
+        """Pass the client's disconnect to the running and the queued requests."""
         running, self._running = self._running, None
         if running is not None:
             running.disconnected()

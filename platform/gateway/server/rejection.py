@@ -1,4 +1,4 @@
-"""What the server answers by itself, before a request reaches the application."""
+"""An error that the server sends itself, before a request reaches the application."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A request that the server refuses. ``code`` is stable; ``message`` is for people."""
+    """A request that the server rejects. ``code`` is stable; ``message`` is for people."""
 
     status: int
     code: str

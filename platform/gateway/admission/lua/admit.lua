@@ -44,7 +44,7 @@ for i = 1, count do
     clock_set_back = clock_set_back or requests_at > now or spent_at > now
     requests_owed[i], tokens_owed[i], token_limits[i] = 0, 0, token_limit or 0
     if request_limit then
-        -- after a limit was lowered nobody waits longer than a minute
+        -- after a limit was lowered no request waits longer than a minute
         requests_owed[i] = owed_now(math.min(requests, request_limit * UNITS), requests_at, request_limit)
         local over = requests_owed[i] + (cost - request_limit) * UNITS
         if cost > 0 and over > 0 then
