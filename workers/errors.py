@@ -1,13 +1,13 @@
 """Errors of the workers room.
 
 WorkerError
-├── NotFound      no pool, node, slot, replica, placeholder or deployment of that name
-├── Ambiguous     several ids end like that
-├── Conflict      the name is taken by something else
-├── BadCount      a number that is not allowed
-├── BadValue      a word that is not understood
-├── Refused       it cannot be done as things are
-└── Superseded    a newer agent owns the node: this one may change nothing any more
+├── NotFound      no pool, node, slot, replica, placeholder or deployment has that name
+├── Ambiguous     several ids end with that text
+├── Conflict      the name exists with another value
+├── BadCount      a number out of range
+├── BadValue      an argument that cannot be parsed
+├── Refused       not possible in the current state
+└── Superseded    a newer agent owns the node, so this one may not write
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 
 class WorkerError(Exception):
-    """Any refusal of this room."""
+    """Base class of this room's errors."""
 
 
 @dataclass(eq=False)
 class NotFound(WorkerError):
-    """``known`` are the names there are, at most a few; empty when nobody looked or there are none."""
+    """``known`` are some existing names; empty if there are none or they were not looked up."""
 
     kind: str
     name: str
@@ -30,7 +30,7 @@ class NotFound(WorkerError):
 
 @dataclass(eq=False)
 class Ambiguous(WorkerError):
-    """``candidates`` are the whole ids that end in ``name``."""
+    """``candidates`` are the full ids that end with ``name``."""
 
     kind: str
     name: str
@@ -39,7 +39,7 @@ class Ambiguous(WorkerError):
 
 @dataclass(eq=False)
 class Conflict(WorkerError):
-    """``name`` exists and differs in ``field``: it is ``found``, not ``asked``."""
+    """``name`` exists, but its ``field`` is ``found`` and not ``asked``."""
 
     kind: str
     name: str
@@ -50,7 +50,7 @@ class Conflict(WorkerError):
 
 @dataclass(eq=False)
 class BadCount(WorkerError):
-    """``asked`` is no number of ``what`` that is ``allowed``."""
+    """``asked`` is not an ``allowed`` number of ``what``."""
 
     asked: float
     allowed: str
@@ -59,7 +59,7 @@ class BadCount(WorkerError):
 
 @dataclass(eq=False)
 class BadValue(WorkerError):
-    """``asked`` is no ``what``: that is ``allowed``."""
+    """``asked`` is not a valid ``what``; ``allowed`` describes those."""
 
     what: str
     asked: str
@@ -68,7 +68,7 @@ class BadValue(WorkerError):
 
 @dataclass(eq=False)
 class Refused(WorkerError):
-    """``kind`` ``name`` is in a state where this cannot be done: ``why``, and ``instead`` what can be."""
+    """The state of ``kind`` ``name`` does not allow this: ``why``, and ``instead`` what to do."""
 
     kind: str
     name: str
@@ -78,7 +78,7 @@ class Refused(WorkerError):
 
 @dataclass(eq=False)
 class Superseded(WorkerError):
-    """The node's epoch is no longer ``epoch``."""
+    """The node's epoch has passed ``epoch``."""
 
     node: str
     epoch: int

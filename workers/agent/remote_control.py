@@ -76,7 +76,7 @@ def _register(verb: Verb) -> None:
         return _bounded(lambda: _do(verb, given, deadline))
 
     arguments = [(name, str) for name in verb.arguments]
-    control_command(name=verb.name, args=arguments, signature=verb.signature, help=verb.help)(handle)
+    control_command(name=verb.name, args=arguments, signature=verb.signature, help=verb.summary)(handle)
 
 
 class _TooLate(Exception):
@@ -100,7 +100,7 @@ def _do(verb: Verb, given: dict[str, Any], deadline: float) -> dict[str, Any]:
         with transaction.atomic():
             with connection.cursor() as cursor:
                 cursor.execute("SELECT set_config('statement_timeout', %s, true)", [f"{left_ms()}ms"])
-            effect = verb(Actor(kind="system", name="celery control"), given)
+            effect = verb.execute(Actor(kind="system", name="celery control"), given)
             left_ms()
         return {"ok": f"{effect.target} {effect.now}", "changed": effect.changed}
     except _TooLate:
@@ -136,5 +136,5 @@ def _bounded(act: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return {"error": "the database is slow or unavailable; it is safe to repeat the command"}
 
 
-for _verb in VERBS:
+for _verb in VERBS.values():
     _register(_verb)

@@ -1,4 +1,4 @@
-"""Say what should run: pools, nodes, deployments and how many replicas. Reconcile makes it so."""
+"""The desired state: pools, nodes, deployments and their replicas. The reconciler brings it about."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from workers.scheduler import placeholder_pools, reconciler, slot_leases
 from workers.serving import endpoints
 
 MAX_REPLICAS = 1000
-#: What requests get to end when everything is shut down.
+#: Time for requests to finish when everything is shut down.
 SHUTDOWN_DRAIN_SECONDS = 20
 
 
 @transaction.atomic
 def ensure_pool(actor: Actor, *, name: str, kind: str, region: str = "local", priority: int = 100) -> Pool:
-    """Return the pool, made first if there is none of that name. Raises Conflict when it is of another kind."""
+    """Return the pool of that name, created if it is missing. Raises Conflict if it is of another kind."""
     pool, created = Pool.objects.get_or_create(
         name=name, defaults={"kind": kind, "region": region, "priority": priority}
     )
@@ -34,7 +34,7 @@ def ensure_pool(actor: Actor, *, name: str, kind: str, region: str = "local", pr
 
 @transaction.atomic
 def ensure_node(actor: Actor, *, pool: Pool, name: str) -> Node:
-    """Return the node, added to the pool first if it is new. Raises Conflict when another pool has it."""
+    """Return the node of that name, added to the pool if it is missing. Raises Conflict if another pool has it."""
     node, created = Node.objects.select_related("pool").get_or_create(name=name, defaults={"pool": pool})
     if node.pool_id != pool.id:
         raise Conflict("node", name, "pool", node.pool.name, pool.name)
@@ -61,9 +61,9 @@ def create(actor: Actor, *, name: str, revision: ModelRevision, pools: Sequence[
 
 @transaction.atomic
 def redeploy(actor: Actor, deployment: str, *, revision: ModelRevision, pools: Sequence[Pool]) -> Deployment:
-    """Move a deployment to another revision and other pools; what it already has changes nothing.
+    """Move a deployment to another revision and other pools; idempotent.
 
-    Every replica of the old revision is withdrawn at once and drains; reconcile starts the new ones. Raises NotFound.
+    All its replicas are withdrawn at once and drain; the reconciler starts the new ones. Raises NotFound.
     """
     reconciler.lock(wait=True)
     row = Deployment.objects.select_for_update(no_key=True).filter(name=deployment, archived_at=None).first()
@@ -86,10 +86,10 @@ def redeploy(actor: Actor, deployment: str, *, revision: ModelRevision, pools: S
 
 @transaction.atomic
 def scale(actor: Actor, deployment: str, replicas: int, maximum: int | None = None) -> Deployment:
-    """Set how many replicas a deployment has: so many, or, with a ``maximum``, at least so many as scaling decides.
+    """Set how many replicas a deployment has: a fixed number, or a range in which scaling decides.
 
-    Absolute: the same numbers twice change nothing. It also forgives: a node where the deployment failed is offered
-    to it again. Waits for a tick that is running. Raises NotFound, BadCount.
+    The same numbers twice change nothing. Nodes on which the deployment failed are tried again. Waits for a running
+    tick. Raises NotFound, BadCount.
     """
     most = replicas if maximum is None else maximum
     _check_bounds(replicas, most)
@@ -109,19 +109,19 @@ def scale(actor: Actor, deployment: str, replicas: int, maximum: int | None = No
 
 @transaction.atomic
 def stop_all(actor: Actor) -> int:
-    """Ask every replica to stop, and return how many were asked. Deployments keep their numbers.
+    """Withdraw every replica, and return how many. Deployments keep their numbers.
 
     For a shutdown: call it once the control worker has ended, or its next tick starts replacements. Waits for a
-    tick that is running.
+    running tick.
     """
     reconciler.lock(wait=True)
-    asked = reconciler.withdraw(Replica.objects.all(), drain_seconds=SHUTDOWN_DRAIN_SECONDS)
+    withdrawn = reconciler.withdraw(Replica.objects.all(), drain_seconds=SHUTDOWN_DRAIN_SECONDS)
     held = Placeholder.objects.filter(state__in=placeholder_pools.HELD).values_list("id", flat=True)
     slot_leases.evict(list(held), "the fleet is stopped")
-    if asked:
+    if withdrawn:
         endpoints.announce()
-        audit.record(actor, "fleet.stopped", ("fleet", "all"), after={"replicas": asked})
-    return asked
+        audit.record(actor, "fleet.stopped", ("fleet", "all"), after={"replicas": withdrawn})
+    return withdrawn
 
 
 def _link(deployment: Deployment, pools: Sequence[Pool]) -> None:
@@ -134,7 +134,7 @@ def _link(deployment: Deployment, pools: Sequence[Pool]) -> None:
 
 
 def _bounds(row: Deployment) -> dict[str, int]:
-    """Return what the audit log says of a deployment's size: one number, or two when scaling has a range."""
+    """Return a deployment's size for the audit log: one number, or two if scaling has a range."""
     if row.min_replicas == row.max_replicas:
         return {"replicas": row.min_replicas}
     return {"minimum": row.min_replicas, "maximum": row.max_replicas}

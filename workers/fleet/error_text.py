@@ -1,4 +1,4 @@
-"""Say a refusal of this room to an operator: what was wrong, and what is allowed."""
+"""The errors of this room in words: what was wrong, and what is allowed."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ def words(error: WorkerError) -> str:
             there = f"; there is {', '.join(known)}" if known else "; there is none"
             text = f"there is no {kind} {name!r}{there}"
         case Ambiguous(kind, name, candidates):
-            text = f"several ids of a {kind} end in {name!r}: {', '.join(candidates)}"
+            text = f"several {kind} ids end with {name!r}: {', '.join(candidates)}"
         case BadCount(asked, allowed, what):
             text = f"{asked} {what} are not allowed: use {allowed}"
         case BadValue(what, asked, allowed):
-            text = f"{asked!r} is no {what}: use {allowed}"
+            text = f"{asked!r} is not a valid {what}: use {allowed}"
         case Refused(kind, name, why, instead):
             text = f"{kind} {name}: {why}; {instead}"
         case Conflict(kind, name, field, found, asked):
             text = f"the {field} of {kind} {name!r} is {found}, not {asked}"
         case Superseded(node, epoch):
-            text = f"another agent took node {node!r} over after epoch {epoch}"
+            text = f"another agent took over node {node!r} after epoch {epoch}"
         case _:
             text = str(error)
     return text

@@ -1,4 +1,4 @@
-"""Find the row an operator means: a name, or the end of an id as every list shows it."""
+"""Find a row by its name, or by the end of its id as lists show it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workers.errors import Ambiguous, NotFound
 from workers.models import Deployment, Node, Placeholder, Pool, Replica, Slot
 from workers.scheduler.reconciler import ENDED
 
-#: Names that a refusal lists.
+#: Most names that an error lists.
 KNOWN = 12
 #: Characters of an id that lists show.
 SHORT = 6
@@ -26,23 +26,23 @@ def short(identity: object) -> str:
 
 
 def node(name: str) -> Node:
-    """Return the node, locked. Raises NotFound with the nodes there are."""
+    """Return the node, locked. Raises NotFound with the names of the nodes."""
     return _named(Node.objects.select_for_update(no_key=True, of=("self",)).select_related("pool"), "node", name)
 
 
 def pool(name: str) -> Pool:
-    """Return the pool, locked. Raises NotFound with the pools there are."""
+    """Return the pool, locked. Raises NotFound with the names of the pools."""
     return _named(Pool.objects.select_for_update(no_key=True), "pool", name)
 
 
 def deployment(name: str) -> Deployment:
-    """Return the deployment that is not archived, locked. Raises NotFound with those there are."""
+    """Return the deployment, locked, unless it is archived. Raises NotFound with the names of the others."""
     rows = Deployment.objects.filter(archived_at=None).select_for_update(no_key=True, of=("self",))
     return _named(rows.select_related("revision"), "deployment", name)
 
 
 def slot(node_name: str, device_uuid: str) -> Slot:
-    """Return the slot of the node, locked. Raises NotFound with the slots there are."""
+    """Return the slot of the node, locked. Raises NotFound with the node's slots."""
     rows = Slot.objects.filter(node=node(node_name)).select_for_update(no_key=True)
     found = rows.filter(device_uuid=device_uuid).first()
     if found is None:
@@ -51,14 +51,28 @@ def slot(node_name: str, device_uuid: str) -> Slot:
     return found
 
 
+def slot_address(identity: str) -> tuple[str, str]:
+    """Return the node and the device UUID of the slot with that id. Raises NotFound."""
+    found = Slot.objects.filter(id=identity).values_list("node__name", "device_uuid").first()
+    if found is None:
+        raise NotFound("slot", identity)
+    return found
+
+
 def replica(identity: str) -> Replica:
-    """Return the replica whose id ends so, one that has not ended before one that has. Raises NotFound, Ambiguous."""
+    """Return the replica whose id ends with ``identity``, preferring one that has not ended.
+
+    Raises NotFound, Ambiguous.
+    """
     rows = Replica.objects.select_related("deployment", "node")
     return _ending(rows.exclude(state__in=ENDED), rows.filter(state__in=ENDED), "replica", identity)
 
 
 def placeholder(identity: str) -> Placeholder:
-    """Return the placeholder whose id ends so, one with a slot before one that had. Raises NotFound, Ambiguous."""
+    """Return the placeholder whose id ends with ``identity``, preferring one with a slot.
+
+    Raises NotFound, Ambiguous.
+    """
     rows = Placeholder.objects.select_related("node__pool", "deployment")
     return _ending(rows.exclude(state__in=_OVER), rows.filter(state__in=_OVER), "placeholder", identity)
 

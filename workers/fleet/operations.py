@@ -1,8 +1,8 @@
-"""What operators do to the fleet: the same verbs for ``celery -A hearth control``, ``fleet``, ``/api/v1`` and pages.
+"""The verbs of ``workers.fleet.verbs``: what operators do to the fleet from commands, the API and pages.
 
-Each verb is absolute: it says how things shall be, so doing it twice changes nothing more and is audited once, and
-every worker that gets a broadcast may do it. Each is one transaction that first waits for a tick that is running, so
-it never interleaves with one; then reconcile and the agents concerned look at once.
+Each verb sets a state, so running it twice changes nothing more and is audited once, and every worker that receives a
+broadcast may run it. Each is one transaction that first waits for a running tick of the reconciler, so the two never
+interleave; then the reconciler and the agents concerned are woken.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from workers.fleet import deployments, lookup
 from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Replica, ReplicaEvent, Slot
 from workers.scheduler import placeholder_pools, reconciler, slot_leases
 
-#: Placeholders that a pool may keep on each node.
+#: Most placeholders that a pool can keep on each node.
 MAX_PLACEHOLDERS = 64
-#: What the column takes, and a day.
+#: The largest number of the column, and a day.
 MAX_TARGET_TOKENS = 2**31 - 1
 MAX_DELAY_SECONDS = 86_400
 LEVELS = (Level.H0.value, Level.H2.value)
-LEAVES = "stops once its replacement serves, or at once where there is no room for one"
+LEAVES = "stops once its replacement is ready, or at once if no node has room for one"
 
 _Held = Placeholder.State
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """What a verb did. ``changed`` is False when it was so before; ``now`` says in a line how it is."""
+    """The result of a verb. ``changed`` is False if nothing had to change; ``now`` is the state, in one line."""
 
     target: str
     changed: bool
@@ -41,7 +41,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingTarget:
-    """What one replica is meant to carry, and how long scaling hesitates."""
+    """The target load of one replica, and how long the load must ask for a change before scaling acts."""
 
     target_tokens_per_replica: int
     scale_up_delay_seconds: float
@@ -65,7 +65,7 @@ def scale(actor: Actor, deployment: str, minimum: int, maximum: int | None = Non
 
 @transaction.atomic
 def set_target(actor: Actor, deployment: str, target: ScalingTarget) -> Effect:
-    """Set what scaling aims at. Raises NotFound; BadCount for tokens or delays out of their ranges."""
+    """Set the target load. Raises NotFound; BadCount for tokens or delays out of range."""
     reconciler.lock(wait=True)
     row = lookup.deployment(deployment)
     after = asdict(target)
@@ -81,26 +81,25 @@ def set_target(actor: Actor, deployment: str, target: ScalingTarget) -> Effect:
     return Effect(
         target=f"deployment {row.name}",
         changed=before != after,
-        now=f"aims at {target.target_tokens_per_replica} tokens per replica, "
+        now=f"targets {target.target_tokens_per_replica} tokens per replica, "
         f"up after {target.scale_up_delay_seconds:g} s, down after {target.scale_down_delay_seconds:g} s",
     )
 
 
 @transaction.atomic
 def drain(actor: Actor, target: str) -> Effect:
-    """Have a replica, or all that a node has, replaced: ``target`` is a node's name or the end of a replica's id.
+    """Replace a replica, or everything on a node: ``target`` is a node's name or the end of a replica's id.
 
-    A drained replica goes on serving until as many others are ready as its deployment desires; then it leaves
-    routing, ends its requests and stops. Where no node has room for the replacement it stops all the same. A drained
-    node is also cordoned, and its placeholders are evicted. Raises NotFound, Ambiguous, Refused.
+    A drained replica serves until as many others are ready as its deployment desires. Then it leaves routing, finishes
+    its requests and stops. If no node has room for the replacement, it stops at once. Raises NotFound, Ambiguous.
     """
     reconciler.lock(wait=True)
     if Node.objects.filter(name=target).exists():
-        return _drain_node(actor, lookup.node(target))
+        return drain_node(actor, target)
     row = lookup.replica(target)
     name = f"replica {row.deployment.name}/{lookup.short(row.id)}"
     if row.desired_state == Replica.Desired.STOPPED or row.state in reconciler.ENDED:
-        return Effect(target=name, changed=False, now=f"is {row.state} and no longer wanted")
+        return Effect(target=name, changed=False, now=f"is {row.state} and not wanted")
     changed = _leave(actor, [row])
     if changed:
         audit.record(actor, "replica.drained", ("replica", row.id), before={"leaving": False}, after={"leaving": True})
@@ -110,16 +109,18 @@ def drain(actor: Actor, target: str) -> Effect:
 
 @transaction.atomic
 def cordon(actor: Actor, node: str) -> Effect:
-    """Give the node no new replicas and no new placeholders; what it has goes on. Raises NotFound."""
+    """Place no new replicas and placeholders on the node; what runs there continues. Raises NotFound."""
     reconciler.lock(wait=True)
     row = lookup.node(node)
     changed = _set_cordoned(actor, row, True)
-    return Effect(target=f"node {row.name}", changed=changed, now="is cordoned: nothing new starts, what runs goes on")
+    return Effect(
+        target=f"node {row.name}", changed=changed, now="is cordoned: nothing new starts, what runs continues"
+    )
 
 
 @transaction.atomic
 def uncordon(actor: Actor, node: str) -> Effect:
-    """Offer the node again; of a drain, what has not begun to stop stays. Raises NotFound."""
+    """Allow the node again. Replicas of a drained node that have not begun to stop stay. Raises NotFound."""
     reconciler.lock(wait=True)
     row = lookup.node(node)
     changed = _set_cordoned(actor, row, False)
@@ -133,14 +134,14 @@ def uncordon(actor: Actor, node: str) -> Effect:
 def evict(actor: Actor, placeholder: str) -> Effect:
     """Free a placeholder's slot: its lease ends at once and its processes are killed.
 
-    Its pool makes a new one in its place as soon as the node is calm, unless :func:`warm` says otherwise; so this
-    renews a placeholder that went wrong. Raises NotFound, Ambiguous; Refused when it is a replica by now.
+    Its pool makes a new one once no replica starts on the node, unless it keeps fewer by then; so this renews a
+    placeholder that went wrong. Raises NotFound, Ambiguous; Refused if it has become a replica.
     """
     reconciler.lock(wait=True)
     row = lookup.placeholder(placeholder)
     name = f"placeholder {lookup.short(row.id)}"
     if row.state == _Held.PROMOTED:
-        raise Refused("placeholder", lookup.short(row.id), f"it is {_replica_of(row)} by now", "drain that")
+        raise Refused("placeholder", lookup.short(row.id), f"it has become {_replica_of(row)}", "drain that")
     changed = bool(slot_leases.evict([row.id], f"evicted by {actor.name}"))
     if changed:
         audit.record(
@@ -159,16 +160,16 @@ def evict(actor: Actor, placeholder: str) -> Effect:
 
 @transaction.atomic
 def warm(actor: Actor, pool: str, per_node: int, level: str | None = None) -> Effect:
-    """Set how many placeholders the pool keeps on each node, and from now on how warm; None leaves the level.
+    """Set how many placeholders the pool keeps on each node, and at which level; None leaves the level.
 
-    Placeholders of another level are evicted and made anew. Raises NotFound, BadCount, BadValue.
+    Placeholders of another level are evicted and replaced. Raises NotFound, BadCount, BadValue.
     """
     reconciler.lock(wait=True)
     row = lookup.pool(pool)
     if not 0 <= per_node <= MAX_PLACEHOLDERS:
         raise BadCount(per_node, f"0 to {MAX_PLACEHOLDERS}", "placeholders")
     if level is not None and level not in LEVELS:
-        raise BadValue("level of a placeholder", level, " or ".join(LEVELS))
+        raise BadValue("placeholder level", level, " or ".join(LEVELS))
     before = {"placeholders_per_node": row.placeholders_per_node, "placeholder_level": row.placeholder_level}
     after = {"placeholders_per_node": per_node, "placeholder_level": level or row.placeholder_level}
     if before != after:
@@ -176,7 +177,7 @@ def warm(actor: Actor, pool: str, per_node: int, level: str | None = None) -> Ef
         row.save(update_fields=list(after))
         held = Placeholder.objects.filter(node__pool=row, state__in=placeholder_pools.HELD)
         other = list(held.exclude(target_level=row.placeholder_level).values_list("id", flat=True))
-        slot_leases.evict(other, f"its pool keeps {row.placeholder_level} now")
+        slot_leases.evict(other, f"its pool now keeps {row.placeholder_level}")
         audit.record(actor, "pool.warmed", ("pool", row.id), before=before, after=after)
         tasks.hint(row.nodes.values_list("name", flat=True))
     return Effect(
@@ -188,9 +189,9 @@ def warm(actor: Actor, pool: str, per_node: int, level: str | None = None) -> Ef
 
 @transaction.atomic
 def promote(actor: Actor, placeholder: str, deployment: str) -> Effect:
-    """Make a warm placeholder a replica of the deployment now, one more than it has, within its maximum.
+    """Make a warm placeholder a replica of the deployment: one more than it has, within its maximum.
 
-    Scaling may take the replica back later, as any other. Raises NotFound, Ambiguous, and Refused with the reason.
+    Scaling may stop the replica later, like any other. Raises NotFound, Ambiguous, and Refused with the reason.
     """
     reconciler.lock(wait=True)
     target = lookup.deployment(deployment)
@@ -218,11 +219,16 @@ def promote(actor: Actor, placeholder: str, deployment: str) -> Effect:
 
 @transaction.atomic
 def restore(actor: Actor, node: str, device_uuid: str) -> Effect:
-    """Use a quarantined slot again; its agent may quarantine it anew. Raises NotFound; Refused when it is gone."""
+    """Use a quarantined slot again; its agent may quarantine it again. Raises NotFound; Refused if it is gone."""
     reconciler.lock(wait=True)
     row = lookup.slot(node, device_uuid)
     if row.health == Slot.Health.GONE:
-        raise Refused("slot", f"{node} {device_uuid}", "the node no longer has it", "it comes back by itself")
+        raise Refused(
+            "slot",
+            f"{node} {device_uuid}",
+            "its node does not have it now",
+            "it returns by itself when the node has it again",
+        )
     changed = row.health == Slot.Health.QUARANTINED
     if changed:
         before = {"health": row.health, "fault": row.fault}
@@ -232,8 +238,11 @@ def restore(actor: Actor, node: str, device_uuid: str) -> Effect:
     return Effect(target=f"slot {node} {device_uuid}", changed=changed, now="is ok")
 
 
-def _drain_node(actor: Actor, node: Node) -> Effect:
-    """Cordon the node, have its replicas replaced and its placeholders evicted."""
+@transaction.atomic
+def drain_node(actor: Actor, name: str) -> Effect:
+    """Cordon a node, replace its replicas and evict its placeholders. Raises NotFound."""
+    reconciler.lock(wait=True)
+    node = lookup.node(name)
     cordoned = _set_cordoned(actor, node, True, quietly=True)
     running = node.replicas.filter(desired_state=Replica.Desired.RUNNING).exclude(state__in=reconciler.ENDED)
     left = _leave(actor, list(running.order_by("id")))
@@ -244,12 +253,12 @@ def _drain_node(actor: Actor, node: Node) -> Effect:
         after = {"cordoned": True, "replicas": running.count(), "placeholders_evicted": evicted}
         audit.record(actor, "node.drained", ("node", node.id), before={"cordoned": not cordoned}, after=after)
         _look_again(node)
-    now = f"is cordoned; of {running.count()} replicas each {LEAVES}"
+    now = f"is cordoned; each of its {running.count()} replicas {LEAVES}"
     return Effect(target=f"node {node.name}", changed=changed, now=now)
 
 
 def _leave(actor: Actor, replicas: list[Replica]) -> bool:
-    """Mark the replicas for replacement; False when all of them were."""
+    """Mark the replicas for replacement, and return whether any was not marked before."""
     fresh = [row for row in replicas if not row.leaving]
     Replica.objects.filter(id__in=[row.id for row in fresh]).update(leaving=True)
     reason = f"drained by {actor.name}: it {LEAVES}"
@@ -260,7 +269,7 @@ def _leave(actor: Actor, replicas: list[Replica]) -> bool:
 
 
 def _set_cordoned(actor: Actor, node: Node, cordoned: bool, *, quietly: bool = False) -> bool:
-    """Set the mark and return True when it was otherwise. ``quietly`` leaves the audit entry to the caller."""
+    """Set the mark, and return whether that changed it. ``quietly`` leaves the audit entry to the caller."""
     if node.cordoned == cordoned:
         return False
     Node.objects.filter(id=node.id).update(cordoned=cordoned)
@@ -286,9 +295,9 @@ def _check_promotable(row: Placeholder, target: Deployment) -> None:
     pools = list(
         DeploymentPool.objects.filter(deployment=target).order_by("sequence").values_list("pool__name", flat=True)
     )
-    instead = "choose a warm one; lists show their state, level and engine"
+    instead = "choose a warm one; `celery -A hearth fleet placeholders` lists them"
     if row.state == _Held.PROMOTED:
-        why = f"it is {_replica_of(row)} by now"
+        why = f"it has become {_replica_of(row)}"
     elif (row.state, row.level) != (_Held.WARM, Level.H2):
         why = f"it is {row.state} at {row.level}, and only a warm h2 has a process to promote"
     elif row.engine != engine:
@@ -303,7 +312,7 @@ def _check_promotable(row: Placeholder, target: Deployment) -> None:
 
 
 def _room_for_one_more(target: Deployment) -> int:
-    """Return how many replicas are desired once there is one more. Raises Refused beyond the maximum."""
+    """Return the desired replicas with one more than there are. Raises Refused beyond the maximum."""
     over = (*reconciler.ENDED,)
     there = target.replicas.filter(desired_state=Replica.Desired.RUNNING, leaving=False).exclude(state__in=over).count()
     if there >= target.max_replicas:

@@ -1,5 +1,7 @@
-"""The verbs of ``workers.fleet.operations`` as words on a command line, for ``celery control`` and ``celery fleet``
-alike.
+"""What operators can do to the fleet: one table of names, arguments and texts.
+
+``celery control``, ``celery fleet``, the API's documentation and the dialogs of the fleet page all take their words
+from it. ``workers.fleet.operations`` does the work.
 
 Importing this imports no models: every ``celery`` command does it, before Django is set up.
 """
@@ -14,58 +16,70 @@ if TYPE_CHECKING:
     from tenants.audit import Actor
     from workers.fleet.operations import Effect
 
-BOUNDS = "number of replicas or range like 1-4"
+RANGE = "number of replicas or range like 1-4"
+#: Numbers with more digits are larger than any bound.
+MAX_DIGITS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """One verb: its arguments in order, the last ``optional`` of which may be left out."""
+    """One verb: its arguments in order, of which the last ``optional`` may be left out."""
 
     name: str
     arguments: tuple[str, ...]
     optional: int = 0
-    help: str
+    #: One line, for lists of commands.
+    summary: str
+    #: What happens, for somebody who is about to confirm it.
+    effect: str
     example: str
-    act: Callable[..., Effect]
+    #: Whether it ends something that runs and is not replaced first.
+    danger: bool = False
+    run: Callable[..., Effect]
 
     @property
     def signature(self) -> str:
         """Return the arguments as help texts show them."""
-        must = len(self.arguments) - self.optional
+        required = len(self.arguments) - self.optional
         words = [name.upper() for name in self.arguments]
-        return " ".join(words[:must] + [f"[{word}]" for word in words[must:]])
+        return " ".join(words[:required] + [f"[{word}]" for word in words[required:]])
 
-    def __call__(self, actor: Actor, given: Mapping[str, object]) -> Effect:
-        """Do it with the arguments given by name; None counts as left out.
+    @property
+    def description(self) -> str:
+        """Return the summary and the effect."""
+        return f"{self.summary} {self.effect}"
 
-        Raises WorkerError; BadValue for a missing argument.
+    def execute(self, actor: Actor, given: Mapping[str, object]) -> Effect:
+        """Parse the arguments, given by name, and run it; None means left out.
+
+        Raises WorkerError; BadValue for a missing argument and for one that cannot be parsed.
         """
         from workers.errors import BadValue
 
         words = [str(given[name]) for name in self.arguments if given.get(name) is not None]
         if len(words) < len(self.arguments) - self.optional:
-            raise BadValue("way to call it", f"{self.name} {' '.join(words)}".strip(), f"{self.name} {self.signature}")
-        effect: Effect = self.act(actor, *words)
+            raise BadValue("command", f"{self.name} {' '.join(words)}".strip(), f"{self.name} {self.signature}")
+        effect: Effect = self.run(actor, *words)
         return effect
 
 
-def bounds(text: str) -> tuple[int, int | None]:
-    """Read ``3`` as (3, None) and ``1-4`` as (1, 4). Raises BadValue."""
-    least, dash, most = text.partition("-")
-    return _whole(least, BOUNDS, text), _whole(most, BOUNDS, text) if dash else None
+def parse_range(text: str) -> tuple[int, int | None]:
+    """Parse ``3`` as (3, None) and ``1-4`` as (1, 4). Raises BadValue."""
+    minimum, dash, maximum = text.partition("-")
+    return _parse_count(minimum, RANGE, text), _parse_count(maximum, RANGE, text) if dash else None
 
 
-def _whole(text: str, what: str, given: str | None = None) -> int:
-    """Read a whole number that is not negative. Raises BadValue with what was ``given``."""
+def _parse_count(text: str, what: str, given: str | None = None) -> int:
+    """Parse a whole number that is not negative. Raises BadValue with ``given``, the whole argument."""
     from workers.errors import BadValue
 
-    if not text.isdecimal():
+    if not (text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS):
         raise BadValue(what, text if given is None else given, "0, 1, 2 …")
     return int(text)
 
 
-def _seconds(text: str) -> float:
-    """Read a time. Raises BadValue; its range is checked by the verb."""
+def _parse_seconds(text: str) -> float:
+    """Parse a time. Raises BadValue; the operation checks its range."""
     from workers.errors import BadValue
 
     try:
@@ -74,128 +88,122 @@ def _seconds(text: str) -> float:
         raise BadValue("number of seconds", text, "5, 0.5 …") from None
 
 
+def _operation(name: str) -> Callable[..., Effect]:
+    """Return a function that runs the operation of that name, and imports it only then."""
+
+    def run(actor: Actor, *words: str) -> Effect:
+        from workers.fleet import operations
+
+        effect: Effect = getattr(operations, name)(actor, *words)
+        return effect
+
+    return run
+
+
 def _scale(actor: Actor, deployment: str, replicas: str) -> Effect:
     from workers.fleet import operations
 
-    return operations.scale(actor, deployment, *bounds(replicas))
+    return operations.scale(actor, deployment, *parse_range(replicas))
 
 
 def _target(actor: Actor, deployment: str, tokens: str, up_after: str, down_after: str) -> Effect:
     from workers.fleet import operations
 
     target = operations.ScalingTarget(
-        target_tokens_per_replica=_whole(tokens, "number of tokens"),
-        scale_up_delay_seconds=_seconds(up_after),
-        scale_down_delay_seconds=_seconds(down_after),
+        target_tokens_per_replica=_parse_count(tokens, "number of tokens"),
+        scale_up_delay_seconds=_parse_seconds(up_after),
+        scale_down_delay_seconds=_parse_seconds(down_after),
     )
     return operations.set_target(actor, deployment, target)
-
-
-def _drain(actor: Actor, target: str) -> Effect:
-    from workers.fleet import operations
-
-    return operations.drain(actor, target)
-
-
-def _cordon(actor: Actor, node: str) -> Effect:
-    from workers.fleet import operations
-
-    return operations.cordon(actor, node)
-
-
-def _uncordon(actor: Actor, node: str) -> Effect:
-    from workers.fleet import operations
-
-    return operations.uncordon(actor, node)
-
-
-def _evict(actor: Actor, placeholder: str) -> Effect:
-    from workers.fleet import operations
-
-    return operations.evict(actor, placeholder)
 
 
 def _warm(actor: Actor, pool: str, per_node: str, level: str | None = None) -> Effect:
     from workers.fleet import operations
 
-    return operations.warm(actor, pool, _whole(per_node, "number of placeholders"), level)
+    return operations.warm(actor, pool, _parse_count(per_node, "number of placeholders"), level)
 
 
-def _promote(actor: Actor, placeholder: str, deployment: str) -> Effect:
-    from workers.fleet import operations
-
-    return operations.promote(actor, placeholder, deployment)
-
-
-def _restore(actor: Actor, node: str, device: str) -> Effect:
-    from workers.fleet import operations
-
-    return operations.restore(actor, node, device)
-
-
-VERBS = (
+_TABLE = (
     Verb(
         name="scale",
         arguments=("deployment", "replicas"),
-        help="Set how many replicas a deployment has: N, or MIN-MAX for scaling to move between.",
+        summary="Set how many replicas a deployment has: N, or a range MIN-MAX.",
+        effect="Scaling moves between the two bounds with the load; set both to the same number for a fixed size. "
+        "Surplus replicas finish their requests first. Nodes on which the deployment failed are tried again.",
         example="scale chat 1-4",
-        act=_scale,
+        run=_scale,
     ),
     Verb(
         name="target",
         arguments=("deployment", "tokens", "up_after", "down_after"),
-        help="Set the tokens in flight that one replica is meant to have, and the seconds before scaling acts.",
+        summary="Set the target load of one replica, in tokens in flight, and the seconds before scaling acts.",
+        effect="Scaling keeps enough replicas for each to have about this many prompt and completion tokens in flight. "
+        "It starts or stops replicas once the load has required that for the given time.",
         example="target chat 16384 5 300",
-        act=_target,
+        run=_target,
     ),
     Verb(
         name="drain",
         arguments=("target",),
-        help="Replace a replica (the end of its id), or empty a node (its name); it serves until others do.",
+        summary="Replace a replica (given by the end of its id), or everything on a node (given by its name).",
+        effect="A replica serves until its replacement is ready, or stops at once if no node has room for one. Its "
+        "running requests may finish within its deployment's drain time. A node is also cordoned, and its "
+        "placeholders are evicted.",
         example="drain n1",
-        act=_drain,
+        run=_operation("drain"),
     ),
     Verb(
         name="cordon",
         arguments=("node",),
-        help="Start nothing new on a node; what it has goes on.",
+        summary="Place nothing new on a node.",
+        effect="New replicas and placeholders are placed elsewhere. What runs on the node continues.",
         example="cordon n1",
-        act=_cordon,
+        run=_operation("cordon"),
     ),
     Verb(
         name="uncordon",
         arguments=("node",),
-        help="Offer a node again, and take back what of its drain has not begun.",
+        summary="Allow new replicas and placeholders on a node again.",
+        effect="If the node was drained, those of its replicas that have not begun to stop stay.",
         example="uncordon n1",
-        act=_uncordon,
+        run=_operation("uncordon"),
     ),
     Verb(
         name="evict",
         arguments=("placeholder",),
-        help="Free a placeholder's slot at once; its pool makes a new one unless `warm` says otherwise.",
+        summary="Free a placeholder's slot.",
+        effect="The slot is free at once and the placeholder's process is killed. The pool makes a new placeholder "
+        "while it has fewer than it keeps, so this renews one that went wrong.",
         example="evict 3fa9c1",
-        act=_evict,
+        danger=True,
+        run=_operation("evict"),
     ),
     Verb(
         name="warm",
         arguments=("pool", "per_node", "level"),
         optional=1,
-        help="Set how many placeholders a pool keeps on each node, and at which level: h0 or h2.",
+        summary="Set how many placeholders a pool keeps on each node, and at which level: h0 or h2.",
+        effect="Each node keeps that many while it has slots for them. At h2 a process has imported the engine and can "
+        "become a replica; at h0 only the slot is reserved. Placeholders of another level are replaced.",
         example="warm local 2 h2",
-        act=_warm,
+        run=_warm,
     ),
     Verb(
         name="promote",
         arguments=("placeholder", "deployment"),
-        help="Make a warm placeholder a replica of a deployment now, within its maximum.",
+        summary="Make a warm placeholder a replica of a deployment now.",
+        effect="Its process becomes a replica: one more than the deployment has, within its maximum. Scaling may stop "
+        "that replica later, like any other.",
         example="promote 3fa9c1 chat",
-        act=_promote,
+        run=_operation("promote"),
     ),
     Verb(
         name="restore",
         arguments=("node", "device"),
-        help="Use a quarantined slot again.",
+        summary="Use a quarantined slot again.",
+        effect="Replicas and placeholders may have the slot again. Its agent quarantines it again if it still fails.",
         example="restore n1 cpu-0",
-        act=_restore,
+        run=_operation("restore"),
     ),
 )
+VERBS: Mapping[str, Verb] = {verb.name: verb for verb in _TABLE}

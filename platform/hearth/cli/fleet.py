@@ -98,7 +98,9 @@ def _add_list(name: str, help_text: str) -> None:
 
 def _add_verb(verb: Verb) -> None:
     @fleet.command(
-        verb.name, help=f"{verb.help}\n\n\b\nExample:\n  celery -A hearth fleet {verb.example}", short_help=verb.help
+        verb.name,
+        help=f"{verb.summary}\n\n{verb.effect}\n\n\b\nExample:\n  celery -A hearth fleet {verb.example}",
+        short_help=verb.summary,
     )
     @click.option("--json", "as_json", is_flag=True, help="Print JSON: target, changed, now.")
     def act(as_json: bool, **given: Any) -> None:
@@ -107,7 +109,7 @@ def _add_verb(verb: Verb) -> None:
 
         from tenants import audit
 
-        effect = _guarded(lambda: verb(audit.shell("celery fleet"), given))
+        effect = _guarded(lambda: verb.execute(audit.shell("celery fleet"), given))
         if as_json:
             click.echo(json.dumps(asdict(effect)))
         else:
@@ -174,5 +176,5 @@ def _first_line(error: Exception) -> str:
 
 for _name, _text in LIST_HELP.items():
     _add_list(_name, _text)
-for _verb in VERBS:
+for _verb in VERBS.values():
     _add_verb(_verb)

@@ -1,31 +1,34 @@
-"""What an operator may do to the fleet from its page: what is asked before, the same as a command, and doing it.
+"""What an operator can do to the fleet from its page: the dialog before each verb, and running it.
 
-The verbs themselves are ``workers.fleet.operations``.
+Names and texts of the verbs are ``workers.fleet.verbs``.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from uuid import UUID
+from typing import TypeVar
 
-from portal.errors import BadQuery
+from django.core.exceptions import ValidationError
+from django.db.models import Model, QuerySet
+
 from tenants.audit import Actor
 from workers.errors import NotFound
 from workers.fleet import lookup, operations
 from workers.fleet.deployments import MAX_REPLICAS
-from workers.fleet.operations import Effect, ScalingTarget
+from workers.fleet.operations import Effect
+from workers.fleet.verbs import VERBS, Verb
 from workers.models import Deployment, DeploymentPool, Node, Placeholder, Pool, Replica, Slot
 
-CONTROL = "celery -A hearth control"
-#: Bounds of what the page's forms take.
-MOST_TOKENS = 99_999_999
-A_DAY = 86_400
+COMMAND = "celery -A hearth control"
+
+_Row = TypeVar("_Row", bound=Model)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One value that a verb wants: one of ``choices``, or a whole number between the bounds."""
+    """One input of a dialog: one of ``choices``, or a whole number between the bounds."""
 
     name: str
     label: str
@@ -36,67 +39,75 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What is asked before a verb is done. ``command`` names its fields in braces."""
+class Subject:
+    """What a verb is applied to. The other arguments of the verb are fields of the same names."""
 
-    verb: str
-    #: As the page's address names it: a name, or an id.
-    target: str
+    #: As titles name it, such as ``node n1``.
     title: str
-    effect: str
-    button: str
-    command: str
-    danger: bool = False
-    fields: tuple[Field, ...] = field(default=())
+    #: The verb's arguments that name it.
+    arguments: Mapping[str, str]
+    #: Arguments that the command shows otherwise: shorter, or as a pattern of fields in braces.
+    shown: Mapping[str, str] = field(default_factory=dict)
+    fields: tuple[Field, ...] = ()
+    #: What to know about it first.
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionDialog:
+    """What is shown before a verb runs. ``target`` is a name or an id, as in the page's address."""
+
+    verb: Verb
+    target: str
+    subject: Subject
+
+    @property
+    def title(self) -> str:
+        """Return the verb with its subject."""
+        return f"{self.button} {self.subject.title}"
+
+    @property
+    def button(self) -> str:
+        """Return the verb as the button shows it."""
+        return self.verb.name.capitalize()
+
+    @property
+    def command(self) -> str:
+        """Return the same as a command, with the fields' names in braces."""
+        return " ".join((COMMAND, self.verb.name, *map(self._pattern, self.verb.arguments)))
 
     @property
     def shown_command(self) -> str:
-        """The command with the values that the fields begin with."""
-        return self.command.format(**{each.name: each.value for each in self.fields})
+        """Return the command with the values that the fields begin with."""
+        return self.command.format(**{each.name: each.value for each in self.subject.fields})
+
+    def run(self, actor: Actor, values: Mapping[str, str]) -> Effect:
+        """Run the verb with the values of the fields by name. Raises WorkerError."""
+        known = defaultdict(str, values)
+        given = {
+            name: self.subject.arguments.get(name) or self._pattern(name).format_map(known) or None
+            for name in self.verb.arguments
+        }
+        return self.verb.execute(actor, given)
+
+    def _pattern(self, argument: str) -> str:
+        shown = self.subject.shown.get(argument)
+        return shown or self.subject.arguments.get(argument) or f"{{{argument}}}"
 
 
-def ask(verb: str, target: str) -> Question:
-    """Return the question. Raises NotFound for a verb or a target that there is not."""
-    if verb not in _QUESTIONS:
+def dialog(verb: str, target: str) -> ActionDialog:
+    """Return the dialog of a verb. Raises NotFound for an unknown verb or target."""
+    if verb not in _SUBJECTS:
         raise NotFound("verb", verb)
-    return _QUESTIONS[verb](target)
+    return ActionDialog(verb=VERBS[verb], target=target, subject=_SUBJECTS[verb](target))
 
 
-def perform(actor: Actor, verb: str, target: str, values: Mapping[str, str]) -> Effect:
-    """Do it. Raises NotFound, BadQuery for a value that is no number, and what ``workers.fleet.operations`` raises."""
-    if verb not in _ACTS:
-        raise NotFound("verb", verb)
-    return _ACTS[verb](actor, target, values)
-
-
-def restore(actor: Actor, slot_id: str) -> Effect:
-    """Use a quarantined slot again, by its id. Raises what ``operations.restore`` does."""
-    slot = _slot(slot_id)
-    return operations.restore(actor, slot.node.name, slot.device_uuid)
-
-
-def drain_node(actor: Actor, name: str) -> Effect:
-    """Drain a node, never a replica whose id ends like that name. Raises what ``operations.drain`` does."""
-    return operations.drain(actor, _node(name).name)
-
-
-def _slot(identity: str) -> Slot:
-    found = Slot.objects.filter(id=_id("slot", identity)).select_related("node").first()
-    if found is None:
-        raise NotFound("slot", identity)
-    return found
-
-
-def _scale(target: str) -> Question:
+def _scale(target: str) -> Subject:
     row = _deployment(target)
-    return Question(
-        verb="scale",
-        target=target,
-        title=f"Scale {row.name}",
-        effect="Scaling moves between the two with the load; the same number twice fixes it. Replicas that are too "
-        "many finish their requests first.",
-        button="Scale",
-        command=f"{CONTROL} scale {row.name} {{minimum}}-{{maximum}}",
+    return Subject(
+        title=row.name,
+        arguments={"deployment": row.name},
+        shown={"replicas": "{minimum}-{maximum}"},
         fields=(
             Field(name="minimum", label="At least", value=str(row.min_replicas), maximum=MAX_REPLICAS),
             Field(name="maximum", label="At most", value=str(row.max_replicas), maximum=MAX_REPLICAS),
@@ -104,214 +115,108 @@ def _scale(target: str) -> Question:
     )
 
 
-def _target(target: str) -> Question:
+def _target(target: str) -> Subject:
     row = _deployment(target)
-    return Question(
-        verb="target",
-        target=target,
-        title=f"Load of {row.name}",
-        effect="Scaling keeps so many replicas that each has about so many tokens in flight, prompt and answer, and "
-        "acts when that has asked for more, or for less, for so long.",
-        button="Set",
-        command=f"{CONTROL} target {row.name} {{tokens}} {{up_after}} {{down_after}}",
+    tokens, longest = operations.MAX_TARGET_TOKENS, operations.MAX_DELAY_SECONDS
+    up_after, down_after = f"{row.scale_up_delay_seconds:.0f}", f"{row.scale_down_delay_seconds:.0f}"
+    return Subject(
+        title=f"load of {row.name}",
+        arguments={"deployment": row.name},
         fields=(
             Field(
                 name="tokens",
-                label="Tokens a replica",
+                label="Tokens per replica",
                 value=str(row.target_tokens_per_replica),
                 minimum=1,
-                maximum=MOST_TOKENS,
+                maximum=tokens,
             ),
-            Field(name="up_after", label="Up after, s", value=f"{row.scale_up_delay_seconds:.0f}", maximum=A_DAY),
-            Field(name="down_after", label="Down after, s", value=f"{row.scale_down_delay_seconds:.0f}", maximum=A_DAY),
+            Field(name="up_after", label="Up after, s", value=up_after, maximum=longest),
+            Field(name="down_after", label="Down after, s", value=down_after, maximum=longest),
         ),
     )
 
 
-def _warm(target: str) -> Question:
-    row = Pool.objects.filter(name=target).first()
-    if row is None:
-        raise NotFound("pool", target)
+def _warm(target: str) -> Subject:
+    row = _find(Pool.objects.all(), "pool", name=target)
     most = operations.MAX_PLACEHOLDERS
-    return Question(
-        verb="warm",
-        target=target,
-        title=f"Keep {row.name} warm",
-        effect="Each node of the pool keeps so many placeholders while it has slots for them. At h2 a process has the "
-        "engine imported and becomes a replica; at h0 only the slot is held.",
-        button="Keep warm",
-        command=f"{CONTROL} warm {row.name} {{placeholders}} {{level}}",
+    return Subject(
+        title=f"pool {row.name}",
+        arguments={"pool": row.name},
         fields=(
-            Field(name="placeholders", label="Placeholders a node", value=str(row.placeholders_per_node), maximum=most),
+            Field(name="per_node", label="Placeholders per node", value=str(row.placeholders_per_node), maximum=most),
             Field(name="level", label="Level", value=row.placeholder_level, choices=operations.LEVELS),
         ),
     )
 
 
-def _drain(target: str) -> Question:
-    node = Node.objects.filter(name=target).first()
-    if node is not None:
-        effect = (
-            "It gets nothing new, its placeholders are evicted, and each of its replicas stops once a replacement "
-            "elsewhere serves, or at once where there is no room for one. Requests that run may end first."
-        )
-        title, shown = f"Drain node {node.name}", node.name
-    else:
-        row = Replica.objects.select_related("deployment").filter(id=_id("replica", target)).first()
-        if row is None:
-            raise NotFound("replica", target)
-        effect = (
-            "Another one is started. Once it serves, or at once where there is no room for one, this one takes no new "
-            f"requests, ends those it has, within {row.deployment.drain_seconds} s, and stops."
-        )
-        shown = f"{row.deployment.name}/{lookup.short(row.id)}"
-        title = f"Drain replica {shown}"
-    return Question(
-        verb="drain", target=target, title=title, effect=effect, button="Drain", command=f"{CONTROL} drain {shown}"
-    )
+def _drain(target: str) -> Subject:
+    if Node.objects.filter(name=target).exists():
+        return Subject(title=f"node {target}", arguments={"target": target})
+    row = _find(Replica.objects.select_related("deployment"), "replica", id=target)
+    name = f"{row.deployment.name}/{lookup.short(row.id)}"
+    return Subject(title=f"replica {name}", arguments={"target": target}, shown={"target": name})
 
 
-def _cordon(target: str) -> Question:
-    _node(target)
-    return Question(
-        verb="cordon",
-        target=target,
-        title=f"Cordon {target}",
-        effect="Nothing new is placed on the node. What runs there goes on.",
-        button="Cordon",
-        command=f"{CONTROL} cordon {target}",
-    )
+def _node(target: str) -> Subject:
+    row = _find(Node.objects.all(), "node", name=target)
+    return Subject(title=f"node {row.name}", arguments={"node": row.name})
 
 
-def _uncordon(target: str) -> Question:
-    _node(target)
-    return Question(
-        verb="uncordon",
-        target=target,
-        title=f"Uncordon {target}",
-        effect="Replicas and placeholders may be placed on the node again.",
-        button="Uncordon",
-        command=f"{CONTROL} uncordon {target}",
-    )
+def _evict(target: str) -> Subject:
+    row = _find(Placeholder.objects.all(), "placeholder", id=target)
+    short = lookup.short(row.id)
+    return Subject(title=f"placeholder {short}", arguments={"placeholder": target}, shown={"placeholder": short})
 
 
-def _evict(target: str) -> Question:
-    row = _placeholder(target)
-    return Question(
-        verb="evict",
-        target=target,
-        title=f"Evict placeholder {lookup.short(row.id)}",
-        effect=f"Its slot on {row.node.name} is free at once and its process is killed. The pool makes a new one "
-        "while it wants more than it has.",
-        button="Evict",
-        danger=True,
-        command=f"{CONTROL} evict {lookup.short(row.id)}",
-    )
-
-
-def _promote(target: str) -> Question:
-    row = _placeholder(target)
+def _promote(target: str) -> Subject:
+    row = _find(Placeholder.objects.select_related("node", "deployment"), "placeholder", id=target)
+    short = lookup.short(row.id)
     links = DeploymentPool.objects.filter(
         pool=row.node.pool_id, deployment__archived_at=None, deployment__revision__engine=row.engine
     )
     names = tuple(links.order_by("deployment__name").values_list("deployment__name", flat=True))
     warmed_for = row.deployment.name if row.deployment else ""
     chosen = warmed_for if warmed_for in names else next(iter(names), "")
-    return Question(
-        verb="promote",
-        target=target,
-        title=f"Promote placeholder {lookup.short(row.id)}",
-        effect=f"Its process on {row.node.name} becomes a replica now: one more than the deployment has, within its "
-        "maximum. Scaling may give it up again.",
-        button="Promote",
-        command=f"{CONTROL} promote {lookup.short(row.id)} {{deployment}}",
+    return Subject(
+        title=f"placeholder {short}",
+        arguments={"placeholder": target},
+        shown={"placeholder": short},
         fields=(Field(name="deployment", label="Deployment", value=chosen, choices=names),),
     )
 
 
-def _restore(target: str) -> Question:
-    row = _slot(target)
-    return Question(
-        verb="restore",
-        target=target,
-        title=f"Restore slot {row.index} of {row.node.name}",
-        effect=f"It was quarantined: {row.fault or 'no fault was noted'}. Replicas and placeholders may have it again.",
-        button="Restore",
-        command=f"{CONTROL} restore {row.node.name} {row.device_uuid}",
+def _restore(target: str) -> Subject:
+    row = _find(Slot.objects.select_related("node"), "slot", id=target)
+    return Subject(
+        title=f"slot {row.index} of {row.node.name}",
+        arguments={"node": row.node.name, "device": row.device_uuid},
+        note=f"Its fault: {row.fault}." if row.fault else "",
     )
 
 
-_QUESTIONS: dict[str, Callable[[str], Question]] = {
+_SUBJECTS: dict[str, Callable[[str], Subject]] = {
     "scale": _scale,
     "target": _target,
     "warm": _warm,
     "drain": _drain,
-    "cordon": _cordon,
-    "uncordon": _uncordon,
+    "cordon": _node,
+    "uncordon": _node,
     "evict": _evict,
     "promote": _promote,
     "restore": _restore,
 }
 
 
-_Act = Callable[[Actor, str, Mapping[str, str]], Effect]
-_ACTS: dict[str, _Act] = {
-    "scale": lambda actor, target, values: operations.scale(
-        actor, target, _number(values, "minimum"), _number(values, "maximum")
-    ),
-    "target": lambda actor, target, values: operations.set_target(actor, target, _scaling_target(values)),
-    "warm": lambda actor, target, values: operations.warm(
-        actor, target, _number(values, "placeholders"), values.get("level")
-    ),
-    "drain": lambda actor, target, values: operations.drain(actor, target),
-    "cordon": lambda actor, target, values: operations.cordon(actor, target),
-    "uncordon": lambda actor, target, values: operations.uncordon(actor, target),
-    "evict": lambda actor, target, values: operations.evict(actor, target),
-    "promote": lambda actor, target, values: operations.promote(actor, target, values.get("deployment", "")),
-    "restore": lambda actor, target, values: restore(actor, target),
-}
-
-
-def _scaling_target(values: Mapping[str, str]) -> ScalingTarget:
-    return ScalingTarget(
-        target_tokens_per_replica=_number(values, "tokens"),
-        scale_up_delay_seconds=_number(values, "up_after"),
-        scale_down_delay_seconds=_number(values, "down_after"),
-    )
-
-
 def _deployment(name: str) -> Deployment:
-    found = Deployment.objects.filter(name=name, archived_at=None).first()
-    if found is None:
-        raise NotFound("deployment", name)
-    return found
+    return _find(Deployment.objects.filter(archived_at=None), "deployment", name=name)
 
 
-def _node(name: str) -> Node:
-    found = Node.objects.filter(name=name).first()
-    if found is None:
-        raise NotFound("node", name)
-    return found
-
-
-def _placeholder(identity: str) -> Placeholder:
-    rows = Placeholder.objects.select_related("node", "deployment")
-    found = rows.filter(id=_id("placeholder", identity)).first()
-    if found is None:
-        raise NotFound("placeholder", identity)
-    return found
-
-
-def _id(kind: str, text: str) -> UUID:
+def _find(rows: QuerySet[_Row], kind: str, **column: str) -> _Row:
+    """Return the row with that name or id. Raises NotFound."""
     try:
-        return UUID(text)
-    except ValueError:
-        raise NotFound(kind, text) from None
-
-
-def _number(values: Mapping[str, str], name: str) -> int:
-    """Return a whole number. Raises BadQuery; what is too large for any of them is refused here, too."""
-    text = values.get(name, "").strip()
-    if not text.isascii() or not text.isdigit() or len(text) > 8:
-        raise BadQuery(name, text, "a whole number")
-    return int(text)
+        found = rows.filter(**column).first()
+    except ValidationError:  # not an id
+        found = None
+    if found is None:
+        raise NotFound(kind, "".join(column.values()))
+    return found

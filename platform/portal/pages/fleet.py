@@ -1,4 +1,4 @@
-"""What runs where, how warm, what comes next; and changing it."""
+"""The fleet page: what runs where, and the dialogs that change it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET, require_http_methods
 
 from portal.access.principal import Principal
-from portal.errors import BadQuery
 from portal.fleet import actions
-from portal.fleet.actions import Question
+from portal.fleet.actions import ActionDialog
 from portal.fleet.fragments import fleet_fragments
 from portal.formats.query_params import posted
 from portal.pages.base import operator_page, show
@@ -22,46 +21,40 @@ from workers.fleet import error_text, inventory
 @require_GET
 @operator_page
 def index(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """Show the fleet; the page then keeps itself up to date over ``/ws/fleet``."""
+    """Show the fleet. The page is then updated over ``/ws/fleet``."""
     return show(request, principal, "portal/fleet.html", {"fleet": inventory.read()}, active="fleet")
 
 
 @require_GET
 @operator_page
 def live(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """Answer all live parts, for a page whose WebSocket is not to be had."""
+    """Return all live parts, for a page that cannot open its WebSocket."""
     return HttpResponse("\n".join(fleet_fragments(inventory.read()).values()))
 
 
 @require_http_methods(["GET", "POST"])
 @operator_page
 def verb(request: HttpRequest, principal: Principal, name: str, target: str) -> HttpResponse:
-    """Ask before a verb is done, as a page or as the content of a dialog; done, it leads back to the fleet."""
+    """Show the dialog of a verb, as a page or for a dialog element; run the verb and go back to the fleet."""
     try:
-        question = actions.ask(name, target)
+        dialog = actions.dialog(name, target)
         if request.method == "GET":
-            return _asked(request, principal, question)
-        values = {field: posted(request, field) for field in request.POST}
-        effect = actions.perform(principal.actor, name, target, values)
+            return _show_dialog(request, principal, dialog)
+        effect = dialog.run(principal.actor, {field: posted(request, field) for field in request.POST})
     except NotFound as error:
         raise tenants.NotFound(error.kind, error.name) from error
-    except BadQuery as error:
-        return _asked(
-            request, principal, question, f"{error.param} {error.value!r} is not possible: use {error.allowed}."
-        )
     except WorkerError as error:
         status = 409 if isinstance(error, Refused) else 400
-        return _asked(request, principal, question, f"Nothing was changed: {error_text.words(error)}.", status)
-    said = f"{effect.target} {effect.now}." if effect.changed else f"{effect.target} {effect.now}, as before."
-    messages.success(request, said[:1].upper() + said[1:])
+        return _show_dialog(request, principal, dialog, f"Nothing was changed: {error_text.words(error)}.", status)
+    text = f"{effect.target} {effect.now}." if effect.changed else f"{effect.target} {effect.now}, as before."
+    messages.success(request, text[:1].upper() + text[1:])
     return redirect("portal:fleet")
 
 
-def _asked(
-    request: HttpRequest, principal: Principal, question: Question, problem: str = "", status: int = 400
+def _show_dialog(
+    request: HttpRequest, principal: Principal, dialog: ActionDialog, problem: str = "", status: int = 200
 ) -> HttpResponse:
-    context = {"question": question, "problem": problem}
+    context = {"dialog": dialog, "problem": problem}
     if request.headers.get("HX-Request"):
-        return render(request, "portal/parts/question.html", context)
-    answered = status if problem else 200
-    return show(request, principal, "portal/verb.html", context, active="fleet", status=answered)
+        return render(request, "portal/parts/action_dialog.html", context)
+    return show(request, principal, "portal/verb.html", context, active="fleet", status=status)

@@ -1,4 +1,4 @@
-"""How the fleet is written on pages."""
+"""Filters that format the fleet for pages."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from workers.serving import start_times
 
 register = template.Library()
 
-#: What a placeholder of each level is.
-LEVELS = {Level.H0.value: "H0 held slot", Level.H2.value: "H2 zygote"}
-#: How a start from each level is called, in general, when done and while it goes on.
+#: Name of a placeholder of each level.
+LEVELS = {Level.H0.value: "H0 reserved slot", Level.H2.value: "H2 zygote"}
+#: Words for a start from each level: its name, when it is done, and while it continues.
 STARTS = {
     Level.COLD.value: ("cold", "cold start in", "starts cold"),
-    Level.H0.value: ("held slot", "on a held slot in", "starts on a held slot"),
+    Level.H0.value: ("reserved slot", "on a reserved slot in", "starts on a reserved slot"),
     Level.H2.value: ("promoted", "promoted in", "is being promoted"),
 }
 #: The direction of each scale decision.
@@ -26,7 +26,7 @@ ARROWS = {"up": "▲", "wake": "▲", "down": "▼", "prepare": "▷", "release"
 
 @register.filter
 def level_name(level: str) -> str:
-    """Write how warm a placeholder is."""
+    """Name the level of a placeholder."""
     return LEVELS.get(level, level)
 
 
@@ -38,36 +38,36 @@ def start_name(level: str) -> str:
 
 @register.filter
 def start_words(replica: ReplicaStatus) -> str:
-    """Say from how warm a replica was started and how long that took, or that it still goes on."""
-    _, done, going_on = STARTS.get(replica.start_level, ("", "up in", "not started yet"))
-    return going_on if replica.startup_seconds is None else f"{done} {seconds(replica.startup_seconds)}"
+    """Describe a replica's start: its level, and how long it took or that it continues."""
+    _, done, ongoing = STARTS.get(replica.start_level, ("", "up in", "not started yet"))
+    return ongoing if replica.startup_seconds is None else f"{done} {seconds(replica.startup_seconds)}"
 
 
 @register.filter
-def promise(expected_seconds: float | None) -> str:
-    """Say when a replica started from a placeholder would answer, in the words of the command line."""
+def start_estimate(expected_seconds: float | None) -> str:
+    """Describe how soon a replica started from a placeholder serves, as commands do."""
     return start_times.start_time_text(expected_seconds)
 
 
 @register.filter
 def whole_percent(share: float) -> str:
-    """Write a share of 0 to 1 as a whole number of per cent."""
+    """Format a share of 0 to 1 as a whole percentage."""
     return f"{share * 100:.0f} %"
 
 
 @register.filter
 def end_of_id(identity: object) -> str:
-    """Write the end of an id, which every verb takes for the whole."""
+    """Return the end of an id, which every verb accepts."""
     return lookup.short(identity)
 
 
 @register.filter
 def arrow(action: str) -> str:
-    """Draw the direction of a scale decision."""
+    """Return an arrow for the direction of a scale decision."""
     return ARROWS.get(action, "·")
 
 
 @register.filter
 def words(name: str) -> str:
-    """Write a name of the code as words."""
+    """Format an identifier as words."""
     return name.replace("_", " ")

@@ -45,13 +45,13 @@ def test_the_page_shows_slots_with_what_has_them(world: World, warmth: Warmth, s
     page = signed_in(world.operator).get("/portal/fleet/").content.decode()
     for words in (
         "promoted in 4.1 s",
-        "once its replacement serves",
+        "once its replacement is ready",
         "cold start in 25 s",
         "no placeholder was warm",
         "starts cold",
         "H2 zygote",
         "up in 4 s",
-        "H0 held slot",
+        "H0 reserved slot",
         "up in 31 s",
         "it did not become free in 30 s",
         "4 requests, <b>12 k</b> tokens",
@@ -93,7 +93,7 @@ def test_a_verb_is_done_and_said(world: World, warmth: Warmth, signed_in: SignIn
     assert "takes replicas" in browser.post("/portal/fleet/uncordon/n2/", follow=True).content.decode()
     browser.post(f"/portal/fleet/target/{worlds.MODEL}/", {"tokens": "9000", "up_after": "2", "down_after": "60"})
     assert Deployment.objects.get().target_tokens_per_replica == 9000
-    browser.post("/portal/fleet/warm/spare/", {"placeholders": "3", "level": "h2"})
+    browser.post("/portal/fleet/warm/spare/", {"per_node": "3", "level": "h2"})
     assert Pool.objects.get(name="spare").placeholders_per_node == 3
     browser.post(f"/portal/fleet/promote/{warmth.promotable.id}/", {"deployment": worlds.MODEL})
     assert Replica.objects.get(placeholder=warmth.promotable).state == "reserved"
@@ -104,7 +104,7 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(world: World, warmth: W
     refused = browser.post(f"/portal/fleet/promote/{warmth.held.id}/", {"deployment": worlds.MODEL})
     assert refused.status_code == 409
     assert "only a warm h2 has a process to promote" in refused.content.decode()
-    for body in ({"placeholders": "65", "level": "h2"}, {"placeholders": "x"}, {"placeholders": "1", "level": "cold"}):
+    for body in ({"per_node": "65", "level": "h2"}, {"per_node": "x"}, {"per_node": "1", "level": "cold"}):
         assert browser.post("/portal/fleet/warm/spare/", body).status_code == 400, body
     for path in ("fly/n2/", "drain/none/", "cordon/none/", "evict/x/", "scale/none/", f"restore/{warmth.held.id}/"):
         assert browser.get(f"/portal/fleet/{path}").status_code == 404, path
@@ -115,7 +115,7 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(world: World, warmth: W
 
 def test_for_everybody_else_there_is_no_fleet(world: World, warmth: Warmth, signed_in: SignIn) -> None:
     member = signed_in(world.acme.owner)
-    form = {"minimum": "0", "maximum": "0", "placeholders": "0", "level": "h0", "deployment": worlds.MODEL}
+    form = {"minimum": "0", "maximum": "0", "per_node": "0", "level": "h0", "deployment": worlds.MODEL}
     for path in questions(warmth):
         for client, status in ((member, 404), (Client(), 302)):
             for answer in (client.get(f"/portal/fleet/{path}"), client.post(f"/portal/fleet/{path}", form)):

@@ -184,11 +184,11 @@ def test_verbs_are_done_once_and_audited_with_who_did_them(fleet: Fleet) -> None
     ("words", "status", "said"),
     [
         (("scale", "chatt", "1"), 1, "there is no deployment 'chatt'; there is chat"),
-        (("scale", "chat", "many"), 1, "'many' is no number of replicas or range like 1-4"),
+        (("scale", "chat", "many"), 1, "'many' is not a valid number of replicas or range like 1-4"),
         (("scale", "chat", "4-2"), 1, "2 replicas at most are not allowed: use 4 to 1000"),
         (("drain", "nobody"), 1, "there is no replica 'nobody'"),
         (("restore", "n1", "gpu-9"), 1, "there is no slot 'n1 gpu-9'; there is cpu-0, cpu-1, cpu-2, cpu-3"),
-        (("warm", "local", "1", "h7"), 1, "'h7' is no level of a placeholder: use h0 or h2"),
+        (("warm", "local", "1", "h7"), 1, "'h7' is not a valid placeholder level: use h0 or h2"),
         (("scale", "chat"), 2, "Missing argument"),
         (("slots", "--watch", "0"), 2, "not in the range"),
     ],

@@ -86,7 +86,7 @@ def test_the_target_of_scaling_is_set_and_checked(fleet: Fleet) -> None:
     fleet.deploy(1)
     target = ScalingTarget(target_tokens_per_replica=512, scale_up_delay_seconds=1.5, scale_down_delay_seconds=60.0)
     effect, _ = twice(lambda: operations.set_target(ADA, "chat", target))
-    assert effect.now == "aims at 512 tokens per replica, up after 1.5 s, down after 60 s"
+    assert effect.now == "targets 512 tokens per replica, up after 1.5 s, down after 60 s"
     for bad, complaint in (
         (dataclasses.replace(target, target_tokens_per_replica=0), "tokens per replica"),
         (dataclasses.replace(target, target_tokens_per_replica=2**31), "tokens per replica"),
@@ -116,7 +116,7 @@ def test_a_drained_replica_serves_until_its_replacement_does(fleet: Fleet) -> No
     reasons = list(ReplicaEvent.objects.filter(replica=old).order_by("-id").values_list("reason", flat=True))[:2]
     assert reasons == ["an operator drained it", f"drained by ada: it {operations.LEAVES}"]
     again = operations.drain(ADA, f"chat/{str(old.id)[-6:]}")
-    assert not again.changed and again.now == "is ready and no longer wanted"
+    assert not again.changed and again.now == "is ready and not wanted"
 
 
 def test_a_drained_node_empties_onto_another_and_uncordon_takes_back_what_has_not_begun(fleet: Fleet) -> None:
@@ -125,7 +125,7 @@ def test_a_drained_node_empties_onto_another_and_uncordon_takes_back_what_has_no
     serve(2)
     keep_warm(fleet)
     effect, _ = twice(lambda: operations.drain(ADA, "n1"))
-    assert effect.now == f"is cordoned; of 2 replicas each {operations.LEAVES}"
+    assert effect.now == f"is cordoned; each of its 2 replicas {operations.LEAVES}"
     assert audited("node.drained")[1] == {"cordoned": True, "replicas": 2, "placeholders_evicted": 1}
     assert Placeholder.objects.get().state == "evicting"
     twice(lambda: operations.uncordon(ADA, "n1"))
@@ -240,7 +240,7 @@ def test_a_quarantined_slot_is_used_again_and_one_that_is_gone_is_not(fleet: Fle
     twice(lambda: operations.restore(ADA, "n1", "cpu-0"))
     assert audited("slot.restored")[0] == {"health": "quarantined", "fault": "it did not become free"}
     Slot.objects.filter(device_uuid="cpu-1").update(health="gone")
-    with pytest.raises(Refused, match="no longer has it"):
+    with pytest.raises(Refused, match="does not have it"):
         operations.restore(ADA, "n1", "cpu-1")
     with pytest.raises(NotFound) as unknown:
         operations.restore(ADA, "n1", "gpu-0")

@@ -21,8 +21,8 @@ from workers.fleet import history, inventory
 from workers.models import Level, Placeholder, ScaleDecision, Slot, StartTime
 from workers.serving import start_times
 
-_NODE = OpenApiParameter("node", str, description="Name of a node; only what is there.")
-_DEPLOYMENT = OpenApiParameter("deployment", str, description="Name of a deployment; only its own.")
+_NODE = OpenApiParameter("node", str, description="Name of a node. Filters by it.")
+_DEPLOYMENT = OpenApiParameter("deployment", str, description="Name of a deployment. Filters by it.")
 
 
 class SlotsView(APIView):
@@ -36,7 +36,7 @@ class SlotsView(APIView):
         responses={200: page_schema(SlotSerializer, "SlotList"), **error_responses(400, 403)},
     )
     def get(self, request: Request) -> Response:
-        """List the slots, each with the replica or placeholder that has it."""
+        """List the slots, each with the replica or placeholder that holds it."""
         page = pagination.page_request(request)
         chosen = _filters(request, {"node": "node__name", "health": "health"}, health=Slot.Health.values)
         rows = (
@@ -49,7 +49,7 @@ class SlotsView(APIView):
 
 
 class PlaceholdersView(APIView):
-    """Warm capacity, now and before."""
+    """Warm capacity, now and earlier."""
 
     permission_classes = (OperatorOnly,)
 
@@ -64,7 +64,7 @@ class PlaceholdersView(APIView):
         responses={200: page_schema(PlaceholderSerializer, "PlaceholderList"), **error_responses(400, 403)},
     )
     def get(self, request: Request) -> Response:
-        """List placeholders, also those that were promoted, evicted or lost."""
+        """List placeholders, including those that were promoted, evicted or lost."""
         page = pagination.page_request(request)
         names = {"node": "node__name", "deployment": "deployment__name", "state": "state"}
         chosen = _filters(request, names, state=Placeholder.State.values)
@@ -75,7 +75,7 @@ class PlaceholdersView(APIView):
 
 
 class DecisionsView(APIView):
-    """What scaling decided."""
+    """Scale decisions."""
 
     permission_classes = (OperatorOnly,)
 
@@ -89,7 +89,7 @@ class DecisionsView(APIView):
         responses={200: page_schema(DecisionSerializer, "DecisionList"), **error_responses(400, 403)},
     )
     def get(self, request: Request) -> Response:
-        """List scale decisions with the reason and the inputs of each."""
+        """List scale decisions, each with its reason and inputs."""
         page = pagination.page_request(request)
         names = {"deployment": "deployment__name", "action": "action"}
         chosen = _filters(request, names, action=ScaleDecision.Action.values)
@@ -106,15 +106,15 @@ class StartTimesView(APIView):
     @extend_schema(
         operation_id="list_start_times",
         parameters=[
-            OpenApiParameter("model", str, description="Name of a model; only its starts."),
-            OpenApiParameter("pool", str, description="Name of a pool; only starts there."),
+            OpenApiParameter("model", str, description="Name of a model. Filters by it."),
+            OpenApiParameter("pool", str, description="Name of a pool. Filters by it."),
             OpenApiParameter("level", str, enum=Level.values),
             *PAGE_PARAMETERS,
         ],
         responses={200: page_schema(StartTimeSerializer, "StartTimeList"), **error_responses(400, 403)},
     )
     def get(self, request: Request) -> Response:
-        """List measured starts. Their medians by level are with each deployment of the fleet."""
+        """List measured starts. ``GET /api/v1/fleet`` has their medians by level for each deployment."""
         page = pagination.page_request(request)
         names = {"model": "revision__model__name", "pool": "pool__name", "level": "level"}
         chosen = _filters(request, names, level=Level.values)
@@ -123,7 +123,7 @@ class StartTimesView(APIView):
 
 
 def _filters(request: Request, lookups: dict[str, str], **allowed: Collection[str]) -> dict[str, Any]:
-    """Return the lookups of the parameters that are given. Raises ValidationError for one that is not allowed."""
+    """Return the lookups of the given parameters. Raises ValidationError for a value that is not allowed."""
     chosen = {}
     for name, lookup in lookups.items():
         value = query_params.text(request.query_params, name)

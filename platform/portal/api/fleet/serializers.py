@@ -1,4 +1,4 @@
-"""What ``/api/v1/fleet`` answers."""
+"""Request and response bodies of ``/api/v1/fleet``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workers.models import Level, Slot, StartTime
 from workers.serving.gateway_load import DeploymentLoad
 from workers.serving.start_times import StartSummary
 
-#: Largest number that the database's column holds.
+#: The largest number of the database column.
 LARGEST = 2**31 - 1
 
 
@@ -35,32 +35,32 @@ class ReplicaSerializer(serializers.Serializer[inventory.ReplicaStatus]):
     node = serializers.CharField(read_only=True, allow_null=True)
     state = serializers.CharField(read_only=True)
     since = serializers.DateTimeField(read_only=True)
-    leaving = serializers.BooleanField(read_only=True, help_text="It stops once its replacement serves.")
+    leaving = serializers.BooleanField(read_only=True, help_text="It stops once its replacement is ready.")
     running_requests = serializers.IntegerField(read_only=True)
     waiting_requests = serializers.IntegerField(read_only=True)
     kv_usage = serializers.FloatField(read_only=True, help_text="0 to 1.")
     start_level = serializers.CharField(
-        read_only=True, help_text="How warm it was started from: cold, h0, h2, or empty while that is open."
+        read_only=True, help_text="Level it was started from: cold, h0, h2, or empty until that is known."
     )
-    start_note = serializers.CharField(read_only=True, help_text="Why not from warmer.")
+    start_note = serializers.CharField(read_only=True, help_text="Why it was not started from a warmer level.")
     startup_seconds = serializers.FloatField(
-        read_only=True, allow_null=True, help_text="From spawn or promotion to the first token of the canary."
+        read_only=True, allow_null=True, help_text="From spawn or promotion to the first canary token."
     )
     placeholder = serializers.UUIDField(
         read_only=True, allow_null=True, help_text="The placeholder it was promoted from."
     )
-    generation = serializers.IntegerField(read_only=True, help_text="Engine processes so far.")
+    generation = serializers.IntegerField(read_only=True, help_text="Number of engine processes so far.")
     attempts = serializers.IntegerField(read_only=True)
     next_attempt_at = serializers.DateTimeField(read_only=True, allow_null=True)
     drain_deadline = serializers.DateTimeField(
-        read_only=True, allow_null=True, help_text="Requests that have not ended by then are cut."
+        read_only=True, allow_null=True, help_text="Requests that are still running then are aborted."
     )
     last_error = serializers.CharField(read_only=True)
     events = EventSerializer(source="transitions", many=True, read_only=True)
 
 
 class StartSummarySerializer(serializers.Serializer[StartSummary]):
-    """The newest starts from one level, in seconds from the decision to the first token of the canary."""
+    """The newest starts from one level, in seconds from the decision to the first canary token."""
 
     level = serializers.CharField(read_only=True)
     median_seconds = serializers.FloatField(read_only=True)
@@ -69,7 +69,7 @@ class StartSummarySerializer(serializers.Serializer[StartSummary]):
 
 
 class LoadSerializer(serializers.Serializer[DeploymentLoad]):
-    """What all gateways together have of a deployment now. Held requests wait for a first replica."""
+    """A deployment's requests at all gateways now. ``held_*`` counts those queued for a replica."""
 
     in_flight_requests = serializers.IntegerField(read_only=True)
     in_flight_tokens = serializers.IntegerField(read_only=True)
@@ -91,7 +91,7 @@ class DeploymentSerializer(serializers.Serializer[inventory.DeploymentStatus]):
     target_tokens_per_replica = serializers.IntegerField(read_only=True)
     scale_up_delay_seconds = serializers.FloatField(read_only=True)
     scale_down_delay_seconds = serializers.FloatField(read_only=True)
-    pools = serializers.ListField(child=serializers.CharField(), read_only=True, help_text="In the order of filling.")
+    pools = serializers.ListField(child=serializers.CharField(), read_only=True, help_text="In filling order.")
     load = LoadSerializer(read_only=True)
     starts = StartSummarySerializer(many=True, read_only=True, help_text="Coldest first.")
     replicas = ReplicaSerializer(many=True, read_only=True)
@@ -102,17 +102,17 @@ class PlaceholderSerializer(serializers.Serializer[inventory.PlaceholderStatus])
 
     id = serializers.UUIDField(read_only=True)
     node = serializers.CharField(read_only=True)
-    deployment = serializers.CharField(read_only=True, allow_null=True, help_text="Whom it was warmed for.")
+    deployment = serializers.CharField(read_only=True, allow_null=True, help_text="The deployment it was warmed for.")
     engine = serializers.CharField(read_only=True)
     target_level = serializers.CharField(read_only=True)
-    level = serializers.CharField(read_only=True, help_text="How warm it is now: h0 or h2.")
+    level = serializers.CharField(read_only=True, help_text="Its level now: h0 or h2.")
     state = serializers.CharField(read_only=True)
     since = serializers.DateTimeField(read_only=True)
     reason = serializers.CharField(read_only=True)
     memory_bytes = serializers.IntegerField(read_only=True, allow_null=True)
     warm_seconds = serializers.FloatField(read_only=True, allow_null=True, help_text="From spawn to warm.")
     expected_seconds = serializers.FloatField(
-        read_only=True, allow_null=True, help_text="Measured median until a replica started from it answers."
+        read_only=True, allow_null=True, help_text="Median measured time until a replica started from it serves."
     )
 
 
@@ -128,7 +128,7 @@ class SlotStatusSerializer(serializers.Serializer[inventory.SlotStatus]):
 
 
 class PlaceSerializer(serializers.Serializer[inventory.SlotGroup]):
-    """Slots of a node and what has them. A replica that has none has no slots here either."""
+    """Slots of a node and what holds them. A replica without a slot has an empty list of slots."""
 
     kind = serializers.CharField(read_only=True, help_text="replica, placeholder, free, quarantined or gone.")
     slots = SlotStatusSerializer(many=True, read_only=True)
@@ -142,7 +142,7 @@ class NodeSerializer(serializers.Serializer[inventory.NodeStatus]):
     id = serializers.UUIDField(read_only=True)
     name = serializers.CharField(read_only=True)
     address = serializers.CharField(read_only=True)
-    alive = serializers.BooleanField(read_only=True, help_text="The agent renews its lease.")
+    alive = serializers.BooleanField(read_only=True, help_text="Whether its agent renews its lease.")
     cordoned = serializers.BooleanField(read_only=True)
     slots = serializers.IntegerField(source="slot_count", read_only=True)
     free_slots = serializers.IntegerField(source="free_count", read_only=True)
@@ -163,12 +163,12 @@ class PoolSerializer(serializers.Serializer[inventory.PoolStatus]):
     high_water = serializers.FloatField(
         read_only=True, help_text="Share of a deployment's capacity here above which its next pool is prepared."
     )
-    low_water = serializers.FloatField(read_only=True, help_text="Share below which that is given up again.")
+    low_water = serializers.FloatField(read_only=True, help_text="Share below which the next pool is released again.")
     nodes = NodeSerializer(many=True, read_only=True)
 
 
 class DecisionSerializer(serializers.Serializer[history.Decision]):
-    """One change of what is desired, with what it was decided from."""
+    """One change of the desired replicas, with the facts it was decided from."""
 
     id = serializers.UUIDField(read_only=True)
     at = serializers.DateTimeField(read_only=True)
@@ -190,7 +190,7 @@ class FleetSerializer(serializers.Serializer[inventory.Fleet]):
 
 
 class SlotSerializer(serializers.Serializer[Slot]):
-    """A slot, and the replica or the placeholder that has it."""
+    """A slot, and the replica or placeholder that holds it."""
 
     id = serializers.UUIDField(read_only=True)
     node = serializers.CharField(source="node.name", read_only=True)
@@ -204,7 +204,7 @@ class SlotSerializer(serializers.Serializer[Slot]):
 
 
 class StartTimeSerializer(serializers.Serializer[StartTime]):
-    """How long one start took, from how warm."""
+    """How long one start took, and from which level."""
 
     id = serializers.UUIDField(read_only=True)
     at = serializers.DateTimeField(source="created_at", read_only=True)
@@ -213,43 +213,43 @@ class StartTimeSerializer(serializers.Serializer[StartTime]):
     replica = serializers.UUIDField(source="replica_id", read_only=True)
     pool = serializers.CharField(source="pool.name", read_only=True)
     level = serializers.ChoiceField(choices=Level.choices, read_only=True)
-    seconds = serializers.FloatField(read_only=True, help_text="From the decision to the first token of the canary.")
-    process_seconds = serializers.FloatField(read_only=True, help_text="Of these, from spawn or promotion.")
+    seconds = serializers.FloatField(read_only=True, help_text="From the decision to the first canary token.")
+    process_seconds = serializers.FloatField(read_only=True, help_text="The part from spawn or promotion on.")
 
 
 class EffectSerializer(serializers.Serializer[Effect]):
-    """What a verb did. Doing it again changes nothing more."""
+    """The result of a verb. Sending it again changes nothing more."""
 
     target = serializers.CharField(read_only=True)
-    changed = serializers.BooleanField(read_only=True, help_text="False when it was so before.")
-    now = serializers.CharField(read_only=True, help_text="How it is, in words.")
+    changed = serializers.BooleanField(read_only=True, help_text="False if nothing had to change.")
+    now = serializers.CharField(read_only=True, help_text="The state now, in words.")
 
 
 class ScaleSerializer(serializers.Serializer[Any]):
-    """``replicas`` alone, or ``min_replicas`` and ``max_replicas``, between which scaling moves."""
+    """``replicas`` alone, or ``min_replicas`` and ``max_replicas``, the bounds for scaling."""
 
     replicas = serializers.IntegerField(min_value=0, max_value=MAX_REPLICAS, required=False)
     min_replicas = serializers.IntegerField(min_value=0, max_value=MAX_REPLICAS, required=False)
     max_replicas = serializers.IntegerField(min_value=0, max_value=MAX_REPLICAS, required=False)
 
     def validate(self, attrs: dict[str, int]) -> dict[str, int]:
-        """Return the two bounds. Raises ValidationError unless one form is given, and whole."""
+        """Return the two bounds. Raises ValidationError unless exactly one of the two forms is complete."""
         if set(attrs) == {"replicas"}:
             return {"min_replicas": attrs["replicas"], "max_replicas": attrs["replicas"]}
         if "replicas" in attrs:
-            raise serializers.ValidationError({"replicas": "Use replicas, or min_replicas and max_replicas."})
+            raise serializers.ValidationError({"replicas": "Use either replicas, or min_replicas and max_replicas."})
         if not attrs:
-            raise serializers.ValidationError({"replicas": "Required, or min_replicas and max_replicas."})
+            raise serializers.ValidationError({"replicas": "Required, unless min_replicas and max_replicas are given."})
         for name in ("min_replicas", "max_replicas"):
             if name not in attrs:
-                raise serializers.ValidationError({name: "Required beside the other bound."})
+                raise serializers.ValidationError({name: "Required together with the other bound."})
         if attrs["max_replicas"] < attrs["min_replicas"]:
             raise serializers.ValidationError({"max_replicas": f"Use {attrs['min_replicas']} or more."})
         return attrs
 
 
 class TargetSerializer(serializers.Serializer[Any]):
-    """What one replica is meant to carry, and how long scaling hesitates."""
+    """The target load of one replica, and the seconds before scaling acts."""
 
     target_tokens_per_replica = serializers.IntegerField(min_value=1, max_value=LARGEST)
     scale_up_delay_seconds = serializers.FloatField(min_value=0, max_value=LARGEST)
@@ -257,15 +257,15 @@ class TargetSerializer(serializers.Serializer[Any]):
 
 
 class PromoteSerializer(serializers.Serializer[Any]):
-    """Whose replica the placeholder becomes."""
+    """The deployment whose replica the placeholder becomes."""
 
     deployment = serializers.SlugField(max_length=63)
 
 
 class WarmSerializer(serializers.Serializer[Any]):
-    """What each node of the pool keeps."""
+    """The placeholders that each node of the pool keeps."""
 
     placeholders_per_node = serializers.IntegerField(min_value=0, max_value=MAX_PLACEHOLDERS)
     level = serializers.ChoiceField(
-        choices=LEVELS, required=False, help_text="As it was if absent: h0 holds the slot, h2 is a warm process."
+        choices=LEVELS, required=False, help_text="Unchanged if absent. h0 reserves the slot, h2 is a warm process."
     )

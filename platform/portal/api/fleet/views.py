@@ -1,14 +1,13 @@
-"""``/api/v1/fleet``: what runs where, how warm, and the verbs that change it. For operators.
+"""``/api/v1/fleet``: what runs where, and the verbs that change it. For operators.
 
-A verb says how things shall be; sent twice it changes nothing more. Each is ``workers.fleet.operations``', as is what
-``celery -A hearth control`` does.
+Sending a verb twice changes nothing more. ``workers.fleet.verbs`` has the texts, ``workers.fleet.operations`` does
+the work.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
-from uuid import UUID
+from typing import Any
 
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
@@ -27,30 +26,49 @@ from portal.api.fleet.serializers import (
     WarmSerializer,
 )
 from portal.api.openapi_parameters import error_responses, reject_unknown_fields
-from portal.fleet import actions
+from tenants.audit import Actor
 from workers.errors import NotFound
-from workers.fleet import inventory, operations
+from workers.fleet import inventory, lookup, operations
 from workers.fleet.operations import Effect, ScalingTarget
-
-_Post = TypeVar("_Post", bound=Callable[..., Response])
-
-
-def _verb(operation: str, asked: type[serializers.Serializer[Any]] | None = None) -> Callable[[_Post], _Post]:
-    """Describe a verb to OpenAPI."""
-    answers = {200: EffectSerializer, **error_responses(400, 403, 404, 409)}
-    described: Callable[[_Post], _Post] = extend_schema(operation_id=operation, request=asked, responses=answers)
-    return described
+from workers.fleet.verbs import VERBS
 
 
-def _read(asked: serializers.Serializer[Any]) -> dict[str, Any]:
-    asked.is_valid(raise_exception=True)
-    reject_unknown_fields(asked)
-    values: dict[str, Any] = asked.validated_data
+def _read(body: serializers.Serializer[Any]) -> dict[str, Any]:
+    body.is_valid(raise_exception=True)
+    reject_unknown_fields(body)
+    values: dict[str, Any] = body.validated_data
     return values
 
 
-def _answer(effect: Effect) -> Response:
-    return Response(EffectSerializer(effect).data)
+def _verb_view(
+    verb: str, operation: str, run: Callable[..., Effect], body: type[serializers.Serializer[Any]] | None = None
+) -> type[APIView]:
+    """Return a view whose POST calls ``run`` with the actor, the target in the URL and the fields of the body."""
+
+    @extend_schema(
+        operation_id=operation,
+        description=VERBS[verb].description,
+        request=body,
+        responses={200: EffectSerializer, **error_responses(400, 403, 404, 409)},
+    )
+    def post(view: APIView, request: Request, **target: object) -> Response:
+        values = {} if body is None else _read(body(data=request.data))
+        effect = run(principal_of(request).actor, *map(str, target.values()), **values)
+        return Response(EffectSerializer(effect).data)
+
+    return type(f"{operation}_view", (APIView,), {"permission_classes": (OperatorOnly,), "post": post})
+
+
+def _set_target(actor: Actor, deployment: str, **target: Any) -> Effect:
+    return operations.set_target(actor, deployment, ScalingTarget(**target))
+
+
+def _warm(actor: Actor, pool: str, placeholders_per_node: int, level: str | None = None) -> Effect:
+    return operations.warm(actor, pool, placeholders_per_node, level)
+
+
+def _restore(actor: Actor, slot: str) -> Effect:
+    return operations.restore(actor, *lookup.slot_address(slot))
 
 
 class FleetView(APIView):
@@ -65,123 +83,32 @@ class FleetView(APIView):
 
 
 class ScaleView(APIView):
-    """How much of a deployment should run."""
+    """How many replicas of a deployment should run."""
 
     permission_classes = (OperatorOnly,)
 
     @extend_schema(
         operation_id="scale_deployment",
+        description=VERBS["scale"].description,
         request=ScaleSerializer,
         responses={200: DeploymentSerializer, **error_responses(400, 403, 404)},
     )
     def post(self, request: Request, deployment: str) -> Response:
-        """Set the number of replicas, or the bounds between which scaling moves; reconcile makes it so."""
-        asked = _read(ScaleSerializer(data=request.data))
-        operations.scale(principal_of(request).actor, deployment, asked["min_replicas"], asked["max_replicas"])
+        """Set the bounds, and return the deployment as it is then."""
+        bounds = _read(ScaleSerializer(data=request.data))
+        operations.scale(principal_of(request).actor, deployment, bounds["min_replicas"], bounds["max_replicas"])
         found = next((each for each in inventory.read().deployments if each.name == deployment), None)
         if found is None:
             raise NotFound("deployment", deployment)
         return Response(DeploymentSerializer(found).data)
 
 
-class TargetView(APIView):
-    """What scaling aims at."""
-
-    permission_classes = (OperatorOnly,)
-
-    @_verb("set_deployment_target", TargetSerializer)
-    def post(self, request: Request, deployment: str) -> Response:
-        """Set the tokens in flight that one replica is meant to have, and the delays of scaling."""
-        asked = _read(TargetSerializer(data=request.data))
-        return _answer(operations.set_target(principal_of(request).actor, deployment, ScalingTarget(**asked)))
-
-
-class DrainReplicaView(APIView):
-    """A replica's end."""
-
-    permission_classes = (OperatorOnly,)
-
-    @_verb("drain_replica")
-    def post(self, request: Request, replica: UUID) -> Response:
-        """Have the replica replaced: it serves until another does, then ends its requests and stops."""
-        return _answer(operations.drain(principal_of(request).actor, str(replica)))
-
-
-class DrainNodeView(APIView):
-    """A node's end."""
-
-    permission_classes = (OperatorOnly,)
-
-    @_verb("drain_node")
-    def post(self, request: Request, node: str) -> Response:
-        """Cordon the node, evict its placeholders, and have each of its replicas replaced elsewhere."""
-        return _answer(actions.drain_node(principal_of(request).actor, node))
-
-
-class CordonView(APIView):
-    """A node that gets nothing new."""
-
-    permission_classes = (OperatorOnly,)
-
-    @_verb("cordon_node")
-    def post(self, request: Request, node: str) -> Response:
-        """Place nothing new on the node; what runs there goes on."""
-        return _answer(operations.cordon(principal_of(request).actor, node))
-
-
-class UncordonView(APIView):
-    """A node that is offered again."""
-
-    permission_classes = (OperatorOnly,)
-
-    @_verb("uncordon_node")
-    def post(self, request: Request, node: str) -> Response:
-        """Offer the node again, and keep those of its replicas whose drain has not begun to stop them."""
-        return _answer(operations.uncordon(principal_of(request).actor, node))
-
-
-class EvictView(APIView):
-    """A placeholder's end."""
-
-    permission_classes = (OperatorOnly,)
-
-    @_verb("evict_placeholder")
-    def post(self, request: Request, placeholder: UUID) -> Response:
-        """Free the placeholder's slot and have its process killed; its pool makes a new one while it wants more."""
-        return _answer(operations.evict(principal_of(request).actor, str(placeholder)))
-
-
-class PromoteView(APIView):
-    """A placeholder's use."""
-
-    permission_classes = (OperatorOnly,)
-
-    @_verb("promote_placeholder", PromoteSerializer)
-    def post(self, request: Request, placeholder: UUID) -> Response:
-        """Make the placeholder a replica of a deployment now, within the deployment's maximum."""
-        asked = _read(PromoteSerializer(data=request.data))
-        return _answer(operations.promote(principal_of(request).actor, str(placeholder), asked["deployment"]))
-
-
-class RestoreView(APIView):
-    """A slot that was quarantined."""
-
-    permission_classes = (OperatorOnly,)
-
-    @_verb("restore_slot")
-    def post(self, request: Request, slot: UUID) -> Response:
-        """Use a quarantined slot again; its agent may quarantine it anew."""
-        return _answer(actions.restore(principal_of(request).actor, str(slot)))
-
-
-class WarmView(APIView):
-    """A pool's placeholders."""
-
-    permission_classes = (OperatorOnly,)
-
-    @_verb("warm_pool", WarmSerializer)
-    def post(self, request: Request, pool: str) -> Response:
-        """Set how many placeholders each node of the pool keeps, and how warm."""
-        asked = _read(WarmSerializer(data=request.data))
-        actor = principal_of(request).actor
-        return _answer(operations.warm(actor, pool, asked["placeholders_per_node"], asked.get("level")))
+TargetView = _verb_view("target", "set_deployment_target", _set_target, TargetSerializer)
+DrainReplicaView = _verb_view("drain", "drain_replica", operations.drain)
+DrainNodeView = _verb_view("drain", "drain_node", operations.drain_node)
+CordonView = _verb_view("cordon", "cordon_node", operations.cordon)
+UncordonView = _verb_view("uncordon", "uncordon_node", operations.uncordon)
+EvictView = _verb_view("evict", "evict_placeholder", operations.evict)
+PromoteView = _verb_view("promote", "promote_placeholder", operations.promote, PromoteSerializer)
+RestoreView = _verb_view("restore", "restore_slot", _restore)
+WarmView = _verb_view("warm", "warm_pool", _warm, WarmSerializer)
