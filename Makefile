@@ -6,13 +6,13 @@ SHELL := /bin/bash
 
 VENV := .venv
 BIN := $(VENV)/bin
-# Of all that pip says, the name of each package as it comes; errors go another way.
+# Prints only the name of each package that pip downloads; errors go to standard error.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 QUIETLY := sed -un 's,^ *\(Downloading\|Processing\) \(.*/\)\?\([^/ ]*\.whl\).*,  \3,p'
 
 .PHONY: help install install-dev engine up down status test test-long install-tests check bench bench-gateway bench-cache bench-drain bench-coldstart fmt lock clean
 
-help: ## Say what each target does
+help: ## Show what each target does
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
 
 install: $(VENV)/stamp-run node_modules/stamp ## Make the virtual environment and fetch the pages' assets
@@ -28,7 +28,7 @@ up: install ## Start everything and print where to go; Ctrl-C stops it all; UP="
 down: install ## Stop what runs
 	@$(BIN)/hearth down
 
-status: install ## Say what runs
+status: install ## Show what runs
 	@$(BIN)/hearth status
 
 # Tests mostly wait, so one process more than a small machine has cores; tests/conftest.py says what runs together.

@@ -222,7 +222,7 @@ class RequestSettings(_Settings):
     tls_proxy: bool = Field(
         default=False,
         description="1: a proxy with TLS is in front of gateway and portal and sets X-Forwarded-Proto; cookies then "
-        "travel over TLS only, and browsers are told to insist on it (HSTS). Off, because a first start has no proxy.",
+        "travel over TLS only, and browsers insist on it (HSTS). Off, because a first start has no proxy.",
     )
     media_domains: Hosts = Field(
         default=(),

@@ -72,7 +72,7 @@ def engine() -> None:
 @engine.command(short_help="Install the engine.")
 def install() -> None:
     """Install the engine, or bring it up to its lock file."""
-    engine_environment.install(Progress().say)
+    engine_environment.install(Progress().log)
     _print_engine()
 
 

@@ -86,7 +86,7 @@ def bootstrap(**given: Any) -> None:
     preflight.check(instance)
     instance_secrets.load_or_create(instance.data_dir)
     database.migrate(instance)
-    progress.say("Database migrated")
+    progress.log("Database migrated")
     database.connect(instance)
     from hearth.provisioning.first_run import DEMO_KEYS_FILE  # its models need Django
 
@@ -94,9 +94,9 @@ def bootstrap(**given: Any) -> None:
     first = database.bootstrap(instance, options, "simulated" if wanted == "simulated" else "vllm")
     database.disconnect()
     # no secret: in a container this goes to a log
-    progress.say(f"Serves {first.model_name}; sign in as {first.admin_username}")
-    progress.say(f"The password is admin_password in {instance_secrets.path_in(instance.data_dir)}")
-    progress.say(f"Keys of the demo tenants are in {instance.data_dir / DEMO_KEYS_FILE}")
+    progress.log(f"Serves {first.model_name}; sign in as {first.admin_username}")
+    progress.log(f"The password is admin_password in {instance_secrets.path_in(instance.data_dir)}")
+    progress.log(f"Keys of the demo tenants are in {instance.data_dir / DEMO_KEYS_FILE}")
 
 
 @click.group(short_help="Copy secrets to another machine of the cluster.")

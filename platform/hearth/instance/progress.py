@@ -12,15 +12,15 @@ class Progress:
         self._began = time.monotonic()
         self._last: dict[str, str] = {}
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Print one line."""
         print(f"{time.monotonic() - self._began:6.1f} s  {text}", flush=True)
 
-    def say_if_new(self, topic: str, text: str) -> None:
+    def log_if_new(self, topic: str, text: str) -> None:
         """Print one line, unless it equals the last line of ``topic``."""
         if self._last.get(topic) != text:
             self._last[topic] = text
-            self.say(text)
+            self.log(text)
 
     def warn(self, *lines: str) -> None:
         """Print the lines in a box of exclamation marks."""

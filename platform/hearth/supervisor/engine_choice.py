@@ -27,7 +27,7 @@ def choose(wanted: EngineChoice, instance: Instance, progress: Progress, *, stop
     try:
         installed = environment.status()
         if installed is None:
-            progress.say("Installing the engine, vLLM; this is done once")
+            progress.log("Installing the engine, vLLM; this is done once")
             _install(instance, progress, stopping)
             installed = environment.status()
     except EngineUnavailable as error:
@@ -36,7 +36,7 @@ def choose(wanted: EngineChoice, instance: Instance, progress: Progress, *, stop
         _warn_simulated(progress, error)
         return "simulated"
     if installed is not None:
-        progress.say(f"Engine: {installed.kind} {installed.vllm_version}")
+        progress.log(f"Engine: {installed.kind} {installed.vllm_version}")
     return "vllm"
 
 
@@ -75,7 +75,7 @@ def _follow(installer: ProcessIdentity, log_path: Path, progress: Progress, stop
         while True:
             status = collect(installer)
             for line in log:
-                progress.say(f"  {line.rstrip()}")
+                progress.log(f"  {line.rstrip()}")
             if status is not None:
                 return status
             if stopping():

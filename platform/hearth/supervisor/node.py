@@ -77,7 +77,7 @@ class NodeHost:
         self._instance.node_path.unlink(missing_ok=True)
         ended = cleanup.clear_roles(self._instance)
         if ended:
-            self._progress.say(f"Ended what a killed node left: {', '.join(ended)}; its engines go on")
+            self._progress.log(f"Ended what a killed node left: {', '.join(ended)}; its engines go on")
         self._keeper.record()
         database.connect(self._instance)
         check_membership(OF_A_NODE)
@@ -89,7 +89,7 @@ class NodeHost:
         self._keeper.start(self._roles)
         member = Member(pool, [role.name for role in self._roles])
         self._instance.node_path.write_text(json.dumps(asdict(member)))
-        self._progress.say(f"Ready: node {self._instance.node} of pool {pool}")
+        self._progress.log(f"Ready: node {self._instance.node} of pool {pool}")
 
     def _join(self) -> str:
         from hearth.provisioning import cluster
@@ -111,11 +111,11 @@ class NodeHost:
     def _end(self) -> None:
         self._instance.node_path.unlink(missing_ok=True)
         if self._joined:
-            self._progress.say("Leaving")
+            self._progress.log("Leaving")
         self._keeper.end(self._leave)
         if self._joined:
             database.disconnect()
-            self._progress.say("Stopped")
+            self._progress.log("Stopped")
         self._keeper.forget()
 
 

@@ -95,7 +95,7 @@ class Keeper:
                 )
                 self._children.append(child)
                 child.start()
-        self._progress.say(f"Started {', '.join(child.name for child in self._children)}")
+        self._progress.log(f"Started {', '.join(child.name for child in self._children)}")
 
     def go_on(self) -> None:
         """Raise Interrupted once a stop was asked for."""
@@ -107,7 +107,7 @@ class Keeper:
         for child in self._children:
             line = child.poll()
             if line is not None:
-                self._progress.say(line)
+                self._progress.log(line)
         time.sleep(TICK_SECONDS)
 
     def end(self, ask_engines: Callable[[], int]) -> None:
@@ -122,7 +122,7 @@ class Keeper:
                 [child for child in self._children if child.stop_stage == stage], hurried=self.stop.hurried
             )
             if killed:
-                self._progress.say(f"Killed, because it would not end: {', '.join(killed)}")
+                self._progress.log(f"Killed, because it would not end: {', '.join(killed)}")
         cleanup.end_engines(self._instance, grace_seconds=0)
 
     def _stop_engines(self, ask: Callable[[], int]) -> None:
@@ -132,17 +132,17 @@ class Keeper:
             try:
                 asked = ask()
             except Exception as error:  # a database that is gone must not keep the rest from stopping
-                self._progress.say(f"Could not ask the replicas to stop: {error}")
+                self._progress.log(f"Could not ask the replicas to stop: {error}")
                 asked = 0
             if asked:
-                self._progress.say(f"Asked {asked} replicas to stop")
+                self._progress.log(f"Asked {asked} replicas to stop")
             while any(self._instance.engines_dir.glob("*.json")) and time.monotonic() < deadline:
                 if self.stop.hurried():
                     break
                 time.sleep(TICK_SECONDS)
         ended = cleanup.end_engines(self._instance, grace_seconds=0)
         if ended:
-            self._progress.say(f"Killed engines {', '.join(ended)}")
+            self._progress.log(f"Killed engines {', '.join(ended)}")
 
 
 def keeper_process(instance: Instance) -> ProcessIdentity | None:

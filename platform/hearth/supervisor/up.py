@@ -69,13 +69,13 @@ class Supervisor:
     def _start(self, *, show_summary: bool) -> None:
         ended = cleanup.clear(self._instance)
         if ended:
-            self._progress.say(f"Ended what a killed instance left: {', '.join(ended)}")
+            self._progress.log(f"Ended what a killed instance left: {', '.join(ended)}")
         self._keeper.record()
         preflight.check_ports(self._instance)
         self._start_servers()
         self._keeper.go_on()
         database.migrate(self._instance)
-        self._progress.say("Database migrated")
+        self._progress.log("Database migrated")
         self._keeper.go_on()
         database.connect(self._instance)
         wanted = self._options.engine or database.remembered_engine(self._instance)
@@ -99,7 +99,7 @@ class Supervisor:
             pid=os.getpid(),
         )
         up_file.write(self._instance, ready)
-        self._progress.say("Ready")
+        self._progress.log("Ready")
         if show_summary:
             print(up_file.text(ready) + "\nCtrl-C stops everything.\n", flush=True)
 
@@ -109,10 +109,10 @@ class Supervisor:
         self._redis = self._instance.redis()
         if self._postgres is not None:
             self._postgres.start()
-            self._progress.say("PostgreSQL accepts connections")
+            self._progress.log("PostgreSQL accepts connections")
         if self._redis is not None:
             self._redis.start()
-            self._progress.say("Redis answers")
+            self._progress.log("Redis answers")
 
     def _wait_for_web(self) -> None:
         """Wait until gateway and portal answer; any HTTP status will do."""
@@ -120,7 +120,7 @@ class Supervisor:
             while not _answers(url):
                 self._tick()
                 self._keeper.go_on()
-            self._progress.say(f"{name} answers at {url}")
+            self._progress.log(f"{name} answers at {url}")
 
     def _wait_for_engines(self, replicas: int) -> None:
         """Wait until so many replicas are ready. Raises StartFailed when one gave up."""
@@ -130,9 +130,9 @@ class Supervisor:
             states = ", ".join(f"{each.deployment}/{each.id[-6:]} {each.state}" for each in found) or "none yet"
             if time.monotonic() - said > STILL_WAITING_SECONDS:
                 said = time.monotonic()
-                self._progress.say(f"  still waiting; replicas: {states}")
+                self._progress.log(f"  still waiting; replicas: {states}")
             else:
-                self._progress.say_if_new("replicas", f"Replicas: {states}")
+                self._progress.log_if_new("replicas", f"Replicas: {states}")
             if sum(each.serves for each in found) >= replicas:
                 return
             failed = next((each for each in found if each.state == "failed"), None)
@@ -156,11 +156,11 @@ class Supervisor:
         for name, server in (("PostgreSQL", self._postgres), ("Redis", self._redis)):
             if server is None or server.process() is not None:
                 continue
-            self._progress.say(f"{name} died; starting it again")
+            self._progress.log(f"{name} died; starting it again")
             try:
                 server.start()
             except EmbeddedServerError as error:  # tried again in a second; what serves without it goes on
-                self._progress.say_if_new(name, str(error))
+                self._progress.log_if_new(name, str(error))
 
     def _tell_of_placeholders(self) -> None:
         """Say it once this node's placeholders are warm. Nothing waits for them: they are for the next replica."""
@@ -170,7 +170,7 @@ class Supervisor:
         self._placeholders_checked = now
         found = [each for each in database.placeholders() or () if each.node == self._instance.node]
         if found and all(each.state == "warm" for each in found):
-            self._progress.say(f"Warm placeholders: {', '.join(map(str, found))}")
+            self._progress.log(f"Warm placeholders: {', '.join(map(str, found))}")
             self._placeholders_until = 0.0
         database.disconnect()
 
@@ -178,7 +178,7 @@ class Supervisor:
         """Stop everything that was started, in order; a second signal kills what is left of each stage."""
         started = bool(self._keeper.has_children or self._postgres or self._redis)
         if started:
-            self._progress.say("Stopping")
+            self._progress.log("Stopping")
         self._instance.up_path.unlink(missing_ok=True)
         self._keeper.end(database.request_stop)
         if self._database_ready:
@@ -189,7 +189,7 @@ class Supervisor:
         cleanup.remove_sockets(self._instance)
         self._keeper.forget()
         if started:
-            self._progress.say("Stopped")
+            self._progress.log("Stopped")
 
 
 def _answers(url: str) -> bool:
