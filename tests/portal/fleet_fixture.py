@@ -8,7 +8,7 @@ from datetime import timedelta
 from django.db.models.functions import Now
 
 from tenants.audit import SYSTEM
-from tests.portal import fixtures as worlds
+from tests.portal import fixtures
 from tests.portal.fixtures import World
 from workers.fleet import deployments
 from workers.models import (
@@ -41,8 +41,8 @@ class Warmth:
 
 
 def build(world: World) -> Warmth:
-    """Add to ``worlds.fleet``: a node with two placeholders, a free and a quarantined slot, and what was measured."""
-    deployment = worlds.fleet(world)
+    """Add to ``fixtures.fleet``: a node with two placeholders, a free and a quarantined slot, and what was measured."""
+    deployment = fixtures.fleet(world)
     Deployment.objects.filter(id=deployment.id).update(max_replicas=6)
     first = Pool.objects.get()
     Pool.objects.update(placeholders_per_node=1, priority=1)

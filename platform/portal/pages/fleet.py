@@ -57,4 +57,4 @@ def _show_dialog(
     context = {"dialog": dialog, "problem": problem}
     if request.headers.get("HX-Request"):
         return render(request, "portal/parts/action_dialog.html", context)
-    return show(request, principal, "portal/verb.html", context, active="fleet", status=status)
+    return show(request, principal, "portal/action.html", context, active="fleet", status=status)

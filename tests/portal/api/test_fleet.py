@@ -13,7 +13,7 @@ from rest_framework.test import APIClient
 
 from tenants.audit import SYSTEM
 from tenants.models import AuditEntry
-from tests.portal import fixtures as worlds
+from tests.portal import fixtures
 from tests.portal import fleet_fixture as warmths
 from tests.portal.conftest import error_of
 from tests.portal.fixtures import World
@@ -95,7 +95,7 @@ def test_the_lists_are_paged_and_filtered(warmth: Warmth, as_operator: APIClient
         ("decisions?deployment=none", 0),
         ("start-times?level=h2", 5),
         ("start-times?pool=spare", 0),
-        (f"start-times?model={worlds.MODEL}&level=cold", 3),
+        (f"start-times?model={fixtures.MODEL}&level=cold", 3),
     ):
         assert len(as_operator.get(f"{FLEET}/{query}").json()["data"]) == count, query
     holders = {row["index"]: row for row in as_operator.get(f"{FLEET}/slots?node=n2").json()["data"]}
@@ -131,7 +131,7 @@ def test_reading_costs_the_same_queries_whatever_the_size(warmth: Warmth, as_ope
 
 
 def test_an_operator_scales_to_a_number_or_between_two(warmth: Warmth, as_operator: APIClient) -> None:
-    path = f"deployments/{worlds.MODEL}/scale"
+    path = f"deployments/{fixtures.MODEL}/scale"
     answer = post(as_operator, path, replicas=5)
     assert answer.status_code == 200
     assert (answer.json()["desired_replicas"], answer.json()["ready_replicas"]) == (5, 2)
@@ -158,7 +158,7 @@ def test_an_operator_scales_to_a_number_or_between_two(warmth: Warmth, as_operat
 
 
 def test_what_scaling_aims_at_is_set(warmth: Warmth, as_operator: APIClient) -> None:
-    path = f"deployments/{worlds.MODEL}/target"
+    path = f"deployments/{fixtures.MODEL}/target"
     target = {"target_tokens_per_replica": 9000, "scale_up_delay_seconds": 0.5, "scale_down_delay_seconds": 60}
     assert post(as_operator, path, **target).json()["changed"] is True
     assert post(as_operator, path, **target).json()["changed"] is False
@@ -199,13 +199,13 @@ def test_a_node_is_cordoned_uncordoned_and_drained(warmth: Warmth, as_operator: 
 
 
 def test_a_placeholder_is_promoted_or_evicted(warmth: Warmth, as_operator: APIClient) -> None:
-    cold = post(as_operator, f"placeholders/{warmth.held.id}/promote", deployment=worlds.MODEL)
+    cold = post(as_operator, f"placeholders/{warmth.held.id}/promote", deployment=fixtures.MODEL)
     assert (cold.status_code, error_of(cold)["code"]) == (409, "refused")
     unnamed = post(as_operator, f"placeholders/{warmth.promotable.id}/promote")
     assert (unnamed.status_code, error_of(unnamed)["param"]) == (400, "deployment")
     unknown = post(as_operator, f"placeholders/{warmth.promotable.id}/promote", deployment="none")
     assert (unknown.status_code, error_of(unknown)["code"]) == (404, "deployment_not_found")
-    done = post(as_operator, f"placeholders/{warmth.promotable.id}/promote", deployment=worlds.MODEL)
+    done = post(as_operator, f"placeholders/{warmth.promotable.id}/promote", deployment=fixtures.MODEL)
     assert done.json()["changed"] is True
     assert Replica.objects.get(placeholder=warmth.promotable).start_level == Level.H2
     late = post(as_operator, f"placeholders/{warmth.promotable.id}/evict")
@@ -243,14 +243,14 @@ def test_nobody_else_sees_or_changes_anything(world: World, warmth: Warmth, as_a
     member.force_login(world.acme.owner)
     reads = ("", "/slots", "/placeholders", "/decisions", "/start-times")
     changes: tuple[tuple[str, dict[str, object]], ...] = (
-        (f"deployments/{worlds.MODEL}/scale", {"replicas": 0}),
-        (f"deployments/{worlds.MODEL}/target", {"target_tokens_per_replica": 1}),
+        (f"deployments/{fixtures.MODEL}/scale", {"replicas": 0}),
+        (f"deployments/{fixtures.MODEL}/target", {"target_tokens_per_replica": 1}),
         (f"replicas/{warmth.ready.id}/drain", {}),
         ("nodes/n2/drain", {}),
         ("nodes/n2/cordon", {}),
         ("nodes/n2/uncordon", {}),
         (f"placeholders/{warmth.promotable.id}/evict", {}),
-        (f"placeholders/{warmth.promotable.id}/promote", {"deployment": worlds.MODEL}),
+        (f"placeholders/{warmth.promotable.id}/promote", {"deployment": fixtures.MODEL}),
         (f"slots/{warmth.broken.id}/restore", {}),
         ("pools/spare/warm", {"placeholders_per_node": 0}),
     )

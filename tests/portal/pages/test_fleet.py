@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 
 from tenants.models import AuditEntry, User
-from tests.portal import fixtures as worlds
+from tests.portal import fixtures
 from tests.portal import fleet_fixture as warmths
 from tests.portal.fixtures import World
 from tests.portal.fleet_fixture import Warmth
@@ -27,8 +27,8 @@ def questions(warmth: Warmth) -> dict[str, str]:
     """Return the address of every verb's question, with the command it shows."""
     placeholder, replica = str(warmth.promotable.id), str(warmth.ready.id)
     return {
-        f"scale/{worlds.MODEL}/": "scale tiny-chat 2-6",
-        f"target/{worlds.MODEL}/": "target tiny-chat 16384 5 300",
+        f"scale/{fixtures.MODEL}/": "scale tiny-chat 2-6",
+        f"target/{fixtures.MODEL}/": "target tiny-chat 16384 5 300",
         "warm/spare/": "warm spare 2 h2",
         "drain/n2/": "drain n2",
         f"drain/{replica}/": f"drain tiny-chat/{replica[-6:]}",
@@ -64,7 +64,7 @@ def test_the_page_shows_slots_with_what_has_them(world: World, warmth: Warmth, s
 
 
 def test_what_is_not_there_says_what_to_do(world: World, signed_in: SignIn) -> None:
-    worlds.fleet(world)
+    fixtures.fleet(world)
     Pool.objects.create(name="empty", kind="gpu")
     page = signed_in(world.operator).get("/portal/fleet/").content.decode()
     assert "A node joins when" in page
@@ -91,17 +91,17 @@ def test_a_verb_is_done_and_said(world: World, warmth: Warmth, signed_in: SignIn
     assert Node.objects.get(name="n2").cordoned
     assert "as before" in browser.post("/portal/fleet/cordon/n2/", follow=True).content.decode()
     assert "takes replicas" in browser.post("/portal/fleet/uncordon/n2/", follow=True).content.decode()
-    browser.post(f"/portal/fleet/target/{worlds.MODEL}/", {"tokens": "9000", "up_after": "2", "down_after": "60"})
+    browser.post(f"/portal/fleet/target/{fixtures.MODEL}/", {"tokens": "9000", "up_after": "2", "down_after": "60"})
     assert Deployment.objects.get().target_tokens_per_replica == 9000
     browser.post("/portal/fleet/warm/spare/", {"per_node": "3", "level": "h2"})
     assert Pool.objects.get(name="spare").placeholders_per_node == 3
-    browser.post(f"/portal/fleet/promote/{warmth.promotable.id}/", {"deployment": worlds.MODEL})
+    browser.post(f"/portal/fleet/promote/{warmth.promotable.id}/", {"deployment": fixtures.MODEL})
     assert Replica.objects.get(placeholder=warmth.promotable).state == "reserved"
 
 
 def test_what_cannot_be_done_is_said_and_changes_nothing(world: World, warmth: Warmth, signed_in: SignIn) -> None:
     browser = signed_in(world.operator)
-    refused = browser.post(f"/portal/fleet/promote/{warmth.held.id}/", {"deployment": worlds.MODEL})
+    refused = browser.post(f"/portal/fleet/promote/{warmth.held.id}/", {"deployment": fixtures.MODEL})
     assert refused.status_code == 409
     assert "only a warm h2 has a process to promote" in refused.content.decode()
     for body in ({"per_node": "65", "level": "h2"}, {"per_node": "x"}, {"per_node": "1", "level": "cold"}):
@@ -115,7 +115,7 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(world: World, warmth: W
 
 def test_for_everybody_else_there_is_no_fleet(world: World, warmth: Warmth, signed_in: SignIn) -> None:
     member = signed_in(world.acme.owner)
-    form = {"minimum": "0", "maximum": "0", "per_node": "0", "level": "h0", "deployment": worlds.MODEL}
+    form = {"minimum": "0", "maximum": "0", "per_node": "0", "level": "h0", "deployment": fixtures.MODEL}
     for path in questions(warmth):
         for client, status in ((member, 404), (Client(), 302)):
             for answer in (client.get(f"/portal/fleet/{path}"), client.post(f"/portal/fleet/{path}", form)):

@@ -3,7 +3,7 @@
 "use strict";
 
 (function () {
-  const dialog = document.getElementById("verb");
+  const dialog = document.getElementById("dialog");
 
   function updateCommand(form) {
     const command = form.querySelector("[data-pattern]");
@@ -36,7 +36,7 @@
   });
 
   document.addEventListener("input", (event) => {
-    const form = event.target.closest("form.question");
+    const form = event.target.closest("form.dialog-form");
     if (form) updateCommand(form);
   });
 })();
