@@ -1,4 +1,4 @@
-"""The gateway as a raw ASGI application: about twenty times as many requests per core as a Django view."""
+"""The gateway as a raw ASGI application, which serves about twenty times as many requests per core as a Django view."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
-#: A body is read this far for anybody; more of it is held only for a caller with a key that opens something.
-STRANGERS_BYTES = 64 * 1024
+#: How much of a body is buffered before its API key is checked.
+UNAUTHENTICATED_BYTES = 64 * 1024
 
-#: Of a body that is too large, this many times the allowed size is read and thrown away, for at most so long.
+#: How much of a too large body is read and discarded, as a multiple of the allowed size, and for how long.
 DISCARDED_BODIES = 4
 DISCARD_SECONDS = 5.0
 
 
 class ClientGone(Exception):
-    """The client left before its request was read."""
+    """The client disconnected before its request was read."""
 
 
 class Body:
-    """A request's body as it comes in."""
+    """A request's body as it arrives."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
-        self._asked: Awaitable[MutableMapping[str, Any]] | None = None
+        self._pending: Awaitable[MutableMapping[str, Any]] | None = None
         self.complete = False
 
     def piece_if_ready(self) -> bytes | None:
-        """Return the next piece if that is there already, as a small request's whole body is. Raises ClientGone."""
-        asked = self._receive()
-        if isinstance(asked, asyncio.Future) and asked.done():
-            return self._read(asked.result())
-        self._asked = asked
+        """Return the next piece if it has arrived, as the whole body of a small request has. Raises ClientGone."""
+        message = self._receive()
+        if isinstance(message, asyncio.Future) and message.done():
+            return self._read(message.result())
+        self._pending = message
         return None
 
     async def piece(self) -> bytes:
         """Return the next piece. Raises ClientGone."""
-        asked, self._asked = self._asked, None
-        return self._read(await (asked if asked is not None else self._receive()))
+        pending, self._pending = self._pending, None
+        return self._read(await (pending if pending is not None else self._receive()))
 
     def _read(self, message: MutableMapping[str, Any]) -> bytes:
         if message["type"] == "http.disconnect":
@@ -70,7 +70,7 @@ class Body:
 
 
 class Interrupt:
-    """Cancels the task that made it, from a callback, and tells this from a cancellation by anybody else."""
+    """Cancels the task that created it from a callback, and distinguishes this from any other cancellation."""
 
     __slots__ = ("_armed", "_cancelling", "_fired", "_task")
 
@@ -83,23 +83,23 @@ class Interrupt:
         self._fired = False
 
     def fire(self) -> None:
-        """Cancel the task, once, unless it got past that."""
+        """Cancel the task, once, unless disarmed."""
         if self._armed:
             self._armed = False
             self._fired = True
             self._task.cancel()
 
     def disarm(self) -> None:
-        """Let callbacks that come late do nothing."""
+        """Make later callbacks do nothing."""
         self._armed = False
 
     def explains_cancellation(self) -> bool:
-        """Say whether a CancelledError that was just caught came from here alone, and count it as dealt with."""
+        """Return whether the CancelledError just caught came only from here, and mark it as handled."""
         return self._fired and self._task.uncancel() <= self._cancelling
 
 
 class GatewayApp:
-    """Reads a request whole, runs the journey, and stops it when the client leaves."""
+    """Reads a request, runs the pipeline, and cancels it when the client disconnects."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class GatewayApp:
         self._send_timeout_seconds = send_timeout_seconds
         self._max_body_bytes = max_body_bytes
         self._body_timeout_seconds = body_timeout_seconds
-        #: Requests being served now, streams that run included.
+        #: Requests in progress, running streams included.
         self.in_flight = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -130,13 +130,16 @@ class GatewayApp:
         body = Body(receive)
         try:
             request = await self._read(scope, body, interrupt, disconnect)
-        except ClientGone:  # or it stays and wants an answer to a body that is not framed as its headers say
-            broken = BadRequest("The body broke off, or is not framed as its headers say.", "body_broken")
-            await self._send(send, _refused(broken, scope["path"]), disconnect)
+        except ClientGone:  # or it is still connected and sent a body that is not framed as its headers say
+            error = BadRequest(
+                "The body ended early, or does not match its content-length or transfer-encoding. Send it again.",
+                "body_broken",
+            )
+            await self._send(send, _refused(error, scope["path"]), disconnect)
             return
         except GatewayError as error:
-            waits = any(name == b"expect" for name, _ in scope["headers"])  # to be told whether to send it
-            if isinstance(error, BodyTooLarge) and not waits:
+            waits_for_continue = any(name == b"expect" for name, _ in scope["headers"])
+            if isinstance(error, BodyTooLarge) and not waits_for_continue:
                 await self._discard(body)
             metrics.answered("unread", "", error.status)
             await self._send(send, _refused(error, scope["path"]), disconnect)
@@ -159,15 +162,18 @@ class GatewayApp:
         return deliver(send, response, timeout_seconds=self._send_timeout_seconds, disconnect=disconnect)
 
     def _open(self) -> Pipeline:
-        """Return the pipeline, built with the first request where that failed at start. Raises Unavailable."""
+        """Return the pipeline; build it if that failed when the process started. Raises Unavailable."""
         try:
             return self._pipeline()
         except (WalError, OSError) as error:
             log.error("the gateway cannot be built: %s", error)
-            raise Unavailable("The usage log cannot be opened; nothing is served.", "usage_log_unavailable") from error
+            raise Unavailable(
+                "The usage log cannot be opened, so requests cannot be metered. Retry later, or tell the operator.",
+                "usage_log_unavailable",
+            ) from error
 
     async def _discard(self, body: Body) -> None:
-        """Read what is left of a refused body, within bounds: many clients look for the answer only after sending."""
+        """Read the rest of a rejected body, within bounds, because many clients read only after sending."""
         left = DISCARDED_BODIES * self._max_body_bytes
         with contextlib.suppress(TimeoutError, ClientGone):
             async with asyncio.timeout(DISCARD_SECONDS):
@@ -175,7 +181,7 @@ class GatewayApp:
                     left -= len(await body.piece())
 
     async def _read(self, scope: Scope, body: Body, interrupt: Interrupt, disconnect: ClientDisconnect) -> Request:
-        """Return the whole request. Raises ClientGone, BodyTooLarge, BodyTooSlow, Unauthorized, Unavailable."""
+        """Return the complete request. Raises ClientGone, BodyTooLarge, BodyTooSlow, Unauthorized, Unavailable."""
         headers = _headers(scope["headers"])
         client = client_of(scope, headers)
         announced = headers.get("content-length", "")
@@ -204,7 +210,8 @@ class GatewayApp:
             if not interrupt.explains_cancellation():
                 raise
             raise BodyTooSlow(
-                f"The body did not arrive within {self._body_timeout_seconds:g} s.", "body_too_slow"
+                f"The body did not arrive within {self._body_timeout_seconds:g} s. Send it faster, or send less.",
+                "body_too_slow",
             ) from None
         finally:
             slow.cancel()
@@ -212,36 +219,38 @@ class GatewayApp:
     async def _read_body(self, body: Body, headers: Mapping[str, str], client: str, first: bytes) -> bytes:
         pieces = [first]
         size = len(first)
-        proved = False
+        authenticated = False
         while True:
             if size > self._max_body_bytes:
                 raise self._too_large()
             if body.complete:
                 return b"".join(pieces)
-            if size > STRANGERS_BYTES and not proved:
+            if size > UNAUTHENTICATED_BYTES and not authenticated:
                 await self._open().auth.authenticate(headers, client)
-                proved = True
+                authenticated = True
             pieces.append(await body.piece())
             size += len(pieces[-1])
 
     def _too_large(self) -> BodyTooLarge:
-        return BodyTooLarge(f"The body is larger than the {self._max_body_bytes} bytes allowed.", "body_too_large")
+        return BodyTooLarge(
+            f"The body is too large. At most {self._max_body_bytes} bytes are allowed.", "body_too_large"
+        )
 
 
 def _watch(scope: Scope, receive: Receive, disconnect: ClientDisconnect) -> Callable[[], object]:
-    """Have it told when the client leaves; return what ends that."""
+    """Call `disconnect.signal` when the client disconnects; return a function that stops watching."""
     on_disconnect = scope.get("extensions", {}).get(ON_DISCONNECT)
     if on_disconnect is not None:
         on_disconnect(disconnect.signal)
         return lambda: None
-    # Nobody waits for it: a task for the answer, to wait for both, would cost 12 µs more.
+    # A callback, because a second task to wait for both would cost 12 µs more.
     gone = asyncio.ensure_future(receive())
     gone.add_done_callback(lambda _: disconnect.signal())
     return gone.cancel
 
 
 def _headers(lines: Collection[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Return the headers by name; lines of one name are one list (RFC 9110, 5.3), of which each counts."""
+    """Return the headers by name; lines with the same name are joined to one list (RFC 9110, 5.3)."""
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in lines}
     if len(headers) == len(lines):
         return headers
@@ -253,17 +262,17 @@ def _headers(lines: Collection[tuple[bytes, bytes]]) -> dict[str, str]:
 
 
 def client_of(scope: Scope, headers: Mapping[str, str]) -> str:
-    """Return the address that an HTTP connection's request comes from; empty when it is not known."""
+    """Return the address of the client; empty when it is not known."""
     peer = str((scope.get("client") or ("",))[0])
-    heard = headers.get("x-forwarded-for")
-    if not heard or not settings.TRUSTED_PROXIES:
+    forwarded = headers.get("x-forwarded-for")
+    if not forwarded or not settings.TRUSTED_PROXIES:
         return peer
-    # Of several lines too: a proxy may add one of its own to those that are there already.
-    return networks.client_address(peer, heard, settings.TRUSTED_PROXIES)
+    # All lines count: a proxy may add its own line to those that arrived.
+    return networks.client_address(peer, forwarded, settings.TRUSTED_PROXIES)
 
 
 def _refused(error: GatewayError, path: str) -> Response:
-    """Return the error of a request whose body may not have been read: the connection cannot be used again."""
+    """Return an error response that closes the connection, because the body may not have been read."""
     endpoint = endpoint_for_errors(path)
     headers = [*JSON, *endpoint.id_headers(str(new_id())), *error.headers, (b"connection", b"close")]
     return Response(status=error.status, headers=headers, body=endpoint.error_body(error))

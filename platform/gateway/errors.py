@@ -1,21 +1,21 @@
-"""What a caller may be told, and the only place of this room that knows HTTP status codes.
+"""Errors that clients receive. Only this module of the gateway knows HTTP status codes.
 
-GatewayError            500  itself: what nobody foresaw
-├── Unauthorized        401  no key, or one that opens nothing
+GatewayError            500  itself: an unexpected failure
+├── Unauthorized        401  no API key, or one that is not valid
 ├── Forbidden           403  the key may not do this
 ├── BadRequest          400  what was wrong, where, and what is allowed
-├── Conflict            409  the same request runs, or ran with an answer too large to keep
+├── Conflict            409  the same request is running, or its response was too large to store
 ├── BodyTooLarge        413
 ├── BodyTooSlow         408
-├── NotFound            404  no such model, path or request, or not yours
+├── NotFound            404  no such model, path or request, or it belongs to another tenant
 ├── WrongMethod         405
-├── RateLimited         429  carries seconds until the next request fits
-├── BudgetExceeded      429  no room for what the request may cost
-├── EngineRefused       4xx  the engine's own verdict on the request, in one envelope
-├── EngineFailed        502  every replica that was tried failed before the first byte
-│   └── EngineGone      502  each of them broke the connection: it may be gone, and another coming
-├── NotCached           504  the request wants an answer out of the prediction cache only
-└── Unavailable         503  usage log full, database away for an unknown key, too many held
+├── RateLimited         429  carries the seconds until the next request fits
+├── BudgetExceeded      429  the budget does not cover what the request may cost
+├── EngineRefused       4xx  the engine's own error about the request, in the gateway's envelope
+├── EngineFailed        502  every replica that was tried failed before its first byte
+│   └── EngineGone      502  each of them closed the connection: it may be stopping while another starts
+├── NotCached           504  the request accepts a stored response only
+└── Unavailable         503  usage log full, database unavailable for an unknown key, queue full
     └── NotReady        503  no replica is ready
 
 NOT_NOW = NotReady, EngineGone: worth another try when the replicas have changed.
@@ -37,7 +37,7 @@ Headers = list[tuple[bytes, bytes]]
 
 @dataclass(eq=False)
 class GatewayError(Exception):
-    """An answer that is an error. ``message`` says what was wrong and what is allowed."""
+    """An error response. ``message`` says what happened, why, and what to do."""
 
     message: str
     code: str
@@ -53,7 +53,7 @@ class GatewayError(Exception):
         )
 
     def event(self) -> bytes:
-        """Return the same as a server-sent event, for a stream that has begun."""
+        """Return the envelope as a server-sent event, for a stream that has begun."""
         return b"event: error\ndata: " + self.body() + b"\n\n"
 
 
@@ -128,7 +128,7 @@ class EngineFailed(GatewayError):
 
 @dataclass(eq=False)
 class EngineGone(EngineFailed):
-    #: How many times the request reached an engine, which it may itself have broken.
+    #: How many engines received the request; the request itself may have crashed them.
     reached: int = 0
 
 
@@ -150,111 +150,119 @@ class NotReady(Unavailable):
 
 NOT_NOW = (NotReady, EngineGone)
 
-#: How vLLM says that prompt and answer do not fit (``renderers/params.py``, ``responses/serving.py``).
+#: How vLLM words that prompt and completion do not fit (``renderers/params.py``, ``responses/serving.py``).
 _TOO_LONG = ("context length", "maximum model length", "exceeds the max_model_len")
 
-_REFUSALS = {
-    "malformed": ("invalid_api_key", "The API key is not one of Hearth's: it looks like hk_… and is shown once."),
-    "unknown": ("invalid_api_key", "The API key is not known."),
-    "revoked": ("key_revoked", "The API key was revoked."),
-    "expired": ("key_expired", "The API key has expired."),
-    "tenant_suspended": ("tenant_suspended", "The tenant of this key is suspended."),
-    "project_archived": ("project_archived", "The project of this key is archived."),
+_KEY_ERRORS = {
+    "malformed": ("invalid_api_key", "The API key is malformed. Keys start with hk_; copy it completely."),
+    "unknown": ("invalid_api_key", "The API key does not exist. Check the key, or create a new one."),
+    "revoked": ("key_revoked", "The API key was revoked. Use another key."),
+    "expired": ("key_expired", "The API key has expired. Use another key."),
+    "tenant_suspended": ("tenant_suspended", "The tenant of this API key is suspended. Ask the operator."),
+    "project_archived": ("project_archived", "The project of this API key is archived. Use a key of another project."),
 }
 
 
 def unauthorized(refusal: KeyRefused) -> Unauthorized:
-    """Return the answer to a key that opens nothing."""
-    code, message = _REFUSALS[refusal.reason]
+    """Return the error for an API key that is not valid."""
+    code, message = _KEY_ERRORS[refusal.reason]
     return Unauthorized(message, code)
 
 
 def address_not_allowed() -> Forbidden:
-    """Return the answer to a key that is used from elsewhere than it may be; where that is, is not told."""
+    """Return the error for an address outside the key's networks, which it does not reveal."""
     return Forbidden("The API key may not be used from this address.", "address_not_allowed")
 
 
 def scope_missing(scope: str) -> Forbidden:
-    """Return the answer to a key that was not issued for this."""
-    return Forbidden(f"The API key lacks the scope {scope!r}.", "scope_missing")
+    """Return the error for a key without the scope."""
+    return Forbidden(f"The API key lacks the scope {scope!r}. Use a key that has it.", "scope_missing")
 
 
 def model_not_allowed(model: str, allowed: Collection[str]) -> Forbidden:
-    """Return the answer to a key that may call other models only."""
+    """Return the error for a key that may call other models only."""
     names = ", ".join(sorted(allowed))
-    return Forbidden(f"The API key may not call {model!r}; it may call {names}.", "model_not_allowed", "model")
+    return Forbidden(f"The API key may not call {model!r}. It may call {names}.", "model_not_allowed", "model")
 
 
 def idempotency_in_progress() -> Conflict:
-    """Return the answer to a request that came again before it was answered."""
+    """Return the error for a repeated request whose first one is still running."""
     return Conflict(
-        "The request with this Idempotency-Key still runs. Try again in 1 s.",
+        "A request with this Idempotency-Key is still running. Retry after 1 second.",
         "idempotency_in_progress",
         headers=[_retry_after(1)],
     )
 
 
-def idempotency_answer_not_kept() -> Conflict:
-    """Return the answer to a request that ran, with an answer that is more than is kept to be told again."""
+def idempotency_response_not_stored() -> Conflict:
+    """Return the error for a repeated request whose response was too large to store."""
     return Conflict(
-        "The request with this Idempotency-Key was answered, with more than is kept of one answer or of an hour's.",
+        "This Idempotency-Key was already used; the response was too large to store and cannot be replayed. Use a new "
+        "key to run the request again.",
         "idempotency_answer_not_kept",
     )
 
 
 def idempotency_key_reused() -> BadRequest:
-    """Return the answer to another request under a key that was used."""
-    return BadRequest("This Idempotency-Key came with another request.", "idempotency_key_reused", status=422)
+    """Return the error for a different request under a used key."""
+    return BadRequest(
+        "This Idempotency-Key was used with a different request. Use a new key for each request.",
+        "idempotency_key_reused",
+        status=422,
+    )
 
 
 def idempotency_unavailable() -> Unavailable:
-    """Return the answer to a request that shall run once only while nobody can say whether it has."""
+    """Return the error for a request that must run only once, while Redis is unavailable to check its key."""
     return Unavailable(
-        "Nobody can say now whether this Idempotency-Key was used. Try again in 1 s, or without it.",
+        "Cannot verify this Idempotency-Key right now. Retry after 1 second, or send the request without the key.",
         "idempotency_unavailable",
         headers=[_retry_after(1)],
     )
 
 
-def not_cached(told: Headers) -> NotCached:
-    """Return the answer to ``only-if-cached`` where nothing is stored that may be given; ``told`` is why."""
+def not_cached(cache_headers: Headers) -> NotCached:
+    """Return the error for ``only-if-cached`` without a usable stored response; ``cache_headers`` report why."""
     return NotCached(
-        "No stored answer may be given to this request, and it allows no other ('cache-control: only-if-cached').",
+        "No stored response is available for this request, and 'cache-control: only-if-cached' forbids running it. "
+        "Remove that directive to run it.",
         "not_cached",
-        headers=[*told, (b"cache-status", b"hearth; detail=not_cached"), (b"x-should-retry", b"false")],
+        headers=[*cache_headers, (b"cache-status", b"hearth; detail=not_cached"), (b"x-should-retry", b"false")],
     )
 
 
 def no_replica_ready(model: str, retry_after_seconds: float = 5.0) -> NotReady:
-    """Return the answer for a model that nothing serves at the moment."""
+    """Return the error for a model without a ready replica."""
+    seconds = _whole_seconds(retry_after_seconds)
     return NotReady(
-        f"No replica of {model!r} is ready. It may be starting; try again shortly.",
+        f"No replica of {model!r} is ready. One may be starting. Retry after {seconds} {_plural(seconds)}.",
         "no_replica_ready",
         headers=[_retry_after(retry_after_seconds)],
     )
 
 
 def queue_full(model: str, retry_after_seconds: float) -> Unavailable:
-    """Return the answer for a tenant that has as many requests waiting for a replica as it may."""
+    """Return the error for a tenant whose queue for a replica is full."""
+    seconds = _whole_seconds(retry_after_seconds)
     return Unavailable(
-        f"No replica of {model!r} is ready, and as many requests of the tenant wait for one as may.",
+        f"No replica of {model!r} is ready and this tenant's queue is full. Retry after {seconds} {_plural(seconds)}.",
         "too_many_held",
         headers=[_retry_after(retry_after_seconds)],
     )
 
 
 def internal_error() -> GatewayError:
-    """Return the answer for what nobody foresaw."""
+    """Return the error for an unexpected failure."""
     return GatewayError(
-        "Hearth failed to answer. Nothing was charged; the operator finds the cause by the request id.",
+        "Hearth failed unexpectedly. Nothing was charged. Retry; if it fails again, send the operator the request id.",
         "internal_error",
     )
 
 
 def engine_refused(status: int, payload: bytes) -> EngineRefused:
-    """Put the engine's own refusal into the envelope; its text is about the tenant's own request."""
+    """Return the engine's error about the request in the gateway's envelope; its text concerns only this request."""
     error = _engines_error(payload)
-    message = str(error.get("message") or error.get("detail") or "The engine refused the request.")
+    message = str(error.get("message") or error.get("detail") or "The engine rejected the request. Check its fields.")
     too_long = any(mark in message for mark in _TOO_LONG)
     return EngineRefused(
         message,
@@ -265,14 +273,19 @@ def engine_refused(status: int, payload: bytes) -> EngineRefused:
 
 
 def not_served(status: int, payload: bytes, model: str, path: str) -> EngineRefused | None:
-    """Return the refusal if the engine's answer is that its model has no such endpoint: embeddings of a chat model.
+    """Return the error if the model has no such endpoint, for example embeddings of a chat model; else None.
 
-    vLLM leaves the route out (404, ``Not Found``) or says 501; a 404 that names the model is between us and the engine.
+    vLLM has no such route (404, ``Not Found``) or returns 501. A 404 that names the model is a fault of the gateway.
     """
     error = _engines_error(payload) if status == 404 else {}
     if status != 501 and "Not Found" not in (error.get("message"), error.get("detail")):
         return None
-    return EngineRefused(f"The model {model!r} does not serve {path}.", "endpoint_not_supported", "model", status=400)
+    return EngineRefused(
+        f"The model {model!r} does not support {path}. Use another model or endpoint.",
+        "endpoint_not_supported",
+        "model",
+        status=400,
+    )
 
 
 def _engines_error(payload: bytes) -> dict[str, Any]:
@@ -290,3 +303,7 @@ def _retry_after(seconds: float) -> tuple[bytes, bytes]:
 
 def _whole_seconds(seconds: float) -> int:
     return max(1, math.ceil(seconds))
+
+
+def _plural(seconds: int) -> str:
+    return "second" if seconds == 1 else "seconds"

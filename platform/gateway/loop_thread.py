@@ -1,4 +1,4 @@
-"""The journey on an event loop of its own, for callers that live on threads or on loops that come and go."""
+"""The pipeline on an event loop in a thread, for callers on threads or on short-lived loops."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class EventLoopThread:
-    """One thread, one loop and one runtime for a whole process, started with the first request. Thread-safe."""
+    """One thread, event loop and runtime for a process, started with the first request. Thread-safe."""
 
     def __init__(self, role: str) -> None:
         self._role = role
@@ -24,11 +24,11 @@ class EventLoopThread:
         self._runtime: Runtime | None = None
 
     def run_on_pipeline(self, work: Callable[[Pipeline], Awaitable[T]]) -> Future[T]:
-        """Begin ``work`` on the pipeline, once that knows callers and replicas. Cancelling the future stops it."""
+        """Start ``work`` on the pipeline once the first snapshot is loaded. Cancelling the future cancels it."""
         return self.run(lambda: self._with_pipeline(work))
 
     def run(self, work: Callable[[], Awaitable[T]]) -> Future[T]:
-        """Begin ``work`` on the loop."""
+        """Start ``work`` on the loop."""
 
         async def begin() -> T:
             return await work()
@@ -36,7 +36,7 @@ class EventLoopThread:
         return asyncio.run_coroutine_threadsafe(begin(), self._started())
 
     def close(self) -> None:
-        """Close the runtime and end the thread; the next request starts both anew."""
+        """Close the runtime and end the thread; the next request starts both again."""
         with self._lock:
             loop, runtime, self._loop, self._runtime = self._loop, self._runtime, None, None
         if loop is None:
@@ -56,11 +56,13 @@ class EventLoopThread:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(target=_turn, args=[self._loop], name=f"journey-{self._role}", daemon=True).start()
+                threading.Thread(
+                    target=_run_forever, args=[self._loop], name=f"pipeline-{self._role}", daemon=True
+                ).start()
             return self._loop
 
 
-def _turn(loop: asyncio.AbstractEventLoop) -> None:
+def _run_forever(loop: asyncio.AbstractEventLoop) -> None:
     try:
         loop.run_forever()
     finally:

@@ -1,4 +1,4 @@
-"""Deferred requests, run by the ``inference`` role through the same journey as all others."""
+"""Celery tasks of deferred requests, which the ``inference`` role runs through the same pipeline as all others."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ background = EventLoopThread("inference")
 
 @shared_task(name=TASK)
 def run_deferred(request_id: str) -> None:
-    """Answer one deferred request. Idempotent: only the first delivery finds it still queued."""
+    """Run one deferred request. Idempotent: only the first delivery finds it still queued."""
     claimed = store.claim(UUID(request_id))
     if claimed is None:
         return
-    kept = claimed.submission
-    request = Request(method="POST", path=kept.endpoint, headers=kept.headers, body=kept.body)
+    submission = claimed.submission
+    request = Request(method="POST", path=submission.endpoint, headers=submission.headers, body=submission.body)
 
-    # A first attempt that died has left its own usage row behind; the second is another request of the same answer.
+    # A first attempt that died has left a usage row; the second attempt is a request with an id of its own.
     billed_as = claimed.id if claimed.attempt == 1 else new_id()
 
     def work(pipeline: Pipeline) -> Awaitable[Response]:
-        return pipeline.run_deferred(billed_as, claimed.key_public_id, ENDPOINTS[kept.endpoint], request)
+        return pipeline.run_deferred(billed_as, claimed.key_public_id, ENDPOINTS[submission.endpoint], request)
 
     try:
         response = background.run_on_pipeline(work).result()
     except Exception:
-        store.fail(claimed.id, "Hearth could not begin to answer.")
+        store.fail(claimed.id, "Hearth could not run the request. Send it again.")
         raise
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in response.headers}
     store.finish(claimed.id, response.status, headers, response.body)
@@ -44,6 +44,6 @@ def run_deferred(request_id: str) -> None:
 
 @shared_task(name="gateway.tasks.tend_deferred")
 def tend_deferred() -> None:
-    """Send what was lost again and erase what has expired. Idempotent; beat calls it each minute."""
+    """Send lost requests again and erase expired ones. Idempotent; beat calls it each minute."""
     store.requeue_lost(enqueue=enqueue)
     store.expire()

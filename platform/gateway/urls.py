@@ -2,6 +2,6 @@
 
 from django.urls import re_path
 
-from gateway.views import journey
+from gateway.views import serve
 
-urlpatterns = [re_path(r"^.*$", journey)]
+urlpatterns = [re_path(r"^.*$", serve)]

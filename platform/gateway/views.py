@@ -1,4 +1,4 @@
-"""The same journey as a Django view, for ``manage.py runserver`` and wherever Django must see the request."""
+"""The pipeline as a Django view, for ``manage.py runserver`` and Django's test client."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from gateway.request import JSON, ClientDisconnect, Request, Response
 from gateway.streaming.sender import run_on
 from tenants import networks
 
-#: Under WSGI, and in tests, each request has a loop of its own: the journey must outlive it.
+#: Under WSGI and in tests each request has an event loop of its own, which the pipeline must outlive.
 background = EventLoopThread("view")
 
 
 Get = Callable[[HttpRequest], Awaitable[HttpResponseBase]]
 
-#: Where a request has its stream, for :func:`closing`.
+#: The key of a request's stream in ``request.META``, for :func:`closing`.
 STREAM = "gateway.streaming.engine_stream"
 
 
 @async_only_middleware
 def closing(get_response: Get) -> Get:
-    """Close a stream whose client leaves while other middleware has it: Django drops such a response unclosed."""
+    """Close the stream of a client that disconnects inside middleware, where Django drops it unclosed."""
 
     async def closing_middleware(request: HttpRequest) -> HttpResponseBase:
         try:
@@ -48,12 +48,12 @@ def closing(get_response: Get) -> Get:
 
 
 @csrf_exempt
-async def journey(request: HttpRequest) -> HttpResponseBase:
-    """Answer one request under ``/v1/``."""
+async def serve(request: HttpRequest) -> HttpResponseBase:
+    """Serve one request under ``/v1/``."""
     try:
         body = request.body
     except RequestDataTooBig:
-        error = BodyTooLarge("The body is larger than allowed.", "body_too_large")
+        error = BodyTooLarge("The body is too large. Send a smaller one.", "body_too_large")
         body = endpoint_for_errors(request.path).error_body(error)
         return _response(request, Response(status=error.status, headers=JSON, body=body), ClientDisconnect())
     gateway_request = Request(
@@ -65,33 +65,33 @@ async def journey(request: HttpRequest) -> HttpResponseBase:
             request.META.get("REMOTE_ADDR", ""), request.headers.get("x-forwarded-for", ""), settings.TRUSTED_PROXIES
         ),
     )
-    journeying = _PipelineRun(gateway_request)
+    run = _PipelineRun(gateway_request)
     try:
-        gateway_response = await asyncio.shield(asyncio.wrap_future(background.run_on_pipeline(journeying.run)))
+        gateway_response = await asyncio.shield(asyncio.wrap_future(background.run_on_pipeline(run.run)))
     except asyncio.CancelledError:
-        background.run(journeying.leave)
+        background.run(run.disconnect)
         raise
     return _response(request, gateway_response, gateway_request.disconnect)
 
 
 class _PipelineRun:
-    """One request on the journey's loop, where all of this runs."""
+    """One request on the pipeline's loop, where all of this runs."""
 
     def __init__(self, gateway_request: Request) -> None:
         self._request = gateway_request
         self._task: asyncio.Task[Response] | None = None
-        self._left = False
+        self._disconnected = False
 
     async def run(self, pipeline: Pipeline) -> Response:
-        """Answer the request. A task of its own, because a cancelled Future of a thread forgets what was answered."""
-        if self._left:
+        """Run the request, in a task of its own: a cancelled Future of a thread loses the result."""
+        if self._disconnected:
             raise asyncio.CancelledError
         self._task = asyncio.create_task(pipeline.handle(self._request))
         return await self._task
 
-    async def leave(self) -> None:
-        """Let the request go on without its client, or stop it if nobody else needs its answer."""
-        self._left = True
+    async def disconnect(self) -> None:
+        """Continue the request without its client, or cancel it if it has no followers."""
+        self._disconnected = True
         if self._task is None:
             return
         disconnect = self._request.disconnect
@@ -111,9 +111,9 @@ def _response(request: HttpRequest, gateway_response: Response, disconnect: Clie
     if gateway_response.stream is None:
         response = HttpResponse(gateway_response.body, status=gateway_response.status)
     else:
-        relay = _StreamBridge(gateway_response, gateway_response.stream, disconnect)
-        request.META[STREAM] = relay
-        response = StreamingHttpResponse(relay, status=gateway_response.status)
+        bridge = _StreamBridge(gateway_response, gateway_response.stream, disconnect)
+        request.META[STREAM] = bridge
+        response = StreamingHttpResponse(bridge, status=gateway_response.status)
     for name, value in gateway_response.headers:
         response[name.decode("latin-1")] = value.decode("latin-1")
     return response
@@ -124,14 +124,14 @@ def _cancel(work: Future[bytes | None]) -> None:
 
 
 class _StreamBridge:
-    """A stream of the journey's loop, read on another. :meth:`close` is called however the response ends."""
+    """A stream of the pipeline's loop, read on another. :meth:`close` is called however the response ends."""
 
     def __init__(self, gateway_response: Response, stream: AsyncIterator[bytes], disconnect: ClientDisconnect) -> None:
         self._response = gateway_response
         self._stream = stream
         self._disconnect = disconnect
-        #: The next piece, while it is awaited.
-        self._coming: Future[bytes | None] | None = None
+        #: The next piece, while it is pending.
+        self._next: Future[bytes | None] | None = None
         self._closed = False
 
     @property
@@ -143,29 +143,29 @@ class _StreamBridge:
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while True:
-            self._coming = background.run(lambda: anext(self._stream, None))
-            coming = asyncio.wrap_future(self._coming)
-            while not (await asyncio.wait({coming}, timeout=self._every_seconds))[0]:
+            self._next = background.run(lambda: anext(self._stream, None))
+            pending = asyncio.wrap_future(self._next)
+            while not (await asyncio.wait({pending}, timeout=self._every_seconds))[0]:
                 yield self._heartbeat()
-            piece = coming.result()
-            self._coming = None
+            piece = pending.result()
+            self._next = None
             if piece is None:
                 return
             yield piece
 
     def close(self) -> None:
-        """Let go of what the stream holds, or let it go on for those who follow it. A second call does nothing."""
+        """Close the stream, or let it run on for its followers. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
 
-        async def let_go() -> None:
-            coming = self._coming
-            if coming is not None:
-                self._disconnect.cancel_with(partial(_cancel, coming))
+        async def close_on_loop() -> None:
+            pending = self._next
+            if pending is not None:
+                self._disconnect.cancel_with(partial(_cancel, pending))
             self._disconnect.signal()
-            if coming is not None:
-                await asyncio.wait({asyncio.wrap_future(coming)})
+            if pending is not None:
+                await asyncio.wait({asyncio.wrap_future(pending)})
             await run_on(self._response, self._disconnect)
 
-        background.run(let_go)
+        background.run(close_on_loop)

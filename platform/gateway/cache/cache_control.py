@@ -1,4 +1,4 @@
-"""What a request says about the prediction cache: ``cache-control`` (RFC 9111) and ``x-prediction-cache``."""
+"""Parse the headers that control the prediction cache: ``cache-control`` (RFC 9111) and ``x-prediction-cache``."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gateway.errors import BadRequest
 Switch = Literal["on", "off", "read", "write"]
 SWITCHES: tuple[str, ...] = get_args(Switch)
 HEADER = "x-prediction-cache"
-#: What a larger ``max-age`` counts as (RFC 9111, 1.2.2).
-MOST_SECONDS = 2**31
+#: The largest ``max-age``; a larger one counts as this (RFC 9111, 1.2.2).
+MAX_AGE_SECONDS = 2**31
 
 
 class CacheDirectives(msgspec.Struct, frozen=True, kw_only=True):
-    """What one request asks of the prediction cache. ``max_age_seconds`` None: no matter how old."""
+    """The cache directives of one request. ``max_age_seconds`` None: any age."""
 
     no_store: bool = False
     no_cache: bool = False
@@ -30,16 +30,16 @@ NONE = CacheDirectives()
 
 
 def parse_directives(headers: Mapping[str, str]) -> CacheDirectives:
-    """Read both headers. Raises BadRequest for an ``x-prediction-cache`` that is none of SWITCHES.
+    """Parse both headers. Raises BadRequest for an ``x-prediction-cache`` outside SWITCHES.
 
-    Directives that are not known, or malformed, count as absent; of several max-ages the smallest counts.
+    Unknown and malformed directives are ignored; the smallest of several max-ages counts.
     """
     control, switch = headers.get("cache-control"), headers.get(HEADER)
     if control is None and switch is None:
         return NONE
     directives = list(_directives(control or ""))
     names = {name for name, _ in directives}
-    ages = [min(int(value), MOST_SECONDS) for name, value in directives if name == "max-age" and _is_seconds(value)]
+    ages = [min(int(value), MAX_AGE_SECONDS) for name, value in directives if name == "max-age" and _is_seconds(value)]
     return CacheDirectives(
         no_store="no-store" in names,
         no_cache="no-cache" in names,
@@ -55,15 +55,15 @@ def _switch(text: str | None) -> Switch | None:
     value = text.strip().lower()
     if value not in SWITCHES:
         raise BadRequest(
-            f"The header {HEADER!r} is {text[:40]!r}; allowed is one of {', '.join(SWITCHES)}.", "invalid_value", HEADER
+            f"The header {HEADER!r} is {text[:40]!r}. It must be one of {', '.join(SWITCHES)}.", "invalid_value", HEADER
         )
     return cast(Switch, value)
 
 
 def _directives(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each directive's name, in lower case, and its value without quotes, empty where it has none.
+    """Yield each directive's name in lower case, and its value without quotes (empty when it has none).
 
-    A comma inside quotes would end a directive too early: none that is known has a value with a comma.
+    A comma inside quotes ends a directive too early, but no known directive has a value with a comma.
     """
     for part in text.split(","):
         name, _, value = part.partition("=")
@@ -74,5 +74,5 @@ def _directives(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _is_seconds(value: str) -> bool:
-    """Say whether it is RFC 9111's delta-seconds; twenty digits are more than any of them needs."""
+    """Return whether the value is RFC 9111's delta-seconds, of at most twenty digits."""
     return value.isascii() and value.isdigit() and len(value) <= 20

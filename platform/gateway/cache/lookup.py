@@ -9,7 +9,7 @@ import msgspec
 from caching.entry import Entry
 from gateway import metrics
 from gateway.cache.policy import CachePolicy
-from gateway.cache.two_level_store import PACKED_AT_ONCE_BYTES, PredictionCache
+from gateway.cache.two_level_store import INLINE_BYTES, PredictionCache
 from gateway.protocols.request_body import Call
 from tenants.snapshot import Caller
 
@@ -49,7 +49,7 @@ class CacheLookup(msgspec.Struct, frozen=True):
             # Another request may have stored it here since; the query to Redis may also have failed.
             local = self.prediction_cache.get_local(self.caller.tenant_id, self.policy.name)
             return self._hit("first", local) if local is not None else None
-        if len(stored) <= PACKED_AT_ONCE_BYTES:
+        if len(stored) <= INLINE_BYTES:
             entry = self.policy.unpack(stored)
         else:
             entry = await asyncio.to_thread(self.policy.unpack, stored)

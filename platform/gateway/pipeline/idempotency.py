@@ -1,7 +1,7 @@
-"""Run a request that comes again under its ``Idempotency-Key`` once, and answer it each time.
+"""Run the request of an ``Idempotency-Key`` once, and replay its response when it is sent again.
 
-In the Redis of the limits the key is first a claim of the process that runs the request, which ends by itself when
-that dies, and then the answer.
+In the Redis of the limits the key first stores a claim of the process that runs the request, which expires if that
+process dies, and then the response.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from gateway import errors
-from gateway.pipeline.idempotency_record import MAX_ANSWER_BYTES, Claim, KeySlot, NotStored, Record, StoredResponse
+from gateway.pipeline.idempotency_record import MAX_RESPONSE_BYTES, Claim, KeySlot, NotStored, Record, StoredResponse
 from gateway.redis_client.client import RedisClient
 from gateway.redis_client.connection import RedisFailed, Script
 from gateway.request import Request, RequestTimeline, Response
@@ -31,24 +31,24 @@ T = TypeVar("T")
 HEADER = "idempotency-key"
 _TEXT = re.compile(r"[\x20-\x7e]{1,255}")
 KEEP_SECONDS = 24 * 3600
-#: How long the key of a process that died stays taken.
+#: How long the claim of a process that died lasts.
 CLAIM_SECONDS = 15.0
-#: An answer that Redis does not take at once is offered so often again, each so many seconds.
-OFFERS, OFFER_SECONDS = 10, 1.0
-#: A larger body is hashed, packed or unpacked in a thread: it would take the loop about a millisecond or more.
-AT_ONCE_BYTES = 128 * 1024
-#: What is told of one request and not of its answer.
-_NOT_KEPT = (b"x-ratelimit-", b"server-timing", b"x-gateway-overhead-ms", b"x-queue-ms", b"x-client-request-id")
+#: How often, and at which interval, storing a response is retried while Redis fails.
+RETRIES, RETRY_SECONDS = 10, 1.0
+#: Larger bodies are hashed, packed and unpacked in a thread: they would block the event loop for 1 ms or more.
+INLINE_BYTES = 128 * 1024
+#: Headers that belong to one request, not to its response.
+_NOT_STORED = (b"x-ratelimit-", b"server-timing", b"x-gateway-overhead-ms", b"x-queue-ms", b"x-client-request-id")
 
 HOUR_SECONDS = 3600
-#: KEYS[1] the key; ARGV[1] the claim. What somebody else has put there meanwhile is left alone.
-_FREE = Script.of("""
+#: KEYS[1] the key; ARGV[1] the claim. Deletes nothing but this claim.
+_RELEASE = Script.of("""
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0
 """)
-#: KEYS: the key, and the bytes that the tenant has kept in this hour. ARGV: the claim, the answer that takes its place,
-#: what takes it where the answer would be more than the hour's bytes, how many these are, for how long, ms.
-_ANSWER = Script.of("""
+#: KEYS: the key, and the tenant's stored bytes in this hour. ARGV: the claim, the response that replaces it, what
+#: replaces it if the response exceeds the hour's limit, that limit in bytes, and the time to live, ms.
+_STORE = Script.of("""
 local found = redis.call('GET', KEYS[1])
 if found and found ~= ARGV[1] then return 0 end
 local value = ARGV[2]
@@ -61,7 +61,7 @@ end
 redis.call('SET', KEYS[1], value, 'PX', ARGV[5])
 return 1
 """)
-#: KEYS[1] the key; ARGV[1] the claim, ARGV[2] for how long from now, ms.
+#: KEYS[1] the key; ARGV[1] the claim, ARGV[2] its new time to live, ms.
 _RENEW = Script.of("""
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
 return 0
@@ -69,68 +69,70 @@ return 0
 
 
 class Idempotency:
-    """The keys of the requests of a process. Lives on one event loop."""
+    """The idempotency keys of a process's requests. Lives on one event loop."""
 
-    def __init__(self, turns: RedisClient, *, claim_seconds: float = CLAIM_SECONDS) -> None:
-        self._redis = turns
+    def __init__(self, redis: RedisClient, *, claim_seconds: float = CLAIM_SECONDS) -> None:
+        self._redis = redis
         self._claim_seconds = claim_seconds
-        #: Answers on their way to Redis: a task that nobody holds may be collected before it is done.
-        self._keeping: set[asyncio.Task[None]] = set()
+        #: Stores in progress; asyncio keeps no strong reference to tasks.
+        self._storing: set[asyncio.Task[None]] = set()
 
     async def once(
         self, caller: Caller, request: Request, timeline: RequestTimeline, work: Callable[[], Awaitable[Response]]
     ) -> Response:
-        """Return what ``work`` answers, or what it answered when the key came first; without a key, do the work.
+        """Return the response of ``work``, or the stored one of the key's first request. Without a key, run ``work``.
 
-        A key whose work fails is free again. Raises BadRequest, Conflict, Unavailable, and what ``work`` raises.
+        A key whose work fails is released. Raises BadRequest, Conflict, Unavailable, and what ``work`` raises.
         """
         text = request.headers.get(HEADER)
         if text is None:
             return await work()
         if not _TEXT.fullmatch(text):
             raise errors.BadRequest(
-                "An Idempotency-Key is 1 to 255 printable ASCII characters.", "invalid_value", HEADER
+                "The Idempotency-Key is not valid. It must be 1 to 255 printable ASCII characters.",
+                "invalid_value",
+                HEADER,
             )
         how = request.headers.get("prefer", "").lower().encode("latin-1", "replace")
-        slot = await _aside(len(request.body), partial(KeySlot.of, caller, request.path, text, (how, request.body)))
+        slot = await _off_loop(len(request.body), partial(KeySlot.of, caller, request.path, text, (how, request.body)))
         hourly_bytes = caller.policy.idempotency_bytes_per_hour
-        owned = _ClaimedKey(self._redis, slot, self._claim_seconds, self._keeping, hourly_bytes)
+        claimed = _ClaimedKey(self._redis, slot, self._claim_seconds, self._storing, hourly_bytes)
         try:
-            found = await owned.take()
+            found = await claimed.take()
             if found is not None:
-                return _again(found, slot, timeline)
-            return await owned.watch(await work(), timeline)
+                return _replayed(found, slot, timeline)
+            return await claimed.watch(await work(), timeline)
         except BaseException:
-            owned.free()
+            claimed.release()
             raise
 
 
 class _ClaimedKey:
-    """A key that this request has claimed, until its answer is kept or it is free again."""
+    """A key that this request has claimed, until its response is stored or the key is released."""
 
     def __init__(
         self,
         turns: RedisClient,
         slot: KeySlot,
         claim_seconds: float,
-        keeping: set[asyncio.Task[None]],
+        storing: set[asyncio.Task[None]],
         hourly_bytes: int,
     ) -> None:
-        self._redis = turns
+        self._redis = redis
         self._hourly_bytes = hourly_bytes
-        self._all_keeping = keeping
+        self._all_storing = storing
         self._slot = slot
         self._claim = slot.seal(Claim(request=slot.request, fence=secrets.token_bytes(16)))
         self._not_kept = slot.seal(NotStored(request=slot.request))
         self._claim_seconds = claim_seconds
         self._milliseconds = int(claim_seconds * 1000)
         self._renewing: asyncio.TimerHandle | None = None
-        self._keeping: asyncio.Task[None] | None = None
-        self._offered = asyncio.Event()
-        self._is_free = False
+        self._storing: asyncio.Task[None] | None = None
+        self._attempted = asyncio.Event()
+        self._is_released = False
 
     async def take(self) -> Record | None:
-        """Claim the key, or return what has it. Raises Unavailable."""
+        """Claim the key, or return the record that it has. Raises Unavailable."""
         key = self._slot.redis_key
         try:
             if await self._redis.execute("SET", key, self._claim, "NX", "PX", self._milliseconds) is not None:
@@ -139,71 +141,71 @@ class _ClaimedKey:
             found = await self._redis.execute("GET", key)
         except RedisFailed:
             raise errors.idempotency_unavailable() from None
-        if found is None:  # it was given back between the two questions
+        if found is None:  # the key was released between the two commands
             raise errors.idempotency_in_progress()
-        record = await _aside(len(found), partial(self._slot.open, found))
+        record = await _off_loop(len(found), partial(self._slot.open, found))
         if record is None:
-            log.error("what Redis keeps under an Idempotency-Key is not what was put there")
+            log.error("the record of an Idempotency-Key in Redis was altered")
             raise errors.idempotency_unavailable()
         return record
 
     async def watch(self, response: Response, timeline: RequestTimeline) -> Response:
-        """Return the answer to send, which is kept once all of it was told."""
+        """Return the response to send, which is stored once it is complete."""
         if response.status // 100 != 2:
-            self.free()
+            self.release()
         elif response.stream is not None:
-            told = _RecordedStream(self, response, response.stream, timeline)
-            return msgspec.structs.replace(response, stream=told.pieces(), on_close=told.close)
+            recorded = _RecordedStream(self, response, response.stream, timeline)
+            return msgspec.structs.replace(response, stream=recorded.pieces(), on_close=recorded.close)
         else:
-            self.keep(response, response.body)
-            await self.offered()
+            self.store(response, response.body)
+            await self.stored()
         return response
 
-    def keep(self, response: Response, body: bytes | None) -> None:
-        """Put the answer in the claim's place, whatever becomes of the request; ``body`` None: it is too large."""
-        if self._keeping is None:
+    def store(self, response: Response, body: bytes | None) -> None:
+        """Store the response in place of the claim, in the background; ``body`` None: it is too large."""
+        if self._storing is None:
             record: Record = NotStored(request=self._slot.request)
-            if body is not None and len(body) <= MAX_ANSWER_BYTES:
+            if body is not None and len(body) <= MAX_RESPONSE_BYTES:
                 record = StoredResponse(
                     request=self._slot.request,
                     status=response.status,
-                    headers=[each for each in response.headers if not each[0].startswith(_NOT_KEPT)],
+                    headers=[each for each in response.headers if not each[0].startswith(_NOT_STORED)],
                     body=body,
                     is_stream=response.stream is not None,
                 )
             self._stop_renewing()
-            self._keeping = asyncio.ensure_future(self._offer(record, 0 if body is None else len(body)))
-            self._all_keeping.add(self._keeping)
-            self._keeping.add_done_callback(self._all_keeping.discard)
+            self._storing = asyncio.ensure_future(self._store_with_retries(record, 0 if body is None else len(body)))
+            self._all_storing.add(self._storing)
+            self._storing.add_done_callback(self._all_storing.discard)
 
-    async def offered(self) -> None:
-        """Wait until Redis has the answer or has failed once: nobody's answer waits for it longer than for one turn."""
-        await self._offered.wait()
+    async def stored(self) -> None:
+        """Wait until Redis has stored the response or has failed once; retries continue in the background."""
+        await self._attempted.wait()
 
-    def free(self) -> None:
-        """Give the key back, unless its answer is kept. Where that fails, the claim ends by itself."""
-        if self._keeping is None and not self._is_free:
-            self._is_free = True
+    def release(self) -> None:
+        """Release the key, unless its response is stored. If that fails, the claim expires by itself."""
+        if self._storing is None and not self._is_released:
+            self._is_released = True
             self._stop_renewing()
-            self._redis.fire_script(_FREE, 1, self._slot.redis_key, self._claim)
+            self._redis.fire_script(_RELEASE, 1, self._slot.redis_key, self._claim)
 
-    async def _offer(self, record: Record, size_bytes: int) -> None:
+    async def _store_with_retries(self, record: Record, size_bytes: int) -> None:
         try:
-            value = await _aside(size_bytes, partial(self._slot.seal, record))
-            is_there = await self._put(value)
+            value = await _off_loop(size_bytes, partial(self._slot.seal, record))
+            is_stored = await self._try_store(value)
         finally:
-            self._offered.set()
-        for _ in range(OFFERS):
-            if is_there:
+            self._attempted.set()
+        for _ in range(RETRIES):
+            if is_stored:
                 return
-            await asyncio.sleep(OFFER_SECONDS)
-            is_there = await self._put(value)
-        log.error("Redis did not take an answer: the request would run again under its Idempotency-Key")
+            await asyncio.sleep(RETRY_SECONDS)
+            is_stored = await self._try_store(value)
+        log.error("a response could not be stored in Redis: a retry with its Idempotency-Key runs the request again")
 
-    async def _put(self, value: bytes) -> bool:
+    async def _try_store(self, value: bytes) -> bool:
         try:
             await self._redis.eval(
-                _ANSWER,
+                _STORE,
                 2,
                 self._slot.redis_key,
                 f"{self._slot.volume_key}{int(time.time()) // HOUR_SECONDS}",
@@ -230,70 +232,70 @@ class _ClaimedKey:
 
 
 class _RecordedStream:
-    """A stream on its way to its client, noted for those who ask again."""
+    """A stream that is recorded while it is sent, to store it under its key."""
 
     def __init__(
-        self, owned: _ClaimedKey, response: Response, stream: AsyncIterator[bytes], timeline: RequestTimeline
+        self, claimed: _ClaimedKey, response: Response, stream: AsyncIterator[bytes], timeline: RequestTimeline
     ) -> None:
-        self._owned = owned
+        self._claimed = claimed
         self._response = response
         self._stream = stream
         self._timeline = timeline
-        #: None once they are more than is kept.
+        #: None once they exceed the limit.
         self._pieces: list[bytes] | None = []
         self._size = 0
-        self._is_whole = False
+        self._is_complete = False
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield the pieces; the answer is kept before the stream ends."""
+        """Yield the pieces; the response is stored before the stream ends."""
         async for piece in self._stream:
-            self._note(piece)
+            self._record(piece)
             yield piece
-        if self._is_whole:
-            self._keep()
-            await self._owned.offered()
+        if self._is_complete:
+            self._store()
+            await self._claimed.stored()
 
     def close(self) -> None:
-        """End it for good. A client that leaves once it has heard everything finds its answer kept."""
+        """End the stream. The response is stored if all of it was sent before the client disconnected."""
         self._response.on_close()
-        if self._is_whole:
-            self._keep()
+        if self._is_complete:
+            self._store()
         else:
-            self._owned.free()
+            self._claimed.release()
 
-    def _note(self, piece: bytes) -> None:
-        # A stream's last piece is told once its END is written.
-        self._is_whole = self._timeline.ended == "complete"
+    def _record(self, piece: bytes) -> None:
+        # A stream's last piece is sent after its END is written.
+        self._is_complete = self._timeline.ended == "complete"
         self._size += len(piece)
-        if self._size > MAX_ANSWER_BYTES:
+        if self._size > MAX_RESPONSE_BYTES:
             self._pieces = None
         elif self._pieces is not None and not piece.startswith(b":"):
             self._pieces.append(piece)
 
-    def _keep(self) -> None:
-        self._owned.keep(self._response, None if self._pieces is None else b"".join(self._pieces))
+    def _store(self) -> None:
+        self._claimed.store(self._response, None if self._pieces is None else b"".join(self._pieces))
 
 
-def _again(found: Record, slot: KeySlot, timeline: RequestTimeline) -> Response:
-    """Return the answer that is kept. Raises BadRequest for another request's, Conflict where there is none."""
+def _replayed(found: Record, slot: KeySlot, timeline: RequestTimeline) -> Response:
+    """Return the stored response. Raises BadRequest for a different request, Conflict if no response is stored."""
     if found.request != slot.request:
         raise errors.idempotency_key_reused()
     match found:
         case Claim():
             raise errors.idempotency_in_progress()
         case NotStored():
-            raise errors.idempotency_answer_not_kept()
+            raise errors.idempotency_response_not_stored()
     own = [each for each in timeline.headers if each[0] == b"x-client-request-id"]
     headers = [*found.headers, *own, (b"idempotent-replayed", b"true")]
     if found.is_stream:
-        return Response(status=found.status, headers=headers, stream=_at_once(found.body))
+        return Response(status=found.status, headers=headers, stream=_one_piece(found.body))
     return Response(status=found.status, headers=headers, body=found.body)
 
 
-async def _aside(size_bytes: int, work: Callable[[], T]) -> T:
-    """Return what ``work`` does with so many bytes, which holds nobody up when they are many."""
-    return work() if size_bytes <= AT_ONCE_BYTES else await asyncio.to_thread(work)
+async def _off_loop(size_bytes: int, work: Callable[[], T]) -> T:
+    """Return the result of ``work``, which runs in a thread if it handles many bytes."""
+    return work() if size_bytes <= INLINE_BYTES else await asyncio.to_thread(work)
 
 
-async def _at_once(body: bytes) -> AsyncIterator[bytes]:
+async def _one_piece(body: bytes) -> AsyncIterator[bytes]:
     yield body

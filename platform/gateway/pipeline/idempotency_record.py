@@ -1,6 +1,6 @@
-"""What is kept under an ``Idempotency-Key``: who runs its request, or how it was answered. Sealed and scoped.
+"""The record under an ``Idempotency-Key``: the claim of a running request, or its response. Sealed and scoped.
 
-The key's own text and the request are kept nowhere, only MACs of them.
+The text of the key and the request are not stored, only MACs of them.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import msgspec
 from tenants import keyspace, sealed
 from tenants.snapshot import Caller
 
-MAX_ANSWER_BYTES = 1 << 20
+MAX_RESPONSE_BYTES = 1 << 20
 
 
 class Claim(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """Somebody runs the request of this MAC; ``fence`` tells his claim from all others."""
+    """The request with this MAC is running; ``fence`` distinguishes this claim from all others."""
 
     request: bytes
     fence: bytes
 
 
 class StoredResponse(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """The answer to the request of this MAC; a stream's body is all its events."""
+    """The response to the request with this MAC; a stream's body is all its events."""
 
     request: bytes
     status: int
@@ -34,7 +34,7 @@ class StoredResponse(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class NotStored(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """The request of this MAC was answered with more than is kept, of one answer or of a tenant's in an hour."""
+    """The response to the request with this MAC exceeds the limit of one response or of the tenant's hour."""
 
     request: bytes
 
@@ -45,9 +45,9 @@ _decoder = msgspec.msgpack.Decoder(Record)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeySlot:
-    """Where a key is kept, and which request came with it. ``name`` and ``request`` are MACs.
+    """Where a key is stored, and its request. ``name`` and ``request`` are MACs.
 
-    ``volume_key`` begins the name of the count of bytes that its tenant keeps; the hour follows.
+    ``volume_key`` is the prefix of the Redis key that counts the tenant's stored bytes; the hour follows.
     """
 
     redis_key: str
@@ -57,7 +57,7 @@ class KeySlot:
 
     @classmethod
     def of(cls, caller: Caller, path: str, text: str, request: tuple[bytes, ...]) -> KeySlot:
-        """Return the slot of a key's text at one endpoint; nobody but this very API key has the same."""
+        """Return the slot of a key's text at one endpoint; every API key has slots of its own."""
         name = keyspace.idempotency_name(caller, path, text)
         return cls(
             redis_key=keyspace.redis_key(caller, "idempotency", name.hex()),
@@ -67,12 +67,12 @@ class KeySlot:
         )
 
     def seal(self, record: Record) -> bytes:
-        """Return the bytes to keep."""
+        """Return the bytes to store."""
         packed = zlib.compress(msgspec.msgpack.encode(record), level=1)
         return sealed.seal(self.name, packed)
 
     def open(self, stored: bytes) -> Record | None:
-        """Return what was kept, or None when it was altered, moved from another key, or is of another version."""
+        """Return the stored record; None when it was altered, copied from another key, or has another version."""
         packed = sealed.unseal(self.name, stored)
         if packed is None:
             return None

@@ -1,4 +1,4 @@
-"""Build the parts of a gateway process and take them down again."""
+"""Build the components of a gateway process, and close them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ENGINE_CONNECT_TIMEOUT_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """Everything a process opens: connections to engines and to Redis, one WAL writer, one feed."""
+    """Everything that a process opens: connections to engines and Redis, one WAL writer, one snapshot feed."""
 
     pipeline: Pipeline
     components: Components
@@ -44,7 +44,7 @@ class Runtime:
     wal: WalWriter
 
     async def close(self) -> None:
-        """Close what was opened, the WAL last."""
+        """Close everything, the WAL last."""
         await asyncio.to_thread(self.feed.stop)
         await self.upstream.close()
         self.components.admission.close()
@@ -56,9 +56,9 @@ class Runtime:
 
 
 def start(role: str) -> Runtime:
-    """Open everything on the running loop. ``role`` names the WAL file. Raises WalError when it cannot be written."""
+    """Open everything on the running loop. ``role`` names the WAL file. Raises WalError if it cannot be written."""
     loop = asyncio.get_running_loop()
-    # first: of all this, only it can fail
+    # first, because nothing else here can fail
     wal = WalWriter(settings.WAL_DIR, role, settings.WAL_SYNC, max_bytes=settings.WAL_MAX_BYTES)
     router = Router()
     in_flight = InFlight()
@@ -116,7 +116,7 @@ def _redis(url: str) -> RedisClient:
 
 
 def _forget_restarted(router: Router, old: ControlSnapshot | None, new: ControlSnapshot) -> None:
-    """Drop what the router knows of replicas that are gone or have a new engine process, whose cache is empty."""
+    """Make the router forget replicas that are gone, or whose engine process is new and has an empty cache."""
     before = {e.replica_id: e.generation for group in (old.endpoints.values() if old else ()) for e in group}
     after = {e.replica_id: e.generation for group in new.endpoints.values() for e in group}
     for replica, generation in before.items():

@@ -1,4 +1,4 @@
-"""Anthropic's messages and their token count."""
+"""Anthropic's messages, and counting their tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.protocols.openai_chat import as_bytes, conversation, tools
 from routing.prefix_hash import PromptMessage
 
 _DELTA = b"event: content_block_delta\n"
-#: Seals a thought; no token.
+#: The signature of a thinking block, which is no token.
 _SIGNATURE = b'"signature_delta"'
 _FAILURES = (b"event: error", b'data: {"type":"error"', b'data: {"error"')
 _TYPES = {
@@ -30,7 +30,7 @@ _TYPES = {
 
 
 def usage_of(reported: Mapping[str, Any]) -> Usage:
-    """Return the usage of a message; its ``input_tokens`` leaves out what was read from or written to the cache."""
+    """Return the usage of a message; its ``input_tokens`` excludes cache reads and writes."""
     cached = int(reported.get("cache_read_input_tokens") or 0)
     written = int(reported.get("cache_creation_input_tokens") or 0)
     prompt = int(reported.get("input_tokens") or 0) + cached + written
@@ -38,12 +38,12 @@ def usage_of(reported: Mapping[str, Any]) -> Usage:
 
 
 class MessageParser(StreamParser):
-    """Reads typed events up to ``message_stop``; the usage stands in ``message_delta``, just before it."""
+    """Parses typed events up to ``message_stop``. The usage is in ``message_delta``, just before it."""
 
     __slots__ = ()
 
     def read(self, event: bytes) -> EventKind:
-        """Take note of one event; a ``message_delta`` that cannot be read is an error."""
+        """Parse one event; a ``message_delta`` that is not valid is an error."""
         if self.keep and event.startswith(b"event:"):
             self._keep_event(event)
         if event.startswith(_DELTA):
@@ -58,18 +58,18 @@ class MessageParser(StreamParser):
         if not event.startswith(b"event:"):
             return "comment"
         if event.startswith(b"event: message_delta\n"):
-            self._note_usage(event)
+            self._read_usage(event)
         return "error" if self.failed else "head"
 
     def assemble(self) -> bytes:
-        """Return the message that the events tell. Raises NotReplayable."""
+        """Return the message that the events add up to. Raises NotReplayable."""
         return orjson.dumps(messages.fold(self._events))
 
     def error_event(self, error: GatewayError) -> bytes:
         """Return Anthropic's ``error`` event."""
         return _event(error)
 
-    def _note_usage(self, event: bytes) -> None:
+    def _read_usage(self, event: bytes) -> None:
         try:
             reported = orjson.loads(event.partition(b"data:")[2]).get("usage")
             self.usage = usage_of(reported) if reported else self.usage
@@ -78,25 +78,25 @@ class MessageParser(StreamParser):
 
 
 class _Anthropic(Endpoint):
-    """What both endpoints share: the shape of a conversation and of errors."""
+    """What both endpoints share: the format of conversations and errors."""
 
     required: ClassVar[tuple[str, ...]] = ("messages",)
 
     def prepare(self, body: dict[str, Any]) -> None:
-        """Drop marks of what to cache, which engines decide themselves; let no message name media freely.
+        """Drop cache marks, because engines decide themselves what to cache, and check media. Raises BadRequest.
 
-        A client moves its marks from turn to turn, and what routing sees must begin as it did the turn before.
+        Clients move their marks from turn to turn, but routing needs prompts that begin like the turn before.
         """
         for block in _blocks(body):
             block.pop("cache_control", None)
         media.clean_messages(body["messages"])
 
     def id_headers(self, request_name: str) -> Headers:
-        """Return the id under Anthropic's name too, which its SDK reads."""
+        """Return the request id under Anthropic's header name too, which its SDK reads."""
         return [*super().id_headers(request_name), (b"request-id", request_name.encode())]
 
     def error_body(self, error: GatewayError) -> bytes:
-        """Return Anthropic's envelope."""
+        """Return Anthropic's error envelope."""
         return _envelope(error)
 
     def error_event(self, error: GatewayError) -> bytes:
@@ -136,20 +136,20 @@ class Messages(_Anthropic):
         return usage_of(document["usage"]) if document.get("usage") else None
 
     def is_complete(self, document: dict[str, Any]) -> bool:
-        """Say whether the message came to an end of its own."""
+        """Return whether the message ended by itself."""
         return messages.is_whole(document)
 
     def stream_parser(self, *, keep: bool) -> StreamParser:
-        """Return a reader of typed events."""
+        """Return a parser of typed events."""
         return MessageParser(keep=keep)
 
     def replay(self, document: dict[str, Any], *, include_usage: bool) -> Iterator[bytes]:
-        """Tell a kept message as typed events, which have its usage in any case."""
+        """Yield a stored message as typed events, which always include its usage."""
         return messages.stream(document)
 
 
 class CountTokens(_Anthropic):
-    """``/v1/messages/count_tokens``: free, as Anthropic has it."""
+    """``/v1/messages/count_tokens``: free, as with Anthropic."""
 
     path = engine_path = "/v1/messages/count_tokens"
     checks = {name: Messages.checks[name] for name in ("model", "messages", "system", "tools")}
@@ -158,7 +158,7 @@ class CountTokens(_Anthropic):
 
 
 def _blocks(body: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return whatever may carry a mark: blocks of messages, those inside tool results, the system prompt, tools."""
+    """Return all blocks that may carry a cache mark: in messages, tool results, the system prompt and tools."""
     found: list[Any] = [*(body.get("tools") or ()), body]
     for holder in ({"content": body.get("system")}, *body["messages"]):
         if isinstance(holder.get("content"), list):

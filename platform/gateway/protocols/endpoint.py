@@ -1,4 +1,4 @@
-"""What the journey asks of an endpoint: how its requests, answers, streams and errors look on the endpoint."""
+"""The interface of an endpoint: the format of its requests, responses, streams and errors."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from gateway.protocols.stream_token_counts import TokenCounts
 from gateway.protocols.validators import Check
 from routing.prefix_hash import PromptMessage
 
-#: What one event of a stream is. ``content`` counts as a token when the stream is cut; ``usage`` is passed on only to
-#: a client that asked for it; ``done`` ends the stream and is withheld until the END is written.
+#: The kinds of stream events. ``content`` counts as a token when the stream is cut; ``usage`` is passed on only to a
+#: client that requested it; ``done`` ends the stream and is sent once the END is written.
 EventKind = Literal["head", "content", "usage", "done", "error", "comment"]
-#: Which answers the prediction cache may keep: none, those that are not streamed, or both shapes as one entry.
+#: Which responses the prediction cache may store: none, those not streamed, or both shapes as one entry.
 Cacheable = Literal["never", "whole", "both"]
 
-#: Events of an answer that may be kept wait for its end, 200 bytes of them for each token: so that 16,000 tokens fit.
+#: The events of a storable response are buffered until its end, about 200 bytes a token: 16,000 tokens fit.
 MAX_KEPT_BYTES = 4 << 20
-#: So many of them are added up in a millisecond; more (8,000 tokens: 30 ms) in a thread, while others are served.
-ADDED_AT_ONCE_BYTES = 128 * 1024
+#: Events that are assembled on the event loop, which takes 1 ms; more (8,000 tokens: 30 ms) in a thread.
+INLINE_BYTES = 128 * 1024
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,43 +48,43 @@ def usage_of_total(prompt: Any, cached: Any, completion: Any) -> Usage:
 
 
 class StreamParser:
-    """Reads the events of one stream, at the cost of a few comparisons of bytes each."""
+    """Parses the events of one stream, mostly by comparing a few bytes."""
 
     __slots__ = ("_events", "_kept_bytes", "_max_kept_bytes", "done", "ending", "failed", "keep", "usage")
 
     def __init__(self, *, keep: bool, max_kept_bytes: int = MAX_KEPT_BYTES) -> None:
-        #: False once the answer may not, or is too large to, be kept.
+        #: Buffer the events; False once the response is not storable or too large.
         self.keep = keep
-        #: What the engine reported at its end; None until then.
+        #: The usage that the engine reported at the end; None until then.
         self.usage: Usage | None = None
         self.done = False
-        #: The engine told an error, or something that cannot be read.
+        #: The engine sent an error, or an event that is not valid.
         self.failed = False
-        #: The bytes that end the stream, once ``done``: sent when the END is written.
+        #: The stream's last bytes, once ``done``; sent after the END is written.
         self.ending = b""
         self._events: list[bytes] = []
         self._kept_bytes = 0
         self._max_kept_bytes = max_kept_bytes
 
     def read(self, event: bytes) -> EventKind:
-        """Take note of one event, without its separator, and say what it is."""
+        """Parse one event, without its separator, and return its kind."""
         raise NotImplementedError
 
     def assemble(self) -> bytes:
-        """Return the answer as it would be without streaming. Raises NotReplayable. Any thread may call it."""
+        """Return the response as non-streamed JSON. Raises NotReplayable. Any thread may call it."""
         raise NotReplayable("stream")
 
     async def assembled(self) -> bytes:
-        """Return :meth:`whole`, without holding anybody up. Raises NotReplayable, also for what cannot be written."""
+        """Return :meth:`assemble`, in a thread if it takes long. Raises NotReplayable, also for malformed events."""
         try:
-            if self._kept_bytes <= ADDED_AT_ONCE_BYTES:
+            if self._kept_bytes <= INLINE_BYTES:
                 return self.assemble()
             return await asyncio.to_thread(self.assemble)
         except (TypeError, RecursionError) as error:
             raise NotReplayable("malformed") from error
 
     def error_event(self, error: GatewayError) -> bytes:
-        """Return the event that tells an error in this stream."""
+        """Return the error as an event of this stream."""
         return error.event()
 
     def _keep_event(self, event: bytes) -> None:
@@ -96,36 +96,36 @@ class StreamParser:
 
 
 class Endpoint:
-    """One endpoint. Its instances hold nothing of a request, so one serves all."""
+    """One endpoint. Instances keep no state of a request, so one serves all requests."""
 
-    #: Where clients ask, and where engines answer.
+    #: The path for clients, and the path at engines.
     path: ClassVar[str]
     engine_path: ClassVar[str]
-    #: Fields without which there is nothing to ask, in the order in which they are missed.
+    #: Required fields, in the order in which missing ones are reported.
     required: ClassVar[tuple[str, ...]]
     checks: ClassVar[Mapping[str, Check]]
-    #: Fields that say how many tokens may be written; the first that is there counts. Empty: none are written.
+    #: Fields that limit new tokens; the first one present counts. Empty: the endpoint writes no tokens.
     limits: ClassVar[tuple[str, ...]] = ()
     streams: ClassVar[bool] = False
     cacheable: ClassVar[Cacheable] = "never"
-    #: Fields that cannot change an answer here, so that they are no part of its name.
+    #: Fields that cannot change a response here, so the cache key does not include them.
     ignored: ClassVar[frozenset[str]] = IGNORED
-    #: The same question always has the same answer.
+    #: The same request always has the same response.
     deterministic: ClassVar[bool] = False
-    #: False: it costs no token and leaves no usage row; only its request counts.
+    #: False: a request costs no tokens and leaves no usage row; it only counts against request limits.
     metered: ClassVar[bool] = True
-    #: The engine takes a ``cache_salt`` here.
+    #: The engine accepts a ``cache_salt`` here.
     salted: ClassVar[bool] = True
 
     def prepare(self, body: dict[str, Any]) -> None:
-        """Drop or force what only this endpoint knows. Raises BadRequest."""
+        """Drop, force and check fields that only this endpoint has. Raises BadRequest."""
 
     def choices(self, body: Mapping[str, Any]) -> int:
-        """Return how many answers are written."""
+        """Return the number of completions."""
         return 1 if self.limits else 0
 
     def max_new_tokens(self, body: Mapping[str, Any]) -> int | None:
-        """Return the tokens that may be written for each choice; None leaves it to the model's context."""
+        """Return the limit of new tokens for each choice; None leaves it to the model's context."""
         for name in self.limits:
             value: int | None = body.get(name)
             if value is not None:
@@ -133,14 +133,14 @@ class Endpoint:
         return None
 
     def wants_usage(self, body: Mapping[str, Any]) -> bool:
-        """Say whether the client asked for the events of kind ``usage``."""
+        """Return whether the client requested events of kind ``usage``."""
         return False
 
     def clamp(self, body: dict[str, Any], context_length_tokens: int) -> None:
-        """Ask for no more tokens than the model's context holds.
+        """Lower the limits of new tokens to the model's context length.
 
-        That is all that is needed: vLLM itself writes at most what the prompt leaves (``get_max_tokens``), and refuses
-        a request only for asking for more than the whole context (``TokenizeParams``).
+        That is enough: vLLM itself writes at most what the prompt leaves (``get_max_tokens``), and rejects a limit only
+        if it is larger than the whole context (``TokenizeParams``).
         """
         for name in self.limits:
             value = body.get(name)
@@ -148,48 +148,48 @@ class Endpoint:
                 body[name] = context_length_tokens
 
     def messages(self, body: Mapping[str, Any]) -> list[PromptMessage]:
-        """Return the prompt as routing sees it; empty where no engine has a prefix of it."""
+        """Return the prompt as routing hashes it; empty where engines cache no prefix."""
         return []
 
     def engine_body(self, body: Mapping[str, Any], *, stream: bool, salt: str, counted: bool = False) -> bytes:
-        """Return the body for the engine, in the caller's own part of its cache. ``counted``: see :meth:`counts`."""
+        """Return the body for the engine; ``salt`` divides its cache. ``counted``: see :meth:`token_counts`."""
         return orjson.dumps({**body, "cache_salt": salt} if self.salted else body)
 
     def usage(self, document: Mapping[str, Any]) -> Usage | None:
-        """Return what a whole answer says it took; None when it says nothing."""
+        """Return the usage in a complete response; None when it has none."""
         return None
 
     def is_complete(self, document: dict[str, Any]) -> bool:
-        """Say whether an answer came to an end of its own, so that it may be kept."""
+        """Return whether a response ended by itself, so that it may be stored."""
         return False
 
     def token_counts(self, body: Mapping[str, Any]) -> TokenCounts | None:
-        """Return what reads the tokens of each event of a stream; None where engines do not say them here."""
+        """Return the counter of the tokens in each stream event; None where engines do not report them."""
         return None
 
     def stream_parser(self, *, keep: bool) -> StreamParser:
-        """Return the reader of one stream."""
+        """Return the parser of one stream. ``keep``: buffer its events, to assemble them."""
         raise NotImplementedError
 
     def replay(self, document: dict[str, Any], *, include_usage: bool) -> Iterator[bytes]:
-        """Tell a kept answer as a stream; only where both shapes are kept."""
+        """Yield a stored response as stream events; only where ``cacheable`` is "both"."""
         raise NotImplementedError
 
     def render(self, body: bytes, *, stream: bool, include_usage: bool) -> bytes | None:
-        """Return a kept answer in the shape that is asked for; None for one that has no form as a stream."""
+        """Return a stored response in the requested shape; None for one that has no form as a stream."""
         if not stream:
             return body
         try:
             return b"".join(self.replay(orjson.loads(body), include_usage=include_usage))
-        except (LookupError, TypeError, AttributeError, ValueError):  # an engine left out what a stream must say
+        except (LookupError, TypeError, AttributeError, ValueError):  # the engine left out a field that streams require
             return None
 
     def id_headers(self, request_name: str) -> Headers:
-        """Return the headers that name a request."""
+        """Return the headers that carry the request id."""
         return [(b"x-request-id", request_name.encode())]
 
     def error_body(self, error: GatewayError) -> bytes:
-        """Return an error as an answer."""
+        """Return an error as a response body."""
         return error.body()
 
     def error_event(self, error: GatewayError) -> bytes:

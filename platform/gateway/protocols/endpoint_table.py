@@ -1,4 +1,4 @@
-"""Every endpoint that an engine answers, by its path."""
+"""Every endpoint that engines serve, by its path."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ _OPENAI, _ANTHROPIC = "/v1/chat/completions", "/v1/messages"
 
 
 def endpoint_for_errors(path: str) -> Endpoint:
-    """Return the endpoint in whose words an error at ``path`` is told: Anthropic's below its path, else OpenAI's."""
+    """Return the endpoint whose error format applies at ``path``: Anthropic's below its path, else OpenAI's."""
     anthropic = path == _ANTHROPIC or path.startswith(_ANTHROPIC + "/")
     return ENDPOINTS[path] if path in ENDPOINTS else ENDPOINTS[_ANTHROPIC if anthropic else _OPENAI]

@@ -1,4 +1,4 @@
-"""Media that messages name: an engine fetches only from hosts the operator allows, and knows it by its content."""
+"""Check the media in messages: engines fetch only from allowed hosts, and identify media by their content."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from django.conf import settings
 
 from gateway.errors import BadRequest
 
-#: Where a part names what the engine would fetch (OpenAI's parts and items, vLLM's audio and video).
+#: Fields of a part whose URL the engine would fetch (OpenAI's parts and items, vLLM's audio and video).
 _FETCHED = ("image_url", "audio_url", "video_url", "file_url")
-#: Where a part holds further parts: an answer of a tool, an image that it took.
+#: Fields of a part that contain further parts: the output of a tool, or an image that it took.
 _NESTED = ("content", "output")
 
 
 def clean_messages(messages: list[dict[str, Any]], name: str = "messages") -> None:
-    """Check the parts of each message. Raises BadRequest naming the part."""
+    """Check the parts of each message. Raises BadRequest with the part's position."""
     for position, message in enumerate(messages):
         content = message.get("content")
         if isinstance(content, list):
@@ -24,8 +24,8 @@ def clean_messages(messages: list[dict[str, Any]], name: str = "messages") -> No
 
 
 def clean_parts(parts: list[Any], where: str) -> None:
-    """Check parts, and those inside them. Raises BadRequest."""
-    if parts and isinstance(parts[0], int):  # token ids, as many as there are
+    """Check parts and their nested parts. Raises BadRequest."""
+    if parts and isinstance(parts[0], int):  # a list of token ids, which may be long
         return
     for position, part in enumerate(parts):
         if isinstance(part, list):
@@ -35,10 +35,10 @@ def clean_parts(parts: list[Any], where: str) -> None:
 
 
 def clean_part(part: dict[str, Any], where: str) -> None:
-    """Drop the name under which an engine would share a part between tenants, and refuse what it may not fetch.
+    """Drop the id under which an engine would share a part between tenants; reject URLs that it may not fetch.
 
-    A part's ``uuid`` names an item of the engine's media cache, which no salt divides: with it one tenant would be
-    given another's image (vLLM, ``renderers/chat_utils.py``). Raises BadRequest.
+    A part's ``uuid`` is a key of the engine's media cache, which no salt divides: with it one tenant would receive
+    another's image (vLLM, ``renderers/chat_utils.py``). Raises BadRequest.
     """
     part.pop("uuid", None)
     for name in _FETCHED:
@@ -57,7 +57,7 @@ def clean_part(part: dict[str, Any], where: str) -> None:
 
 
 def fetches(value: Any) -> bool:
-    """Say whether a body names something by an address, at which there may be something else the next time."""
+    """Return whether a body refers to content by a URL, where the content may change between two requests."""
     if isinstance(value, list):
         return not (value and isinstance(value[0], int)) and any(fetches(inner) for inner in value)
     if not isinstance(value, dict):
@@ -77,15 +77,15 @@ def _check(url: Any, where: str) -> None:
         return
     hosts = ", ".join(allowed) or "none"
     raise BadRequest(
-        f"'{where}' is an address that engines may not fetch from; send the content itself as a data: URL. "
-        f"Hosts that may be fetched from: {hosts}.",
+        f"'{where}' is a URL that engines may not fetch. Send the content itself as a data: URL. "
+        f"Hosts that engines may fetch from: {hosts}.",
         "media_not_allowed",
         where,
     )
 
 
 def _host(url: str) -> str | None:
-    """Return the host of a plain web address; None for what two readers could take for two hosts."""
+    """Return the host of a plain web URL; None for a URL whose host two parsers could read differently."""
     if any(character in url for character in "\\@") or any(character <= " " for character in url):
         return None
     try:

@@ -1,4 +1,4 @@
-"""What may be called, in OpenAI's words or Anthropic's."""
+"""The list of models, in OpenAI's format or Anthropic's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from catalogue.registry import ServedModel
 
 
 def asks_anthropic(headers: Mapping[str, str]) -> bool:
-    """Say whether a client of Anthropic's asks: both protocols have the same path."""
+    """Return whether the client speaks Anthropic's protocol; both protocols use the same path."""
     return "anthropic-version" in headers
 
 
@@ -29,7 +29,7 @@ def one(model: ServedModel, *, anthropic: bool) -> dict[str, Any]:
 
 
 def several(models: Sequence[ServedModel], *, anthropic: bool) -> dict[str, Any]:
-    """Describe all of them; there is only one page."""
+    """Describe all models, on a single page."""
     described = [one(model, anthropic=anthropic) for model in models]
     if not anthropic:
         return {"object": "list", "data": described}

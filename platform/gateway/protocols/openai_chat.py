@@ -1,4 +1,4 @@
-"""OpenAI's chat completions and completions: one kind of answer, one kind of stream."""
+"""OpenAI's chat completions and completions, whose responses and streams have the same format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from routing.prefix_hash import PromptMessage
 _DONE = b"data: [DONE]"
 _USAGE_MARK = b'"usage"'
 _EACH = "continuous_usage_stats"
-#: A chat stream opens with the role, which is no token.
+#: The first chunk of a chat stream carries the role, which is no token.
 _ROLE_MARK = b'"delta":{"role":'
 SYSTEM_ROLES = frozenset({"system", "developer"})
 
@@ -43,12 +43,12 @@ def usage_of(reported: Mapping[str, Any]) -> Usage:
 
 
 class ChunkParser(StreamParser):
-    """Reads chunks up to ``[DONE]``. The usage chunk is the one without choices (OpenAI, ``include_usage``)."""
+    """Parses chunks up to ``[DONE]``. The usage chunk is the one without choices (OpenAI, ``include_usage``)."""
 
     __slots__ = ()
 
     def read(self, event: bytes) -> EventKind:
-        """Take note of one event; one that cannot be read is an error."""
+        """Parse one event; one that is not valid is an error."""
         if event.startswith(_DONE):
             self.done = True
             self.ending = chunks.DONE
@@ -60,16 +60,16 @@ class ChunkParser(StreamParser):
             return "comment"
         if self.keep:
             self._keep_event(event)
-        if _USAGE_MARK in event and not self._note_usage(event):
+        if _USAGE_MARK in event and not self._read_usage(event):
             return "error" if self.failed else "usage"
         return "head" if _ROLE_MARK in event else "content"
 
     def assemble(self) -> bytes:
-        """Return the answer that the chunks tell. Raises NotReplayable."""
+        """Return the response that the chunks add up to. Raises NotReplayable."""
         return orjson.dumps(chunks.fold(self._events))
 
-    def _note_usage(self, event: bytes) -> bool:
-        """Say whether the event has choices too; its usage is then that of one choice until now."""
+    def _read_usage(self, event: bytes) -> bool:
+        """Read the usage; return whether the event has choices too, whose usage is that of one choice so far."""
         try:
             chunk = orjson.loads(event.removeprefix(b"data:"))
             if chunk.get("choices"):
@@ -89,13 +89,15 @@ class _Chunked(Endpoint):
     cacheable = "both"
 
     def prepare(self, body: dict[str, Any]) -> None:
-        """Let no stream ask for what only a whole answer tells, so that one name stands for both shapes.
+        """Reject fields that a stream cannot return, so that one cache key stands for both shapes. Raises BadRequest.
 
-        vLLM refuses such a stream too, and ignores a 0.
+        vLLM rejects such a stream too, and ignores a 0.
         """
         if body.get("stream") and body.get("prompt_logprobs"):
             raise BadRequest(
-                "'prompt_logprobs' are not told in a stream; leave 'stream' out.", "invalid_value", "prompt_logprobs"
+                "'prompt_logprobs' is not available in a stream. Remove 'stream' or 'prompt_logprobs'.",
+                "invalid_value",
+                "prompt_logprobs",
             )
         if body.get("stream"):
             body.pop("prompt_logprobs", None)
@@ -105,35 +107,35 @@ class _Chunked(Endpoint):
         return bool((body.get("stream_options") or {}).get("include_usage"))
 
     def engine_body(self, body: Mapping[str, Any], *, stream: bool, salt: str, counted: bool = False) -> bytes:
-        """Return the body for the engine; a stream's usage is always asked for, with each event if it is counted."""
-        asked: dict[str, Any] = {**body, "cache_salt": salt}
+        """Return the body for the engine. A stream always requests its usage; ``counted``: with each event."""
+        engine_body: dict[str, Any] = {**body, "cache_salt": salt}
         if stream:
             options = {**(body.get("stream_options") or {}), "include_usage": True}
-            asked["stream_options"] = {**options, _EACH: counted or self._tells_counts(body)}
-        return orjson.dumps(asked)
+            engine_body["stream_options"] = {**options, _EACH: counted or self._wants_counts(body)}
+        return orjson.dumps(engine_body)
 
     def token_counts(self, body: Mapping[str, Any]) -> TokenCounts:
-        """Return what reads ``continuous_usage_stats``."""
-        return TokenCounts(shown=self._tells_counts(body))
+        """Return the counter that reads ``continuous_usage_stats``."""
+        return TokenCounts(shown=self._wants_counts(body))
 
-    def _tells_counts(self, body: Mapping[str, Any]) -> bool:
-        """Say whether the client asked for usage with each event, which vLLM tells only beside the last one."""
+    def _wants_counts(self, body: Mapping[str, Any]) -> bool:
+        """Return whether the client requested usage with each event; vLLM requires ``include_usage`` for that."""
         return self.wants_usage(body) and bool(body["stream_options"].get(_EACH))
 
     def usage(self, document: Mapping[str, Any]) -> Usage | None:
-        """Return the usage of a whole answer."""
+        """Return the usage of a complete response."""
         return usage_of(document["usage"]) if document.get("usage") else None
 
     def is_complete(self, document: dict[str, Any]) -> bool:
-        """Say whether all choices came to an end of their own."""
+        """Return whether all choices ended by themselves."""
         return chunks.is_whole(document)
 
     def stream_parser(self, *, keep: bool) -> StreamParser:
-        """Return a reader of chunks."""
+        """Return a parser of chunks."""
         return ChunkParser(keep=keep)
 
     def replay(self, document: dict[str, Any], *, include_usage: bool) -> Iterator[bytes]:
-        """Tell a kept answer as chunks."""
+        """Yield a stored response as chunks."""
         return chunks.stream(document, include_usage=include_usage)
 
 
@@ -146,7 +148,7 @@ class Chat(_Chunked):
     limits = ("max_completion_tokens", "max_tokens")
 
     def prepare(self, body: dict[str, Any]) -> None:
-        """Let no message name media that the engine may not fetch."""
+        """Check media. Raises BadRequest."""
         super().prepare(body)
         media.clean_messages(body["messages"])
 
@@ -155,7 +157,7 @@ class Chat(_Chunked):
         return body.get("n") or 1
 
     def messages(self, body: Mapping[str, Any]) -> list[PromptMessage]:
-        """Return the conversation; tools come first, as chat templates put them."""
+        """Return the conversation, with the tools first as in chat templates."""
         return [*tools(body), *conversation(body["messages"])]
 
 
@@ -168,7 +170,7 @@ class Completions(_Chunked):
     limits = ("max_tokens",)
 
     def choices(self, body: Mapping[str, Any]) -> int:
-        """Return n of each prompt."""
+        """Return ``n`` times the number of prompts."""
         return (body.get("n") or 1) * _prompts(body["prompt"])
 
     def messages(self, body: Mapping[str, Any]) -> list[PromptMessage]:
@@ -182,7 +184,7 @@ def tools(body: Mapping[str, Any]) -> list[PromptMessage]:
 
 
 def conversation(found: list[dict[str, Any]]) -> list[PromptMessage]:
-    """Return messages with roles as routing sees them."""
+    """Return messages with roles as routing hashes them."""
     return [
         PromptMessage(
             head=message["role"].encode(),
@@ -196,12 +198,12 @@ def conversation(found: list[dict[str, Any]]) -> list[PromptMessage]:
 
 
 def as_bytes(value: Any) -> bytes:
-    """Return text as it is, anything else as JSON."""
+    """Return a text as UTF-8 and any other value as JSON."""
     if isinstance(value, str):
         return value.encode()
     return orjson.dumps(value) if value is not None else b""
 
 
 def _prompts(prompt: str | list[Any]) -> int:
-    """Return how many prompts a completion has: a list of token ids is one."""
+    """Return the number of prompts of a completion; a list of token ids is one prompt."""
     return len(prompt) if isinstance(prompt, list) and not isinstance(prompt[0], int) else 1

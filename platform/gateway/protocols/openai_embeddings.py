@@ -1,4 +1,4 @@
-"""OpenAI's embeddings: only a prompt, and always the same answer to it."""
+"""OpenAI's embeddings: a prompt without a completion, and always the same response to it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from routing.prefix_hash import PromptMessage
 
 
 class Embeddings(Endpoint):
-    """``/v1/embeddings``: of texts, token ids, or a conversation in ``messages``."""
+    """``/v1/embeddings``: texts, token ids, or a conversation in ``messages``."""
 
     path = engine_path = "/v1/embeddings"
     required = ()
@@ -29,9 +29,9 @@ class Embeddings(Endpoint):
     deterministic = True
 
     def prepare(self, body: dict[str, Any]) -> None:
-        """Ask for one of the two, and let no message name media that the engine may not fetch."""
+        """Require one of the two, and check media. Raises BadRequest."""
         if body.get("input") is None and body.get("messages") is None:
-            raise BadRequest("'input' is missing, or 'messages' in its place.", "missing_field", "input")
+            raise BadRequest("'input' is missing. Send 'input' or 'messages'.", "missing_field", "input")
         for name in ("messages", "input"):
             if isinstance(body.get(name), list):
                 media.clean_parts(body[name], name)
@@ -43,9 +43,9 @@ class Embeddings(Endpoint):
         return [PromptMessage(head=b"input", text=as_bytes(body["input"]))]
 
     def usage(self, document: Mapping[str, Any]) -> Usage | None:
-        """Return the usage, which is all prompt."""
+        """Return the usage, which has prompt tokens only."""
         return usage_of(document["usage"]) if document.get("usage") else None
 
     def is_complete(self, document: dict[str, Any]) -> bool:
-        """Say whether there are embeddings and their usage."""
+        """Return whether the response has embeddings and their usage."""
         return bool(document.get("data") and document.get("usage"))

@@ -1,4 +1,4 @@
-"""OpenAI's responses, without their state: what an engine remembers belongs to no tenant."""
+"""OpenAI's responses without stored state, because an engine's store is not divided by tenant."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gateway.protocols.endpoint import Endpoint, EventKind, StreamParser, Usage,
 from gateway.protocols.openai_chat import as_bytes, conversation, tools
 from routing.prefix_hash import PromptMessage
 
-#: Within this many bytes of its beginning an event says its type.
+#: An event names its type within its first bytes, this many.
 _TYPE_BYTES = 80
 _DELTA = b".delta\n"
 _ENDINGS = (b"event: response.completed\n", b"event: response.incomplete\n")
 _FAILURES = (b"event: error", b"event: response.failed\n", b'data: {"error"')
-#: An engine keeps answers in one store for everybody who asks it (vLLM, ``VLLM_ENABLE_RESPONSES_API_STORE``).
+#: Fields that refer to an engine's store, which all its clients share (vLLM, ``VLLM_ENABLE_RESPONSES_API_STORE``).
 _STATEFUL = ("previous_response_id", "conversation")
-#: Fields that no answer depends on, and that each repeats: one with another's would be told to the wrong client.
+#: Fields that do not change a response but that it repeats, so a stored one would show another client's values.
 _REPEATED = frozenset({"metadata", "service_tier", "user"})
 
 
@@ -34,18 +34,18 @@ def usage_of(reported: Mapping[str, Any]) -> Usage:
 
 
 class ResponseParser(StreamParser):
-    """Reads typed events up to ``response.completed``, which carries the whole answer and its usage."""
+    """Parses typed events up to ``response.completed``, which carries the whole response and its usage."""
 
     __slots__ = ("_events_passed", "_response")
 
     def __init__(self, *, keep: bool) -> None:
         super().__init__(keep=keep)
         self._events_passed = 0
-        #: The whole answer, once its last event came.
+        #: The whole response, once its last event has arrived.
         self._response: dict[str, Any] = {}
 
     def read(self, event: bytes) -> EventKind:
-        """Take note of one event; the last one that cannot be read is an error."""
+        """Parse one event; a last event that is not valid is an error."""
         if event.startswith(_FAILURES):
             self.failed = True
             return "error"
@@ -57,13 +57,13 @@ class ResponseParser(StreamParser):
         return "content" if event.find(_DELTA, 0, _TYPE_BYTES) > 0 else "head"
 
     def assemble(self) -> bytes:
-        """Return the response that the last event carries. Raises NotReplayable."""
+        """Return the response in the last event. Raises NotReplayable."""
         if not responses.is_whole(self._response):
             raise NotReplayable("unfinished")
         return orjson.dumps(self._response)
 
     def error_event(self, error: GatewayError) -> bytes:
-        """Return the protocol's ``error`` event, numbered after those that were passed on."""
+        """Return the protocol's ``error`` event, numbered after the events passed on."""
         return _error_event(error, self._events_passed)
 
     def _end(self, event: bytes) -> EventKind:
@@ -104,13 +104,13 @@ class Responses(Endpoint):
     ignored = IGNORED - _REPEATED
 
     def prepare(self, body: dict[str, Any]) -> None:
-        """Refuse what needs an engine's memory, and let it keep nothing."""
+        """Reject fields that need stored state, forbid storing, and check media. Raises BadRequest."""
         for name in _STATEFUL:
             if body.get(name) is not None:
-                raise _not_kept(name)
+                raise _not_stored(name)
         if body.get("background"):
             raise BadRequest(
-                "'background' is not supported; send 'Prefer: respond-async' instead.",
+                "'background' is not supported. Send the header 'Prefer: respond-async' instead.",
                 "unsupported_value",
                 "background",
             )
@@ -119,56 +119,56 @@ class Responses(Endpoint):
             media.clean_parts(body["input"], "input")
 
     def messages(self, body: Mapping[str, Any]) -> list[PromptMessage]:
-        """Return tools, instructions and input as a chat template puts them."""
+        """Return tools, instructions and input in the order of chat templates."""
         found = tools(body)
         if body.get("instructions"):
             found.append(PromptMessage(head=b"system", text=as_bytes(body["instructions"]), system=True))
-        asked = body["input"]
-        if isinstance(asked, str):
-            return [*found, PromptMessage(head=b"user", text=asked.encode())]
-        return [*found, *conversation([_with_role(item) for item in asked])]
+        given = body["input"]
+        if isinstance(given, str):
+            return [*found, PromptMessage(head=b"user", text=given.encode())]
+        return [*found, *conversation([_with_role(item) for item in given])]
 
     def usage(self, document: Mapping[str, Any]) -> Usage | None:
         """Return the usage of a whole response."""
         return usage_of(document["usage"]) if document.get("usage") else None
 
     def is_complete(self, document: dict[str, Any]) -> bool:
-        """Say whether the response came to an end of its own, or of its limit."""
+        """Return whether the response ended by itself or at its token limit."""
         return responses.is_whole(document)
 
     def stream_parser(self, *, keep: bool) -> StreamParser:
-        """Return a reader of typed events."""
+        """Return a parser of typed events."""
         return ResponseParser(keep=keep)
 
     def replay(self, document: dict[str, Any], *, include_usage: bool) -> Iterator[bytes]:
-        """Tell a kept response as typed events, which have its usage in any case."""
+        """Yield a stored response as typed events, which always include its usage."""
         return responses.stream(document)
 
     def error_event(self, error: GatewayError) -> bytes:
-        """Return the protocol's ``error`` event as the first."""
+        """Return the protocol's ``error`` event as the first event."""
         return _error_event(error, 0)
 
 
 def _with_role(item: dict[str, Any]) -> dict[str, Any]:
-    """Return an item as a message: calls and their outputs have a type in place of a role."""
+    """Return an item as a message; calls and their outputs have a type instead of a role."""
     role = item.get("role") or item.get("type")
     return {**item, "role": role if isinstance(role, str) else "item"}
 
 
-def _not_kept(name: str) -> BadRequest:
+def _not_stored(name: str) -> BadRequest:
     return BadRequest(
-        f"'{name}' is not supported: responses are not stored. Send the whole conversation as 'input'.",
+        f"'{name}' is not supported because Hearth does not store responses. Send the whole conversation as 'input'.",
         "unsupported_value",
         name,
     )
 
 
 def _error_event(error: GatewayError, number: int) -> bytes:
-    told = {
+    document = {
         "type": "error",
         "code": error.code,
         "message": error.message,
         "param": error.param,
         "sequence_number": number,
     }
-    return b"event: error\ndata: " + orjson.dumps(told) + b"\n\n"
+    return b"event: error\ndata: " + orjson.dumps(document) + b"\n\n"

@@ -1,6 +1,6 @@
-"""Read a request body: check what the gateway relies on, leave the rest to the engine.
+"""Parse a request body and check the fields that the gateway relies on; the engine checks the rest.
 
-Fields that would break isolation or fairness are dropped; unknown ones pass through.
+Fields that would break isolation or fairness are dropped. Unknown fields pass through.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import orjson
 from gateway.errors import BadRequest
 from gateway.protocols.endpoint import Endpoint
 
-#: What a client may not say to an engine: another tenant's cache, a place in the queue, an engine's own plumbing; and
-#: how many tokens make an event (``stream_interval``), as a stream that is cut is charged by its events.
+#: Fields that a client may not send to an engine: they select another tenant's cache, a place in the engine's queue or
+#: its internals. ``stream_interval`` sets the tokens of an event, and a cut stream is charged by its events.
 STRIPPED = (
     "cache_salt",
     "priority",
@@ -28,17 +28,17 @@ STRIPPED = (
 )
 _STRIPPED = frozenset(STRIPPED)
 
-#: What orjson writes; it reads up to 1024, and whatever cannot be written cannot be sent on.
+#: The depth that orjson can write. It reads up to 1024, but what cannot be written cannot be sent to the engine.
 MAX_DEPTH = 254
-#: Reading half a million small lists held everybody up for 0.4 s (Python's garbage collector looks at each). Brackets
-#: inside texts count too; a text with so many is some hundred thousand tokens long.
+#: Parsing half a million small lists blocked the event loop for 0.4 s, because Python's garbage collector visits each.
+#: Brackets inside texts count too; a text with this many is about a hundred thousand tokens long.
 MAX_BRACKETS = 200_000
-#: Choices of one request, n of each prompt: vLLM alone would start up to 16,384 for each.
+#: Choices of one request, n of each prompt. vLLM itself would start up to 16,384 for each prompt.
 MAX_CHOICES = 128
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """A checked inference request. ``body`` is without the stripped fields."""
+    """A checked inference request. ``body`` does not contain the fields in STRIPPED."""
 
     endpoint: Endpoint
     body: dict[str, Any]
@@ -47,33 +47,33 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     include_usage: bool
     #: Tokens the client lets the engine write for each choice; None leaves it to the model's context.
     max_new_tokens: int | None
-    #: Answers that are written: n for each prompt, 0 where no token is.
+    #: Completions that the engine writes: n for each prompt; 0 where it writes no token.
     choices: int
-    #: SHA-256 of its canonical form (``caching.fingerprint``), where that is known from before.
+    #: SHA-256 of the canonical form (``caching.fingerprint``) if an identical body was parsed before.
     digest: bytes | None = None
 
     @property
     def path(self) -> str:
-        """The path that was asked."""
+        """Return the path of the endpoint."""
         return self.endpoint.path
 
     def render(self, body: bytes) -> bytes | None:
-        """Return a kept answer as this request wants it; None where that cannot be."""
+        """Return a stored response in the shape that this request asks for; None if it has no such shape."""
         return self.endpoint.render(body, stream=self.stream, include_usage=self.include_usage)
 
 
 def parse(endpoint: Endpoint, raw: bytes) -> Call:
-    """Return the checked request. Raises BadRequest naming the field, what was found and what is allowed."""
+    """Return the checked request. Raises BadRequest with the field, what was found and what is allowed."""
     body = _read(raw)
     for name, value in body.items():
         if value is not None and (check := endpoint.checks.get(name)) is not None:
             check(name, value)
     model = body.get("model")
     if not model:
-        raise BadRequest("Name the model: 'model' is missing.", "missing_field", "model")
+        raise BadRequest("'model' is missing. Send the name of a model.", "missing_field", "model")
     for name in endpoint.required:
         if body.get(name) is None:
-            raise BadRequest(f"'{name}' is missing.", "missing_field", name)
+            raise BadRequest(f"'{name}' is missing. {endpoint.path} requires it.", "missing_field", name)
     if not _STRIPPED.isdisjoint(body):
         for name in STRIPPED:
             body.pop(name, None)
@@ -81,13 +81,13 @@ def parse(endpoint: Endpoint, raw: bytes) -> Call:
     choices = endpoint.choices(body)
     if choices > MAX_CHOICES:
         raise BadRequest(
-            f"The request asks for {choices} choices, n of each prompt; allowed are {MAX_CHOICES}.",
+            f"The request asks for {choices} choices (n for each prompt). At most {MAX_CHOICES} are allowed.",
             "invalid_value",
             "n",
         )
     stream = bool(body.get("stream"))
     if stream and not endpoint.streams:
-        raise BadRequest(f"{endpoint.path} does not stream; leave 'stream' out.", "invalid_value", "stream")
+        raise BadRequest(f"{endpoint.path} does not support streaming. Remove 'stream'.", "invalid_value", "stream")
     return Call(
         endpoint=endpoint,
         body=body,
@@ -100,11 +100,13 @@ def parse(endpoint: Endpoint, raw: bytes) -> Call:
 
 
 def _read(raw: bytes) -> dict[str, Any]:
-    levels = len(raw) // 2  # at most: most bodies are text, which takes less to write than its brackets to count
+    levels = len(raw) // 2  # an upper bound: for most bodies, which are text, dumping is cheaper than counting brackets
     if len(raw) > MAX_BRACKETS:
         levels = raw.count(b"[") + raw.count(b"{")
         if levels > MAX_BRACKETS:
-            raise BadRequest(f"The body opens {levels} brackets; allowed are {MAX_BRACKETS}.", "invalid_value")
+            raise BadRequest(
+                f"The body has {levels} opening brackets. At most {MAX_BRACKETS} are allowed.", "invalid_value"
+            )
     try:
         body = orjson.loads(raw)
         if levels > MAX_DEPTH:
@@ -112,7 +114,9 @@ def _read(raw: bytes) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         raise BadRequest(f"The body is not valid JSON: {error}.", "invalid_json") from None
     except TypeError:
-        raise BadRequest(f"The body is nested more than {MAX_DEPTH} levels deep.", "invalid_value") from None
+        raise BadRequest(
+            f"The body is nested too deeply. At most {MAX_DEPTH} levels are allowed.", "invalid_value"
+        ) from None
     if not isinstance(body, dict):
         raise BadRequest("The body must be a JSON object.", "invalid_type")
     return body

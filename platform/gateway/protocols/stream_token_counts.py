@@ -1,31 +1,31 @@
-"""How many tokens each event of a stream carries, where engines say so: vLLM's ``continuous_usage_stats``.
+"""Count the tokens of each event of a stream, where engines report them: vLLM's ``continuous_usage_stats``.
 
-Without it an event counts as one token. It may carry many: what was written while nobody read travels as one.
+Without it an event counts as one token. It may carry many, because vLLM merges what was written while nobody read.
 """
 
 from __future__ import annotations
 
 import re
 
-#: Quotes inside a text are escaped, so that neither is ever found in one.
+#: Quotes inside a text are escaped, so neither pattern matches inside one.
 _CHOICE = re.compile(rb'"choices":\[\{"index":(\d+)')
 _USAGE = re.compile(rb',"usage":\{[^{}]*"completion_tokens":(\d+)[^{}]*(?:\{[^{}]*\}[^{}]*)*\}')
 
 
 class TokenCounts:
-    """What the events of one stream say. ``shown``: the client asked for it too, and sees it."""
+    """The token counts of one stream. ``shown``: the client requested them too, so they are passed on."""
 
     __slots__ = ("_shown", "_written")
 
     def __init__(self, *, shown: bool) -> None:
         self._shown = shown
-        #: Tokens until now, by choice.
+        #: Tokens so far, by choice.
         self._written: dict[bytes, int] = {}
 
     def take(self, event: bytes) -> tuple[bytes, int | None]:
-        """Return the event as it is without what was asked for the client, and its tokens; None: it says nothing.
+        """Return the event for the client, and its number of tokens (None when the event does not report it).
 
-        The stream's last usage, which has no choice beside it, stays.
+        Usage that only the gateway requested is removed; the last event's usage, which has no choice, stays.
         """
         choice, usage = _CHOICE.search(event), _USAGE.search(event)
         if choice is None or usage is None:

@@ -1,4 +1,4 @@
-"""Tokens of a text and back, as vLLM serves them at the root of its own address."""
+"""Tokenize and detokenize, which vLLM serves outside ``/v1``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gateway.protocols.endpoint import Endpoint
 
 
 class Tokenize(Endpoint):
-    """``/v1/tokenize``: of a ``prompt``, or of ``messages`` as the model's chat template writes them."""
+    """``/v1/tokenize``: a ``prompt``, or ``messages`` through the model's chat template."""
 
     path = "/v1/tokenize"
     engine_path = "/tokenize"
@@ -20,9 +20,9 @@ class Tokenize(Endpoint):
     salted = False
 
     def prepare(self, body: dict[str, Any]) -> None:
-        """Ask for one of the two, and let no message name media that the engine may not fetch."""
+        """Require one of the two, and check media. Raises BadRequest."""
         if body.get("prompt") is None and body.get("messages") is None:
-            raise BadRequest("'prompt' is missing, or 'messages' in its place.", "missing_field", "prompt")
+            raise BadRequest("'prompt' is missing. Send 'prompt' or 'messages'.", "missing_field", "prompt")
         media.clean_messages(body.get("messages") or [])
 
 

@@ -1,4 +1,4 @@
-"""Checks of single fields: what was found, where, and what is allowed."""
+"""Check single fields of a request body. Each check raises BadRequest: the field, what was found, what is allowed."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from gateway.errors import BadRequest
 Check = Callable[[str, Any], None]
 
 MAX_NAME_LENGTH = 200
-#: Each message costs some 2 µs on the loop that serves everybody.
+#: Each message costs about 2 µs on the event loop that serves all requests.
 MAX_MESSAGES = 4096
-#: Inputs of one embeddings request; OpenAI allows as many.
+#: Inputs of one embeddings request; the same as OpenAI's limit.
 MAX_INPUTS = 2048
 ENCODINGS = ("float", "base64")
 
 
 def wrong(name: str, value: Any, allowed: str) -> BadRequest:
-    """Return the refusal of a value of the wrong kind."""
-    return BadRequest(f"'{name}' is {_kind(value)}; allowed is {allowed}.", "invalid_type", name)
+    """Return the error for a value of the wrong type."""
+    return BadRequest(f"'{name}' is {_kind(value)}. It must be {allowed}.", "invalid_type", name)
 
 
 def boolean(name: str, value: Any) -> None:
-    """Raises BadRequest, as all checks do."""
+    """Check a boolean."""
     if not isinstance(value, bool):
         raise wrong(name, value, "true or false")
 
 
 def text(name: str, value: Any) -> None:
-    """Check a name."""
+    """Check a short text, such as a name."""
     if not isinstance(value, str) or len(value) > MAX_NAME_LENGTH:
         raise wrong(name, value, f"a string of at most {MAX_NAME_LENGTH} characters")
 
@@ -51,11 +51,11 @@ def count(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise wrong(name, value, "a whole number of at least 1")
     if value < 1:
-        raise BadRequest(f"'{name}' is {value}; allowed is a whole number of at least 1.", "invalid_value", name)
+        raise BadRequest(f"'{name}' is {value}. It must be a whole number of at least 1.", "invalid_value", name)
 
 
 def messages(name: str, value: Any) -> None:
-    """Check a conversation: objects with a role, their content text, parts or nothing."""
+    """Check a conversation: objects with a role, whose content is text, a list of parts, or null."""
     items(name, value, "messages", MAX_MESSAGES)
     for position, message in enumerate(value):
         if not isinstance(message, dict):
@@ -68,19 +68,19 @@ def messages(name: str, value: Any) -> None:
 
 
 def items(name: str, value: Any, what: str, most: int) -> None:
-    """Check a list that is neither empty nor longer than ``most``."""
+    """Check a list that has at least one and at most ``most`` items."""
     if not isinstance(value, list):
         raise wrong(name, value, f"a list of {what}")
     if not value:
-        raise BadRequest(f"'{name}' is empty; it needs at least one of its {what}.", "invalid_value", name)
+        raise BadRequest(f"'{name}' is empty. Send at least one of its {what}.", "invalid_value", name)
     if len(value) > most:
-        raise BadRequest(f"'{name}' has {len(value)} {what}; allowed are {most}.", "invalid_value", name)
+        raise BadRequest(f"'{name}' has {len(value)} {what}. At most {most} are allowed.", "invalid_value", name)
 
 
 def prompt(name: str, value: Any) -> None:
-    """Check a prompt, or several."""
+    """Check one prompt or several."""
     if not isinstance(value, str | list) or not value:
-        raise wrong(name, value, "a string, a list of strings or a list of token ids, not empty")
+        raise wrong(name, value, "a non-empty string, list of strings or list of token ids")
 
 
 def string(name: str, value: Any) -> None:
@@ -90,19 +90,19 @@ def string(name: str, value: Any) -> None:
 
 
 def array(name: str, value: Any) -> None:
-    """Check a list of anything."""
+    """Check a list."""
     if not isinstance(value, list):
         raise wrong(name, value, "a list")
 
 
 def string_or_array(name: str, value: Any) -> None:
-    """Check a text, or its parts."""
+    """Check a text, or a list of its parts."""
     if not isinstance(value, str | list):
         raise wrong(name, value, "a string or a list")
 
 
 def response_input(name: str, value: Any) -> None:
-    """Check the input of a response: a text, or items."""
+    """Check the input of a response: a text, or a list of items."""
     if isinstance(value, str):
         return
     items(name, value, "items", MAX_MESSAGES)
@@ -112,19 +112,19 @@ def response_input(name: str, value: Any) -> None:
 
 
 def embedded(name: str, value: Any) -> None:
-    """Check what is to be embedded: a text, texts, token ids, or lists of them."""
+    """Check the input of embeddings: a text, texts, token ids, or lists of token ids."""
     if isinstance(value, str):
         if value:
             return
-        raise BadRequest(f"'{name}' is empty.", "invalid_value", name)
+        raise BadRequest(f"'{name}' is empty. Send the text to embed.", "invalid_value", name)
     one = isinstance(value, list) and bool(value) and isinstance(value[0], int)
     items(name, value, "inputs", len(value) if one else MAX_INPUTS)
 
 
 def encoding(name: str, value: Any) -> None:
-    """Check the encoding of embeddings: one of those in which an answer also tells its usage."""
+    """Check the encoding of embeddings: only these responses also carry their usage."""
     if value not in ENCODINGS:
-        raise BadRequest(f"'{name}' may be one of {', '.join(ENCODINGS)}.", "invalid_value", name)
+        raise BadRequest(f"'{name}' must be one of {', '.join(ENCODINGS)}.", "invalid_value", name)
 
 
 def _kind(value: Any) -> str:

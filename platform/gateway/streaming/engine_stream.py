@@ -1,4 +1,4 @@
-"""Pass a stream on that has begun, meter it as it passes, and end it exactly once."""
+"""Pass an engine's stream on to the client, meter it on the way, and end it exactly once."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ from gateway.upstream.dispatcher import EngineReply
 
 log = logging.getLogger(__name__)
 
-#: What a client of a cut stream is told; what it received was metered.
-STREAM_BROKEN = EngineFailed("The engine stopped in the middle of its answer.", "engine_failed_mid_stream")
+#: The last event of a stream that the engine cut. The tokens that the client received were metered.
+STREAM_BROKEN = EngineFailed(
+    "The engine failed mid-stream. The tokens already sent are charged. Retry the request.", "engine_failed_mid_stream"
+)
 
 #: Receives a stream that came to its end: the response as non-streamed JSON (None when it has no such form), its usage
 #: (None when the engine did not report it), and how long an engine worked on it, milliseconds.
@@ -68,12 +70,12 @@ class EngineStream:
         parser = self._parser
         try:
             async for piece in sse_splitter.pieces(self._reply.first, self._reply.rest()):
-                told, usage, tokens = self._read(splitter, piece)
-                if tokens and not await self._may_pass(tokens):  # nor is what came with them, be it the end
+                events, usage, tokens = self._read(splitter, piece)
+                if tokens and not await self._may_pass(tokens):  # what came with them is dropped too, even the end
                     yield self._cut()
                     return
-                self._tell(told, usage, tokens)
-                passed = told + usage if self._include_usage else told
+                self._share(events, usage, tokens)
+                passed = events + usage if self._include_usage else events
                 if parser.done:
                     await self._settle(tokens)
                     yield passed + parser.ending
@@ -86,21 +88,21 @@ class EngineStream:
             if self._ended is None:
                 log.warning("replica %s broke a stream: %s", self._reply.choice.replica_id, error)
                 metrics.engine_failed(self._timeline.model, error.reason)
-        except Unavailable as error:  # the usage log is full: what cannot be metered is not sent
+        except Unavailable as error:  # the usage log is full, and unmetered tokens are not sent
             self._end(error, "engine_error")
         except Exception:
-            log.exception("request %s failed in the middle of its stream", self._timeline.request_id)
+            log.exception("request %s failed mid-stream", self._timeline.request_id)
         yield self._cut()
 
     def end_with(self, error: GatewayError) -> None:
-        """Stop the engine, pass nothing more on, and let the stream tell this error as its last event.
+        """Stop the engine and end the stream with this error as its last event.
 
-        A reply that is closed fails whoever reads it.
+        Closing the reply makes a pending read of it fail.
         """
         self._end(error, "refused")
 
     def close(self) -> None:
-        """End the stream for good; if nothing ended it before, its client left. A second call does nothing."""
+        """End the stream; if nothing ended it before, the client disconnected. A second call does nothing."""
         self._reply.close(answered=self._parser.done)
         self._end_cut("client_gone")
         if self._flight is not None:
@@ -111,7 +113,7 @@ class EngineStream:
         self._reply.close()
 
     async def _may_pass(self, tokens: int) -> bool:
-        """Count tokens that are about to be passed on; False where no budget pays for them. Raises Unavailable."""
+        """Count tokens before they are passed on; return False if no budget covers them. Raises Unavailable."""
         if self._extender is not None:
             try:
                 await self._extender.cover(self._meter.streamed_tokens + tokens)
@@ -121,45 +123,47 @@ class EngineStream:
         try:
             self._meter.streamed(tokens, ends=self._parser.done)
         except Unavailable:
-            self._parser.usage = None  # the engine's count has what nobody is told
+            self._parser.usage = None  # the engine's count includes tokens that are not sent
             raise
         return True
 
-    def _tell(self, told: bytes, usage: bytes, tokens: int) -> None:
+    def _share(self, events: bytes, usage: bytes, tokens: int) -> None:
         if self._flight is not None:
-            if told:
-                self._flight.add(Piece("content", told, tokens))
+            if events:
+                self._flight.add(Piece("content", events, tokens))
             if usage:
                 self._flight.add(Piece("usage", usage))
 
     def _read(self, splitter: sse_splitter.EventSplitter, piece: bytes) -> tuple[bytes, bytes, int]:
-        """Return what of this piece every client gets, its usage, and its tokens; its end and errors are told by us."""
+        """Return the piece: events for every client, usage events, and tokens. The end and errors are left out."""
         out = []
         usage = b""
         tokens = 0
         for event in splitter.feed(piece):
-            told, counted = (event, None) if self._token_counts is None else self._token_counts.take(event)
-            kind = self._parser.read(told)
+            content, counted = (event, None) if self._token_counts is None else self._token_counts.take(event)
+            kind = self._parser.read(content)
             tokens += kind == "content" if counted is None else counted
             if kind in {"head", "content"}:
-                out.append(told + sse_splitter.SEPARATOR)
+                out.append(content + sse_splitter.SEPARATOR)
             elif kind == "usage":
-                usage += told + sse_splitter.SEPARATOR
-        if self._extender is not None and self._parser.usage is not None:  # it may tell of more than events did
+                usage += content + sse_splitter.SEPARATOR
+        if (
+            self._extender is not None and self._parser.usage is not None
+        ):  # it may report more tokens than the events did
             tokens = max(tokens, self._parser.usage.completion_tokens - self._meter.streamed_tokens)
         return b"".join(out), usage, tokens
 
     async def _settle(self, tokens: int) -> None:
-        """Write the END and let the answer land. Raises Unavailable: the last ``tokens`` are then not passed on."""
+        """Write the END and deliver the complete response. Raises Unavailable; ``tokens`` are then not sent."""
         try:
-            await self._land_whole()
+            await self._finish()
         except Unavailable:
             self._meter.not_sent(tokens)
             if tokens:
                 self._parser.usage = None  # as above
             raise
 
-    async def _land_whole(self) -> None:
+    async def _finish(self) -> None:
         parser = self._parser
         engine_ms = (self._timeline.engine_seconds + time.perf_counter() - self._began_at) * 1000
         whole = None
@@ -167,32 +171,32 @@ class EngineStream:
             self._end_cut("complete")
         else:
             self._meter.end("complete", 200, parser.usage)
-            whole = await self._whole() if parser.keep else None
+            whole = await self._assembled() if parser.keep else None
         if self._flight is not None:
             self._flight.add(Piece("done", parser.ending))
         self._on_complete(whole, parser.usage, engine_ms)
         if parser.usage is not None:
             await self._meter.synced()
 
-    async def _whole(self) -> bytes | None:
+    async def _assembled(self) -> bytes | None:
         try:
             return await self._parser.assembled()
-        except NotReplayable as part:
-            log.warning("an answer is not kept: %s", part)
+        except NotReplayable as reason:
+            log.warning("a response is not stored: %s", reason)
             return None
 
     def _cut(self) -> bytes:
-        """Write the END of a stream that did not come to its own, and return the event that says why."""
+        """Write the END of a cut stream, and return the error event."""
         self._end_cut(self._ended_as)
         if self._flight is not None:
             self._flight.fail(self._ended or STREAM_BROKEN)
         return self._parser.error_event(self._ended or STREAM_BROKEN)
 
     def _end_cut(self, state: State) -> None:
-        """Charge what the engine reported, if it did; else the estimated prompt and what was passed on.
+        """Write the END: the engine's usage if it reported one, else the estimated prompt and the tokens passed on.
 
-        Nothing of an engine that failed before a token was passed on. Of what was refused, or what a budget has not
-        paid for all of, never more than was passed on.
+        An engine that failed before its first token costs nothing. A refused stream, or one that a budget covered only
+        in part, never costs more than was passed on.
         """
         usage = self._parser.usage
         if usage is not None and self._extender is not None and usage.completion_tokens > self._meter.streamed_tokens:

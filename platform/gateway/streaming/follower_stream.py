@@ -1,4 +1,4 @@
-"""Pass another request's answer on as a stream, and end it exactly once."""
+"""Pass another request's response on as a stream, and end it exactly once."""
 
 from __future__ import annotations
 
@@ -22,19 +22,23 @@ from gateway.streaming.sender import run_on
 
 log = logging.getLogger(__name__)
 
-#: The answer that was followed broke off, and the one that came instead is another one.
-NOT_REPEATED = EngineFailed(
-    "The engine stopped in the middle of its answer, and another one answers otherwise.", "engine_failed_mid_stream"
+#: The followed response was cut, and the retry produced a different one.
+DIFFERENT_RETRY = EngineFailed(
+    "The engine failed mid-stream and the retry produced a different answer. Retry the request.",
+    "engine_failed_mid_stream",
 )
-FELL_BEHIND = Unavailable("The stream was read too slowly: what came next is not kept any more.", "stream_fell_behind")
+FELL_BEHIND = Unavailable(
+    "The stream was read too slowly and its next part was dropped from the buffer. Retry, and read faster.",
+    "stream_fell_behind",
+)
 
 B = TypeVar("B")
-#: Drains that run on: a task that nobody holds may be collected before it is done.
+#: Responses that run on without their client; asyncio keeps no strong reference to tasks.
 _running_on: set[asyncio.Task[None]] = set()
 
 
 class FollowerStream(Generic[B]):
-    """The stream of one follower. Whoever sends it calls :meth:`close` at the end."""
+    """The stream of one follower. The sender calls :meth:`close` at the end."""
 
     def __init__(
         self,
@@ -46,7 +50,7 @@ class FollowerStream(Generic[B]):
         again: Callable[[], Awaitable[B | Followed]],
         begin: Callable[[B], Response],
     ) -> None:
-        """``again``: what to do when the flight fails; ``begin`` makes a stream of what this request then leads."""
+        """``again`` is called when the flight fails; ``begin`` starts the stream that this request then leads."""
         self._followed: Followed | None = followed
         self._coalescer = coalescer
         self._call = call
@@ -54,8 +58,8 @@ class FollowerStream(Generic[B]):
         self._again = again
         self._begin = begin
         self._error_event = call.endpoint.stream_parser(keep=False).error_event
-        self._told: list[bytes] = []
-        self._told_bytes = 0
+        self._sent: list[bytes] = []
+        self._sent_bytes = 0
         self._ended: GatewayError | None = None
         self._is_refused = False
         self._work: asyncio.Task[B | Followed] | None = None
@@ -70,15 +74,15 @@ class FollowerStream(Generic[B]):
         except GatewayError as error:
             self._ended = self._ended or error
         except NotReplayable:
-            self._ended = self._ended or NOT_REPEATED
+            self._ended = self._ended or DIFFERENT_RETRY
         except Exception:
-            log.exception("a stream that follows another one failed")
+            log.exception("a stream that follows another request failed")
             self._ended = internal_error()
         self._end("refused" if self._is_refused else "engine_error")
         yield self._error_event(self._ended)
 
     def end_with(self, error: GatewayError) -> None:
-        """Let the stream tell this error as its last event."""
+        """End the stream with this error as its last event."""
         self._ended, self._is_refused = error, True
         if self._own is not None:
             self._own.end_with(error)
@@ -88,10 +92,10 @@ class FollowerStream(Generic[B]):
             self._followed.flight.notify()
 
     def close(self) -> None:
-        """End the stream for good; if nothing ended it before, its client left. A second call does nothing."""
+        """End the stream; if nothing ended it before, the client disconnected. A second call does nothing."""
         self._leave_flight()
         if self._work is not None:
-            self._let_go(self._work)
+            self._drop_retry(self._work)
         if self._own is not None:
             own, self._own = self._own, None
             if not self._runs_on(own):
@@ -111,15 +115,15 @@ class FollowerStream(Generic[B]):
                     raise FELL_BEHIND from None
             self._leave_flight()
             self._coalescer.flight_failed(flight)
-            if self._told_bytes > MAX_FLIGHT_BYTES:
-                raise NOT_REPEATED
-            matcher = ReplayMatcher(self._told)
+            if self._sent_bytes > MAX_FLIGHT_BYTES:
+                raise DIFFERENT_RETRY
+            matcher = ReplayMatcher(self._sent)
             found = await self._next()
             if isinstance(found, Followed):
                 self._followed = found
             else:
                 self._own = self._begin(found)
-                if self._ended is not None:  # its reply began at the very moment at which it was to end
+                if self._ended is not None:  # the reply began at the moment at which the stream was ended
                     self._own.end_with(self._ended)
         assert self._own is not None and self._own.stream is not None
         async for events in self._own.stream:
@@ -135,8 +139,8 @@ class FollowerStream(Generic[B]):
             raise self._ended
         return work.result()
 
-    def _let_go(self, work: asyncio.Task[B | Followed]) -> None:
-        """Stop what was asked for again, or take what it brought at the very moment at which the client left."""
+    def _drop_retry(self, work: asyncio.Task[B | Followed]) -> None:
+        """Cancel the retry, or take its result to close it if it finished just as the client disconnected."""
         if not work.done():
             work.cancel()
         elif not work.cancelled() and not work.exception():
@@ -148,7 +152,7 @@ class FollowerStream(Generic[B]):
                 self._own = self._begin(found)
 
     async def _of_flight(self, followed: Followed, matcher: ReplayMatcher) -> AsyncIterator[bytes]:
-        """Yield what is new of a flight, its END written before its last byte. Raises FlightFailed."""
+        """Yield the new events of a flight; write the END before the last byte. Raises FlightFailed."""
         if self._ended is not None:
             raise self._ended
         if followed.entry is not None:
@@ -180,18 +184,18 @@ class FollowerStream(Generic[B]):
         yield ending
 
     def _new(self, piece: Piece, matcher: ReplayMatcher) -> bytes:
-        """Return what of a piece is passed on, and note it."""
+        """Return the events of a piece that are new to the client, and record them."""
         if piece.kind == "usage":
             return piece.events if self._call.include_usage else b""
         new = piece.events if matcher.complete else matcher.new_events(piece.events)
         if new:
             if piece.tokens:
                 self._meter.follower_streamed(piece.tokens)
-            self._told_bytes += len(new)
-            if self._told_bytes <= MAX_FLIGHT_BYTES:
-                self._told.append(new)
+            self._sent_bytes += len(new)
+            if self._sent_bytes <= MAX_FLIGHT_BYTES:
+                self._sent.append(new)
             else:
-                self._told.clear()
+                self._sent.clear()
         return new
 
     def _leave_flight(self) -> None:
@@ -200,9 +204,9 @@ class FollowerStream(Generic[B]):
             followed.flight.leave()
 
     def _runs_on(self, own: Response) -> bool:
-        """Let what this request leads run on for those who follow it, though its own client heard another answer."""
+        """Let the flight that this request leads run on for its followers, though its own client got an error."""
         disconnect = self._coalescer.disconnect
-        if self._ended is not NOT_REPEATED or not disconnect.has_followers:
+        if self._ended is not DIFFERENT_RETRY or not disconnect.has_followers:
             return False
         disconnect.signal()
         task = asyncio.ensure_future(run_on(own, disconnect))

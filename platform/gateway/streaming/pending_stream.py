@@ -1,4 +1,4 @@
-"""A stream whose reply is still to come: it begins with a comment, and errors come as events."""
+"""A stream that starts before its reply: it begins with a comment, and sends errors as events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 async def done_within(work: asyncio.Task[T], seconds: float | None) -> bool:
-    """Say whether the work is done within so many seconds (None: any); stop it when whoever waits is stopped."""
+    """Return whether the work is done within ``seconds`` (None: no limit); cancel it when the waiting task is."""
     try:
         done, _ = await asyncio.wait({work}, timeout=seconds)
     except asyncio.CancelledError:
@@ -27,9 +27,9 @@ async def done_within(work: asyncio.Task[T], seconds: float | None) -> bool:
 
 
 class PendingStream(Generic[T]):
-    """Begins while ``work`` is not done, and then passes on what ``begin`` makes of its result.
+    """Starts while ``work`` runs, and then passes on the stream that ``begin`` makes of its result.
 
-    Whoever sends it calls :meth:`close` at the end, which stops the work or lets go of what it brought.
+    The sender calls :meth:`close` at the end, which cancels the work or closes its result.
     """
 
     def __init__(
@@ -46,23 +46,23 @@ class PendingStream(Generic[T]):
         self._error_event = error_event
         self._begun: Response | None = None
         self._ended: GatewayError | None = None
-        work.add_done_callback(_seen)
+        work.add_done_callback(_retrieve_error)
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield a heartbeat at once, then the stream that began or the error; whoever sends it tells the others."""
+        """Yield one heartbeat, then the stream or the error event. The sender adds all further heartbeats."""
         try:
             yield self._heartbeat.event()
             await done_within(self._work, None)
             if self._ended is not None and self._work.cancelled():
                 raise self._ended
             self._begun = self._begin(self._work.result())
-            if self._ended is not None:  # the reply began at the very moment at which it was to end
+            if self._ended is not None:  # the reply began at the moment at which the stream was ended
                 self._begun.end_with(self._ended)
         except GatewayError as error:
             yield self._error_event(error)
             return
         except Exception:
-            log.exception("a held stream failed before it began")
+            log.exception("a waiting stream failed before its reply began")
             yield self._error_event(internal_error())
             return
         assert self._begun.stream is not None
@@ -70,7 +70,7 @@ class PendingStream(Generic[T]):
             yield piece
 
     def end_with(self, error: GatewayError) -> None:
-        """Let the stream tell this error as its last event, whether what it waits for has begun or not."""
+        """End the stream with this error as its last event, before or after its reply began."""
         if self._begun is not None:
             self._begun.end_with(error)
         else:
@@ -78,7 +78,7 @@ class PendingStream(Generic[T]):
             self._work.cancel()
 
     def close(self) -> None:
-        """End it for good, however far it came; the second call does nothing."""
+        """End the stream. A second call does nothing."""
         if self._begun is None and self._work.done() and not self._work.cancelled() and not self._work.exception():
             self._begun = self._begin(self._work.result())
         if self._begun is not None:
@@ -87,7 +87,7 @@ class PendingStream(Generic[T]):
             self._work.cancel()
 
 
-def _seen(work: asyncio.Task[T]) -> None:
-    """Take note of an error that nobody is left to be told."""
+def _retrieve_error(work: asyncio.Task[T]) -> None:
+    """Retrieve the error of abandoned work, which asyncio would log otherwise."""
     if not work.cancelled():
         work.exception()

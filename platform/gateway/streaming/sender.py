@@ -1,7 +1,7 @@
-"""Send an answer to its client: comments while a stream is silent, and no endless wait for a client that reads nothing.
+"""Send a response: comments while a stream is silent, and a timeout for a client that does not read.
 
-A server's ``send`` waits while its client does not read. Ours does so once 4 MB are on their way, nearly all of them in
-the kernel (the process holds 64 KiB and a piece); what comes behind them stays with the engine.
+``send`` waits while the client does not read. The gateway's server starts to wait once 4 MB are unread, nearly all of
+them in the kernel (the process buffers 64 KiB and one piece); everything after that stays with the engine.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 async def deliver(send: Send, response: Response, *, timeout_seconds: float, disconnect: ClientDisconnect) -> None:
-    """Send the answer and close it, whatever happens on the way.
+    """Send the response, and close it however sending ends.
 
-    A client of a stream that has taken nothing for ``timeout_seconds`` counts as gone. What is left of a request whose
-    client is gone runs to its end while others need it, and nothing of it is sent.
+    A client that has read nothing of a stream for ``timeout_seconds`` counts as disconnected. The rest of its response
+    runs to the end, unsent, while other requests follow it.
     """
     try:
         if response.stream is None:
@@ -41,7 +41,7 @@ async def deliver(send: Send, response: Response, *, timeout_seconds: float, dis
 
 
 async def run_on(response: Response, disconnect: ClientDisconnect) -> None:
-    """Run what is left of an answer to its end while others need it, send nothing of it, and close it."""
+    """Run the rest of a response to its end, unsent, while other requests follow it, and close it."""
     task = asyncio.current_task()
     assert task is not None
     disconnect.cancel_with(partial(_cancel, task))
@@ -58,7 +58,7 @@ def _cancel(task: asyncio.Task[None]) -> None:
 
 
 class _Stream:
-    """One stream on its way. A single timer looks after it, because one for each piece would cost more than sending."""
+    """One stream. A single timer checks it, because a timer for each piece would cost more than sending the piece."""
 
     def __init__(
         self, send: Send, heartbeat: Heartbeat | None, timeout_seconds: float, disconnect: ClientDisconnect
@@ -67,73 +67,73 @@ class _Stream:
         self._heartbeat = heartbeat
         self._timeout_seconds = timeout_seconds
         self._disconnect = disconnect
-        self._look_seconds = min(timeout_seconds, heartbeat.every_seconds) if heartbeat else timeout_seconds
+        self._check_seconds = min(timeout_seconds, heartbeat.every_seconds) if heartbeat else timeout_seconds
         self._loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         assert task is not None, "requests are served in tasks"
         self._task = task
-        #: A send that hangs is being broken off, though the request goes on.
-        self._breaks = False
-        #: Whether something is being sent, and since when that is so, or not.
+        #: A blocked send is being cancelled, while the request continues for its followers.
+        self._cancelling_send = False
+        #: Whether a send is in progress, and since when that has been true or false.
         self._sending = False
         self._since = self._loop.time()
         self._comment: asyncio.Task[None] | None = None
-        self._timer = self._loop.call_later(self._look_seconds, self._look)
+        self._timer = self._loop.call_later(self._check_seconds, self._check)
 
     async def run(self, stream: AsyncIterator[bytes]) -> None:
-        """Send the pieces as they come, one after the other, and say that there are no more."""
+        """Send the pieces in order, then the end of the response."""
         try:
             async for piece in stream:
                 try:
                     if self._comment is not None:
                         await self._comment
-                    await self._pass(piece)
+                    await self._send_piece(piece)
                 except asyncio.CancelledError as cancelled:
-                    self._go_on(cancelled)
+                    self._continue_unsent(cancelled)
             try:
                 if self._comment is not None:
                     await self._comment
-                await self._pass(b"", more_body=False)
+                await self._send_piece(b"", more_body=False)
             except asyncio.CancelledError as cancelled:
-                self._go_on(cancelled)
+                self._continue_unsent(cancelled)
         finally:
             self._timer.cancel()
             if self._comment is not None:
                 self._comment.cancel()
 
-    def _go_on(self, cancelled: asyncio.CancelledError) -> None:
-        """Go on without a client that was given up. Raises a CancelledError that came from anybody else."""
-        if not self._breaks or self._task.uncancel():
+    def _continue_unsent(self, cancelled: asyncio.CancelledError) -> None:
+        """Continue without the client after its send timed out. Re-raises any other cancellation."""
+        if not self._cancelling_send or self._task.uncancel():
             raise cancelled
-        self._breaks, self._comment = False, None
+        self._cancelling_send, self._comment = False, None
 
-    async def _pass(self, piece: bytes, *, more_body: bool = True) -> None:
+    async def _send_piece(self, piece: bytes, *, more_body: bool = True) -> None:
         if self._disconnect.happened:
             return
         self._sending, self._since = True, self._loop.time()
         await self._send({"type": "http.response.body", "body": piece, "more_body": more_body})
         self._sending, self._since = False, self._loop.time()
 
-    def _look(self) -> None:
-        """See whether the client, or what it waits for, has been silent for too long."""
-        silent_seconds = self._loop.time() - self._since
-        again = self._look_seconds
+    def _check(self) -> None:
+        """Send a comment if the stream is silent; give up on a client that has read nothing for too long."""
+        elapsed_seconds = self._loop.time() - self._since
+        again = self._check_seconds
         if self._sending:
-            if silent_seconds >= self._timeout_seconds:
-                log.info("a client that has read nothing for %.0f s is given up", silent_seconds)
+            if elapsed_seconds >= self._timeout_seconds:
+                log.info("a client read nothing for %.0f s and was disconnected", elapsed_seconds)
                 self._disconnect.signal()
                 if self._disconnect.has_followers:
-                    self._breaks = True
+                    self._cancelling_send = True
                     (self._comment or self._task).cancel()
                 return
-            again = min(again, self._timeout_seconds - silent_seconds)
+            again = min(again, self._timeout_seconds - elapsed_seconds)
         elif self._heartbeat is not None:
-            if silent_seconds >= self._heartbeat.every_seconds:
-                self._comment = self._loop.create_task(self._tell(self._heartbeat))
+            if elapsed_seconds >= self._heartbeat.every_seconds:
+                self._comment = self._loop.create_task(self._send_comment(self._heartbeat))
             else:
-                again = min(again, self._heartbeat.every_seconds - silent_seconds)
-        self._timer = self._loop.call_later(again, self._look)
+                again = min(again, self._heartbeat.every_seconds - elapsed_seconds)
+        self._timer = self._loop.call_later(again, self._check)
 
-    async def _tell(self, heartbeat: Heartbeat) -> None:
-        await self._pass(heartbeat.event())
+    async def _send_comment(self, heartbeat: Heartbeat) -> None:
+        await self._send_piece(heartbeat.event())
         self._comment = None

@@ -17,7 +17,7 @@ from caching import store
 from caching.memory_cache import OVERHEAD_BYTES
 from gateway import metrics
 from gateway.cache.policy import CachePolicy
-from gateway.cache.two_level_store import PACKED_AT_ONCE_BYTES
+from gateway.cache.two_level_store import INLINE_BYTES
 from tenants import registry
 from tenants.caller_limits import LARGEST_ENTRY_BYTES, CacheTerms
 from tenants.purges import PurgeTarget, purge
@@ -85,7 +85,7 @@ async def test_each_look_is_counted_by_its_level_and_each_answer_by_whether_it_i
 
 @pytest.mark.parametrize(
     ("content", "times_smaller"),
-    [("again and " * 1000, 5), (os.urandom(PACKED_AT_ONCE_BYTES).hex(), 1.5)],
+    [("again and " * 1000, 5), (os.urandom(INLINE_BYTES).hex(), 1.5)],
     ids=["at once", "beside the loop"],
 )
 async def test_a_long_answer_is_packed_in_redis_and_given_as_it_was(
@@ -106,7 +106,7 @@ async def test_a_long_answer_is_packed_in_redis_and_given_as_it_was(
 
 
 async def test_a_process_that_ends_stores_what_it_was_packing(redis: Redis, door: Doors) -> None:
-    prediction_cache, who, large = door.prediction_cache(), caller(), entry_of(bytes(2 * PACKED_AT_ONCE_BYTES))
+    prediction_cache, who, large = door.prediction_cache(), caller(), entry_of(bytes(2 * INLINE_BYTES))
     kept = cache_write(who, b"a")
     prediction_cache.put(large, lambda: kept)
     await prediction_cache.close()
@@ -216,7 +216,7 @@ async def test_what_no_redis_would_take_is_given_to_none_and_counted(
     await counted.becomes(**refused)
 
 
-@pytest.mark.parametrize("body_bytes", [10, PACKED_AT_ONCE_BYTES + 1], ids=["at once", "in a thread"])
+@pytest.mark.parametrize("body_bytes", [10, INLINE_BYTES + 1], ids=["at once", "in a thread"])
 async def test_what_is_larger_than_a_quota_is_given_to_no_redis_and_counted_by_the_loop(
     door: Doors, body_bytes: int
 ) -> None:

@@ -54,14 +54,14 @@ def test_a_key_does_not_know_what_another_asked() -> None:
 
 
 def test_only_so_much_is_kept_and_nothing_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parsed_requests, "MOST_BYTES", 3 * len(body("0000")))
+    monkeypatch.setattr(parsed_requests, "MAX_TOTAL_BYTES", 3 * len(body("0000")))
     known, who = ParsedRequestCache(), callers.caller()
     for number in range(9):
         noted(known, who, body(f"{number:04}"))
         noted(known, who, body(f"{number:04}"))  # counts once
     kept = [number for number in range(9) if known.find(who, CHAT, body(f"{number:04}")) is not None]
     assert kept == [6, 7, 8]
-    large = body("a" * parsed_requests.LARGEST_BYTES)
+    large = body("a" * parsed_requests.MAX_BODY_BYTES)
     noted(known, who, large)
     assert known.find(who, CHAT, large) is None
     assert known.find(who, CHAT, body("0008")) is not None

@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 
 from gateway import tasks
 from gateway.pipeline.idempotency import KEEP_SECONDS
-from gateway.pipeline.idempotency_record import MAX_ANSWER_BYTES
+from gateway.pipeline.idempotency_record import MAX_RESPONSE_BYTES
 from tenants import keys
 from tests.gateway.fixtures import tenants
 from tests.gateway.fixtures.asgi_client import Exchange
@@ -203,11 +203,11 @@ async def test_a_client_that_leaves_before_its_answer_frees_the_key(gateway: Gat
 
 @pytest.mark.parametrize("body", [ASKED, TWICE])
 async def test_an_answer_above_the_limit_is_not_kept_and_the_request_not_run_again(gateway: Gateway, body: Any) -> None:
-    text = "x" * MAX_ANSWER_BYTES
+    text = "x" * MAX_RESPONSE_BYTES
     large = saying(answer(text)) if body is ASKED else streaming(events([CHUNKS[0], delta(text), *CHUNKS[3:]]))
     gateway.let_all_say(large)
     first = await ask(gateway, body)
-    assert (first.status, len(first.body) > MAX_ANSWER_BYTES) == (200, True)
+    assert (first.status, len(first.body) > MAX_RESPONSE_BYTES) == (200, True)
     second = await ask(gateway, body)
     assert (second.status, second.error["code"]) == (409, "idempotency_answer_not_kept")
     assert "retry-after" not in second.answer_headers

@@ -192,7 +192,7 @@ async def test_a_model_that_lacks_an_endpoint_says_so_and_costs_nothing(
     gateway.let_all_say(saying({"detail": "Not Found"}, status=404))
     got = await gateway.ask(body, path=path)
     assert got.status == 400
-    assert f"does not serve {path}" in got.json["error"]["message"]
+    assert f"does not support {path}" in got.json["error"]["message"]
     assert len(gateway.bodies()) == 1
     assert all(end.state == "refused" for end in gateway.ends())
     gateway.let_all_say(every_protocol)
