@@ -1,4 +1,4 @@
-"""A gateway in this process: real PostgreSQL and Redis, a usage log of its own, engines that say what they are told."""
+"""A gateway in this process: real PostgreSQL and Redis, a usage log of its own, scripted engines."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tests.gateway.fixtures.tenants import Gateway, World
 
 @pytest.fixture
 def committed(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this test commit, so that the gateway's own connections see it; a flush took the epoch's row.
+    """Let the test commit, so that the gateway's own connections see it. Restores the epoch row that a flush removes.
 
-    Connections of other threads close when their work is done, for their threads end with the test.
+    Connections of other threads close after each use, because those threads end with the test.
     """
     monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 0)
     PolicyEpoch.objects.get_or_create(id=1)
@@ -32,7 +32,7 @@ def committed(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def emptied(transactional_db: None) -> Iterator[None]:
-    """Usage is emptied afterwards, which Django's flush leaves."""
+    """Empty the usage table after the test; Django's flush does not."""
     yield
     with connection.cursor() as cursor:
         cursor.execute("TRUNCATE billing_usagerecord")
@@ -40,7 +40,7 @@ def emptied(transactional_db: None) -> Iterator[None]:
 
 @pytest.fixture
 def two_tenants(committed: None) -> World:
-    """Two tenants with a key each, and a public model with two replicas that are not there yet."""
+    """Two tenants with a key each, and a public model with two replicas that do not run yet."""
     return tenants.build()
 
 
@@ -57,7 +57,7 @@ async def engines() -> AsyncIterator[tuple[ScriptedEngine, ScriptedEngine]]:
 
 @pytest.fixture
 def engine_timeout_seconds() -> float:
-    """How long an engine may be silent; a module that waits for it says less."""
+    """How long an engine may be silent; modules that wait for that override it."""
     return 5.0
 
 
@@ -70,7 +70,7 @@ async def gateway(
     engine_timeout_seconds: float,
     request: pytest.FixtureRequest,
 ) -> AsyncIterator[Gateway]:
-    """A gateway that knows the tenants and both engines; the raw application, unless parametrized with another door."""
+    """A gateway with the tenants and both engines, as the ASGI application unless parametrized otherwise."""
     settings.WAL_DIR = tmp_path / "wal"
     settings.REDIS_LIMITS_URL = settings.REDIS_CACHE_URL = os.environ["REDIS_URL"]
     settings.REDIS_TIMEOUT_SECONDS = 5.0
@@ -87,7 +87,7 @@ async def gateway(
 async def paused_at_will(
     two_tenants: World, engines: tuple[ScriptedEngine, ScriptedEngine], settings: LazySettings, tmp_path: Path
 ) -> AsyncIterator[tuple[Gateway, PrivateRedis]]:
-    """A gateway, and a Redis of its own that may be paused."""
+    """A gateway, and its own Redis, which a test may pause."""
     async with PrivateRedis() as server:
         settings.WAL_DIR = tmp_path / "wal"
         settings.REDIS_LIMITS_URL = settings.REDIS_CACHE_URL = server.url
@@ -100,7 +100,7 @@ async def paused_at_will(
 
 @pytest.fixture
 async def door() -> AsyncIterator[Doors]:
-    """Makes admissions like those of one gateway process each."""
+    """Creates admission controllers, each like one gateway process's."""
     async with Doors() as doors:
         yield doors
 

@@ -1,4 +1,4 @@
-"""The raw ASGI application: how much it reads, how long it waits, and what happens when the client leaves."""
+"""The raw ASGI application: how much it reads, how long it waits, and what happens when the client disconnects."""
 
 from __future__ import annotations
 

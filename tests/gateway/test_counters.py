@@ -1,4 +1,4 @@
-"""What the gateway counts by itself reads as prometheus_client's own."""
+"""The gateway's own counters are exported like prometheus_client's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the gateway counts, label by label."""
+"""The gateway's metrics, label by label."""
 
 from __future__ import annotations
 

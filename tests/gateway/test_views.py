@@ -1,4 +1,4 @@
-"""Behind Django's handler and middleware nothing runs on for a client that has left, wherever that finds it."""
+"""Behind Django's handler and middleware no request runs on after its client disconnects, at any stage."""
 
 from __future__ import annotations
 

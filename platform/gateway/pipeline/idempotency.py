@@ -112,7 +112,7 @@ class _ClaimedKey:
 
     def __init__(
         self,
-        turns: RedisClient,
+        redis: RedisClient,
         slot: KeySlot,
         claim_seconds: float,
         storing: set[asyncio.Task[None]],
@@ -123,7 +123,7 @@ class _ClaimedKey:
         self._all_storing = storing
         self._slot = slot
         self._claim = slot.seal(Claim(request=slot.request, fence=secrets.token_bytes(16)))
-        self._not_kept = slot.seal(NotStored(request=slot.request))
+        self._not_stored = slot.seal(NotStored(request=slot.request))
         self._claim_seconds = claim_seconds
         self._milliseconds = int(claim_seconds * 1000)
         self._renewing: asyncio.TimerHandle | None = None
@@ -211,7 +211,7 @@ class _ClaimedKey:
                 f"{self._slot.volume_key}{int(time.time()) // HOUR_SECONDS}",
                 self._claim,
                 value,
-                self._not_kept,
+                self._not_stored,
                 self._hourly_bytes,
                 KEEP_SECONDS * 1000,
             )

@@ -1,4 +1,4 @@
-"""What an answer is called: any change that could change it makes another name, and nothing else does."""
+"""The cache key changes with every change that could change the response, and with nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a stored answer is looked for, what is counted of that, and what is answered while Redis stands still."""
+"""Where a stored response is looked up, what is counted, and what happens while Redis is frozen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that come again byte for byte."""
+"""Requests that are repeated byte for byte are parsed once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request, its key and its tenant may do with the prediction cache, and what is told of it."""
+"""What a request, its key and its tenant may do with the prediction cache, and the headers that report it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An answer stored in one shape is given in both, and the official clients read it as they read the engine's."""
+"""A response stored in one shape is replayed in both, and official clients read it like the engine's own."""
 
 from __future__ import annotations
 

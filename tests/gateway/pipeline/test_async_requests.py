@@ -1,4 +1,4 @@
-"""A request that prefers to be answered later: kept, run once through the same journey, seen by its tenant only."""
+"""A deferred request is stored, runs once through the same pipeline, and is visible to its tenant only."""
 
 from __future__ import annotations
 

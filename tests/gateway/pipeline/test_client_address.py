@@ -1,4 +1,4 @@
-"""A key with networks is used from them only; who a request comes from is what the connection says."""
+"""A key with networks works only from them; the client address comes from the connection or a trusted proxy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request leaves nothing behind that only the garbage collector finds: gateways let that look seldom."""
+"""A request leaves no reference cycles, because gateways run the garbage collector rarely."""
 
 from __future__ import annotations
 

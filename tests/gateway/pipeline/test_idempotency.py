@@ -1,4 +1,4 @@
-"""A request that comes again under its Idempotency-Key runs once and is answered each time."""
+"""A request repeated with its Idempotency-Key runs once and receives the same response each time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole journey, through both doors: what the client gets, what the engine is asked, what is written down."""
+"""The whole pipeline, through both entry points: responses, engine requests and usage records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a key loses it loses at once, at every gateway, also for what it runs already."""
+"""A right that a key loses is lost at once, at every gateway, for running requests too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every endpoint beside chat, through both doors: what the client gets, what the engine is asked, what it costs."""
+"""Every endpoint except chat, through both entry points: responses, engine requests and usage."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 import hearth.celery  # noqa: F401 - whoever sends a task needs the app configured first
 from gateway import tasks
 from gateway.protocols.endpoint_table import ENDPOINTS
+from gateway.streaming.engine_stream import STREAM_BROKEN
 from tests.gateway.fixtures import tenants
 from tests.gateway.fixtures.asgi_client import Exchange
 from tests.gateway.fixtures.protocol_replies import (
@@ -109,7 +110,7 @@ async def test_a_stream_that_breaks_ends_with_an_error_of_its_protocol_and_costs
     assert told["type"] == "error"
     assert told.get("code", told.get("error")) in (
         "engine_failed_mid_stream",
-        {"type": "api_error", "message": "The engine stopped in the middle of its answer."},
+        {"type": "api_error", "message": STREAM_BROKEN.message},
     )
     (end,) = gateway.ends()
     assert (end.state, end.tokens_source, end.completion_tokens) == ("engine_error", "streamed", tokens)

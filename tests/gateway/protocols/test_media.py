@@ -1,4 +1,4 @@
-"""No part of a request makes an engine fetch what the operator did not allow, or names what another tenant sent."""
+"""No request makes an engine fetch from a host that is not allowed, or refers to another tenant's media."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_host_that_is_allowed_may_be_named(settings: LazySettings, url: str) -
 )
 def test_nothing_else_passes_for_that_host(settings: LazySettings, url: str) -> None:
     settings.MEDIA_DOMAINS = ("example.org",)
-    with pytest.raises(BadRequest, match=r"may be fetched from: example\.org"):
+    with pytest.raises(BadRequest, match=r"may fetch from: example\.org"):
         media.clean_parts([part(url)], "content")
 
 

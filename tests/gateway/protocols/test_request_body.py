@@ -1,4 +1,4 @@
-"""What is wrong with a request is said by field, and what would break isolation never reaches an engine."""
+"""Errors name the field at fault, and fields that would break isolation never reach an engine."""
 
 from __future__ import annotations
 
@@ -131,9 +131,9 @@ def test_a_body_that_is_no_object_is_refused(raw: bytes) -> None:
 
 
 def test_a_message_says_what_was_found_and_what_is_allowed() -> None:
-    with pytest.raises(BadRequest, match=r"'temperature' is a string; allowed is a number\."):
+    with pytest.raises(BadRequest, match=r"'temperature' is a string\. It must be a number\."):
         parse({**HELLO, "temperature": "hot"})
-    with pytest.raises(BadRequest, match=r"'max_tokens' is 0; allowed is a whole number of at least 1\."):
+    with pytest.raises(BadRequest, match=r"'max_tokens' is 0\. It must be a whole number of at least 1\."):
         parse({**HELLO, "max_tokens": 0})
 
 

@@ -1,4 +1,4 @@
-"""Each event of a stream is taken for what it is, in every protocol; what a stream took is known at its end."""
+"""Each stream event is recognised in every protocol, and the usage is known at the end."""
 
 from __future__ import annotations
 

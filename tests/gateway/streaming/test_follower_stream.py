@@ -1,4 +1,4 @@
-"""What a follower has asked for again is let go of, or ended, even at the very moment at which it comes."""
+"""A follower's retry is closed or ended, even if its reply arrives at the same moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream that waits says so, whatever it waits for; and a client that does not read holds no engine."""
+"""A waiting stream sends comments, and a client that does not read keeps no engine busy."""
 
 from __future__ import annotations
 

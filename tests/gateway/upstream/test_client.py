@@ -98,7 +98,7 @@ async def test_what_is_no_answer_is_garbled_and_never_read_on(
     upstream: UpstreamClient, answer: bytes, streamed: bool
 ) -> None:
     async def speak(line: Line) -> None:
-        await line.hear()
+        await line.read_request()
         await line.say(answer)
         await line.wait_until_closed()
 
@@ -149,7 +149,7 @@ async def test_an_idle_connection_is_closed_before_the_engine_would(
     upstream: UpstreamClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def speak(line: Line) -> None:
-        await line.hear()
+        await line.read_request()
         await line.say(WHOLE)
         await line.wait_until_closed()
 
@@ -189,7 +189,7 @@ async def test_a_second_answer_that_nobody_asked_for_closes_the_connection(upstr
     more = asyncio.Event()
 
     async def speak(line: Line) -> None:
-        await line.hear()
+        await line.read_request()
         await line.say(WHOLE)
         await more.wait()
         await line.say(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nother")
@@ -207,11 +207,11 @@ async def test_the_end_of_a_stream_may_come_after_its_last_word(upstream: Upstre
     end = asyncio.Event()
 
     async def speak(line: Line) -> None:
-        await line.hear()
+        await line.read_request()
         await line.say(CHUNKED + b"5\r\nhello\r\n")
         await end.wait()
         await line.say(b"0\r\n\r\n")
-        await line.hear()
+        await line.read_request()
         await line.say(WHOLE)
 
     async with listening(speak) as engine:
@@ -226,7 +226,7 @@ async def test_the_end_of_a_stream_may_come_after_its_last_word(upstream: Upstre
 
 async def test_a_stream_whose_end_never_comes_is_closed(upstream: UpstreamClient) -> None:
     async def speak(line: Line) -> None:
-        await line.hear()
+        await line.read_request()
         await line.say(CHUNKED + b"5\r\nhello\r\n")
         await line.wait_until_closed()
 
@@ -239,7 +239,7 @@ async def test_a_stream_whose_end_never_comes_is_closed(upstream: UpstreamClient
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_whoever_leaves_early_closes_the_connection(upstream: UpstreamClient, streamed: bool) -> None:
     async def speak(line: Line) -> None:
-        await line.hear()
+        await line.read_request()
         await line.say(CHUNKED + b"5\r\nhello\r\n" if streamed else b"")
         await line.wait_until_closed()
 
@@ -264,10 +264,10 @@ async def test_a_connection_that_was_closed_while_it_was_idle_is_replaced(upstre
 
 async def test_a_request_that_meets_a_closing_connection_is_sent_once_more(upstream: UpstreamClient) -> None:
     async def speak(line: Line) -> None:
-        await line.hear()
+        await line.read_request()
         await line.say(WHOLE)
         if line is engine.lines[0]:
-            await line.hear()  # and closes without a word
+            await line.read_request()  # and closes without a word
 
     async with listening(speak) as engine:
         assert await ask(upstream, engine, b"1") == (200, b"hello")
@@ -277,10 +277,10 @@ async def test_a_request_that_meets_a_closing_connection_is_sent_once_more(upstr
 
 async def test_a_request_is_not_sent_a_third_time(upstream: UpstreamClient) -> None:
     async def speak(line: Line) -> None:
-        await line.hear()
+        await line.read_request()
         if line is engine.lines[0]:
             await line.say(WHOLE)
-            await line.hear()
+            await line.read_request()
 
     async with listening(speak) as engine:
         await ask(upstream, engine)
@@ -291,9 +291,9 @@ async def test_a_request_is_not_sent_a_third_time(upstream: UpstreamClient) -> N
 
 async def test_a_request_whose_answer_began_is_not_sent_again(upstream: UpstreamClient) -> None:
     async def speak(line: Line) -> None:
-        await line.hear()
+        await line.read_request()
         await line.say(WHOLE)
-        await line.hear()
+        await line.read_request()
         await line.say(WHOLE[:-1])
 
     async with listening(speak) as engine:
@@ -305,9 +305,9 @@ async def test_a_request_whose_answer_began_is_not_sent_again(upstream: Upstream
 
 async def test_an_engine_that_dies_of_a_request_is_said_to_have_had_it(upstream: UpstreamClient) -> None:
     async def speak(line: Line) -> None:
-        await line.hear()
+        await line.read_request()
         await line.say(WHOLE)
-        await line.hear()
+        await line.read_request()
         server.close()
         await asyncio.sleep(0)
 
@@ -323,7 +323,7 @@ async def test_an_engine_that_dies_of_a_request_is_said_to_have_had_it(upstream:
 
 async def test_an_engine_that_is_silent_for_too_long_is_given_up() -> None:
     async def speak(line: Line) -> None:
-        await line.hear()
+        await line.read_request()
         await line.say(CHUNKED + b"5\r\nhello\r\n")
         await line.wait_until_closed()
 
@@ -343,7 +343,7 @@ async def test_a_client_that_takes_nothing_lets_the_engine_wait(upstream: Upstre
 
     async def speak(line: Line) -> None:
         nonlocal said
-        await line.hear()
+        await line.read_request()
         await line.say(f"HTTP/1.1 200 OK\r\ncontent-length: {much}\r\n\r\n".encode())
         line.writer.transport.set_write_buffer_limits(high=0)
         while said < much:
@@ -392,7 +392,7 @@ async def test_a_header_cannot_become_two(upstream: UpstreamClient, value: str) 
 
 async def test_closing_the_client_ends_what_runs(upstream: UpstreamClient) -> None:
     async def speak(line: Line) -> None:
-        await line.hear()
+        await line.read_request()
         await line.wait_until_closed()
 
     async with listening(speak) as engine:

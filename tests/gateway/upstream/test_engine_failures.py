@@ -74,9 +74,9 @@ async def test_what_is_between_us_and_the_engine_is_not_told_as_the_clients_faul
         (400, {"error": {"message": "bad", "param": {"a": 1}}}, "bad", "invalid_request", None),
         (400, {"error": "just a text"}, "just a text", "invalid_request", None),
         (422, {"detail": "not so"}, "not so", "invalid_request", None),
-        (413, {}, "The engine refused the request.", "invalid_request", None),
-        (400, [1], "The engine refused the request.", "invalid_request", None),
-        (400, b"<html>", "The engine refused the request.", "invalid_request", None),
+        (413, {}, "The engine rejected the request. Check its fields.", "invalid_request", None),
+        (400, [1], "The engine rejected the request. Check its fields.", "invalid_request", None),
+        (400, b"<html>", "The engine rejected the request. Check its fields.", "invalid_request", None),
         (
             400,
             {"error": {"message": "This model's maximum context length is 2048 tokens."}},
