@@ -153,7 +153,7 @@ async def test_an_idle_connection_is_closed_before_the_engine_would(
         await line.say(WHOLE)
         await line.wait_until_closed()
 
-    monkeypatch.setattr(gateway.upstream, "KEEP_SECONDS", 0.1)
+    monkeypatch.setattr(gateway.upstream.client, "KEEP_SECONDS", 0.1)
     async with listening(speak) as engine:
         assert await ask(upstream, engine) == (200, b"hello")
         await until(lambda: engine.lines[0].closed)
