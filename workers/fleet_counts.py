@@ -11,46 +11,46 @@ from django.db.models import Count, F, FilteredRelation, Q, Sum
 
 from workers.models import Deployment, Placeholder, Replica, Slot, StartTime
 
-#: Upper bounds of the histogram of starts, seconds.
+#: Upper bounds of the histogram of starts, in seconds.
 START_BOUNDS = (0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-#: States that a deployment is shown with, also when no replica is in them.
+#: States that every deployment exports, even when no replica is in them.
 SHOWN_STATES = tuple(
     state for state in Replica.State.values if state not in {Replica.State.STOPPED, Replica.State.LOST}
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Starts:
-    """Starts of one model in one pool from one level. ``counts`` is how many took at most each bound."""
+class StartHistogram:
+    """Starts of one model in one pool from one level. ``counts`` is the number that took at most each bound."""
 
     level: str
     pool: str
     model: str
     counts: tuple[int, ...]
     count: int
-    #: Of all of them together.
+    #: Sum over all starts.
     seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Census:
+class FleetCounts:
     """The fleet at one moment. Keys are (deployment, state), (deployment,), (pool, state), (pool, level, state)."""
 
     replicas: Mapping[tuple[str, ...], int]
     desired: Mapping[tuple[str, ...], int]
     slots: Mapping[tuple[str, ...], int]
     placeholders: Mapping[tuple[str, ...], int]
-    starts: tuple[Starts, ...]
+    starts: tuple[StartHistogram, ...]
     start_bounds: tuple[float, ...] = START_BOUNDS
 
 
-def take() -> Census:
+def read() -> FleetCounts:
     """Count everything, in five short queries. Raises django.db.Error."""
     desired: dict[tuple[str, ...], int] = {
         (name,): wanted
         for name, wanted in Deployment.objects.filter(archived_at=None).values_list("name", "desired_replicas")
     }
-    return Census(
+    return FleetCounts(
         replicas=_replicas([name for name, *_ in desired]),
         desired=desired,
         slots=_slots(),
@@ -60,7 +60,7 @@ def take() -> Census:
 
 
 def _replicas(deployments: list[str]) -> dict[tuple[str, ...], int]:
-    """Failed ones count while they are still wanted: that is what somebody must look at."""
+    """Count replicas; failed ones only while they are wanted, because those need attention."""
     found: dict[tuple[str, ...], int] = {(name, state): 0 for name in deployments for state in SHOWN_STATES}
     given_up = Q(state=Replica.State.FAILED, desired_state=Replica.Desired.STOPPED)
     rows = Replica.objects.filter(state__in=SHOWN_STATES).exclude(given_up)
@@ -86,12 +86,12 @@ def _placeholders() -> dict[tuple[str, ...], int]:
     return {(pool, level, state): count for pool, level, state, count in counted}
 
 
-def _starts() -> tuple[Starts, ...]:
+def _starts() -> tuple[StartHistogram, ...]:
     within = {f"within_{place}": Count("id", filter=Q(seconds__lte=bound)) for place, bound in enumerate(START_BOUNDS)}
     rows = StartTime.objects.values("level", pool_name=F("pool__name"), model=F("revision__model__name"))
     counted: Iterable[Any] = rows.annotate(count=Count("id"), total=Sum("seconds"), **within).order_by("level")
     return tuple(
-        Starts(
+        StartHistogram(
             level=row["level"],
             pool=row["pool_name"],
             model=row["model"],

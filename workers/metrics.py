@@ -1,6 +1,6 @@
-"""What the fleet's processes count, for Prometheus. No label names a tenant.
+"""The fleet's metrics for Prometheus. No label names a tenant.
 
-The control worker tells what the database says of the whole fleet; an agent what it did itself.
+The control worker exports the whole fleet as the database has it; an agent exports what it did itself.
 """
 
 from __future__ import annotations
@@ -17,49 +17,49 @@ from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
     # This module is imported before Django is set up; the fleet's counts need its models.
-    from workers.fleet_counts import Census
+    from workers.fleet_counts import FleetCounts
 
 #: Seconds; a promoted zygote on a CPU takes 3 s, a large model on a GPU minutes.
 _LONG = (0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _SHORT = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 RECONCILE_SECONDS = Histogram(
-    "hearth_reconcile_tick_seconds", "How long a tick of reconcile took.", buckets=_SHORT, registry=None
+    "hearth_reconcile_tick_seconds", "Duration of a tick of the reconciler.", buckets=_SHORT, registry=None
 )
 LEASE_EXPIRATIONS = Counter(
-    "hearth_lease_expirations", "Replicas given up because their node's lease expired.", registry=None
+    "hearth_lease_expirations", "Replicas marked lost because their node's lease expired.", registry=None
 )
 STALE_FENCE_REJECTS = Counter(
     "hearth_stale_fence_rejects",
-    "Writes of the agent that changed nothing, because it, or what it had read, is of the past.",
+    "Writes of an agent that changed nothing, because its epoch or the row's fence was stale.",
     registry=None,
 )
 EVICT_SECONDS = Histogram(
     "hearth_placeholder_evict_seconds",
-    "From an agent's first look at an evicted placeholder until nothing of it lived.",
+    "From when an agent first sees an evicted placeholder until all its processes have ended.",
     buckets=_SHORT,
     registry=None,
 )
 DRAIN_SECONDS = Histogram(
     "hearth_replica_drain_seconds",
-    "From the begin of a replica's drain until nothing of it lived.",
+    "From the start of a replica's drain until all its processes have ended.",
     buckets=_LONG,
     registry=None,
 )
 
-#: What an agent shows, and what the control worker does.
+#: Metrics of an agent, and of the control worker.
 AGENT = (STALE_FENCE_REJECTS, EVICT_SECONDS, DRAIN_SECONDS)
 CONTROL = (RECONCILE_SECONDS, LEASE_EXPIRATIONS)
 
 
 class Ticks:
-    """When reconcile last did a tick in this process."""
+    """When the reconciler last ran a tick in this process."""
 
     def __init__(self) -> None:
         self._at: float | None = None
 
     def count(self, seconds: float, *, lost: int) -> None:
-        """Record a tick that took ``seconds`` and gave up ``lost`` replicas."""
+        """Record a tick that took ``seconds`` and marked ``lost`` replicas lost."""
         self._at = time.monotonic()
         RECONCILE_SECONDS.observe(seconds)
         LEASE_EXPIRATIONS.inc(lost)
@@ -72,8 +72,8 @@ class Ticks:
 TICKS = Ticks()
 
 
-class Age(Collector):
-    """How long ago something last happened in this process; absent until it has."""
+class AgeGauge(Collector):
+    """The time since something last happened in this process; absent before the first time."""
 
     def __init__(self, name: str, text: str, age_seconds: Callable[[], float | None]) -> None:
         self._name = name
@@ -89,7 +89,7 @@ class Age(Collector):
 
 @dataclass(slots=True)
 class AgentCounters:
-    """What one agent has done since its process started. Only the agent's thread writes it; any thread may read."""
+    """What one agent did since its process started. Only the agent's thread writes it; any thread may read it."""
 
     adopted: int = 0
     orphans_killed: int = 0
@@ -99,8 +99,8 @@ class AgentCounters:
     slots_quarantined: int = 0
 
 
-class Done(Collector):
-    """What the agents of this process have done."""
+class AgentCollector(Collector):
+    """Counters of the agents of this process."""
 
     def __init__(self, counts: Callable[[], Sequence[AgentCounters]]) -> None:
         self._counts = counts
@@ -110,47 +110,49 @@ class Done(Collector):
         done = self._counts()
         adopted, killed = sum(each.adopted for each in done), sum(each.orphans_killed for each in done)
         adoptions = CounterMetricFamily(
-            "hearth_adoptions", "Processes that an agent found when it took its node over.", labels=("outcome",)
+            "hearth_adoptions", "Processes that an agent found when it took over its node.", labels=("outcome",)
         )
         adoptions.add_metric(("adopted",), adopted)
         yield adoptions
         promoted, failed = sum(each.promoted for each in done), sum(each.promotions_failed for each in done)
         promotions = CounterMetricFamily(
-            "hearth_promotions", "Placeholders that were to become replicas.", labels=("outcome",)
+            "hearth_promotions", "Attempts to promote a placeholder to a replica.", labels=("outcome",)
         )
         promotions.add_metric(("promoted",), promoted)
         promotions.add_metric(("failed",), failed)
         yield promotions
-        yield CounterMetricFamily("hearth_orphans_killed", "Processes killed because no row has them.", killed)
+        yield CounterMetricFamily(
+            "hearth_orphans_killed", "Processes killed because no database row names them.", killed
+        )
         yield CounterMetricFamily(
             "hearth_slots_quarantined", "Slots taken out of use.", sum(each.slots_quarantined for each in done)
         )
 
 
-class Fleet(Collector):
-    """What the database says of the fleet. ``count`` returns None while it cannot be asked."""
+class FleetCollector(Collector):
+    """The fleet as the database has it. ``read`` returns None while the database is unavailable."""
 
-    def __init__(self, count: Callable[[], Census | None]) -> None:
-        self._count = count
+    def __init__(self, read: Callable[[], FleetCounts | None]) -> None:
+        self._read = read
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the gauges and how long starts took; nothing while the database cannot be asked."""
-        census = self._count()
-        if census is None:
+        """Yield the gauges and the histogram of starts; nothing while the database is unavailable."""
+        counts = self._read()
+        if counts is None:
             return
-        yield _gauge("hearth_replicas", "Replicas by state.", ("deployment", "state"), census.replicas)
-        yield _gauge("hearth_desired_replicas", "Replicas wanted.", ("deployment",), census.desired)
-        yield _gauge("hearth_slots", "Slots by who has them.", ("pool", "state"), census.slots)
-        yield _gauge("hearth_placeholders", "Placeholders.", ("pool", "level", "state"), census.placeholders)
+        yield _gauge("hearth_replicas", "Replicas by state.", ("deployment", "state"), counts.replicas)
+        yield _gauge("hearth_desired_replicas", "Replicas wanted.", ("deployment",), counts.desired)
+        yield _gauge("hearth_slots", "Slots by holder.", ("pool", "state"), counts.slots)
+        yield _gauge("hearth_placeholders", "Placeholders.", ("pool", "level", "state"), counts.placeholders)
         starts = HistogramMetricFamily(
             "hearth_promotion_seconds",
-            "From the decision to start a replica to its first token, by how warm it started: cold, h0 or h2.",
+            "From the decision to start a replica to its first token, by the level it started from: cold, h0 or h2.",
             labels=("level", "pool", "model"),
         )
-        for start in census.starts:
-            counts = [(str(bound), count) for bound, count in zip(census.start_bounds, start.counts, strict=True)]
+        for start in counts.starts:
+            buckets = [(str(bound), count) for bound, count in zip(counts.start_bounds, start.counts, strict=True)]
             starts.add_metric(
-                (start.level, start.pool, start.model), [*counts, ("+Inf", start.count)], sum_value=start.seconds
+                (start.level, start.pool, start.model), [*buckets, ("+Inf", start.count)], sum_value=start.seconds
             )
         yield starts
 

@@ -1,8 +1,8 @@
-"""Name, start, find and end processes without ever mistaking one for another. No Django here; Linux only.
+"""Identify, start, find and end processes without mistaking one for another. No Django here; Linux only.
 
 A pid is reused; a pid with its start time (clock ticks since boot, field 22 of ``/proc/<pid>/stat``) is not, within
-one boot. Every process started here leads a session of its own, so that what it leaves behind when it dies is still
-found: killing only the process that was started leaves vLLM's engine core alive, holding its memory.
+one boot. Every process started here leads its own session, so that processes which outlive it are still found: killing
+only the process that was started leaves vLLM's engine core alive with its memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 POLL_SECONDS = 0.01
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-#: Python ignores the first two and a shell may ignore the others; a program expects the defaults.
+#: Python ignores the first two and a shell may ignore the others, but programs expect the defaults.
 DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -42,10 +42,10 @@ def boot_id() -> str:
 
 
 def launch(command: Sequence[str], *, log_path: Path, environment: Mapping[str, str]) -> ProcessIdentity:
-    """Start a program in a session of its own, both outputs appended to ``log_path``, no input.
+    """Start a program in its own session, without input, and append both its outputs to ``log_path``.
 
-    It is our child: when it ends it stays a zombie until :func:`collect`. Raises OSError when the program cannot be
-    run; a program that ends at once is no error here.
+    It is a child of this process and stays a zombie after its end until :func:`collect`. Raises OSError if the program
+    cannot be run; a program that ends at once is not an error here.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     pid = os.posix_spawn(
@@ -67,7 +67,7 @@ def launch(command: Sequence[str], *, log_path: Path, environment: Mapping[str, 
 
 
 def collect(process: ProcessIdentity) -> int | None:
-    """Return how a child ended: its exit code, or minus the signal; None when it runs or is no child of ours.
+    """Return a child's exit code, or minus the signal; None if it is running or not a child of this process.
 
     A child that is not collected stays a zombie and keeps its pid.
     """
@@ -79,7 +79,7 @@ def collect(process: ProcessIdentity) -> int | None:
 
 
 def identify(pid: int) -> ProcessIdentity | None:
-    """Return who ``pid`` is now; None when it is gone or a zombie."""
+    """Return the process that has ``pid`` now; None if it has ended or is a zombie."""
     stat = _read_stat(pid)
     if stat is None or stat.state in "ZX":
         return None
@@ -87,7 +87,7 @@ def identify(pid: int) -> ProcessIdentity | None:
 
 
 def is_running(process: ProcessIdentity) -> bool:
-    """Return True while exactly this process lives; a zombie does not."""
+    """Return whether exactly this process is running; a zombie is not."""
     return identify(process.pid) == process
 
 
@@ -104,8 +104,8 @@ def age_seconds(process: ProcessIdentity) -> float:
 def session_members(leader: ProcessIdentity) -> list[ProcessIdentity]:
     """Return the living processes of the session that ``leader`` leads or led, the leader among them.
 
-    Empty when the leader's pid now belongs to a stranger: a session keeps its number from being a new pid, so then
-    the session has ended.
+    Empty if the leader's pid now belongs to another process: the kernel does not reuse the number of a session that
+    has members, so the session has ended.
     """
     now = identify(leader.pid)
     if now is not None and now != leader:
@@ -118,22 +118,22 @@ def session_members(leader: ProcessIdentity) -> list[ProcessIdentity]:
 
 
 def send_signal(process: ProcessIdentity, number: signal.Signals) -> None:
-    """Send a signal to exactly this process; does nothing when it is gone."""
+    """Send a signal to exactly this process; does nothing if it has ended."""
     if is_running(process):
         with contextlib.suppress(ProcessLookupError):
             os.kill(process.pid, number)
 
 
 def signal_session(leader: ProcessIdentity, number: signal.Signals) -> None:
-    """Send a signal to every living process of the session; does nothing when there is none."""
+    """Send a signal to every living process of the session; does nothing if there is none."""
     for process in session_members(leader):
         send_signal(process, number)
 
 
 def kill_session(leader: ProcessIdentity, *, timeout_seconds: float) -> bool:
-    """Kill the whole session and return True once nothing of it lives; False if something outlives the timeout.
+    """Kill the whole session and return True once all its processes have ended; False after the timeout.
 
-    Repeats the signal, because a process may fork while it is being looked for. Idempotent.
+    Repeats the signal, because a process may fork during the search. Idempotent.
     """
     deadline = time.monotonic() + timeout_seconds
     while session_members(leader):
@@ -146,9 +146,9 @@ def kill_session(leader: ProcessIdentity, *, timeout_seconds: float) -> bool:
 
 
 def session_of(process: ProcessIdentity) -> ProcessIdentity | None:
-    """Return the leader of the process's session; None when the process is gone or its session cannot be seen.
+    """Return the leader of the process's session; None if the process has ended or its session is not visible.
 
-    A leader that has ended keeps its number, which names the session as long as anything is in it, and start time 0.
+    For a leader that has ended, return its number, which names the session while it has members, and start time 0.
     """
     stat = _read_stat(process.pid)
     if stat is None or stat.start_ticks != process.start_ticks or stat.session == 0:  # 0: outside this namespace
@@ -157,7 +157,7 @@ def session_of(process: ProcessIdentity) -> ProcessIdentity | None:
 
 
 def variable(process: ProcessIdentity, name: str) -> str | None:
-    """Return an environment variable the process started with; None when it has none or hides them."""
+    """Return an environment variable that the process started with; None if it is not set or not readable."""
     prefix = name.encode() + b"="
     for entry in _environment(process.pid):
         if entry.startswith(prefix):
@@ -166,7 +166,7 @@ def variable(process: ProcessIdentity, name: str) -> str | None:
 
 
 def output_of(process: ProcessIdentity) -> Path | None:
-    """Return the file that the process's output goes to; None when it is gone or somebody else's."""
+    """Return the file that the process writes its output to; None if it has ended or belongs to another user."""
     try:
         return Path(os.readlink(f"/proc/{process.pid}/fd/1"))
     except OSError:
@@ -174,7 +174,7 @@ def output_of(process: ProcessIdentity) -> Path | None:
 
 
 def find_by_output(folder: Path, prefixes: tuple[str, ...]) -> set[ProcessIdentity]:
-    """Return the processes of this user that write to a file in ``folder`` whose name starts like one of these."""
+    """Return the user's processes that write to a file in ``folder`` whose name starts with one of the prefixes."""
     found = set()
     for pid, stat in _all():
         process = ProcessIdentity(pid=pid, start_ticks=stat.start_ticks)

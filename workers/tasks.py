@@ -1,4 +1,4 @@
-"""Celery tasks of this room: short, idempotent, and safe to lose, because the next tick does the same work."""
+"""The reconciler's Celery task, and hints that wake it early. Losing one is safe: the next tick does the same work."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ log = logging.getLogger(__name__)
 
 #: The task that wakes a node's agent. Only agents run it, so it is sent by name; see ``workers.agent.tasks``.
 POKE = "workers.tasks.poke"
-#: Agents look by themselves every second: a lost hint costs that second and nothing else.
+#: Agents run a round every second anyway, so a lost hint costs only that second.
 POKE_EXPIRES_SECONDS = 5
-#: Seconds that whoever waits for a verb waits for the broker.
-HINT_PATIENCE = {"socket_timeout": 1, "socket_connect_timeout": 1}
+#: How long a verb waits for the broker, in seconds.
+HINT_TIMEOUTS = {"socket_timeout": 1, "socket_connect_timeout": 1}
 
 
 @shared_task(name="workers.tasks.reconcile")
 def reconcile_fleet() -> None:
-    """Do one round of reconcile, then wake the agents concerned. A tick that another worker does is skipped."""
+    """Run one tick of the reconciler and wake the agents concerned. Skip it while another worker runs one."""
     began = time.monotonic()
     outcome = reconciler.tick()
     metrics.TICKS.count(time.monotonic() - began, lost=outcome.lost if outcome else 0)
@@ -37,26 +37,25 @@ def reconcile_fleet() -> None:
 
 
 def hint(nodes: Iterable[str]) -> None:
-    """Have the fleet looked at now rather than at the next tick, and the agents of ``nodes`` look, once the
-    transaction commits.
+    """Wake the reconciler and the agents of ``nodes`` once the transaction commits.
 
-    A broker that is away costs only what it would have saved: reconcile's next tick and the agents' next second.
+    If the broker is unavailable, the reconciler's next tick and the agents' next round do the same.
     """
     named = tuple(nodes)
     transaction.on_commit(lambda: _send_hints(named))
 
 
 def wake_control() -> None:
-    """Have the fleet looked at now, from a thread of its own: a broker that is away may take its time to say so."""
+    """Wake the reconciler from a separate thread, because an unavailable broker may take long to fail."""
     threading.Thread(target=_send_hints, args=((),), name="wake-control", daemon=True).start()
 
 
 def _send_hints(nodes: tuple[str, ...]) -> None:
-    """Send them over a connection of their own: the pool's would wait for a broker that is away, retry by retry."""
+    """Send the hints over a separate connection: one of the pool would retry while the broker is unavailable."""
     if not current_app.conf.broker_write_url:
-        return  # a process without Hearth's Celery app, as the supervisor that fills a new database
+        return  # a process without Hearth's Celery app, such as the supervisor that fills a new database
     try:
-        with current_app.connection_for_write(transport_options=HINT_PATIENCE) as link:
+        with current_app.connection_for_write(transport_options=HINT_TIMEOUTS) as link:
             link.ensure_connection(max_retries=0)
             producer = Producer(link, auto_declare=False)
             reconcile_fleet.apply_async(queue="control", expires=POKE_EXPIRES_SECONDS, producer=producer, retry=False)
@@ -65,7 +64,7 @@ def _send_hints(nodes: tuple[str, ...]) -> None:
                     POKE, queue=node_queue(node), expires=POKE_EXPIRES_SECONDS, producer=producer, retry=False
                 )
     except (KombuError, OSError, RedisError) as error:
-        log.warning("no hint was sent, the next tick does the same: %s", error)
+        log.warning("no hint was sent; the next tick does the same work: %s", error)
 
 
 def node_queue(node: str) -> str:

@@ -8,17 +8,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.workers.conftest import Fleet
 from workers import fleet_counts, metrics
-from workers.fleet_counts import Census
+from workers.fleet_counts import FleetCounts
 from workers.models import Replica, Slot, StartTime
 from workers.scheduler import reconciler
 
 pytestmark = pytest.mark.django_db
 
 
-def shown(found: Census | None) -> dict[tuple[str, ...], float]:
+def shown(found: FleetCounts | None) -> dict[tuple[str, ...], float]:
     """Return the samples that Prometheus would read: name and label values to value."""
     registry = CollectorRegistry()
-    registry.register(metrics.Fleet(lambda: found))
+    registry.register(metrics.FleetCollector(lambda: found))
     text = generate_latest(registry).decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     return {(sample.name, *(sample.labels[name] for name in sorted(sample.labels))): sample.value for sample in samples}
@@ -28,7 +28,7 @@ def test_replicas_are_counted_by_state_and_a_state_without_any_is_zero(fleet: Fl
     fleet.deploy(2)
     reconciler.tick()
     Replica.objects.filter(id=Replica.objects.order_by("id")[0].id).update(state="ready")
-    found = fleet_counts.take()
+    found = fleet_counts.read()
     assert {state: count for (_, state), count in found.replicas.items() if count} == {"ready": 1, "reserved": 1}
     assert ("chat", "backoff") in found.replicas
     assert found.desired == {("chat",): 2}
@@ -40,9 +40,9 @@ def test_replicas_that_have_ended_are_not_counted_but_failed_ones_that_are_wante
     first, second = Replica.objects.order_by("id")
     Replica.objects.filter(id=first.id).update(state="stopped")
     Replica.objects.filter(id=second.id).update(state="failed")
-    assert {state: count for (_, state), count in fleet_counts.take().replicas.items() if count} == {"failed": 1}
+    assert {state: count for (_, state), count in fleet_counts.read().replicas.items() if count} == {"failed": 1}
     Replica.objects.filter(id=second.id).update(desired_state="stopped")
-    assert set(fleet_counts.take().replicas.values()) == {0}
+    assert set(fleet_counts.read().replicas.values()) == {0}
 
 
 def test_slots_are_counted_by_who_has_them(fleet: Fleet) -> None:
@@ -52,7 +52,7 @@ def test_slots_are_counted_by_who_has_them(fleet: Fleet) -> None:
     Slot.objects.filter(id=slots[total - 2].id).update(health="quarantined")
     fleet.deploy(1)
     reconciler.tick()
-    found = fleet_counts.take().slots
+    found = fleet_counts.read().slots
     assert found[("local", "quarantined")] == 1
     assert found[("local", "replica")] == 1
     assert sum(found.values()) == total - 1
@@ -66,7 +66,7 @@ def test_starts_are_a_histogram_by_level_pool_and_model(fleet: Fleet) -> None:
         StartTime.objects.create(
             replica=replica, revision=fleet.revision, pool=fleet.pool, level=level, seconds=seconds, process_seconds=1.0
         )
-    found = shown(fleet_counts.take())
+    found = shown(fleet_counts.read())
     # Sorted by label name: le, level, model, pool.
     assert found["hearth_promotion_seconds_bucket", "2.0", "h2", "tiny-chat", "local"] == 0
     assert found["hearth_promotion_seconds_bucket", "3.0", "h2", "tiny-chat", "local"] == 2

@@ -1,7 +1,7 @@
-"""Requests answered later: kept here, claimed by one task, found again by their tenant only.
+"""Asynchronous requests: stored here, claimed by one task, visible to their tenant only.
 
-The row is the queue: a message on the broker only says which row to look at. Messages expire after
-QUEUE_LIMIT and :func:`requeue_lost` sends new ones, so a lost one is replaced; a doubled one finds the row claimed.
+The row is the queue; a message on the broker only carries its id. Messages expire after QUEUE_LIMIT and
+:func:`requeue_lost` sends new ones, so a lost message is replaced, and a duplicate finds the row claimed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tenants.ids import KeyId, ProjectId, TenantId
 from tenants.rls import as_tenant
 from workers.models import DeferredRequest
 
-#: How long the body and the answer are kept.
+#: How long the body and the response are stored.
 KEEP = dt.timedelta(hours=24)
-#: A task that has run for longer is dead: an engine may be silent for 10 minutes at most, and streams end.
+#: A task that runs for longer is dead: an engine may send nothing for 10 minutes at most, and streams end.
 RUN_LIMIT = dt.timedelta(minutes=45)
-#: A row queued for longer has lost its message, or its workers are behind: sending again is harmless.
+#: A row queued for longer has lost its message, or the workers are behind; sending it again is harmless.
 QUEUE_LIMIT = dt.timedelta(minutes=1)
 MAX_ATTEMPTS = 2
 SEND_AT_ONCE = 1000
@@ -37,7 +37,7 @@ Enqueue = Callable[[UUID], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """A request to answer later. ``headers`` are those the journey reads, never the key's secret."""
+    """A request to run later. ``headers`` are those that the pipeline reads, never the key's secret."""
 
     tenant_id: TenantId
     project_id: ProjectId
@@ -49,7 +49,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claimed:
-    """A request that is now this task's to answer; ``attempt`` is 1, or 2 after a first task died."""
+    """A request that this task has claimed; ``attempt`` is 1, or 2 after a first task died."""
 
     id: UUID
     submission: Submission
@@ -58,7 +58,7 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class DeferredResponse:
     """What a tenant sees of its request. ``status``, ``headers`` and ``body`` are set once it is done or failed."""
 
     id: UUID
@@ -73,10 +73,10 @@ class Answer:
 
 
 def submit(submission: Submission, *, enqueue: Enqueue, identity: UUID | None = None) -> UUID:
-    """Keep the request and return its id; ``enqueue`` is called with it once the row is committed.
+    """Store the request and return its id; ``enqueue`` is called with it once the row is committed.
 
-    ``identity`` is the request id where the caller has one already. When ``enqueue`` raises, the row stays queued
-    and is sent again within QUEUE_LIMIT and a minute.
+    ``identity`` is the request id if the caller already has one. If ``enqueue`` raises, the row stays queued and is
+    sent again within QUEUE_LIMIT and a minute.
     """
     with transaction.atomic():
         row = DeferredRequest(
@@ -96,7 +96,7 @@ def submit(submission: Submission, *, enqueue: Enqueue, identity: UUID | None = 
 
 
 def claim(identity: UUID) -> Claimed | None:
-    """Take the request to answer it; None when it is not queued. Of any number of callers one gets it."""
+    """Claim the request; None if it is not queued. Only one of several callers gets it."""
     taken = DeferredRequest.objects.filter(id=identity, state=_State.QUEUED, expires_at__gt=Now()).update(
         state=_State.RUNNING, started_at=Now(), attempts=F("attempts") + 1
     )
@@ -119,23 +119,23 @@ def claim(identity: UUID) -> Claimed | None:
 
 
 def finish(identity: UUID, status: int, headers: Mapping[str, str], body: bytes) -> bool:
-    """Keep the answer, whatever its HTTP status; False when the request is not running. The first answer stays."""
+    """Store the response, whatever its HTTP status; False if the request is not running. The first response stays."""
     return _end(identity, _State.DONE, status, headers, body)
 
 
 def fail(identity: UUID, reason: str) -> bool:
-    """Record that no answer will come, as an OpenAI error with status 500; False when it is not running."""
+    """Store an OpenAI error with status 500 as the response; False if the request is not running."""
     body, headers = _error(reason)
     return _end(identity, _State.FAILED, 500, headers, body)
 
 
-def find(tenant_id: TenantId, identity: UUID) -> Answer | None:
-    """Return the tenant's request; None when there is none, it is another tenant's, or it has expired."""
+def find(tenant_id: TenantId, identity: UUID) -> DeferredResponse | None:
+    """Return the tenant's request; None if it does not exist, belongs to another tenant, or has expired."""
     with as_tenant(tenant_id):
         row = DeferredRequest.objects.filter(id=identity, tenant_id=tenant_id, expires_at__gt=Now()).first()
     if row is None:
         return None
-    return Answer(
+    return DeferredResponse(
         id=row.id,
         project_id=cast(ProjectId, row.project_id),
         state=cast(State, row.state),
@@ -149,7 +149,10 @@ def find(tenant_id: TenantId, identity: UUID) -> Answer | None:
 
 
 def requeue_lost(*, enqueue: Enqueue) -> int:
-    """Send what lost its message or its task again, once; fail what died twice. Return how many were sent."""
+    """Send requests again that lost their message or, once, their task; fail those that died twice.
+
+    Return how many were sent.
+    """
     dead = DeferredRequest.objects.filter(state=_State.RUNNING, started_at__lt=Now() - RUN_LIMIT)
     body, headers = _error("The request was started twice and did not finish.")
     dead.filter(attempts__gte=MAX_ATTEMPTS).update(
@@ -166,7 +169,7 @@ def requeue_lost(*, enqueue: Enqueue) -> int:
 
 
 def expire() -> int:
-    """Erase bodies and answers past their time, and fail what was never answered. Return how many were erased."""
+    """Erase expired bodies and responses, and fail expired requests that did not run. Return how many were erased."""
     past = DeferredRequest.objects.filter(expires_at__lte=Now())
     past.filter(state__in=(_State.QUEUED, _State.RUNNING)).update(state=_State.FAILED, status=500, finished_at=Now())
     return past.exclude(body=b"").update(body=b"", headers={}, response=None, response_headers={})

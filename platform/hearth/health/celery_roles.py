@@ -100,7 +100,7 @@ def _agent() -> Health:
     def round_age() -> float | None:
         return max((each.round_age_seconds for each in statuses() if each.round_age_seconds is not None), default=None)
 
-    age = metrics.Age("hearth_agent_loop_age_seconds", "Since the agent last did a round of its node.", round_age)
+    age = metrics.AgeGauge("hearth_agent_loop_age_seconds", "Since the agent last did a round of its node.", round_age)
     return Health(
         role="agent",
         loops=(_worker_loop(), Loop("agent", AGENT_LIMIT_SECONDS, loop_age)),
@@ -108,7 +108,7 @@ def _agent() -> Health:
         registry=registry(
             *metrics.AGENT,
             *billing.metrics.WRITER,
-            metrics.Done(lambda: [each.counters for each in statuses()]),
+            metrics.AgentCollector(lambda: [each.counters for each in statuses()]),
             age,
         ),
     )
@@ -118,7 +118,7 @@ def _control() -> Health:
     from hearth.health.bounded_call import Inquiry
     from workers import fleet_counts
 
-    fleet = Inquiry(fleet_counts.take)
+    fleet = Inquiry(fleet_counts.read)
     tick_age = metrics.TICKS.age_seconds
     return Health(
         role="control",
@@ -129,8 +129,8 @@ def _control() -> Health:
         ),
         registry=registry(
             *metrics.CONTROL,
-            metrics.Age("hearth_reconcile_tick_age_seconds", "Since reconcile last did a tick here.", tick_age),
-            metrics.Fleet(lambda: fleet.ask(DATABASE_PATIENCE_SECONDS)),
+            metrics.AgeGauge("hearth_reconcile_tick_age_seconds", "Since reconcile last did a tick here.", tick_age),
+            metrics.FleetCollector(lambda: fleet.ask(DATABASE_PATIENCE_SECONDS)),
         ),
     )
 
