@@ -1,14 +1,14 @@
-"""What Redis keeps of a tenant's answers: the entries, an index of them, and room for so many bytes and no more.
+"""A tenant's stored responses in Redis: entries, an index of them, and a quota in bytes.
 
 A tenant's keys, all on one cluster node:
 
 - ``prediction:<name>``: an entry, sealed; it expires by itself.
-- ``predictions:known``: a hash: of each name its bytes, key, request and model, and under the empty name all bytes.
-- ``predictions:used`` and ``predictions:ends``: names by when they were last used, and by when they expire.
-- ``predictions:writes:<key>``: what an API key owes of the writes a minute that it may make.
+- ``predictions:known``: a hash of name to bytes, key, request and model; the empty name has the total bytes.
+- ``predictions:used`` and ``predictions:ends``: names by last use and by expiry.
+- ``predictions:writes:<key>``: the state of an API key's limit of writes per minute.
 
-A Redis that evicts may take any of them: an entry that is gone still counts until it would have expired or is the least
-recently used; an index that is gone begins anew, and what it knew expires.
+Redis may evict any of them. An evicted entry counts until its expiry or until it is the least recently used. An evicted
+index starts empty, and the entries that it listed expire.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from redis import Redis
 from tenants import keyspace
 from tenants.ids import TenantId
 
-#: What an entry takes in Redis beside its value: its key and its places in the index.
+#: Bytes of an entry in Redis besides its value: its key and its index entries.
 OVERHEAD_BYTES = 512
-#: So many entries make room for one at most, which holds everybody up for a few milliseconds.
+#: Most entries evicted for one write; this blocks Redis for a few milliseconds.
 MOST_EVICTED = 1000
-#: STORE's first number.
+#: First number that STORE returns.
 STORED, TOO_MANY_WRITES, TOO_LARGE, NO_ROOM = 1, -1, -2, -3
 _ROOM = "predictions"
 
@@ -140,7 +140,7 @@ return dropped
 
 
 class CacheWrite(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry to be kept, and what bounds it. ``writes_per_minute`` None: unlimited."""
+    """An entry to store, and its limits. ``writes_per_minute`` None: unlimited."""
 
     tenant_id: TenantId
     name: bytes
@@ -153,8 +153,8 @@ class CacheWrite(msgspec.Struct, frozen=True, kw_only=True):
     model_name: str
 
     def arguments(self) -> tuple[str | bytes | int, ...]:
-        """Return what STORE is called with, the number of its keys first."""
-        index, prefix, key, writes = _places(self.tenant_id, self.key_id)
+        """Return the arguments of STORE, beginning with the number of keys."""
+        index, prefix, key, writes = _shared_arguments(self.tenant_id, self.key_id)
         name = self.name.hex()
         return (
             5,
@@ -173,24 +173,24 @@ class CacheWrite(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheUsage:
-    """What Redis keeps of a tenant, by its index."""
+    """What a tenant has stored in Redis, according to its index."""
 
     entries: int
     bytes: int
 
 
 def entry_key(tenant_id: TenantId, name: bytes) -> str:
-    """Return where the entry of a name lies."""
+    """Return the Redis key of an entry."""
     return keyspace.tenant_key(tenant_id, "prediction", name.hex())
 
 
 def used_key(tenant_id: TenantId) -> str:
-    """Return where it is kept when each entry was last used."""
+    """Return the Redis key of the index by last use."""
     return _index(tenant_id)[1]
 
 
 def usage_of(redis: Redis, tenant_id: TenantId) -> CacheUsage:
-    """Count what Redis keeps of a tenant; what expired since the last store counts too."""
+    """Return what a tenant has stored, including entries that expired since the last write."""
     known = _index(tenant_id)[0]
     total = cast(bytes | None, redis.hget(known, ""))
     return CacheUsage(entries=max(redis.hlen(known) - 1, 0), bytes=int(total or 0))
@@ -204,9 +204,9 @@ def delete(
     key_id: UUID | None = None,
     request_id: UUID | None = None,
 ) -> int:
-    """Delete a tenant's entries, of this model, key or request where one is named; return how many there were.
+    """Delete a tenant's entries, or only those of a model, key or request; return their number.
 
-    What is stored meanwhile stays, also under a name that was to be deleted.
+    Entries stored meanwhile stay, even under a name to be deleted.
     """
     known, used, ends = _index(tenant_id)
     found = [
@@ -231,8 +231,8 @@ def _is(about: bytes, *, model_name: str | None, key_id: UUID | None, request_id
 
 
 @lru_cache(maxsize=4096)
-def _places(tenant_id: TenantId, key_id: UUID) -> tuple[tuple[str, str, str], str, str, str]:
-    """Return what is the same each time that a key stores: the index, what entries begin with, the key, its writes."""
+def _shared_arguments(tenant_id: TenantId, key_id: UUID) -> tuple[tuple[str, str, str], str, str, str]:
+    """Return the arguments that all writes of an API key share: index keys, entry prefix, key, its write limit."""
     writes = keyspace.tenant_key(tenant_id, _ROOM, f"writes:{key_id.hex}")
     return _index(tenant_id), entry_key(tenant_id, b""), key_id.hex, writes
 

@@ -1,4 +1,4 @@
-"""OpenAI's chat completion and completion and their chunks, one from the other, as vLLM sends them."""
+"""Convert OpenAI chat completions and completions to chunks and back, in the form that vLLM sends."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import orjson
 from caching.errors import NotReplayable
 
 DONE = b"data: [DONE]\n\n"
-#: What an answer and its chunks both carry at the top level.
+#: Top-level fields that a response and its chunks share.
 _SHARED = ("id", "created", "model", "system_fingerprint", "service_tier")
-#: What only the first chunk of each choice of a chat carries (``return_token_ids``, ``return_prompt_text``).
+#: Fields of only the first chunk of each chat choice (``return_token_ids``, ``return_prompt_text``).
 _OPENING = ("prompt_token_ids", "prompt_text")
-#: What of a choice no stream carries.
-_UNTOLD = frozenset({"message", "index", "routed_experts", "prompt_logprobs"})
-#: How an answer ends of itself, or where its own request says: vLLM's ``FINISH_REASON_STRINGS`` without ``abort`` and
-#: ``error``, and OpenAI's without ``content_filter``, which is a verdict of the day and nothing of the model.
+#: Fields of a choice that no stream contains.
+_NOT_STREAMED = frozenset({"message", "index", "routed_experts", "prompt_logprobs"})
+#: Finish reasons of a complete response: vLLM's ``FINISH_REASON_STRINGS`` without ``abort`` and ``error``, and OpenAI's
+#: without ``content_filter``, which is a decision of a filter and not of the model.
 _WHOLE = ("stop", "length", "repetition", "tool_calls", "function_call")
 
 
@@ -27,54 +27,54 @@ def event(data: dict[str, Any]) -> bytes:
     return b"data: " + orjson.dumps(data) + b"\n\n"
 
 
-def is_whole(answer: dict[str, Any]) -> bool:
-    """Say whether an answer has choices, all of which came to an end of their own or of their limit, and its usage."""
-    choices = answer.get("choices") or []
+def is_whole(response: dict[str, Any]) -> bool:
+    """Return whether a response has usage and choices, all of which ended by themselves or at their limit."""
+    choices = response.get("choices") or []
     ended = all(choice.get("finish_reason") in _WHOLE for choice in choices)
-    return bool(choices and answer.get("usage")) and ended
+    return bool(choices and response.get("usage")) and ended
 
 
 def fold(events: Iterable[bytes]) -> dict[str, Any]:
-    """Return the non-streamed answer that these ``data:`` events tell, usage included.
+    """Return the non-streamed response of these ``data:`` events, including usage.
 
-    Raises NotReplayable for an error event, an answer that is not whole, or a part this function cannot add up.
+    Raises NotReplayable for an error event, an incomplete response, or a part that this function cannot combine.
     """
-    answer: dict[str, Any] = {}
+    response: dict[str, Any] = {}
     choices: dict[int, _Choice] = {}
     known = {"choices", "usage"}
     try:
         for chunk in _chunks(events):
             if not known.issuperset(chunk):
-                answer |= {key: value for key, value in chunk.items() if key not in known and value is not None}
-                known.update(answer)
+                response |= {key: value for key, value in chunk.items() if key not in known and value is not None}
+                known.update(response)
             parts = chunk.get("choices", ())
-            if chunk.get("usage") and not parts:  # beside a choice it is that of the choice until now
-                answer["usage"] = chunk["usage"]
+            if chunk.get("usage") and not parts:  # beside a choice it is a running total
+                response["usage"] = chunk["usage"]
             for part in parts:
                 choice = choices.get(part["index"])
                 if choice is None:
-                    choice = choices[part["index"]] = _Choice(told={"index": part["index"]})
+                    choice = choices[part["index"]] = _Choice(fields={"index": part["index"]})
                 choice.add(part)
-        answer["object"] = answer["object"].removesuffix(".chunk")
+        response["object"] = response["object"].removesuffix(".chunk")
     except (KeyError, TypeError, AttributeError, orjson.JSONDecodeError) as error:
         raise NotReplayable("malformed") from error
-    answer["choices"] = [choices[index].whole() for index in sorted(choices)]
-    if not is_whole(answer):
+    response["choices"] = [choices[index].whole() for index in sorted(choices)]
+    if not is_whole(response):
         raise NotReplayable("unfinished")
-    return answer
+    return response
 
 
-def stream(answer: dict[str, Any], *, include_usage: bool) -> Iterator[bytes]:
-    """Tell an answer as server-sent events: role, content, finish, usage when asked for, ``[DONE]``.
+def stream(response: dict[str, Any], *, include_usage: bool) -> Iterator[bytes]:
+    """Yield a response as server-sent events: role, content, finish, usage if requested, ``[DONE]``.
 
-    Usage comes once, at the end: how the tokens of several choices came one after the other is not known any more.
+    Usage comes once, at the end: the order in which tokens of several choices arrived is unknown.
     """
-    usage = answer.get("usage")
-    chat = answer["object"] == "chat.completion"
-    head = {key: answer[key] for key in _SHARED if answer.get(key) is not None}
-    head["object"] = "chat.completion.chunk" if chat else answer["object"]
-    opening = {key: answer[key] for key in _OPENING if answer.get(key) is not None}
-    for choice in answer["choices"]:
+    usage = response.get("usage")
+    chat = response["object"] == "chat.completion"
+    head = {key: response[key] for key in _SHARED if response.get(key) is not None}
+    head["object"] = "chat.completion.chunk" if chat else response["object"]
+    opening = {key: response[key] for key in _OPENING if response.get(key) is not None}
+    for choice in response["choices"]:
         for number, part in enumerate(_chat_parts(choice) if chat else _text_parts(choice)):
             yield event({**head, "choices": [part], **(opening if number == 0 else {})})
     if include_usage:
@@ -85,7 +85,7 @@ def stream(answer: dict[str, Any], *, include_usage: bool) -> Iterator[bytes]:
 def _chunks(events: Iterable[bytes]) -> Iterable[dict[str, Any]]:
     payloads = [event.strip().removeprefix(b"data:").strip() for event in events]
     payloads = [payload for payload in payloads if payload and payload != b"[DONE]"]
-    # all at once: to begin with each anew takes longer than to read it
+    # one parse for all: starting a parse takes longer than reading a chunk
     chunks: list[dict[str, Any]] = orjson.loads(b"[%b]" % b",".join(payloads))
     if len(chunks) != len(payloads):
         raise NotReplayable("malformed")
@@ -103,7 +103,7 @@ def _chat_parts(choice: dict[str, Any]) -> Iterator[dict[str, Any]]:
     delta = {key: value for key, value in message.items() if value and key != "tool_calls"}
     if calls:
         delta["tool_calls"] = [{**call, "index": position} for position, call in enumerate(calls)]
-    rest = {key: value for key, value in choice.items() if key not in _UNTOLD}
+    rest = {key: value for key, value in choice.items() if key not in _NOT_STREAMED}
     if delta:
         body = {"index": index, "delta": delta, "finish_reason": None}
         if rest.get("logprobs"):
@@ -113,19 +113,19 @@ def _chat_parts(choice: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _text_parts(choice: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield {key: value for key, value in choice.items() if key == "index" or key not in _UNTOLD}
+    yield {key: value for key, value in choice.items() if key == "index" or key not in _NOT_STREAMED}
 
 
 @dataclass(slots=True, kw_only=True)
 class _Choice:
-    """One choice as far as it is told. Its texts are joined once: adding to a long one copies it each time."""
+    """One choice being combined. Its texts are joined once: each addition to a long text would copy it."""
 
-    told: dict[str, Any]
-    #: A completion's text, under "", or a message's by their names.
+    fields: dict[str, Any]
+    #: A completion's text, under "", or a message's texts by field.
     texts: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, part: dict[str, Any]) -> None:
-        """Take what one chunk tells of this choice. Raises NotReplayable for what cannot be added up."""
+        """Add one chunk's part of this choice. Raises NotReplayable for a part that cannot be combined."""
         for key, value in part.items():
             if key == "delta":
                 self._add_delta(value)
@@ -135,28 +135,28 @@ class _Choice:
                 self._add_text("", value)
             elif key == "logprobs":
                 if value:
-                    _add_logprobs(self.told.setdefault(key, {}), value)
-            elif isinstance(value, list):  # token_ids, when asked for
-                self.told.setdefault(key, []).extend(value)
+                    _add_logprobs(self.fields.setdefault(key, {}), value)
+            elif isinstance(value, list):  # token_ids, if requested
+                self.fields.setdefault(key, []).extend(value)
             elif isinstance(value, dict):
                 raise NotReplayable(key)
             else:
-                self.told[key] = value
+                self.fields[key] = value
 
     def whole(self) -> dict[str, Any]:
-        """Return it with its texts."""
+        """Return the choice with its joined texts."""
         for key, pieces in self.texts.items():
             text = "".join(pieces)
             if key:
-                self.told["message"][key] = text
+                self.fields["message"][key] = text
             else:
-                self.told["text"] = text
-        return self.told
+                self.fields["text"] = text
+        return self.fields
 
     def _add_delta(self, delta: dict[str, Any]) -> None:
-        message = self.told.get("message")
+        message = self.fields.get("message")
         if message is None:
-            message = self.told["message"] = {"role": "assistant", "content": None}
+            message = self.fields["message"] = {"role": "assistant", "content": None}
         for key, value in delta.items():
             if value is None:
                 continue

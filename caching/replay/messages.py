@@ -1,4 +1,4 @@
-"""Anthropic's message and its events, one from the other, as vLLM sends them (``entrypoints/anthropic/serving.py``)."""
+"""Convert Anthropic messages to events and back, in vLLM's form (``entrypoints/anthropic/serving.py``)."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ import orjson
 from caching.errors import NotReplayable
 from caching.replay.typed_events import event, parsed
 
-#: What the deltas of a block add to: (where the delta has it, where the block has it).
+#: Text deltas by type: (field of the delta, field of the block).
 _TEXTS = {"text_delta": ("text", "text"), "thinking_delta": ("thinking", "thinking")}
 _JSON, _SIGNATURE = "input_json_delta", "signature_delta"
-#: Blocks whose input comes as pieces of JSON.
+#: Blocks whose input is streamed as pieces of JSON.
 _CALLS = ("tool_use", "server_tool_use")
-#: Why a message stops of itself or where its own request says. vLLM gives no reason to one that it cut off; Anthropic's
-#: ``refusal`` is a verdict of the day, and ``pause_turn`` is to be continued.
+#: Stop reasons of a complete message. vLLM gives none to a message that it cut off; Anthropic's ``refusal`` is a
+#: decision of a filter, and ``pause_turn`` is to be continued.
 _WHOLE = ("end_turn", "max_tokens", "stop_sequence", "tool_use")
 
 
 def is_whole(message: dict[str, Any]) -> bool:
-    """Say whether the message came to an end of its own or of its limit, and says what it took."""
+    """Return whether the message ended by itself or at its limit, and has usage."""
     return message.get("stop_reason") in _WHOLE and bool(message.get("usage"))
 
 
 def fold(events: Iterable[bytes]) -> dict[str, Any]:
-    """Return the message that these events tell, in the form in which it is answered without streaming.
+    """Return the message of these events in its non-streamed form.
 
-    That form leaves out what is null, and an answer without a word is one empty text. Raises NotReplayable for a
-    message that is not whole, and for a part this function cannot add up: a call that ``max_tokens`` cut, say.
+    That form omits null fields; an empty message has one empty text. Raises NotReplayable for an incomplete message,
+    and for a part that this function cannot combine, such as a call that ``max_tokens`` cut off.
     """
     message: dict[str, Any] = {}
     blocks: dict[int, _Block] = {}
@@ -42,7 +42,7 @@ def fold(events: Iterable[bytes]) -> dict[str, Any]:
                 case "message_start":
                     message |= data["message"]
                 case "content_block_start":
-                    blocks[data["index"]] = _Block(told=data["content_block"])
+                    blocks[data["index"]] = _Block(fields=data["content_block"])
                 case "content_block_delta":
                     blocks[data["index"]].add(data["delta"])
                 case "message_delta":
@@ -61,7 +61,7 @@ def fold(events: Iterable[bytes]) -> dict[str, Any]:
 
 
 def stream(message: dict[str, Any]) -> Iterator[bytes]:
-    """Tell a message as events, each block in one delta; the usage stands in ``message_delta``."""
+    """Yield a message as events, each block in one delta; usage is in ``message_delta``."""
     usage = message["usage"]
     prompt = sum(
         usage.get(name) or 0 for name in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
@@ -70,7 +70,7 @@ def stream(message: dict[str, Any]) -> Iterator[bytes]:
     begun["usage"] = {"input_tokens": prompt, "output_tokens": 0}
     yield event("message_start", {"message": {**message, **begun}})
     for index, block in enumerate(message["content"]):
-        empty, deltas = _taken_apart(block)
+        empty, deltas = _split(block)
         yield event("content_block_start", {"index": index, "content_block": empty})
         for delta in deltas:
             yield event("content_block_delta", {"index": index, "delta": delta})
@@ -80,17 +80,17 @@ def stream(message: dict[str, Any]) -> Iterator[bytes]:
     yield event("message_stop", {})
 
 
-def _taken_apart(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return a block as it starts and its deltas; one of a kind that has none starts with all it is."""
+def _split(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return a block's start and its deltas. A block of a type without deltas is complete at its start."""
     match block["type"]:
         case "text":
-            told = [{"type": "text_delta", "text": block["text"]}] if block["text"] else []
-            return {**block, "text": ""}, told
+            deltas = [{"type": "text_delta", "text": block["text"]}] if block["text"] else []
+            return {**block, "text": ""}, deltas
         case "thinking":
             thought, seal = block["thinking"], block.get("signature")
-            told = [{"type": "thinking_delta", "thinking": thought}] if thought else []
-            told += [{"type": _SIGNATURE, "signature": seal}] if seal else []
-            return {name: value for name, value in block.items() if name != "signature"} | {"thinking": ""}, told
+            deltas = [{"type": "thinking_delta", "thinking": thought}] if thought else []
+            deltas += [{"type": _SIGNATURE, "signature": seal}] if seal else []
+            return {name: value for name, value in block.items() if name != "signature"} | {"thinking": ""}, deltas
         case kind if kind in _CALLS:
             arguments = orjson.dumps(block["input"]).decode()
             return {**block, "input": {}}, [{"type": _JSON, "partial_json": arguments}] if block["input"] else []
@@ -100,15 +100,15 @@ def _taken_apart(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, 
 
 @dataclass(slots=True, kw_only=True)
 class _Block:
-    """One block as far as it is told. Its text is joined once."""
+    """One block being combined. Its text is joined once."""
 
-    told: dict[str, Any]
+    fields: dict[str, Any]
     pieces: list[str] = field(default_factory=list)
-    #: What the pieces are: the block's field of that name, or its ``input`` as JSON.
+    #: The field of the block that the pieces make up; ``input`` is JSON.
     name: str = ""
 
     def add(self, delta: dict[str, Any]) -> None:
-        """Take one delta. Raises NotReplayable for one that cannot be added up."""
+        """Add one delta. Raises NotReplayable for one that cannot be combined."""
         kind = delta["type"]
         if kind in _TEXTS:
             source, name = _TEXTS[kind]
@@ -116,18 +116,18 @@ class _Block:
         elif kind == _JSON:
             self._add("input", delta["partial_json"])
         elif kind == _SIGNATURE:
-            self.told["signature"] = delta["signature"]
+            self.fields["signature"] = delta["signature"]
         else:
             raise NotReplayable(kind)
 
     def whole(self) -> dict[str, Any]:
-        """Return the block. Raises NotReplayable for input that is not JSON, as of a call that was cut."""
+        """Return the block. Raises NotReplayable for input that is not JSON, as in a call that was cut off."""
         text = "".join(self.pieces)
         if self.name == "input" and text:
-            self.told["input"] = _json(text)
+            self.fields["input"] = _json(text)
         elif self.name:
-            self.told[self.name] += text
-        return {name: value for name, value in self.told.items() if value is not None}
+            self.fields[self.name] += text
+        return {name: value for name, value in self.fields.items() if value is not None}
 
     def _add(self, name: str, piece: str) -> None:
         if not isinstance(piece, str) or self.name not in {"", name}:
@@ -137,7 +137,7 @@ class _Block:
 
 
 def _json(text: str) -> Any:
-    """Return the value. Raises NotReplayable for what another parser would not read the same: NaN, huge numbers."""
+    """Return the value. Raises NotReplayable for values that parsers read differently: NaN, huge numbers."""
     try:
         found = json.loads(text, parse_constant=_refuse, parse_float=_finite)
         orjson.dumps(found)
@@ -147,12 +147,12 @@ def _json(text: str) -> Any:
 
 
 def _refuse(constant: str) -> Any:
-    """Raise ValueError for NaN and Infinity as values; inside a text they are words."""
+    """Raise ValueError for the constants NaN and Infinity."""
     raise ValueError(constant)
 
 
 def _finite(number: str) -> float:
-    """Return the number. Raises ValueError for one that is too large, which would be written as null."""
+    """Return the number. Raises ValueError for infinity, which would be written as null."""
     value = float(number)
     if not math.isfinite(value):
         raise ValueError(number)

@@ -1,6 +1,6 @@
-"""OpenAI's response and its events, as vLLM sends them (``entrypoints/openai/responses/streaming_events.py``).
+"""Convert OpenAI responses to events, as vLLM sends them (``entrypoints/openai/responses/streaming_events.py``).
 
-The last event of a stream carries the whole response, so there is nothing to add up.
+The last event of a stream contains the whole response, so nothing has to be combined.
 """
 
 from __future__ import annotations
@@ -10,36 +10,36 @@ from typing import Any
 
 from caching.replay.typed_events import event
 
-#: Of an answer that its own limit ended. The other reason, a filter's, is no answer to give again.
+#: Reason of a response that ended at its limit. The other reason, a content filter, is not replayed.
 _LIMIT = "max_output_tokens"
-#: Parts that hold a text, and the field that it stands in.
+#: Parts with text, and the field of the text.
 _PARTS = {"output_text": "text", "refusal": "refusal", "reasoning_text": "text"}
-#: How a call is told: (its field, how the names of its events begin).
+#: Calls by type: (field, prefix of the event names).
 _CALLS = {
     "function_call": ("arguments", "response.function_call_arguments"),
     "custom_tool_call": ("input", "response.custom_tool_call_input"),
 }
 
-Told = tuple[str, dict[str, Any]]
+TypedEvent = tuple[str, dict[str, Any]]
 
 
 def is_whole(response: dict[str, Any]) -> bool:
-    """Say whether the response came to an end of its own, or of its limit, and says what it took."""
+    """Return whether the response ended by itself or at its limit, and has usage."""
     status, why = response.get("status"), response.get("incomplete_details") or {}
     ended = status == "completed" or (status == "incomplete" and why.get("reason") == _LIMIT)
     return bool(ended and response.get("usage")) and isinstance(response.get("output"), list)
 
 
 def stream(response: dict[str, Any]) -> Iterator[bytes]:
-    """Tell a response as numbered events, each text in one delta; the last one carries all of it.
+    """Yield a response as numbered events, each text in one delta; the last event contains the whole response.
 
-    That one is ``response.completed`` whatever the status, as vLLM and the helper of OpenAI's SDK have it.
+    Its type is ``response.completed`` whatever the status, as in vLLM and OpenAI's SDK.
     """
-    for number, (kind, fields) in enumerate(_told(response)):
+    for number, (kind, fields) in enumerate(_events(response)):
         yield event(kind, {"sequence_number": number, **fields})
 
 
-def _told(response: dict[str, Any]) -> Iterator[Told]:
+def _events(response: dict[str, Any]) -> Iterator[TypedEvent]:
     begun = {**response, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
     yield "response.created", {"response": begun}
     yield "response.in_progress", {"response": begun}
@@ -55,7 +55,7 @@ def _told(response: dict[str, Any]) -> Iterator[Told]:
     yield "response.completed", {"response": response}
 
 
-def _call(item: dict[str, Any], place: dict[str, Any]) -> Iterator[Told]:
+def _call(item: dict[str, Any], place: dict[str, Any]) -> Iterator[TypedEvent]:
     field, name = _CALLS[item["type"]]
     begun = {**item, field: ""}
     if "status" in item:
@@ -68,8 +68,8 @@ def _call(item: dict[str, Any], place: dict[str, Any]) -> Iterator[Told]:
     yield f"{name}.done", {**place, field: item[field], **named}
 
 
-def _parts(item: dict[str, Any], place: dict[str, Any]) -> Iterator[Told]:
-    """Tell the parts of a message, or of a thought, whose summary comes with its start."""
+def _parts(item: dict[str, Any], place: dict[str, Any]) -> Iterator[TypedEvent]:
+    """Yield the parts of a message, or of a reasoning item, whose summary is in its start."""
     begun = {**item, "content": [], "status": "in_progress"}
     if item["type"] == "reasoning":
         del begun["content"]
@@ -87,17 +87,17 @@ def _opened(part: dict[str, Any], field: str) -> dict[str, Any]:
     return {**part, field: ""} | ({"logprobs": []} if "logprobs" in part else {})
 
 
-def _text(part: dict[str, Any], field: str, where: dict[str, Any]) -> Iterator[Told]:
+def _text(part: dict[str, Any], field: str, where: dict[str, Any]) -> Iterator[TypedEvent]:
     name, text = f"response.{part['type']}", part[field]
-    logged = part["type"] == "output_text"
+    has_logprobs = part["type"] == "output_text"
     if text:
-        likely = {"logprobs": _likely(part.get("logprobs") or ())} if logged else {}
-        yield f"{name}.delta", {**where, "delta": text, **likely}
-    yield f"{name}.done", {**where, field: text, **({"logprobs": []} if logged else {})}
+        logprobs = {"logprobs": _logprobs(part.get("logprobs") or ())} if has_logprobs else {}
+        yield f"{name}.delta", {**where, "delta": text, **logprobs}
+    yield f"{name}.done", {**where, field: text, **({"logprobs": []} if has_logprobs else {})}
 
 
-def _likely(logprobs: Any) -> list[dict[str, Any]]:
-    """Return likelihoods as deltas have them, without bytes."""
+def _logprobs(logprobs: Any) -> list[dict[str, Any]]:
+    """Return log probabilities as deltas contain them, without bytes."""
     return [
         {**_shown(token), "top_logprobs": [_shown(other) for other in token.get("top_logprobs") or ()]}
         for token in logprobs

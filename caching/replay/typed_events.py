@@ -1,4 +1,4 @@
-"""Events that name their type, as Anthropic's messages and OpenAI's responses are streamed."""
+"""Server-sent events with a type, as in streams of Anthropic messages and OpenAI responses."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from caching.errors import NotReplayable
 
 
 def event(kind: str, fields: dict[str, Any]) -> bytes:
-    """Return one event; its type stands in its data too, as both protocols have it."""
+    """Return one event. Its type is in its data too, as in both protocols."""
     return b"event: " + kind.encode() + b"\ndata: " + orjson.dumps({"type": kind, **fields}) + b"\n\n"
 
 
 def parsed(events: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """Yield the data of each event. Raises NotReplayable for what is not an object with a type."""
+    """Yield the data of each event. Raises NotReplayable for data that is not an object with a type."""
     for raw in events:
         try:
             data = orjson.loads(raw.partition(b"data:")[2])

@@ -1,4 +1,4 @@
-"""Prices, sums, and a real drain process for the tests of this room."""
+"""Prices, sums and a real drain process for billing's tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sums:
-    """The same money from three places."""
+    """The same money from three sources."""
 
     usage_pico: int
     rollup_pico: int
@@ -32,7 +32,7 @@ class Sums:
 
 
 def sums() -> Sums:
-    """Add up what tenants were charged: by rows, by roll-ups and by debits of the ledger."""
+    """Sum what tenants were charged, from usage rows, roll-ups and ledger debits."""
     rows = UsageRecord.objects.filter(purpose="tenant").aggregate(total=Sum("amount_pico"))
     rollups = UsageRollup.objects.aggregate(total=Sum("amount_pico"))
     debits = LedgerEntry.objects.filter(account__kind="receivable").aggregate(total=Sum("amount_pico"))
@@ -77,7 +77,7 @@ class Processes:
 
     @property
     def wal_dir(self) -> Path:
-        """Where the logs are."""
+        """The directory of the logs."""
         return self.data_dir / "wal"
 
     def drain(self) -> Process:
@@ -85,7 +85,7 @@ class Processes:
         return self._start("billing.drain.main")
 
     def writer(self, tenant_id: object, count: int) -> Process:
-        """Start a writer of ``count`` requests (0: without end); it tells of each in its output."""
+        """Start a writer of ``count`` requests (0: unlimited), which prints each one."""
         return self._start("tests.billing.wal.wal_process", str(self.wal_dir), str(tenant_id), str(count))
 
     def _start(self, module: str, *arguments: str) -> Process:
@@ -105,7 +105,7 @@ class Processes:
 
 @pytest.fixture
 def processes(tmp_path: Path, transactional_db: None, app_database_url: str) -> Iterator[Processes]:
-    """Real processes on the committed test database; usage is emptied afterwards, which Django's flush leaves."""
+    """Real processes on the committed test database; usage is deleted afterwards, because Django's flush does not."""
     name = str(connection.settings_dict["NAME"])
     made = Processes(tmp_path, urlsplit(app_database_url)._replace(path=f"/{name}").geturl())
     made.wal_dir.mkdir()

@@ -1,4 +1,4 @@
-"""Changes of the schema that carry usage and its sums over, in both directions."""
+"""Migrations that convert usage and its sums, in both directions."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.billing.conftest import Sums, sums
 from tests.billing.usage_records import price_from, row_at, store
 
 MOMENT = datetime(2026, 3, 1, 12, 7, tzinfo=UTC)
-#: Of 30 fresh and 10 cached prompt tokens and 7 written.
+#: Price of 30 uncached and 10 cached prompt tokens and 7 completion tokens.
 AMOUNT_PICO = 30 * 150 + 10 * 15 + 7 * 600
 
 
 @pytest.fixture
 def emptied(transactional_db: None) -> Iterator[None]:
-    """Usage is emptied afterwards, which Django's flush leaves."""
+    """Usage is deleted afterwards, because Django's flush does not."""
     yield
     with connection.cursor() as cursor:
         cursor.execute("TRUNCATE billing_usagerecord")
@@ -51,7 +51,7 @@ def test_sums_by_key_become_sums_of_all_keys_and_stay_so() -> None:
 
 
 def without_keys(tenant: TenantId) -> dict[str, tuple[int, int, int]]:
-    """Return requests, tokens and money of each model, as they are read where roll-ups know no key."""
+    """Return requests, tokens and money of each model, read without the key column."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT model_name, requests, prompt_tokens + completion_tokens, amount_pico FROM billing_usagerollup"

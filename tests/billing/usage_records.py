@@ -1,4 +1,4 @@
-"""Store usage at chosen moments, the way the drain does."""
+"""Store usage at chosen moments, as the drain does."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def store(*rows: UsageRow) -> None:
 
 
 def price_from(moment: datetime, rates: Rates, model_name: str = "demo") -> PriceVersion:
-    """Put a price into the platform's book from a moment that may be past, which ``set_price`` refuses."""
+    """Add a price to the platform's book from a moment that may be past, which ``set_price`` refuses."""
     return PriceVersion.objects.create(
         book=ensure_price_book(),
         model_name=model_name,

@@ -1,4 +1,4 @@
-"""Records of made-up requests, for the tests of this room."""
+"""Log records of example requests, for billing's tests."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def end(
     tokens: tuple[int, int, int] = (30, 10, 7),
     avoided: tuple[int, int, int] = (0, 0, 0),
 ) -> End:
-    """Return its END; ``tokens`` and ``avoided`` are (uncached prompt, cached prompt, completion)."""
+    """Return an END; ``tokens`` and ``avoided`` are (uncached prompt, cached prompt, completion)."""
     prompt, cached, completion = tokens
     return End(
         request_id=request_id,

@@ -1,4 +1,4 @@
-"""Answers as an engine gives them, for the tests of replay."""
+"""Responses as an engine sends them, for tests of replay."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 text = st.text(max_size=20)
 counts = st.integers(0, 1000)
-#: ``token_ids`` is there when a client asks for it (return_token_ids).
+#: ``token_ids`` is present if the client requested it (return_token_ids).
 token_ids = st.lists(counts, min_size=1, max_size=4)
 
 

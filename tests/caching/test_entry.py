@@ -1,4 +1,4 @@
-"""A stored answer is read back as it was, or not at all."""
+"""A stored response is read back unchanged, or not at all."""
 
 from __future__ import annotations
 

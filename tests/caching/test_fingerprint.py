@@ -1,4 +1,4 @@
-"""What makes two requests the same, and which may be answered from memory."""
+"""Which requests are equal, and which may be served from the cache."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHAT: dict[str, Any] = {
     "tools": [{"type": "function", "function": {"name": "f", "parameters": {"minimum": 1, "enum": [1, 2.5, True]}}}],
 }
 
-#: Every field that changes an answer, with another value for it.
+#: Every field that changes a response, with another value for it.
 CHANGES: dict[str, Any] = {
     "model": "other",
     "messages": CHAT["messages"][:1],
@@ -155,7 +155,7 @@ def test_a_long_prompt_does_not_keep_numbers_from_having_one_form() -> None:
 
 
 def _kinds(value: Any) -> Any:
-    """Return the value with every leaf replaced by its JSON kind: Python holds True and 1 for equal."""
+    """Return the value with every leaf tagged with its JSON type: in Python, True equals 1."""
     if isinstance(value, dict):
         return {key: _kinds(inner) for key, inner in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""What a process keeps at hand is bounded in bytes and in time, and no tenant's flood reaches another's share."""
+"""The memory cache is bounded in bytes and time, and one tenant's writes do not evict another's share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZE = OVERHEAD_BYTES + 4
 
 
 def kept(recent: MemoryCache, names: str, tenant: UUID = ACME) -> str:
-    """Return which of these one-letter names are at hand."""
+    """Return which of these one-letter names are cached."""
     return "".join(name for name in names if recent.get(tenant, name.encode()) is not None)
 
 
@@ -100,7 +100,7 @@ def test_what_is_kept_takes_no_more_memory_than_it_is_counted_for() -> None:
 
 
 def new_entry(number: int) -> Entry:
-    """Return an entry that shares nothing with any other."""
+    """Return an entry that shares no objects with any other."""
     return entry_of(
         b"x",
         prompt_tokens=1000 + number,

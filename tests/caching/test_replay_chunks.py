@@ -1,4 +1,4 @@
-"""A stream folded is the answer, an answer streamed is the same answer, and OpenAI's own client reads both."""
+"""Folding a stream gives the response, replaying a response gives an equal stream, and OpenAI's client reads both."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
 
 
 def told(answer: dict[str, Any], *, include_usage: bool = True) -> list[bytes]:
-    """Return the events of a replayed answer."""
+    """Return the events of a replayed response."""
     return list(replay.stream(answer, include_usage=include_usage))
 
 
@@ -53,7 +53,7 @@ def test_the_official_client_adds_the_chunks_up_to_the_same_answer(answer: dict[
     added = state.current_completion_snapshot.to_dict()
     expected = ChatCompletion.model_validate(answer, strict=True).to_dict()
     for choice, one in zip(added["choices"], expected["choices"], strict=True):  # type: ignore[call-overload]
-        # the client adds up text and calls; it does not add up an engine's own fields
+        # the client combines text and calls, but not an engine's own fields
         assert (choice["message"].get("content") or "") == (one["message"].get("content") or "")
         assert choice["finish_reason"] == one["finish_reason"]
         calls = [_call(call) for call in choice["message"].get("tool_calls") or []]
@@ -234,7 +234,7 @@ def test_the_official_client_reads_a_replayed_stream_over_http() -> None:
 
 @contextmanager
 def serving(body: bytes) -> Iterator[OpenAI]:
-    """Serve these bytes to every POST, and yield the official client pointed there."""
+    """Serve these bytes for every POST, and yield an official client that connects there."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -246,7 +246,7 @@ def serving(body: bytes) -> Iterator[OpenAI]:
             self.wfile.write(body)
 
         def log_message(self, *args: object) -> None:
-            """Say nothing on stderr."""
+            """Log nothing on stderr."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)

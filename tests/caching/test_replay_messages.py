@@ -1,4 +1,4 @@
-"""Events of Anthropic's fold into the message they tell, and its own client adds a replayed one up to the same."""
+"""Anthropic's events fold into their message, and Anthropic's client combines a replayed message to the same."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def end(reason: str | None = "tool_use") -> list[bytes]:
     return [event("message_delta", told), event("message_stop", {})]
 
 
-#: As vLLM 0.32 sends them: a thought and its seal, a text whose letters come apart, two calls.
+#: As vLLM 0.32 sends them: a thinking block with signature, a text split between letters, two calls.
 ENGINE_EVENTS = [
     BEGIN,
     start({"type": "thinking", "thinking": ""}),
@@ -83,7 +83,7 @@ MESSAGE = {
 
 
 def added_up(events: list[bytes]) -> dict[str, Any]:
-    """Return the message that Anthropic's client makes of these events."""
+    """Return the message that Anthropic's client combines from these events."""
     snapshot: ParsedMessage[Any] | None = None
     buffers: dict[int, bytes] = {}
     for raw in events:
@@ -95,7 +95,7 @@ def added_up(events: list[bytes]) -> dict[str, Any]:
 
 
 def shown(message: Any) -> dict[str, Any]:
-    """Return what a message holds, without what is null."""
+    """Return a message's fields without null ones."""
     found: dict[str, Any] = message.to_dict(exclude_unset=False, exclude_none=True)
     return found
 

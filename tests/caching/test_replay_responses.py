@@ -1,4 +1,4 @@
-"""A response told as events is what OpenAI's own client expects, and its last event is all of it."""
+"""A response replayed as events is what OpenAI's client expects, and its last event contains all of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVENTS: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
 
 
 def told(response: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the data of each event, whose names must be their types."""
+    """Return the data of each event; event names must equal their types."""
     parsed = []
     for raw in responses.stream(response):
         name, _, data = raw.partition(b"\n")
@@ -123,7 +123,7 @@ def test_a_response_is_whole_when_it_or_its_limit_ended_it(changes: dict[str, An
 
 
 def _shown(response: Response) -> dict[str, Any]:
-    """Return what a response holds, without what the client parses out of it."""
+    """Return a response's fields without those that the client derives."""
     found = response.to_dict(exclude_none=True)
     for item in found["output"]:  # type: ignore[attr-defined]
         for part in (item, *(item.get("content") or ())):

@@ -1,4 +1,4 @@
-"""Who may join a flight, and until when."""
+"""Which flights can be joined, and until when."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAME = b"name"
 
 
 def flown(flights: SingleFlight, *, stays: bool) -> Flight:
-    """Begin a flight and land it."""
+    """Begin a flight and complete it."""
     flight = Flight(NAME, uuid4(), uuid4(), streamed=True)
     flights.begin(flight)
     flight.add(Piece("content", b"one"))

@@ -1,4 +1,4 @@
-"""What Redis keeps of each tenant: bounded, by itself, and given back."""
+"""What each tenant stores in Redis: bounded, separate from other tenants, and freed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def redis() -> Iterator[Redis]:
 def keep(
     redis: Redis, name: str, *, tenant: TenantId = ACME, value: bytes = b"0123456789", **changes: Any
 ) -> list[int]:
-    """Store an entry, with room for three unless told otherwise; return the outcome and how many were evicted."""
+    """Store an entry, by default with a quota for three; return the outcome and the number of evictions."""
     usual: dict[str, Any] = {
         "ttl_seconds": 90,
         "quota_bytes": 3 * SIZE,
@@ -45,7 +45,7 @@ def keep(
 
 
 def kept(redis: Redis, names: str, tenant: TenantId = ACME) -> str:
-    """Return which of these one-letter names are there."""
+    """Return which of these one-letter names are stored."""
     return "".join(name for name in names if redis.exists(store.entry_key(tenant, name.encode())))
 
 
@@ -53,7 +53,7 @@ def test_a_tenants_least_recently_used_make_room_and_nothing_of_another(redis: R
     for name in "abc":
         assert keep(redis, name) == [STORED, 0]
         assert keep(redis, name, tenant=GLOBEX) == [STORED, 0]
-        redis.zadd(store.used_key(ACME), {name.encode().hex(): ord(name)})  # each in a millisecond of its own
+        redis.zadd(store.used_key(ACME), {name.encode().hex(): ord(name)})  # each used in another millisecond
     redis.eval(store.USED, 1, store.used_key(ACME), b"a".hex(), b"unknown".hex())
     assert keep(redis, "d") == [STORED, 1]
     assert (kept(redis, "abcd"), kept(redis, "abcd", GLOBEX)) == ("acd", "abc")

@@ -1,4 +1,4 @@
-"""A second run of a request goes on where the first one ended, if it begins as that did."""
+"""A second run of a request continues where the first one ended, if it begins in the same way."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def event(data: dict[str, Any], kind: str = "") -> bytes:
 
 
 def chunk(run: str, text: str, **delta: Any) -> bytes:
-    """Return a chunk of a chat that one run tells."""
+    """Return a chunk of a chat from one run."""
     return event({"id": run, "created": len(run), "choices": [{"index": 0, "delta": {"content": text, **delta}}]})
 
 
@@ -56,12 +56,12 @@ def test_a_run_that_begins_otherwise_is_another_answer(one: bytes, other: bytes)
 
 
 def called(run: str) -> dict[str, Any]:
-    """Return a call of a tool that one run names."""
+    """Return a tool call with the id of one run."""
     return {"index": 0, "id": f"call-{run}", "function": {"name": "f", "arguments": "{"}}
 
 
 def message(run: str) -> bytes:
-    """Return how a message of one run begins."""
+    """Return the first events of a message of one run."""
     begun = event(
         {"type": "message_start", "message": {"id": run, "usage": {"input_tokens": len(run)}}}, "message_start"
     )
@@ -70,7 +70,7 @@ def message(run: str) -> bytes:
 
 
 def response(run: str) -> bytes:
-    """Return how a response of one run begins."""
+    """Return the first events of a response of one run."""
     created = {"response": {"id": run, "created_at": len(run), "output": []}, "sequence_number": 0}
     item = {"type": "function_call", "id": f"fc-{run}", "call_id": f"call-{run}", "name": "f"}
     delta = {"item_id": f"fc-{run}", "output_index": 0, "delta": "{", "sequence_number": 2}

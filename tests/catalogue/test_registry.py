@@ -1,4 +1,4 @@
-"""Models, revisions and aliases: who sees them, and what makes another revision."""
+"""Models, revisions and aliases: visibility, and what creates another revision."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def globex(db: None) -> Tenant:
 
 
 def find(tenant: Tenant, name: str) -> ServedModel | None:
-    """Look a model up as the gateway does."""
+    """Find a model as the gateway does."""
     return registry.load().find(TenantId(tenant.id), name)
 
 
 def names(tenant: Tenant) -> list[str]:
-    """Return what a tenant may call."""
+    """Return the models that a tenant may call."""
     return [model.name for model in registry.load().visible(TenantId(tenant.id))]
 
 

@@ -1,4 +1,4 @@
-"""Prompts to route, for the tests of this room."""
+"""Prompts for routing's tests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def system(text: str) -> PromptMessage:
 
 
 def prompt(*said: PromptMessage, root: bytes = ROOT) -> PrefixHashes:
-    """Return the chain of a prompt."""
+    """Return the hashes of a prompt."""
     return prefix_hashes(root, said)
 
 
@@ -42,6 +42,6 @@ def ask(*said: PromptMessage, session: str = "", max_new_tokens: int = 16) -> Ro
 
 
 def shared(one: PrefixHashes, other: PrefixHashes) -> int:
-    """Return how many leading links two chains have in common."""
+    """Return how many leading hashes two prompts share."""
     pairs = zip(one.hashes, other.hashes, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one.hashes), len(other.hashes)))

@@ -1,4 +1,4 @@
-"""Tokens in flight, the bound on affinity, and turns among equals."""
+"""Tokens in flight, the bound on affinity, and turns among equally loaded replicas."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ A, B, C = replicas(3)
 
 
 def board(*tokens: int) -> LoadTracker[UUID]:
-    """Return a board with these tokens in flight on the first replicas."""
+    """Return a tracker with these tokens in flight on the first replicas."""
     loads: LoadTracker[UUID] = LoadTracker()
     for replica, count in zip(replicas(len(tokens)), tokens, strict=True):
         loads.add(replica, count)

@@ -1,4 +1,4 @@
-"""Equal beginnings share links, and nothing else does."""
+"""Prompts share hashes exactly as far as they begin alike."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_long_text_that_comes_again_has_the_links_it_had(length: int, filler: 
     fresh = prefix_hash._hash_message(ROOT, b"user", text, prefix_hash._ends(length))
     assert first == again
     assert first.hashes[: len(fresh)] == fresh
-    assert len(set(first.hashes)) == len(fresh) * times  # each place has its own
+    assert len(set(first.hashes)) == len(fresh) * times  # each position has its own
     assert not set(prompt(*said, root=b"s" * 32).hashes) & set(first.hashes)
 
 
@@ -130,7 +130,7 @@ def test_a_prompt_of_any_length_keeps_at_most_so_many_links() -> None:
     built = prompt(*[user("x")] * (MAX_HASHES + 5))
     assert len(built.hashes) == len(built.ends) == MAX_HASHES
     assert built.tokens == (MAX_HASHES + 5) * len("userx") // 4
-    assert built.tokens_of(MAX_HASHES) == built.tokens  # what lies beyond is as warm
+    assert built.tokens_of(MAX_HASHES) == built.tokens  # text beyond counts as warm
     assert len(prompt(user("x" * (10 << 20))).hashes) < 150
 
 

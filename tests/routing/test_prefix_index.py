@@ -1,4 +1,4 @@
-"""The index of prefixes: bounded, least recently used first, longest match."""
+"""The prefix index: bounded, evicts the least recently used, finds the longest match."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ A, B, C = replicas(3)
 
 
 def document(chunks: int, fill: str = "d") -> str:
-    """Return a text of that many chunks."""
+    """Return a text of this many chunks."""
     return fill * (CHUNK_BYTES * chunks)
 
 

@@ -1,4 +1,4 @@
-"""Who gets a request: the session's home, the warmest, the least loaded; and never one too loaded already."""
+"""A request goes to its session's replica, the warmest or the least loaded one, and never to an overloaded one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DOCUMENT = "d" * (20 * CHUNK_BYTES)
 
 
 def serve(router: Router, request: RoutingRequest, candidates: list[UUID]) -> Choice:
-    """Choose for a request that is answered at once."""
+    """Choose a replica for a request that ends immediately."""
     choice = router.choose(request, candidates)
     router.finish(choice)
     return choice
@@ -177,7 +177,7 @@ class BoundedAffinity(RuleBasedStateMachine):
 
     @rule(document=st.integers(0, 2), session=st.integers(0, 4), length=st.integers(1, 4000), down=st.integers(0, 8))
     def arrive(self, document: int, session: int, length: int, down: int) -> None:
-        """A request comes; ``session`` 0 and ``down`` over 3 mean none."""
+        """A request arrives; ``session`` 0 and ``down`` over 3 mean none."""
         candidates = [replica for number, replica in enumerate(self.fleet) if number != down]
         loads = {replica: self.router.loads.tokens(replica) for replica in candidates}
         request = ask(
@@ -200,7 +200,7 @@ class BoundedAffinity(RuleBasedStateMachine):
 
     @invariant()
     def loads_are_what_flies(self) -> None:
-        """The board counts exactly the requests in flight."""
+        """The tracker counts exactly the requests in flight."""
         for replica in self.fleet:
             flying = sum(choice.tokens for choice in self.flying if choice.replica_id == replica)
             assert self.router.loads.tokens(replica) == flying

@@ -1,4 +1,4 @@
-"""Where sessions live: facts first, rendezvous for the new ones."""
+"""Replicas of sessions: recorded ones first, rendezvous hashing for new ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ sessions = st.binary(min_size=32, max_size=32)
 
 
 def order(session: bytes, among: list[UUID]) -> list[UUID]:
-    """Return the session's preferences."""
+    """Return the session's order of preference."""
     return rendezvous(session, among, lambda replica: replica.bytes)
 
 

@@ -1,4 +1,4 @@
-"""Two tenants: ``globex`` is the stranger of every test about ``acme``."""
+"""Two tenants: in tests about ``acme``, ``globex`` is the stranger."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def acme(db: None) -> Customer:
 
 @pytest.fixture
 def globex(db: None) -> Customer:
-    """Another."""
+    """Another tenant."""
     return customers.create("globex")

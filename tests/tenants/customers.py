@@ -1,4 +1,4 @@
-"""Tenants with a project and a key, for tests of who is calling."""
+"""Tenants with a project and a key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every change is written down with who made it, in its own transaction, and the log only grows."""
+"""Every change is audited with its actor, in its own transaction, and the audit log is append-only."""
 
 from __future__ import annotations
 

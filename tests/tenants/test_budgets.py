@@ -1,4 +1,4 @@
-"""Budgets: created, changed and archived, each change audited and told to every gateway."""
+"""Budgets: created, changed and archived; each change is audited and reaches every gateway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings and purges of the prediction cache: whom they reach, in which order, and what is kept of the change."""
+"""Prediction-cache settings and purges: their targets, their precedence and their audit entries."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tests.tenants.customers import OPERATOR, Customer
 
 
 def terms(customer: Customer, secret: str = "") -> CacheTerms:
-    """Return the terms of the customer's key, or of another, as a gateway sees them now."""
+    """Return the current terms of the customer's key, or of another key, as a gateway reads them."""
     return snapshot.load().authenticate(secret or customer.secret).cache
 
 
 def covered(customer: Customer, source_id: UUID, model_name: str = "demo") -> bool:
-    """Say whether an answer that the customer's key stored is purged."""
+    """Return whether a response stored by the customer's key is purged."""
     return terms(customer).purges.covers(source_id, customer.key.id, model_name)
 
 

@@ -1,4 +1,4 @@
-"""A query that is compiled once sees what is there now, from any thread."""
+"""A compiled query returns current rows, in any thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ids carry the time they were made, to the millisecond."""
+"""Ids contain their creation time, to the millisecond."""
 
 from __future__ import annotations
 

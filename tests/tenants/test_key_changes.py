@@ -1,4 +1,4 @@
-"""Keys are rotated without losing what they may do, changed, and known by when they were last used."""
+"""Keys are rotated with their rights, changed, and stored with their last use."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_key_that_expires_gets_a_successor_with_the_same_time_to_live(acme: Cu
     ApiKey.objects.filter(id=old.id).update(created_at=now - DAY)
     new = keys.rotate(OPERATOR, old, 30 * DAY).key
     old.refresh_from_db()
-    assert old.expires_at == now + DAY  # an overlap makes no key live longer
+    assert old.expires_at == now + DAY  # an overlap does not extend a key's life
     assert new.expires_at is not None
     assert abs(new.expires_at - now - 2 * DAY) < timedelta(minutes=1)
 

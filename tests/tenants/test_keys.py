@@ -1,4 +1,4 @@
-"""Keys are issued once, open what they should, and stop opening it when they are revoked."""
+"""Keys are issued once, authenticate their owner, and stop doing so when revoked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.tenants.customers import OPERATOR, Customer
 
 
 def refusal(text: str) -> KeyRefusal:
-    """Return why a key is refused, by the database and by a snapshot of it alike."""
+    """Return why a key is refused; database and snapshot must agree."""
     with pytest.raises(KeyRefused) as by_database:
         keys.authenticate(text)
     with pytest.raises(KeyRefused) as by_snapshot:

@@ -1,4 +1,4 @@
-"""Whatever keeps tenants apart differs between them, and only as their policy says."""
+"""Names and salts differ between tenants, and inside a tenant only according to its policy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tenants.snapshot import Caller
 def caller(
     tenant: int = 1, project: int = 1, key: int = 1, *, scope: str = "tenant", group: str = "", salt_epoch: int = 1
 ) -> Caller:
-    """Return a caller; the same number is the same id."""
+    """Return a caller; equal numbers give equal ids."""
     return Caller(
         tenant_id=TenantId(UUID(int=tenant)),
         tenant_slug=f"tenant-{tenant}",
@@ -48,7 +48,7 @@ callers = st.builds(
 
 
 def sharing(one: Caller) -> tuple[object, ...]:
-    """Say, in this test's own words, with whom a caller shares warm prefixes."""
+    """Return the group that shares warm prefixes with a caller, computed independently."""
     policy = one.policy
     match policy.cache_scope:
         case "key":

@@ -1,4 +1,4 @@
-"""Limits: set, replaced and lifted, each change audited and told to every gateway."""
+"""Limits: set, replaced and removed; each change is audited and reaches every gateway."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.tenants.customers import OPERATOR, Customer
 
 
 def caller(customer: Customer) -> snapshot.Caller:
-    """Return the customer's key as a gateway sees it now."""
+    """Return the customer's key as a gateway reads it now."""
     return snapshot.load().authenticate(customer.secret)
 
 

@@ -1,4 +1,4 @@
-"""Members of a tenant: who they are and as what, changed by a command, each change written down."""
+"""Members of a tenant and their roles, changed by a command; each change is audited."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.tenants.customers import OPERATOR, Customer
 
 
 def run(*arguments: str) -> list[str]:
-    """Run the command, and return what it writes, word by word, of each line the first two."""
+    """Run the command and return the first two words of each output line."""
     out = StringIO()
     call_command("members", *arguments, stdout=out)
     return [" ".join(line.split()[:2]) for line in out.getvalue().splitlines()]
 
 
 def written() -> list[tuple[str, object, object]]:
-    """Return what the audit log has of members."""
+    """Return the audit entries about members."""
     found = AuditEntry.objects.filter(action__startswith="member.").order_by("id")
     return [(entry.action, entry.before, entry.after) for entry in found]
 

@@ -1,4 +1,4 @@
-"""Changes of the schema that carry data over, in both directions."""
+"""Migrations that convert data, in both directions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_requests_per_minute_move_from_the_policy_into_a_limit_and_back() -> Non
 
 @pytest.mark.django_db(transaction=True)
 def test_keys_that_ask_for_answers_gain_the_cache_and_an_older_process_goes_on_beside_it() -> None:
-    PolicyEpoch.objects.get_or_create(id=1)  # a flush takes it
+    PolicyEpoch.objects.get_or_create(id=1)  # a flush deletes it
     acme, globex = customers.create("acme"), customers.create("globex")
     keys.change(OPERATOR, globex.key, scopes=["management:read"])
     try:
@@ -51,7 +51,7 @@ def test_keys_that_ask_for_answers_gain_the_cache_and_an_older_process_goes_on_b
         call_command("migrate", verbosity=0)
     assert scopes() == {"acme": set(keys.DEFAULT_SCOPES), "globex": {"management:read"}}
     assert snapshot.load().authenticate(acme.secret).cache == CacheTerms()
-    with connection.cursor() as cursor:  # the columns that it knows
+    with connection.cursor() as cursor:  # the columns of the older schema
         cursor.execute(
             "INSERT INTO tenants_tenantpolicy (id, tenant_id, version, cache_mode, cache_ttl_seconds, cache_scope,"
             " salt_epoch) VALUES (%s, %s, 2, 'all', 60, 'tenant', 1)",
@@ -80,14 +80,14 @@ def test_earlier_tenants_get_the_default_queue_terms_and_an_older_process_goes_o
 
 
 def scopes() -> dict[str, set[str]]:
-    """Return what the key of each tenant may do."""
+    """Return the scopes of each tenant's key."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT slug, scopes FROM tenants_apikey JOIN tenants_tenant AS tenant ON tenant.id = tenant_id")
         return {slug: set(found) for slug, found in cursor.fetchall()}
 
 
 def in_policies() -> dict[str, int | None]:
-    """Return what the policies in force said before."""
+    """Return the policies that were in force before."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT DISTINCT ON (slug) slug, requests_per_minute FROM tenants_tenantpolicy AS policy"

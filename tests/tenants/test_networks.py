@@ -1,4 +1,4 @@
-"""Which address a request comes from, and which networks let it in."""
+"""The client address of a request, and the networks that allow it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PROXIES = networks.parse(["10.0.0.0/8", "2001:db8:1::/48"])
     ("peer", "forwarded_for", "client"),
     [
         ("192.0.2.7", "", "192.0.2.7"),
-        ("192.0.2.7", "198.51.100.1", "192.0.2.7"),  # anybody can send the header
+        ("192.0.2.7", "198.51.100.1", "192.0.2.7"),  # any client can send the header
         ("10.1.1.1", "", "10.1.1.1"),
         ("10.1.1.1", "198.51.100.1", "198.51.100.1"),
-        ("10.1.1.1", "203.0.113.9, 198.51.100.1", "198.51.100.1"),  # what the client claims is on the left
+        ("10.1.1.1", "203.0.113.9, 198.51.100.1", "198.51.100.1"),  # the client's own claim is on the left
         ("10.1.1.1", "203.0.113.9, 198.51.100.1, 10.2.2.2", "198.51.100.1"),
         ("10.1.1.1", "10.3.3.3,10.2.2.2", "10.3.3.3"),
         ("10.1.1.1", "198.51.100.1:4711", "198.51.100.1"),

@@ -1,4 +1,4 @@
-"""Where the periods of budgets begin and end, also where days have 23 or 25 hours."""
+"""Starts and ends of budget periods, including days of 23 and 25 hours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A change and the news of it become visible together."""
+"""A change and its notification become visible together."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tenants.models import PolicyEpoch
 
 @pytest.fixture
 def committed(transactional_db: None) -> None:
-    """Let this test commit; the flush of the test before took the epoch's row."""
+    """Let this test commit; the previous test's flush deleted the epoch's row."""
     PolicyEpoch.objects.get_or_create(id=1)
 
 
 @pytest.fixture
 def listener(committed: None) -> Iterator[psycopg.Connection[Any]]:
-    """Another connection that listens as a gateway does."""
+    """Another connection that listens, as a gateway does."""
     given = connection.get_connection_params()
     known = {name: given[name] for name in ("dbname", "user", "password", "host", "port") if given.get(name)}
     with psycopg.connect(**known, autocommit=True) as other:
@@ -30,12 +30,12 @@ def listener(committed: None) -> Iterator[psycopg.Connection[Any]]:
 
 
 def heard(listener: psycopg.Connection[Any]) -> list[str]:
-    """Return the channels of all notices that are here."""
+    """Return the channels of all received notifications."""
     return [notice.channel for notice in listener.notifies(timeout=0.2)]
 
 
 def seen(listener: psycopg.Connection[Any]) -> int:
-    """Return the epoch as another connection sees it."""
+    """Return the epoch that another connection reads."""
     row = listener.execute("SELECT value FROM tenants_policyepoch").fetchone()
     assert row is not None
     return int(row[0])

@@ -1,4 +1,4 @@
-"""Whatever a tenant may read in the database, it reads its own rows of, and changes nothing.
+"""A tenant reads only its own rows, and changes nothing.
 
 The tables are found in PostgreSQL's catalogue, so a table or partition made tomorrow is tested too: it must have
 rows here (ROWS) or be closed to tenants.
@@ -47,14 +47,14 @@ from tenants.rls import TENANT_ROLE, as_tenant
 from tests.tenants.customers import Customer
 from workers.models import DeferredRequest
 
-#: Who owns a row, where it is not the tenant in tenant_id.
+#: Expression for a row's owner, where it is not the column tenant_id.
 OWNERS = {
     "tenants_tenant": "id",
     "catalogue_model": "owner_id",
     "billing_ledgerentry": "(SELECT tenant_id FROM billing_ledgeraccount AS account WHERE account.id = account_id)",
     "billing_priceversion": "(SELECT tenant_id FROM billing_pricebook AS book WHERE book.id = book_id)",
 }
-#: Rows of these tables that every tenant may see.
+#: Conditions for rows that every tenant may see.
 EVERYBODYS = {
     "catalogue_model": "visibility = 'public'",
     "billing_pricebook": "tenant_id IS NULL",
@@ -113,7 +113,7 @@ def price(book: PriceBook) -> PriceVersion:
     )
 
 
-#: How to make a row of each table that a tenant may read.
+#: Functions that create a row of each table that a tenant may read.
 ROWS: dict[str, Callable[[Customer], object]] = {
     "tenants_tenant": lambda customer: customer.tenant,
     "tenants_tenantpolicy": lambda customer: TenantPolicy.objects.get(tenant=customer.tenant),
@@ -176,7 +176,7 @@ ROWS: dict[str, Callable[[Customer], object]] = {
 
 @pytest.fixture
 def world(acme: Customer, globex: Customer) -> tuple[Customer, Customer]:
-    """Both tenants have a row in every table that a tenant may read, and so has everybody where that is allowed."""
+    """Both tenants have a row in every table that a tenant may read; shared rows exist where they are allowed."""
     for customer in (acme, globex):
         for make in ROWS.values():
             make(customer)
@@ -201,21 +201,21 @@ def readable() -> list[str]:
 
 
 def seen(table: str) -> set[object]:
-    """Return the ids of all rows that the current role sees."""
+    """Return the ids of all rows visible to the current role."""
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT id FROM {table}")
         return {identity for (identity,) in cursor.fetchall()}
 
 
 def owned(table: str, owner: UUID) -> set[object]:
-    """Return the ids of an owner's rows, as a role that sees all."""
+    """Return the ids of an owner's rows, read with a role that sees all."""
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT id FROM {table} WHERE {OWNERS.get(table, 'tenant_id')} = %s", [owner])
         return {identity for (identity,) in cursor.fetchall()}
 
 
 def everybodys(table: str) -> set[object]:
-    """Return the ids of the rows that every tenant may see, as a role that sees all."""
+    """Return the ids of rows visible to every tenant, read with a role that sees all."""
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT id FROM {table} WHERE {EVERYBODYS.get(table, 'false')}")
         return {identity for (identity,) in cursor.fetchall()}
@@ -304,7 +304,7 @@ def test_the_tenant_role_can_neither_log_in_nor_step_around_the_rules(db: None) 
 
 
 def role_and_tenant() -> tuple[str, str]:
-    """Return who the connection is now."""
+    """Return the connection's current role."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT current_user, coalesce(current_setting('hearth.tenant_id', true), '')")
         found = cursor.fetchone()

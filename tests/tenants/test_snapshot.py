@@ -1,4 +1,4 @@
-"""The snapshot says of every key what the database says."""
+"""The snapshot and the database agree on every key."""
 
 from __future__ import annotations
 

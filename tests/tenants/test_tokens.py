@@ -1,4 +1,4 @@
-"""Operator tokens act as their user, until they are revoked or the user leaves."""
+"""Operator tokens act as their user until they are revoked or the user is deactivated."""
 
 from __future__ import annotations
 

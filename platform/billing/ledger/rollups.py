@@ -29,16 +29,16 @@ class Sums:
     requests: int = 0
     errors: int = 0
     prediction_hits: int = 0
-    coalesced_requests: int = field(default=0, metadata={"doc": "Given another request's answer as it was written."})
+    coalesced_requests: int = field(default=0, metadata={"doc": "Received another running request's response."})
     bypassed_requests: int = field(
-        default=0, metadata={"doc": "Never looked up in the prediction cache; each request names its reason."}
+        default=0, metadata={"doc": "Not looked up in the prediction cache; each request has its reason."}
     )
     prefix_hits: int = field(default=0, metadata={"doc": "Requests with any warm prompt token."})
     prompt_tokens: int = 0
     cached_prompt_tokens: int = 0
     completion_tokens: int = 0
-    avoided_tokens: int = field(default=0, metadata={"doc": "By hits and coalesced answers."})
-    avoided_engine_ms: int = field(default=0, metadata={"doc": "By the same: what engines worked on them."})
+    avoided_tokens: int = field(default=0, metadata={"doc": "Saved by hits and coalesced responses."})
+    avoided_engine_ms: int = field(default=0, metadata={"doc": "Engine time saved by the same."})
     amount_pico: int = 0
     saved_prediction_pico: int = 0
     saved_prefix_pico: int = 0

@@ -47,7 +47,7 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str
     model_name: Annotated[str, Shown(name="model")]
     revision_id: Annotated[UUID, Shown(in_csv=False)]
-    replica_id: Annotated[UUID | None, Shown(doc="null: answered without an engine.", in_csv=False)]
+    replica_id: Annotated[UUID | None, Shown(doc="null: no engine was used.", in_csv=False)]
     started_at: datetime
     finished_at: datetime
     state: str
@@ -64,11 +64,11 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
     avoided_cached_prompt_tokens: int
     avoided_completion_tokens: int
     avoided_engine_ms: float
-    source_id: Annotated[UUID | None, Shown(doc="Of a hit and of a coalesced answer: the request whose answer it is.")]
+    source_id: Annotated[UUID | None, Shown(doc="For a hit or a coalesced response: the original request.")]
     price_version_id: Annotated[UUID | None, Shown(in_csv=False)] = None
     #: Exports show money in currency units, in columns of their own.
     currency: Annotated[str, Shown(in_csv=False)] = "USD"
-    amount_pico: Annotated[int | None, Shown(doc="null: waits for a price.", in_csv=False)] = None
+    amount_pico: Annotated[int | None, Shown(doc="null: no price yet.", in_csv=False)] = None
     saved_prediction_pico: Annotated[int, Shown(in_csv=False)] = 0
     saved_prefix_pico: Annotated[int, Shown(in_csv=False)] = 0
     ttft_ms: float | None

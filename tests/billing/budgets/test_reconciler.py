@@ -1,4 +1,4 @@
-"""The counters of hard budgets, in a real Redis: limit less what is stored less what is held, whatever happened."""
+"""Counters of hard budgets in a real Redis: limit minus stored charges minus holds, whatever happened."""
 
 from __future__ import annotations
 
@@ -32,30 +32,32 @@ LIMIT_PICO = 10**12
 
 @pytest.fixture
 def acme(db: None) -> Customer:
-    """A tenant whose model has had a price for long."""
+    """A tenant whose model has a price from long before the test."""
     price_from(NOON - 400 * DAY, DEMO_RATES)
     return customers.create("acme")
 
 
 class Desk:
-    """A keeper, the log it reads, and what a gateway does to a tenant's holds."""
+    """A reconciler, the log that it reads, and a gateway's operations on a tenant's holds."""
 
     def __init__(self, redis: Redis, customer: Customer) -> None:
         self.redis = redis
         self.tenant_id = TenantId(customer.tenant.id)
         self.open: list[Start] = []
-        self.keeper = BudgetReconciler(BudgetCounters(os.environ["REDIS_URL"], timeout_seconds=5), lambda: self.open)
+        self.reconciler = BudgetReconciler(
+            BudgetCounters(os.environ["REDIS_URL"], timeout_seconds=5), lambda: self.open
+        )
 
     def key(self, made: Budget, now: datetime = NOON) -> str:
         """Return the key of the budget's counter."""
         return f"{counter_prefix(self.tenant_id)}{self.name(made, now)}"
 
     def name(self, made: Budget, now: datetime = NOON) -> str:
-        """Return the counter's name among its tenant's."""
+        """Return the counter's name within its tenant."""
         return counter_name(made.id, spending.resolve(Budget.objects.get(id=made.id)).window(now).start)
 
     def left(self, made: Budget, now: datetime = NOON) -> int | None:
-        """Return what is left of the budget, as Redis says."""
+        """Return the amount left of the budget in Redis."""
         value = self.redis.get(self.key(made, now))
         return None if value is None else int(value)
 
@@ -64,19 +66,19 @@ class Desk:
         return {str(name): str(value) for name, value in self.redis.hgetall(holds_key(self.tenant_id)).items()}
 
     def hold(self, request: Start | UsageRow, pico: int, *made: Budget) -> None:
-        """Hold as a gateway does: each counter and the entry."""
+        """Hold money as a gateway does: in each counter and in the hash."""
         identity = request.request_id if isinstance(request, Start) else request.id
         for each in made:
             self.redis.decrby(self.key(each), pico)
         self.redis.hset(holds_key(self.tenant_id), identity.hex, hold_value(pico, map(self.name, made)))
 
     def settle(self, request: UsageRow, pico: int) -> None:
-        """Settle as a gateway does."""
+        """Settle a hold as a gateway does."""
         self.redis.eval(SETTLE, 1, holds_key(self.tenant_id), counter_prefix(self.tenant_id), request.id.hex, str(pico))
 
     def round(self, now: datetime = NOON) -> None:
-        """Let the keeper pass by."""
-        self.keeper.round(now)
+        """Run a round of the reconciler."""
+        self.reconciler.round(now)
 
 
 @pytest.fixture
@@ -169,7 +171,7 @@ def test_redis_that_lost_everything_is_rebuilt_with_the_holds_that_the_log_still
     desk.round()
     assert desk.left(made) == desk.left(keys) == LIMIT_PICO - 8 * AMOUNT_PICO
     assert desk.left(other) == LIMIT_PICO
-    # Its gateway lives, ends it, and finds the hold as if it had been there all the time.
+    # Its gateway is alive and ends it, and finds the restored hold.
     finished = type(ended)(
         **{**{name: getattr(ended, name) for name in ended.__struct_fields__}, "id": running.request_id}
     )
@@ -258,7 +260,7 @@ def test_the_keeper_of_many_tenants_asks_for_all_of_them_together(desk: Desk) ->
 def test_what_somebody_else_wrote_into_redis_stops_no_drain(desk: Desk, acme: Customer) -> None:
     budget(acme.tenant, LIMIT_PICO)
     desk.redis.hset(holds_key(desk.tenant_id), "x", "nonsense")
-    desk.keeper.run_if_due(caught_up=True)
+    desk.reconciler.run_if_due(caught_up=True)
 
 
 def test_redis_that_is_away_stops_no_drain(acme: Customer) -> None:

@@ -1,4 +1,4 @@
-"""What was spent of a budget is what its period's rows say, to the pico-dollar, however they came in."""
+"""What was spent of a budget equals its period's usage rows, to the pico-dollar, however they were stored."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MILLISECOND = timedelta(milliseconds=1)
 
 @pytest.fixture
 def acme(db: None) -> Customer:
-    """A tenant whose model has had a price for long."""
+    """A tenant whose model has a price from long before the test."""
     price_from(NOON - 400 * DAY, DEMO_RATES)
     return customers.create("acme")
 
@@ -40,7 +40,7 @@ def around(*made: Budget, now: datetime = NOON) -> list[tuple[ActiveBudget, Wind
 
 
 def spent_of(made: Budget, now: datetime = NOON) -> int:
-    """Return what its period around ``now`` has, which must be open."""
+    """Return what was spent in its period around ``now``, which must be open."""
     ((_, window),) = around(made, now=now)
     return spending.spent([window])[made.id, window.start]
 

@@ -1,4 +1,4 @@
-"""The drain: each request becomes one row, one charge, one part of a sum, whatever dies meanwhile."""
+"""The drain: each request becomes one row, one charge and part of one sum, whatever crashes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from tenants.ids import RequestId, new_id
 from tests.billing.conftest import Sums, sums
 from tests.billing.wal_records import end, start
 
-#: 30 uncached and 10 cached prompt tokens and 7 completion tokens, at demo prices.
+#: Price of 30 uncached and 10 cached prompt tokens and 7 completion tokens, at demo prices.
 AMOUNT_PICO = 30 * 150_000 + 10 * 15_000 + 7 * 600_000
-#: 40 estimated prompt tokens and 5 streamed ones.
+#: Price of 40 estimated prompt tokens and 5 streamed ones.
 INTERRUPTED_PICO = 40 * 150_000 + 5 * 600_000
 
 

@@ -1,4 +1,4 @@
-"""Real writers and a real drain as processes of their own, killed at random moments: nothing lost, nothing twice."""
+"""Real writer and drain processes killed at random moments: nothing is lost and nothing counts twice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    """Poll; fail when it does not come true in time."""
+    """Poll a condition; fail if it does not become true in time."""
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "did not come true in time"
@@ -33,7 +33,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
 
 @contextmanager
 def nobody_connected() -> Iterator[None]:
-    """End every connection of role hearth_app and let it make no other."""
+    """Close all connections of role hearth_app and prevent new ones."""
     database = connection.ops.quote_name(str(connection.settings_dict["NAME"]))
     with connection.cursor() as cursor:
         cursor.execute(f"REVOKE CONNECT ON DATABASE {database} FROM PUBLIC")
@@ -46,8 +46,8 @@ def nobody_connected() -> Iterator[None]:
             cursor.execute(f"GRANT CONNECT ON DATABASE {database} TO PUBLIC")
 
 
-def told_by(writer: Process) -> dict[str, str]:
-    """Return what a writer told so far: request id to ``done`` or ``open``."""
+def requests_of(writer: Process) -> dict[str, str]:
+    """Return a writer's output so far: request id to ``done`` or ``open``."""
     lines = (line.split() for line in writer.output.read_text().splitlines())
     return {parts[1]: parts[0] for parts in lines if len(parts) == 2}
 
@@ -66,7 +66,7 @@ def test_killing_writers_and_drains_loses_nothing_and_charges_nothing_twice(proc
     wait_until(lambda: not list(processes.wal_dir.glob("*.wal")))
     last.stop()
 
-    told = {identity: how for writer in writers for identity, how in told_by(writer).items()}
+    told = {identity: how for writer in writers for identity, how in requests_of(writer).items()}
     stored = {identity.hex: state for identity, state in UsageRecord.objects.values_list("id", "state")}
     assert len(told) > 1000
     assert {identity: stored[identity] for identity in told} == {
@@ -127,7 +127,7 @@ def test_a_drain_killed_in_the_middle_of_its_batch_leaves_nothing_of_it(processe
 
 
 def is_waited_for(table: str) -> bool:
-    """Say whether some session waits for a lock on the table."""
+    """Return whether a session waits for a lock on the table."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT FROM pg_locks WHERE NOT granted AND relation = %s::regclass", [table])
         return bool(cursor.rowcount)
@@ -138,12 +138,12 @@ def test_a_row_is_seen_while_its_writer_lives(processes: Processes) -> None:
     first = processes.writer(new_id(), 1)
     wait_until(UsageRecord.objects.exists)
     second = processes.writer(new_id(), 1)
-    wait_until(lambda: bool(told_by(second)))
+    wait_until(lambda: bool(requests_of(second)))
     wait_until(lambda: UsageRecord.objects.count() == 2)
     drain.stop()
     assert {identity.hex for identity in UsageRecord.objects.values_list("id", flat=True)} == {
-        *told_by(first),
-        *told_by(second),
+        *requests_of(first),
+        *requests_of(second),
     }
 
 
@@ -153,7 +153,7 @@ def test_a_stopped_drain_has_stored_what_was_there(processes: Processes) -> None
     drain = processes.drain()
     wait_until(lambda: "draining" in drain.output.read_text())
     drain.stop()
-    assert UsageRecord.objects.count() == 900  # every tenth is open, and its writer lives
+    assert UsageRecord.objects.count() == 900  # every tenth is open, and its writer is alive
 
 
 def test_a_database_that_is_away_costs_nothing_but_time(processes: Processes) -> None:

@@ -1,4 +1,4 @@
-"""The drain notes when each key was last used."""
+"""The drain stores when each key was last used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger: balanced, once, unchangeable, and each tenant's own."""
+"""The ledger: balanced, posted once, immutable, and separate for each tenant."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def balances(tenant_id: TenantId) -> list[tuple[str, str, int]]:
 
 @contextmanager
 def constraints_checked() -> Iterator[None]:
-    """Check what is deferred to the end of a transaction at the end of the block."""
+    """Check deferred constraints at the end of the block."""
     with transaction.atomic():
         yield
         with connection.cursor() as cursor:

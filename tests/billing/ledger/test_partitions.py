@@ -1,4 +1,4 @@
-"""Monthly partitions: made ahead, filled from the default one, and closed to strangers."""
+"""Monthly partitions: created ahead, filled from the default one, and protected from other tenants."""
 
 from __future__ import annotations
 

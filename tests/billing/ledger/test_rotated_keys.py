@@ -1,4 +1,4 @@
-"""What a rotated key spends counts against the budget that its successor has taken over."""
+"""Spending of a rotated key counts against the budget that moved to its successor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.django_db
 
 
 def around(made: Budget) -> tuple[ActiveBudget, Window]:
-    """Return the budget as it is now, with its period around noon."""
+    """Return the current budget with its period around noon."""
     (found,) = [each for each in spending.active_budgets() if each.id == made.id]
     assert found == spending.resolve(Budget.objects.get(id=made.id))
     return found, found.window(NOON)

@@ -1,4 +1,4 @@
-"""Price versions: added, never changed, audited, and never by a slip of the unit."""
+"""Price versions: added, never changed, audited, and protected from wrong units."""
 
 from __future__ import annotations
 

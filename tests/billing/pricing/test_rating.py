@@ -1,4 +1,4 @@
-"""What requests cost: exact, by class, by how they ended."""
+"""Charges of requests: exact, by token class and by how they ended."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_only_one_cache_saves_on_a_request_and_the_saving_closes_the_gap(usage: 
 
 @given(usage=usages, rates=rates)
 def test_the_price_of_a_sum_is_the_sum_of_the_prices(usage: Usage, rates: Rates) -> None:
-    """Classes are disjoint: a request costs what its classes cost apart."""
+    """Classes are disjoint: a request costs the sum of its classes."""
     if usage.cache_result in {"hit", "coalesced"} or not usage.completion_tokens:
         return
     apart = [

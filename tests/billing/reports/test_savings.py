@@ -1,4 +1,4 @@
-"""Savings by whom: the sums of the groups are the total, rotated keys count as one, strangers see nothing."""
+"""Savings by group: groups sum to the total, rotated keys count as one, other tenants see nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def tenant_of(customer: Customer) -> TenantId:
 
 @pytest.fixture
 def acme() -> Customer:
-    """Acme with a miss, a hit of a rotated key, a coalesced answer of its heir and two bypasses; Globex with a miss."""
+    """Acme with a miss, a hit of a rotated key, a coalesced response of its successor and two bypasses; Globex with a
+    miss."""
     price_from(NOON - 400 * DAY, DEMO_RATES)
     acme, globex = customers.create("acme"), customers.create("globex")
     heir = keys.rotate(OPERATOR, acme.key, DAY).key

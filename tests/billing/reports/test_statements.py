@@ -1,4 +1,4 @@
-"""The monthly statement: exact lines, one rounding, equal to the ledger, nobody else's."""
+"""The monthly statement: exact lines, one rounding, equal to the ledger, without other tenants' usage."""
 
 from __future__ import annotations
 
@@ -97,9 +97,9 @@ def test_a_month_begins_and_ends_in_the_tenants_time_zone(tenant_id: TenantId, z
     Tenant.objects.filter(id=tenant_id).update(billing_timezone=zone)
     price_from(MARCH - timedelta(days=40), DEMO_RATES)
     instant = timedelta(milliseconds=1)
-    # New York leaves winter time in March: its month is an hour short.
+    # New York changes to summer time in March, so the month is an hour shorter.
     end = datetime(2026, 4, 1, 4, 0, tzinfo=UTC) if zone == "America/New_York" else start + timedelta(days=31)
-    # One batch over both bounds: each posting must still belong to one month.
+    # One batch across both ends of the month: each posting must still belong to one month.
     store(*[row_at(moment, tenant_id) for moment in (start - instant, start, end - instant, end)])
     months = [statements.statement(tenant_id, 2026, month) for month in (2, 3, 4)]
     assert [month.requests for month in months] == [1, 2, 1]

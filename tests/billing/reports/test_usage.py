@@ -1,4 +1,4 @@
-"""Reports: the same numbers from every side, and none of a stranger's."""
+"""Reports: consistent numbers in every view, and none of other tenants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The write-ahead log: what was appended is read back whatever happened to the process or to the file."""
+"""The write-ahead log: appended records are read back, whatever happened to the process or the file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def writer(tmp_path: Path) -> Iterator[WalWriter]:
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Wait for what is looked at once a second."""
+    """Wait for a condition that is measured once a second."""
     deadline = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < deadline
@@ -252,7 +252,7 @@ def test_a_damaged_byte_costs_one_record_and_is_reported(
     (segment,) = segments(directory)
     content = bytearray(segment.path.read_bytes())
     frame = (len(content) - HEADER.size) // 5
-    broken = at % 4  # the last record is left whole: behind it, damage cannot be told from a torn tail
+    broken = at % 4  # not the last record, where damage looks like an incomplete record
     content[HEADER.size + broken * frame + at % frame] ^= byte
     segment.path.write_bytes(content)
     assert records_in(segment) == written[:broken] + written[broken + 1 :]

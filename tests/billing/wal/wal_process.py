@@ -20,7 +20,7 @@ from tests.billing.wal_records import end, start
 
 
 def main(directory: Path, tenant_id: TenantId, limit: int) -> None:
-    """Write, and tell what was written."""
+    """Write requests and print each one."""
     writer = WalWriter(directory, "gateway", segment_bytes=200_000)
     for number in count() if limit == 0 else range(limit):
         begun = start(tenant_id=tenant_id)
