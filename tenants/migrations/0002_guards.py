@@ -1,4 +1,4 @@
-"""Guards in the database: the tenant role, row-level security, an audit log that only grows, the epoch row."""
+"""Guards in the database: the tenant role, row-level security, an append-only audit log, the epoch row."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""Let a tenant read its own limits and budgets, and nobody else's."""
+"""Let a tenant read only its own limits and budgets."""
 
 from typing import ClassVar
 

@@ -1,4 +1,4 @@
-"""Let every key that asks for answers use the prediction cache, as it did; guard the new tables."""
+"""Give every inference key the prediction-cache scopes; guard the new tables."""
 
 from typing import Any, ClassVar
 

@@ -69,12 +69,12 @@ IDS_AT_ONCE = 5000
 class _Counter:
     """One counter: a hard budget in one of its periods."""
 
-    bound: ActiveBudget
+    budget: ActiveBudget
     window: Window
 
     @property
     def name(self) -> str:
-        return counter_name(self.bound.id, self.window.start)
+        return counter_name(self.budget.id, self.window.start)
 
     def expires(self, now: datetime) -> int:
         """Return the seconds until it is no longer needed; 0: never expires."""
@@ -99,8 +99,8 @@ class _Tenant:
         names = [
             counter.name
             for counter in self.counters
-            if counter.bound.covers(start.project_id, start.key_id, start.model_name)
-            and counter.bound.window(moment).start == counter.window.start
+            if counter.budget.covers(start.project_id, start.key_id, start.model_name)
+            and counter.budget.window(moment).start == counter.window.start
         ]
         return hold_value(start.held_pico, names) if names else None
 
@@ -179,7 +179,7 @@ class BudgetReconciler:
         tenants: dict[TenantId, _Tenant] = {}
         for each, window in windows:
             own = tenants.setdefault(TenantId(each.tenant_id), _Tenant())
-            own.counters.append(_Counter(bound=each, window=window))
+            own.counters.append(_Counter(budget=each, window=window))
         for start in self._open_starts():
             if start.held_pico and (tenant := tenants.get(start.tenant_id)) is not None:
                 tenant.open[start.request_id.hex] = start
@@ -238,7 +238,7 @@ class BudgetReconciler:
                     and _made_at(name) < oldest
                 ),
                 before_holds={
-                    counter.name: counter.bound.limit_pico - spent.get((counter.bound.id, counter.window.start), 0)
+                    counter.name: counter.budget.limit_pico - spent.get((counter.budget.id, counter.window.start), 0)
                     for counter in tenants[tenant_id].counters
                 },
             )

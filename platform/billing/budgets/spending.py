@@ -106,8 +106,8 @@ def active_budgets(tenant_ids: Iterable[UUID] | None = None) -> list[ActiveBudge
 
 def resolve_all(budgets: Sequence[Budget]) -> list[ActiveBudget]:
     """Return budgets with the lineages of their keys. Their tenants must be loaded."""
-    lines = keys.lineages(budget.key_id for budget in budgets if budget.key_id is not None)
-    return [_resolved(budget, lines) for budget in budgets]
+    lineages = keys.lineages(budget.key_id for budget in budgets if budget.key_id is not None)
+    return [_resolved(budget, lineages) for budget in budgets]
 
 
 def resolve(budget: Budget) -> ActiveBudget:
@@ -115,12 +115,12 @@ def resolve(budget: Budget) -> ActiveBudget:
     return resolve_all([budget])[0]
 
 
-def _resolved(budget: Budget, lines: Mapping[UUID, frozenset[UUID]]) -> ActiveBudget:
+def _resolved(budget: Budget, lineages: Mapping[UUID, frozenset[UUID]]) -> ActiveBudget:
     return ActiveBudget(
         id=budget.id,
         tenant_id=budget.tenant_id,
         project_id=budget.project_id,
-        key_ids=lines[budget.key_id] if budget.key_id is not None else frozenset(),
+        key_ids=lineages[budget.key_id] if budget.key_id is not None else frozenset(),
         model_name=budget.model_name,
         period=cast(Period, budget.period),
         timezone=budget.tenant.billing_timezone,

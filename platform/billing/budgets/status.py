@@ -47,13 +47,13 @@ class BudgetStatus:
 
 def statuses(budgets: Sequence[Budget], now: datetime, counters: BudgetCounters) -> list[BudgetStatus]:
     """Return the status of each of these budgets. Their tenants must be loaded."""
-    bounds = spending.resolve_all(budgets)
-    windows = [each.window(now) for each in bounds]
+    active = spending.resolve_all(budgets)
+    windows = [each.window(now) for each in active]
     spent = spending.spent(windows)
-    left = _left([pair for pair in zip(bounds, windows, strict=True) if pair[0].hard], counters)
-    alerts = _alerts(bounds)
+    left = _left([pair for pair in zip(active, windows, strict=True) if pair[0].hard], counters)
+    alerts = _alerts(active)
     found = []
-    for budget, each, window in zip(budgets, bounds, windows, strict=True):
+    for budget, each, window in zip(budgets, active, windows, strict=True):
         known = spent.get((each.id, window.start))
         found.append(
             _status(
@@ -104,5 +104,5 @@ def _left(pairs: Sequence[tuple[ActiveBudget, Window]], counters: BudgetCounters
     return {each.id: found[counter_name(each.id, window.start)] for each, window in pairs}
 
 
-def _alerts(bounds: Sequence[ActiveBudget]) -> list[BudgetAlert]:
-    return list(BudgetAlert.objects.filter(budget_id__in={each.id for each in bounds}).order_by("percent"))
+def _alerts(active: Sequence[ActiveBudget]) -> list[BudgetAlert]:
+    return list(BudgetAlert.objects.filter(budget_id__in={each.id for each in active}).order_by("percent"))

@@ -1,4 +1,4 @@
-"""The partitioned usage table, row-level security, and a ledger that only grows and always balances."""
+"""The partitioned usage table, row-level security, and triggers for an append-only, balanced ledger."""
 
 from typing import ClassVar
 
@@ -70,7 +70,7 @@ GROWING = ("billing_ledgerentry", "billing_ledgertransaction", "billing_pricever
 OWN = "tenant_id = current_setting('hearth.tenant_id')::uuid"
 PROTECTED = {
     "billing_usagerecord": OWN,
-    # a partition can be read by its own name, so it needs its own policy
+    # a partition can be read under its own name, so it needs its own policy
     "billing_usagerecord_default": OWN,
     "billing_usagerollup": OWN,
     "billing_ledgeraccount": OWN,

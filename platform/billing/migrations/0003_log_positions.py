@@ -1,4 +1,4 @@
-"""Where the drain is in each log, and what a tenant needs to read its own statement."""
+"""The drain's position in each log, and the rights that a tenant needs to read its own statement."""
 
 from typing import ClassVar
 
@@ -8,7 +8,7 @@ from django.db.migrations.operations.base import Operation
 
 from tenants.rls import disable_sql, enable_sql
 
-#: Through row-level security of the table named, so that a tenant's rows end where those do.
+#: Follows the row-level security of the named table.
 PROTECTED = {
     "billing_priceversion": "EXISTS (SELECT FROM billing_pricebook AS book WHERE book.id = book_id)",
     "billing_ledgerentry": "EXISTS (SELECT FROM billing_ledgeraccount AS account WHERE account.id = account_id)",

@@ -1,4 +1,4 @@
-"""What was spent of each budget, period by period, and the alerts that were raised."""
+"""What was spent of each budget per period, and its alerts."""
 
 from typing import ClassVar
 

@@ -1,11 +1,11 @@
-"""What hits and coalesced answers avoided, and what a coalesced one costs."""
+"""What hits and coalesced responses avoided, and the price of a coalesced response."""
 
 from typing import ClassVar
 
 from django.db import migrations, models
 from django.db.migrations.operations.base import Operation
 
-#: Of the parent, which changes every partition with it, and the default one: no row is written again.
+#: Changes the parent, and with it every partition, without rewriting rows.
 AVOIDED = """
     ALTER TABLE billing_usagerecord
         ADD COLUMN avoided_cached_prompt_tokens integer NOT NULL DEFAULT 0 CHECK (avoided_cached_prompt_tokens >= 0),

@@ -1,4 +1,4 @@
-"""Roll-ups tell keys, coalesced and bypassed requests apart. What was summed before has the key of all zeros."""
+"""Roll-ups by key, with coalesced and bypassed requests. Existing sums get the all-zero key."""
 
 from typing import ClassVar
 from uuid import UUID
@@ -24,7 +24,7 @@ _SUMMED = (
     "saved_prediction_pico",
     "saved_prefix_pico",
 )
-#: On the way back the keys of a bucket are one row again.
+#: The reverse migration merges the keys of a bucket into one row.
 WITHOUT_KEYS = f"""
     CREATE TEMPORARY TABLE summed ON COMMIT DROP AS
         SELECT {_BUCKET}, {", ".join(f"sum({name}) AS {name}" for name in _SUMMED)}
