@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
+from pathlib import Path
 from typing import cast
 from uuid import UUID
 
@@ -33,110 +34,19 @@ MOST_EVICTED = 1000
 STORED, TOO_MANY_WRITES, TOO_LARGE, NO_ROOM = 1, -1, -2, -3
 _ROOM = "predictions"
 
-_DROP = """
-local total = tonumber(redis.call('HGET', KEYS[1], '') or '0')
-local function drop(name, prefix)
-    local about = redis.call('HGET', KEYS[1], name)
-    if about then
-        total = math.max(total - tonumber(string.match(about, '^%d+')), 0)
-        redis.call('HDEL', KEYS[1], name)
-    end
-    redis.call('ZREM', KEYS[2], name)
-    redis.call('ZREM', KEYS[3], name)
-    return redis.call('UNLINK', prefix .. name)
-end
+_CONSTANTS = f"""
+local OVERHEAD_BYTES, MOST_EVICTED = {OVERHEAD_BYTES}, {MOST_EVICTED}
+local STORED, TOO_MANY_WRITES, TOO_LARGE, NO_ROOM = {STORED}, {TOO_MANY_WRITES}, {TOO_LARGE}, {NO_ROOM}
 """
 
-#: KEYS: known, used, ends, the entry, writes. ARGV: the name; the entry; milliseconds that it lives; bytes that the
-#: tenant may keep; what keys of entries begin with; key, request and model, by blanks; writes a minute, ``-`` where
-#: unlimited. Returns the outcome and how many entries were evicted. A refusal changes no entry of the same name.
-STORE = (
-    """
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-"""
-    + _DROP
-    + f"""
-local size, quota, ttl = #ARGV[2] + {OVERHEAD_BYTES}, tonumber(ARGV[4]), tonumber(ARGV[3])
-local rate, owed = tonumber(ARGV[7]), 0
-if rate then -- a write is 60000 units, and each millisecond pays off as many as there are writes a minute
-    local packed = redis.call('GET', KEYS[5])
-    if packed then
-        local since
-        owed, since = struct.unpack('<dd', packed)
-        owed = math.max(math.min(owed, rate * 60000) - math.max(now - since, 0) * rate, 0)
-    end
-    if owed + 60000 > rate * 60000 then
-        return {{{TOO_MANY_WRITES}, 0}}
-    end
-end
-if size > quota then
-    return {{{TOO_LARGE}, 0}}
-end
-for _, name in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], 0, now, 'LIMIT', 0, 100)) do
-    drop(name, ARGV[5])
-end
-local before = redis.call('HGET', KEYS[1], ARGV[1])
-local same = before and tonumber(string.match(before, '^%d+')) or 0
-local evicted = 0
-while total - same + size > quota and evicted < {MOST_EVICTED} do
-    local oldest = redis.call('ZRANGE', KEYS[2], 0, 1)
-    local name = oldest[1] ~= ARGV[1] and oldest[1] or oldest[2]
-    if not name then -- Redis took this part of the index
-        redis.call('DEL', KEYS[1], KEYS[2], KEYS[3])
-        total, same = 0, 0
-        break
-    end
-    drop(name, ARGV[5])
-    evicted = evicted + 1
-end
-if total - same + size > quota then
-    redis.call('HSET', KEYS[1], '', total)
-    return {{{NO_ROOM}, evicted}}
-end
-redis.call('SET', KEYS[4], ARGV[2], 'PX', ttl)
-redis.call('HSET', KEYS[1], ARGV[1], size .. ' ' .. ARGV[6], '', total - same + size)
-redis.call('ZADD', KEYS[2], now, ARGV[1])
-redis.call('ZADD', KEYS[3], now + ttl, ARGV[1])
-for i = 1, 3 do
-    if redis.call('PTTL', KEYS[i]) < ttl then
-        redis.call('PEXPIRE', KEYS[i], ttl)
-    end
-end
-if rate then
-    redis.call('SET', KEYS[5], struct.pack('<dd', owed + 60000, now), 'PX', 60000)
-end
-return {{{STORED}, evicted}}
-"""
-)
 
-#: KEYS: used. ARGV: names of entries that were given. What is no longer known stays so.
-USED = """
-local clock = redis.call('TIME')
-local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
-for i = 1, #ARGV do
-    redis.call('ZADD', KEYS[1], 'XX', now, ARGV[i])
-end
-return 1
-"""
+def _lua(name: str) -> str:
+    return (Path(__file__).parent / "lua" / f"{name}.lua").read_text()
 
-#: KEYS: known, used, ends. ARGV: what keys of entries begin with; names, each followed by what the index said of it:
-#: what was stored anew under it since stays. Returns how many entries there were.
-DROP = (
-    _DROP
-    + """
-local dropped = 0
-for i = 2, #ARGV, 2 do
-    if redis.call('HGET', KEYS[1], ARGV[i]) == ARGV[i + 1] then
-        dropped = dropped + drop(ARGV[i], ARGV[1])
-    end
-end
-if redis.call('EXISTS', KEYS[1]) == 1 then
-    redis.call('HSET', KEYS[1], '', total)
-end
-return dropped
-"""
-)
+
+STORE = _CONSTANTS + _lua("clock") + _lua("drop") + _lua("store")
+USED = _lua("clock") + _lua("touch")
+DROP = _lua("drop") + _lua("delete")
 
 
 class CacheWrite(msgspec.Struct, frozen=True, kw_only=True):
