@@ -75,9 +75,9 @@ class NodeOwnership:
 
         Return how many processes were adopted. If the devices cannot be read now, their registration stays as it is.
         """
-        held = self._placeholder_rows.all()
+        placeholders = self._placeholder_rows.all()
         rows = self.rows.replicas()
-        found = adoption.adopt(self._engines, self._zygotes, rows, held)
+        found = adoption.adopt(self._engines, self._zygotes, rows, placeholders)
         for engine in found.engines:
             self._replicas.keep(engine)
         for zygote in (*found.zygotes, *(zygote for _, zygote in found.mid_promotion)):
@@ -95,17 +95,19 @@ class NodeOwnership:
         Placeholders are read before replicas, so that a placeholder which is promoted in between is still known.
         """
         self.rows.check()  # because signals are sent to processes without a further query
-        held = self._placeholder_rows.all()
+        placeholders = self._placeholder_rows.all()
         rows = self.rows.replicas()
-        for placeholder in held:
+        for placeholder in placeholders:
             with _isolated(f"placeholder {placeholder.placeholder_id}"):
                 self._placeholders.step(placeholder)
         for row in rows:
             with _isolated(f"replica {row.replica_id}"):
                 self._replicas.step(row)
-        self._placeholders.end_all_but(held)
+        self._placeholders.end_all_but(placeholders)
         self._replicas.kill_all_but({row.replica_id for row in rows})
-        self._slot_guard.forget_all_but({*(row.replica_id for row in rows), *(row.placeholder_id for row in held)})
+        self._slot_guard.forget_all_but(
+            {*(row.replica_id for row in rows), *(row.placeholder_id for row in placeholders)}
+        )
         now = time.monotonic()
         if now - self._counted_at >= self._timeouts.observe_seconds:
             self._counted_at = now
@@ -116,10 +118,10 @@ class NodeOwnership:
         if now - self._swept_at >= self._timeouts.sweep_seconds:
             self._swept_at = now
             self._sweep()
-        return self._pause_seconds(rows, held)
+        return self._pause_seconds(rows, placeholders)
 
-    def _pause_seconds(self, rows: list[ReplicaRow], held: list[PlaceholderRow]) -> float:
-        if any(row.state in {"requested", "warming", "evicting"} for row in held):
+    def _pause_seconds(self, rows: list[ReplicaRow], placeholders: list[PlaceholderRow]) -> float:
+        if any(row.state in {"requested", "warming", "evicting"} for row in placeholders):
             return self._timeouts.eager_probe_seconds
         return self._replicas.pause_seconds(rows)
 

@@ -116,7 +116,7 @@ def stop_all(actor: Actor) -> int:
     """
     reconciler.lock(wait=True)
     withdrawn = reconciler.withdraw(Replica.objects.all(), drain_seconds=SHUTDOWN_DRAIN_SECONDS)
-    held = Placeholder.objects.filter(state__in=placeholder_pools.HELD).values_list("id", flat=True)
+    held = Placeholder.objects.filter(state__in=placeholder_pools.LEASED_STATES).values_list("id", flat=True)
     slot_leases.evict(list(held), "the fleet is stopped")
     if withdrawn:
         endpoints.announce()

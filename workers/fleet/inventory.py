@@ -31,7 +31,7 @@ from workers.fleet import history
 from workers.fleet.history import Decision, Transition
 from workers.fleet.lookup import short
 from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Pool, Replica, Slot, SlotLease
-from workers.scheduler.placeholder_pools import HELD
+from workers.scheduler.placeholder_pools import LEASED_STATES
 from workers.scheduler.reconciler import ENDED
 from workers.serving import gateway_load, start_times
 from workers.serving.gateway_load import DeploymentLoad
@@ -138,7 +138,7 @@ class PlaceholderStatus:
     @property
     def evictable(self) -> bool:
         """Return whether it has a slot."""
-        return self.state in HELD
+        return self.state in LEASED_STATES
 
     @property
     def promotable(self) -> bool:

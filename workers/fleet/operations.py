@@ -175,7 +175,7 @@ def warm(actor: Actor, pool: str, per_node: int, level: str | None = None) -> Ef
     if before != after:
         row.placeholders_per_node, row.placeholder_level = per_node, level or row.placeholder_level
         row.save(update_fields=list(after))
-        held = Placeholder.objects.filter(node__pool=row, state__in=placeholder_pools.HELD)
+        held = Placeholder.objects.filter(node__pool=row, state__in=placeholder_pools.LEASED_STATES)
         other = list(held.exclude(target_level=row.placeholder_level).values_list("id", flat=True))
         slot_leases.evict(other, f"its pool now keeps {row.placeholder_level}")
         audit.record(actor, "pool.warmed", ("pool", row.id), before=before, after=after)
@@ -246,7 +246,7 @@ def drain_node(actor: Actor, name: str) -> Effect:
     cordoned = _set_cordoned(actor, node, True, quietly=True)
     running = node.replicas.filter(desired_state=Replica.Desired.RUNNING).exclude(state__in=reconciler.ENDED)
     left = _leave(actor, list(running.order_by("id")))
-    ids = list(node.placeholders.filter(state__in=placeholder_pools.HELD).values_list("id", flat=True))
+    ids = list(node.placeholders.filter(state__in=placeholder_pools.LEASED_STATES).values_list("id", flat=True))
     evicted = slot_leases.evict(ids, f"its node is drained by {actor.name}")
     changed = cordoned or left or bool(evicted)
     if changed:

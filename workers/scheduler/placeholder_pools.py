@@ -16,7 +16,7 @@ from workers.scheduler.placeholder_policy import NodePlaceholders, plan
 
 _State = Placeholder.State
 #: States in which a placeholder has a slot.
-HELD = (_State.REQUESTED, _State.WARMING, _State.WARM)
+LEASED_STATES = (_State.REQUESTED, _State.WARMING, _State.WARM)
 _STARTING = (Replica.State.REQUESTED, Replica.State.RESERVED, Replica.State.STARTING, Replica.State.WARMING)
 
 
@@ -60,7 +60,7 @@ def _next_pools(rank: Mapping[UUID, int]) -> dict[UUID, UUID]:
 
 def _node_placeholders(nodes: Sequence[Node]) -> list[NodePlaceholders]:
     placeholder_ids: dict[UUID, list[UUID]] = defaultdict(list)
-    rows = Placeholder.objects.filter(state__in=HELD, node__in=nodes)
+    rows = Placeholder.objects.filter(state__in=LEASED_STATES, node__in=nodes)
     best_first = sorted(rows, key=lambda row: (row.level != Level.H2, row.state != _State.WARM, row.id))
     for row in best_first:
         placeholder_ids[row.node_id].append(row.id)
@@ -112,8 +112,8 @@ def _neediest(pool_id: UUID) -> Deployment | None:
     A deployment whose maximum is zero is chosen only if there is no other.
     """
     links = DeploymentPool.objects.filter(pool_id=pool_id, deployment__archived_at=None)
-    held = Count("deployment__placeholders", filter=Q(deployment__placeholders__state__in=HELD))
+    count = Count("deployment__placeholders", filter=Q(deployment__placeholders__state__in=LEASED_STATES))
     off = Case(When(deployment__max_replicas=0, then=True), default=False)
-    ranked = links.select_related("deployment__revision").annotate(held=held, off=off)
-    link = ranked.order_by("off", "held", "sequence", "deployment_id").first()
+    ranked = links.select_related("deployment__revision").annotate(placeholder_count=count, off=off)
+    link = ranked.order_by("off", "placeholder_count", "sequence", "deployment_id").first()
     return link.deployment if link else None

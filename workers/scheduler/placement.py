@@ -18,7 +18,7 @@ StopReason = Literal["surplus", "replaced", "settled", "drained", "crashed"]
 class NodeView:
     """A node with a live agent that accepts new replicas, and its healthy slots.
 
-    ``free`` slots have no lease; ``held`` ones are leased to a placeholder, which is evicted at once if needed.
+    ``free`` slots have no lease; ``with_placeholder`` counts those leased to one, which is evicted if needed.
     ``warm`` counts the warm zygotes among those by engine. ``replicas`` counts the node's replicas.
     """
 
@@ -27,7 +27,7 @@ class NodeView:
     pool_id: UUID
     replicas: int
     free: int
-    held: int = 0
+    with_placeholder: int = 0
     warm: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -80,7 +80,7 @@ class _FreeSlots:
         self.nodes = nodes
         self.replicas = Counter({node.id: node.replicas for node in nodes})
         self.free = Counter({node.id: node.free for node in nodes})
-        self.slots = Counter({node.id: node.free + node.held for node in nodes})
+        self.slots = Counter({node.id: node.free + node.with_placeholder for node in nodes})
         self.warm = Counter({(node.id, engine): count for node in nodes for engine, count in node.warm.items()})
 
     def choose(self, deployment: DeploymentView, pool_id: UUID) -> NodeView | None:
@@ -125,7 +125,7 @@ def plan(deployments: Iterable[DeploymentView], nodes: Sequence[NodeView]) -> Pl
     A failed one keeps its deployment off its node until it has settled; see ``reconciler.FAILED_REST``.
     A crashed one is replaced by a warm placeholder, which serves much sooner; without a placeholder it starts again.
     """
-    room = _FreeSlots(nodes)
+    free_slots = _FreeSlots(nodes)
     place: list[tuple[UUID, UUID]] = []
     stop: dict[UUID, StopReason] = {}
     for deployment in deployments:
@@ -136,12 +136,12 @@ def plan(deployments: Iterable[DeploymentView], nodes: Sequence[NodeView]) -> Pl
                 stop[replica.id] = "settled"
         leaving = [replica for replica in working if replica.leaving]
         working = [replica for replica in working if not replica.leaving]
-        revived = _revive(deployment, working, room)
+        revived = _revive(deployment, working, free_slots)
         place += [(deployment.id, node.id) for node in revived.values()]
         stop |= dict.fromkeys(revived, "crashed")
         working = [replica for replica in working if replica.id not in revived]
         missing = deployment.desired - len(working) - len(revived)
-        chosen = _fill(deployment, working, missing, room)
+        chosen = _fill(deployment, working, missing, free_slots)
         place += [(deployment.id, node.id) for node in chosen]
         stop |= {replica.id: "replaced" for replica in lost[: len(chosen)]}
         if missing <= 0:
@@ -151,20 +151,22 @@ def plan(deployments: Iterable[DeploymentView], nodes: Sequence[NodeView]) -> Pl
     return PlacementPlan(place=tuple(place), stop=stop)
 
 
-def _revive(deployment: DeploymentView, working: Sequence[ReplicaView], room: _FreeSlots) -> dict[UUID, NodeView]:
+def _revive(deployment: DeploymentView, working: Sequence[ReplicaView], free_slots: _FreeSlots) -> dict[UUID, NodeView]:
     """Return the node whose warm placeholder takes over, for each crashed replica that can be replaced so."""
     revived: dict[UUID, NodeView] = {}
     for replica in working:
         if not replica.crashed or replica.pool_id is None:
             continue
-        node = room.choose(deployment, replica.pool_id)
-        if node is not None and room.is_warm(node, deployment):
-            room.take(node, deployment)
+        node = free_slots.choose(deployment, replica.pool_id)
+        if node is not None and free_slots.is_warm(node, deployment):
+            free_slots.take(node, deployment)
             revived[replica.id] = node
     return revived
 
 
-def _fill(deployment: DeploymentView, working: Sequence[ReplicaView], missing: int, room: _FreeSlots) -> list[NodeView]:
+def _fill(
+    deployment: DeploymentView, working: Sequence[ReplicaView], missing: int, free_slots: _FreeSlots
+) -> list[NodeView]:
     """Return nodes for the missing replicas, as far as there are any: prepared pools first, then all in order."""
     there = Counter(replica.pool_id for replica in working)
     prepared = [
@@ -173,9 +175,9 @@ def _fill(deployment: DeploymentView, working: Sequence[ReplicaView], missing: i
     chosen: list[NodeView] = []
     while len(chosen) < missing:
         wanted_pools = [prepared.pop(0)] if prepared else deployment.pool_ids
-        node = next((node for pool in wanted_pools if (node := room.choose(deployment, pool))), None)
+        node = next((node for pool in wanted_pools if (node := free_slots.choose(deployment, pool))), None)
         if node is not None:
-            room.take(node, deployment)
+            free_slots.take(node, deployment)
             chosen.append(node)
         elif wanted_pools is deployment.pool_ids:
             break

@@ -108,7 +108,7 @@ def _mark_lost() -> int:
             replica=row, from_state=row.state, to_state=_State.LOST, reason="the node's lease expired"
         )
     Replica.objects.filter(id__in=[row.id for row in rows]).update(state=_State.LOST, state_since=Now())
-    Placeholder.objects.filter(node__in=silent, state__in=placeholder_pools.HELD).update(
+    Placeholder.objects.filter(node__in=silent, state__in=placeholder_pools.LEASED_STATES).update(
         state=Placeholder.State.LOST, state_since=Now(), reason="the node's lease expired"
     )
     if any(row.state == _State.READY for row in rows):
@@ -119,14 +119,14 @@ def _mark_lost() -> int:
 def _nodes() -> tuple[NodeView, ...]:
     rows = Node.objects.filter(lease_expires_at__gt=Now(), cordoned=False).order_by("name")
     slots: dict[UUID, Counter[str]] = defaultdict(Counter)
-    held = (
+    leased = (
         Slot.objects.filter(health=Slot.Health.OK)
         .annotate(lease=FilteredRelation("leases", condition=Q(leases__released_at=None)))
         .values_list("node_id", "lease__kind", "lease__placeholder__state", "lease__placeholder__level")
         .annotate(engine=F("lease__placeholder__engine"))
     )
     warm: dict[UUID, Counter[str]] = defaultdict(Counter)
-    for node_id, kind, state, level, engine in held:
+    for node_id, kind, state, level, engine in leased:
         slots[node_id][kind or "free"] += 1
         if (state, level) == (Placeholder.State.WARM, Level.H2):
             warm[node_id][engine] += 1
@@ -138,7 +138,7 @@ def _nodes() -> tuple[NodeView, ...]:
             pool_id=row.pool_id,
             replicas=replicas[row.id],
             free=slots[row.id]["free"],
-            held=slots[row.id]["placeholder"],
+            with_placeholder=slots[row.id]["placeholder"],
             warm=warm[row.id],
         )
         for row in rows

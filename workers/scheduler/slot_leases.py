@@ -116,11 +116,11 @@ def release(*, replica_id: UUID | None = None, placeholder_id: UUID | None = Non
 
     Move the holder to its last state first, in the same transaction: that takes the lock that claims wait for.
     """
-    held = SlotLease.objects.filter(released_at=None)
+    leases = SlotLease.objects.filter(released_at=None)
     if replica_id is not None:
-        return held.filter(replica_id=replica_id).update(released_at=Now())
+        return leases.filter(replica_id=replica_id).update(released_at=Now())
     assert placeholder_id is not None
-    return held.filter(placeholder_id=placeholder_id).update(released_at=Now())
+    return leases.filter(placeholder_id=placeholder_id).update(released_at=Now())
 
 
 def next_fence() -> int:
@@ -157,9 +157,11 @@ def _may_give(lease: SlotLease | None) -> bool:
     return lease is None or lease.kind == SlotLease.Kind.PLACEHOLDER
 
 
-def _to_promote(request: SlotRequest, held: Sequence[SlotLease]) -> UUID | None:
+def _to_promote(request: SlotRequest, leases: Sequence[SlotLease]) -> UUID | None:
     """Return the placeholder to promote: the required one, or the best warm zygote of the engine; None without one."""
-    warm = [lease.placeholder for lease in held if lease.placeholder is not None and _suits(lease.placeholder, request)]
+    warm = [
+        lease.placeholder for lease in leases if lease.placeholder is not None and _suits(lease.placeholder, request)
+    ]
     if request.promote is not None:
         return next((row.id for row in warm if row.id == request.promote), None)
     best = min(warm, key=lambda row: (row.deployment_id != request.deployment_id, row.id), default=None)

@@ -137,7 +137,9 @@ def placeholders() -> list[PlaceholderStatus] | None:
     from workers.scheduler import placeholder_pools
 
     try:
-        rows = list(Placeholder.objects.filter(state__in=placeholder_pools.HELD).select_related("node").order_by("id"))
+        rows = list(
+            Placeholder.objects.filter(state__in=placeholder_pools.LEASED_STATES).select_related("node").order_by("id")
+        )
     except Error:
         return None
     return [

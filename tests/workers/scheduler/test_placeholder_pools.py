@@ -13,7 +13,7 @@ from workers.models import Level, Node, Placeholder, Pool, Replica, Slot, SlotLe
 from workers.scheduler import placeholder_pools, reconciler
 
 pytestmark = pytest.mark.django_db
-HELD = Q(state__in=placeholder_pools.HELD)
+WITH_SLOT = Q(state__in=placeholder_pools.LEASED_STATES)
 
 
 def keep(pool: Pool, per_node: int, level: Level = Level.H2) -> None:
@@ -28,7 +28,7 @@ def settle(rounds: int = 8) -> None:
 
 
 def held() -> dict[str, int]:
-    names = list(Placeholder.objects.filter(HELD).values_list("node__name", flat=True))
+    names = list(Placeholder.objects.filter(WITH_SLOT).values_list("node__name", flat=True))
     return {name: names.count(name) for name in sorted(names)}
 
 
@@ -79,7 +79,7 @@ def test_surplus_placeholders_are_evicted_the_least_ready_first(fleet: Fleet) ->
     first = Placeholder.objects.earliest("id")
     Placeholder.objects.exclude(id=first.id).update(state="warming")
     assert placeholder_pools.fill() == [fleet.node.id]
-    assert list(Placeholder.objects.filter(HELD)) == [first]
+    assert list(Placeholder.objects.filter(WITH_SLOT)) == [first]
     assert set(Placeholder.objects.filter(state="evicting").values_list("reason", flat=True)) == {
         "its pool has more placeholders than it wants"
     }

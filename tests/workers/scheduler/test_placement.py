@@ -12,14 +12,16 @@ FAST, SLOW = UUID(int=1), UUID(int=2)
 CHAT = UUID(int=100)
 
 
-def node(number: int, *, pool: UUID = FAST, replicas: int = 0, free: int = 4, held: int = 0, warm: int = 0) -> NodeView:
+def node(
+    number: int, *, pool: UUID = FAST, replicas: int = 0, free: int = 4, with_placeholder: int = 0, warm: int = 0
+) -> NodeView:
     return NodeView(
         id=UUID(int=10 + number),
         name=f"n{number}",
         pool_id=pool,
         replicas=replicas,
         free=free,
-        held=held,
+        with_placeholder=with_placeholder,
         warm={"simulated": warm},
     )
 
@@ -50,19 +52,19 @@ def test_missing_replicas_go_to_the_least_loaded_nodes_of_the_first_pool() -> No
 
 def test_a_crashed_replica_gives_way_to_a_warm_placeholder() -> None:
     crashed = dataclasses.replace(replica(1, "backoff"), crashed=True)
-    steps = plan([chat(2, crashed, replica(2))], [node(1, free=0, held=1, warm=1)])
+    steps = plan([chat(2, crashed, replica(2))], [node(1, free=0, with_placeholder=1, warm=1)])
     assert (steps.place, steps.stop) == (((CHAT, node(1).id),), {crashed.id: "crashed"})
 
 
 def test_a_crashed_replica_starts_again_where_no_placeholder_is_warm() -> None:
     crashed = dataclasses.replace(replica(1, "backoff"), crashed=True)
-    steps = plan([chat(1, crashed)], [node(1, free=4), node(2, pool=SLOW, free=0, held=1, warm=1)])
+    steps = plan([chat(1, crashed)], [node(1, free=4), node(2, pool=SLOW, free=0, with_placeholder=1, warm=1)])
     assert (steps.place, steps.stop) == ((), {})
 
 
 def test_a_placeholder_takes_over_for_one_crashed_replica_only() -> None:
     crashed = [dataclasses.replace(replica(number, "backoff"), crashed=True) for number in (1, 2)]
-    steps = plan([chat(2, *crashed)], [node(1, free=1, held=1, warm=1)])
+    steps = plan([chat(2, *crashed)], [node(1, free=1, with_placeholder=1, warm=1)])
     assert (steps.place, steps.stop) == (((CHAT, node(1).id),), {crashed[0].id: "crashed"})
 
 
@@ -124,16 +126,16 @@ def test_prepared_replicas_are_given_up_last_but_not_kept_beyond_what_is_desired
 
 
 def test_a_warm_placeholder_decides_then_free_slots_before_those_of_placeholders() -> None:
-    warm = node(1, replicas=9, free=0, held=1, warm=1)
-    crowded = node(2, replicas=5, free=1, held=3)
-    evicting = node(3, free=0, held=4)
+    warm = node(1, replicas=9, free=0, with_placeholder=1, warm=1)
+    crowded = node(2, replicas=5, free=1, with_placeholder=3)
+    evicting = node(3, free=0, with_placeholder=4)
     steps = plan([chat(4)], [evicting, crowded, warm])
     assert [node_id for _, node_id in steps.place] == [warm.id, crowded.id, evicting.id, evicting.id]
 
 
 def test_a_gang_is_placed_only_where_all_its_slots_are() -> None:
     gang = replace(chat(2), slots_per_replica=3)
-    assert plan([gang], [node(1, free=2), node(2, free=1, held=4)]).place == ((CHAT, node(2).id),)
+    assert plan([gang], [node(1, free=2), node(2, free=1, with_placeholder=4)]).place == ((CHAT, node(2).id),)
 
 
 def test_a_fleet_that_is_as_desired_is_left_alone() -> None:

@@ -31,15 +31,18 @@ class Adopted:
 
 
 def adopt(
-    engines: EngineProcesses, zygotes: ZygoteProcesses, rows: Iterable[ReplicaRow], held: Iterable[PlaceholderRow]
+    engines: EngineProcesses,
+    zygotes: ZygoteProcesses,
+    replicas: Iterable[ReplicaRow],
+    placeholders: Iterable[PlaceholderRow],
 ) -> Adopted:
     """Return the engines and zygotes that still match their rows; remove the records of zygotes that were promoted.
 
     A process that is recorded both as a zygote and as an engine was being promoted when its agent ended. Call this
     before anything is started; afterwards :func:`sweep` kills the rest.
     """
-    found_engines = {engine.record.process: engine for row in rows if (engine := engines.adopt(row))}
-    found_zygotes = [zygote for row in held if (zygote := zygotes.adopt(row))]
+    found_engines = {engine.record.process: engine for row in replicas if (engine := engines.adopt(row))}
+    found_zygotes = [zygote for row in placeholders if (zygote := zygotes.adopt(row))]
     waiting, mid_promotion = [], []
     for zygote in found_zygotes:
         engine = found_engines.get(zygote.record.process)

@@ -304,17 +304,17 @@ class NodeRows:
 
 def leased_slots(node_id: UUID) -> dict[UUID, tuple[LeasedSlot, ...]]:
     """Return the node's leased slots by the id of their replica or placeholder, each by index."""
-    held: dict[UUID, tuple[LeasedSlot, ...]] = {}
+    found: dict[UUID, tuple[LeasedSlot, ...]] = {}
     leased = SlotLease.objects.filter(slot__node_id=node_id, released_at=None).select_related("slot")
     for lease in leased.order_by("slot__index"):
         slot, holder = lease.slot, lease.replica_id or lease.placeholder_id
         assert holder is not None, "the database's own constraint"
         fault = "" if slot.health == Slot.Health.OK else slot.fault or slot.health
-        held[holder] = (
-            *held.get(holder, ()),
+        found[holder] = (
+            *found.get(holder, ()),
             LeasedSlot(slot_id=slot.id, device_uuid=slot.device_uuid, fault=fault),
         )
-    return held
+    return found
 
 
 def program_of(revision: ModelRevision) -> Program:
