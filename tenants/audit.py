@@ -9,16 +9,20 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import UUID
 
-from tenants.models import AuditEntry, Tenant
+from tenants.models import AuditEntry, Tenant, User
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actor:
-    """Who acts: a signed-in user, an API key (its public id), or the system (the job's name)."""
+    """Who acts: a signed-in user, an API key (its public id), or the system (the job's name).
+
+    ``user`` is the row of a signed-in user.
+    """
 
     kind: Literal["user", "key", "system"]
     name: str
     request_id: UUID | None = None
+    user: User | None = None
 
 
 SYSTEM = Actor(kind="system", name="hearth")

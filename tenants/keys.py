@@ -14,7 +14,7 @@ from django.utils import timezone
 from tenants import audit, key_format, networks, policy_epoch
 from tenants.audit import Actor
 from tenants.errors import BadName, KeyRefused, NotAllowed
-from tenants.models import ApiKey, Budget, CacheSetting, Limit, Project, Tenant, User
+from tenants.models import ApiKey, Budget, CacheSetting, Limit, Project, Tenant
 
 PREFIX = "hk"
 SCOPES = ("inference", "cache:read", "cache:write", "management:read", "management:write")
@@ -66,7 +66,6 @@ def issue(
     allowed_models: Sequence[str] = (),
     allowed_networks: Sequence[str] = (),
     expires_at: datetime | None = None,
-    created_by: User | None = None,
 ) -> IssuedKey:
     """Create a key. Its text is returned only here.
 
@@ -82,7 +81,7 @@ def issue(
         allowed_models=list(allowed_models),
         allowed_networks=[str(network) for network in networks.parse(allowed_networks)],
         expires_at=expires_at,
-        created_by=created_by,
+        created_by=actor.user,
     )
     after = {"public_id": issued.key.public_id, "project": project.slug, **_described(issued.key)}
     audit.record(actor, "key.issued", ("key", issued.key.id), tenant=project.tenant, after=after)
@@ -91,7 +90,7 @@ def issue(
 
 
 @transaction.atomic
-def rotate(actor: Actor, key: ApiKey, overlap: timedelta, *, created_by: User | None = None) -> IssuedKey:
+def rotate(actor: Actor, key: ApiKey, overlap: timedelta) -> IssuedKey:
     """Issue a successor with the same rights. The old key expires after the overlap, or earlier if it already would.
 
     Limits, budgets and the cache setting move to the successor and still apply to the old key. The successor of a key
@@ -110,7 +109,7 @@ def rotate(actor: Actor, key: ApiKey, overlap: timedelta, *, created_by: User | 
         allowed_models=old.allowed_models,
         allowed_networks=old.allowed_networks,
         expires_at=None if old.expires_at is None else now + min(old.expires_at - old.created_at, LONGEST_LIFE),
-        created_by=created_by,
+        created_by=actor.user,
         rotated_from=old,
     )
     before, ends = _described(old), now + overlap

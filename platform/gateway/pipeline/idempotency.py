@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -41,31 +42,10 @@ INLINE_BYTES = 128 * 1024
 _NOT_STORED = (b"x-ratelimit-", b"server-timing", b"x-gateway-overhead-ms", b"x-queue-ms", b"x-client-request-id")
 
 HOUR_SECONDS = 3600
-#: KEYS[1] the key; ARGV[1] the claim. Deletes nothing but this claim.
-_RELEASE = Script.of("""
-if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
-return 0
-""")
-#: KEYS: the key, and the tenant's stored bytes in this hour. ARGV: the claim, the response that replaces it, what
-#: replaces it if the response exceeds the hour's limit, that limit in bytes, and the time to live, ms.
-_STORE = Script.of("""
-local found = redis.call('GET', KEYS[1])
-if found and found ~= ARGV[1] then return 0 end
-local value = ARGV[2]
-if tonumber(redis.call('GET', KEYS[2]) or '0') + #value > tonumber(ARGV[4]) then
-    value = ARGV[3]
-else
-    redis.call('INCRBY', KEYS[2], #value)
-    redis.call('PEXPIRE', KEYS[2], ARGV[5])
-end
-redis.call('SET', KEYS[1], value, 'PX', ARGV[5])
-return 1
-""")
-#: KEYS[1] the key; ARGV[1] the claim, ARGV[2] its new time to live, ms.
-_RENEW = Script.of("""
-if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
-return 0
-""")
+_FOLDER = Path(__file__).parent
+_RELEASE = Script.of((_FOLDER / "release_claim.lua").read_text())
+_STORE = Script.of((_FOLDER / "store_response.lua").read_text())
+_RENEW = Script.of((_FOLDER / "renew_claim.lua").read_text())
 
 
 class Idempotency:

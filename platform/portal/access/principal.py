@@ -63,7 +63,7 @@ class Principal:
 
 def principal_of_user(user: User) -> Principal:
     """Return the principal of a user: staff see everything, others the tenants of their memberships (one query)."""
-    actor = Actor(kind="user", name=user.get_username())
+    actor = Actor(kind="user", name=user.get_username(), user=user)
     if user.is_staff:
         return Principal(kind="operator", actor=actor, tenants=None, manages=None, user=user)
     roles: Mapping[UUID, str] = dict(

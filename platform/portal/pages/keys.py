@@ -64,7 +64,7 @@ def create(request: HttpRequest, principal: Principal, slug: str) -> HttpRespons
         problem = f"Enter a name of at most {MAX_NAME_LENGTH} characters and choose a project of this tenant."
         return _show_keys(request, principal, tenant, problem=problem, status=400)
     try:
-        issued = keys.issue(principal.actor, project, name=name, scopes=scopes, created_by=principal.user)
+        issued = keys.issue(principal.actor, project, name=name, scopes=scopes)
     except NotAllowed as error:
         problem = f"The project {error.name} is {error.state}."
         return _show_keys(request, principal, tenant, problem=problem, status=409)
@@ -97,7 +97,7 @@ def rotate(request: HttpRequest, principal: Principal, slug: str, key: UUID) -> 
     if request.method == "GET":
         return form.show(request, principal, {"overlap": "86400"})
     try:
-        issued = keys.rotate(principal.actor, form.key, _overlap(request), created_by=principal.user)
+        issued = keys.rotate(principal.actor, form.key, _overlap(request))
     except (BadName, NotAllowed) as error:
         return form.show(request, principal, request.POST.dict(), _problem(error))
     return _show_keys(request, principal, tenant, issued=issued, status=201)

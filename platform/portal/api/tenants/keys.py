@@ -126,7 +126,7 @@ class KeysView(APIView):
         wanted = dict(body.validated_data)
         require_grantable(principal, wanted)
         project = project_of(found, wanted.pop("project"))
-        issued = keys.issue(principal.actor, project, created_by=principal.user, **wanted)
+        issued = keys.issue(principal.actor, project, **wanted)
         return _issued(issued)
 
 
@@ -194,7 +194,7 @@ class RotateKeyView(APIView):
         rights = {field: getattr(found, field) for field in fields}
         require_grantable(principal, rights)
         overlap = timedelta(seconds=body.validated_data["overlap_seconds"])
-        return _issued(keys.rotate(principal.actor, found, overlap, created_by=principal.user))
+        return _issued(keys.rotate(principal.actor, found, overlap))
 
 
 def key_of(tenant: Tenant, key_id: UUID) -> ApiKey:
