@@ -43,7 +43,7 @@ class GatewayRole:
             body_timeout_seconds=BODY_TIMEOUT_SECONDS,
             send_timeout_seconds=settings.SEND_TIMEOUT_SECONDS,
         )
-        self._health = web_roles.Gateway(self._gateway, lambda: self._runtime, self._running)
+        self._health = web_roles.GatewayHealth(self._gateway, lambda: self._runtime, self._running)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one connection."""

@@ -155,7 +155,7 @@ def child(instance: Instance) -> Iterator[Child]:
         stop_stage=1,
     )
     yield found
-    child_process.end_all([found], hurried=lambda: True)
+    child_process.end_all([found], forced=lambda: True)
 
 
 def test_a_role_that_dies_is_started_again_after_a_growing_delay(child: Child) -> None:
@@ -177,7 +177,7 @@ def test_a_role_that_will_not_end_is_killed_and_named(child: Child) -> None:
         time.sleep(0.01)
     process = child.process
     assert process is not None
-    assert child_process.end_all([child], hurried=lambda: False) == ["sleeper"]
+    assert child_process.end_all([child], forced=lambda: False) == ["sleeper"]
     assert not is_running(process)
     assert not child.record_path.exists()
 

@@ -33,7 +33,7 @@ class PreflightError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Chosen:
+class _PortSettings:
     """The settings that choose ports, and how many in a row they choose."""
 
     host_setting: str
@@ -41,9 +41,9 @@ class _Chosen:
     count: int
 
 
-_FOR_VITALS = _Chosen("HEARTH_METRICS_HOST", "HEARTH_METRICS_PORT", len(health_ports.ORDER))
+_HEALTH_PORTS = _PortSettings("HEARTH_METRICS_HOST", "HEARTH_METRICS_PORT", len(health_ports.ORDER))
 #: The vitals follow the portal's port unless they have a setting of their own.
-_FOR_CLIENTS = _Chosen("HEARTH_HOST", "HEARTH_PORT", 2 + len(health_ports.ORDER))
+_CLIENT_PORTS = _PortSettings("HEARTH_HOST", "HEARTH_PORT", 2 + len(health_ports.ORDER))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class _Port:
     host: str
     port: int
     user: str
-    chosen: _Chosen
+    chosen: _PortSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +119,14 @@ def check_ports(instance: Instance) -> None:
             f"HEARTH_PORT={instance.port} leaves no port for the portal, which takes the next one.",
             f"Set HEARTH_PORT to at most {LAST_PORT - 1}.",
         )
-    _check_vitals_fit(instance)
+    _check_health_ports_fit(instance)
     wanted = [
-        _Port(instance.host, instance.port, "gateway", _FOR_CLIENTS),
-        _Port(instance.host, instance.portal_port, "portal", _FOR_CLIENTS),
+        _Port(instance.host, instance.port, "gateway", _CLIENT_PORTS),
+        _Port(instance.host, instance.portal_port, "portal", _CLIENT_PORTS),
     ]
     for name in health_ports.names(instance):
         port = health_ports.port_of(instance, name)
-        wanted.append(_Port(instance.metrics_host, port, f"metrics listener of role {name}", _FOR_VITALS))
+        wanted.append(_Port(instance.metrics_host, port, f"metrics listener of role {name}", _HEALTH_PORTS))
     for each in wanted:
         try:
             _try_to_listen(each.host, each.port)
@@ -134,7 +134,7 @@ def check_ports(instance: Instance) -> None:
             raise _port_error(each, error) from error
 
 
-def _check_vitals_fit(instance: Instance) -> None:
+def _check_health_ports_fit(instance: Instance) -> None:
     count = len(health_ports.names(instance))
     first, last = instance.metrics_port, instance.metrics_port + count - 1
     fault = ""

@@ -13,7 +13,7 @@ from hearth import process_records, secrets
 from hearth.instance.instance import Instance
 from hearth.instance.start_options import StartOptions
 from hearth.supervisor import cleanup, lock, up_file
-from hearth.supervisor.process_group import SUPERVISOR_RECORD, keeper_process
+from hearth.supervisor.process_group import SUPERVISOR_RECORD, supervisor_process
 from hearth.supervisor.up_file import Summary
 from workers.processes import ProcessIdentity, is_running, launch
 
@@ -47,7 +47,7 @@ def stop(instance: Instance) -> bool:
     First in order; after STOP_SECONDS a second SIGTERM makes the supervisor stop at once, and after that it is killed.
     Also stops what a killed supervisor left, embedded servers included.
     """
-    supervisor = keeper_process(instance)
+    supervisor = supervisor_process(instance)
     if supervisor is not None:
         for timeout_seconds in (STOP_SECONDS, FORCED_STOP_SECONDS):
             os.kill(supervisor.pid, signal.SIGTERM)

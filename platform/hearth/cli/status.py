@@ -16,7 +16,7 @@ from hearth.instance.roles import ROLES, processes
 from hearth.provisioning import database
 from hearth.provisioning.database import PlaceholderStatus, ReplicaStatus
 from hearth.supervisor import child_process, node, up_file
-from hearth.supervisor.process_group import keeper_process
+from hearth.supervisor.process_group import supervisor_process
 from hearth.supervisor.up import phase
 from workers.processes import is_running
 
@@ -90,7 +90,7 @@ class _Stored:
 
 def read(instance: Instance) -> Status:
     """Return the status. Changes nothing. Takes a second, most of it to load Django."""
-    supervisor = keeper_process(instance)
+    supervisor = supervisor_process(instance)
     now = phase(instance)
     ready = up_file.read(instance.up_path) if now == "up" else None
     member = node.read(instance.node_path) if now == "up" else None

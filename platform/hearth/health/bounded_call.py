@@ -11,35 +11,35 @@ from django.db import Error, connection
 
 log = logging.getLogger(__name__)
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
-class Inquiry(Generic[Answer]):
+class BoundedCall(Generic[Result]):
     """One question to the database, asked in a thread of its own, one at a time.
 
     Whoever asks while it is being answered shares that answer. The connection is closed after each.
     """
 
-    def __init__(self, question: Callable[[], Answer]) -> None:
+    def __init__(self, question: Callable[[], Result]) -> None:
         self._question = question
         self._changed = threading.Condition()
         self._asking = False
         self._asked = 0
-        self._answer: Answer | None = None
+        self._answer: Result | None = None
 
-    def ask(self, timeout_seconds: float) -> Answer | None:
+    def call(self, timeout_seconds: float) -> Result | None:
         """Return the answer; None when the database did not give one in time."""
         with self._changed:
             if not self._asking:
                 self._asking = True
-                threading.Thread(target=self._ask, name="inquiry", daemon=True).start()
+                threading.Thread(target=self._run, name="bounded-call", daemon=True).start()
             before = self._asked
             if not self._changed.wait_for(lambda: self._asked > before, timeout_seconds):
                 return None
             return self._answer
 
-    def _ask(self) -> None:
-        answer: Answer | None = None
+    def _run(self) -> None:
+        answer: Result | None = None
         try:
             answer = self._question()
         except (Error, OSError) as error:

@@ -16,7 +16,7 @@ import billing.metrics
 import gateway.metrics
 from hearth import environment
 from hearth.health import http_listener
-from hearth.health.checks import Check, Health, Loop, Pulse, State, recent, registry
+from hearth.health.checks import Check, CheckState, Health, Heartbeat, Loop, recent, registry
 from hearth.instance.health_ports import port_of
 from hearth.instance.instance import from_environment
 from workers import metrics
@@ -31,20 +31,20 @@ BEAT_LIMIT_SECONDS = 60.0
 READY_SECONDS = 15.0
 DATABASE_PATIENCE_SECONDS = 2.0
 
-_worker = Pulse()
-_scheduler = Pulse()
-_sent = Pulse()
+_worker = Heartbeat()
+_scheduler = Heartbeat()
+_sent = Heartbeat()
 
 
 def install(app: Celery) -> None:
     """Give the app's workers and its beat their vitals; without a role (HEARTH_ROLE) nothing listens."""
-    app.steps["consumer"].add(Beating)
+    app.steps["consumer"].add(HeartbeatStep)
     app.conf.beat_scheduler = f"{__name__}:Scheduler"
     signals.worker_init.connect(_start_worker, weak=False)
     signals.beat_init.connect(_start_beat, weak=False)
 
 
-class Beating(bootsteps.StartStopStep):
+class HeartbeatStep(bootsteps.StartStopStep):
     """Beats from the worker's main loop while it consumes; Celery stops it whenever the broker is lost."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
@@ -76,7 +76,7 @@ def _start_worker(**_: Any) -> None:
 
 
 def _start_beat(**_: Any) -> None:
-    signals.after_task_publish.connect(_note_sent, weak=False)
+    signals.after_task_publish.connect(_record_sent, weak=False)
     _listen({"beat": _beat})
 
 
@@ -87,7 +87,7 @@ def _listen(roles: dict[str, Callable[[], Health]]) -> None:
         http_listener.start(roles[role](), instance.metrics_host, port_of(instance, role))
 
 
-def _note_sent(**_: Any) -> None:
+def _record_sent(**_: Any) -> None:
     _sent.beat()
 
 
@@ -115,10 +115,10 @@ def _agent() -> Health:
 
 
 def _control() -> Health:
-    from hearth.health.bounded_call import Inquiry
+    from hearth.health.bounded_call import BoundedCall
     from workers import fleet_counts
 
-    fleet = Inquiry(fleet_counts.read)
+    fleet = BoundedCall(fleet_counts.read)
     tick_age = metrics.TICKS.age_seconds
     return Health(
         role="control",
@@ -130,7 +130,7 @@ def _control() -> Health:
         registry=registry(
             *metrics.CONTROL,
             metrics.AgeGauge("hearth_reconcile_tick_age_seconds", "Since reconcile last did a tick here.", tick_age),
-            metrics.FleetCollector(lambda: fleet.ask(DATABASE_PATIENCE_SECONDS)),
+            metrics.FleetCollector(lambda: fleet.call(DATABASE_PATIENCE_SECONDS)),
         ),
     )
 
@@ -157,7 +157,7 @@ def _worker_loop() -> Loop:
     return Loop("worker", WORKER_LIMIT_SECONDS, _worker.age_seconds)
 
 
-def _broker(otherwise: State) -> Check:
+def _broker(otherwise: CheckState) -> Check:
     age = _worker.age_seconds()
     if age is None:
         return Check("broker", otherwise, "not connected")

@@ -19,7 +19,7 @@ from billing.wal.disk_usage import DiskUsage
 
 log = logging.getLogger(__name__)
 
-State = Literal["ok", "degraded", "missing"]
+CheckState = Literal["ok", "degraded", "missing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Check:
     """One thing a role depends on. ``missing``: it cannot do its work; ``degraded``: it can, with what it has."""
 
     name: str
-    state: State
+    state: CheckState
     detail: str = ""
 
 
@@ -40,7 +40,7 @@ class Loop:
     age_seconds: Callable[[], float | None]
 
 
-class Pulse:
+class Heartbeat:
     """When a loop last came round: written by the loop, read by the listener's thread."""
 
     def __init__(self) -> None:
@@ -131,5 +131,5 @@ def recent(name: str, age_seconds: float | None, *, limit_seconds: float, what: 
     """Return a check that holds while ``what`` happened at most ``limit_seconds`` ago; None: it never did."""
     if age_seconds is None:
         return Check(name, "missing", f"no {what} yet")
-    state: State = "ok" if age_seconds <= limit_seconds else "missing"
+    state: CheckState = "ok" if age_seconds <= limit_seconds else "missing"
     return Check(name, state, f"last {what} {age_seconds:.1f} s ago, at most {limit_seconds:g} s allowed")

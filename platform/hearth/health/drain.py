@@ -9,7 +9,7 @@ from billing import metrics
 from billing.drain import main as role
 from billing.wal.disk_usage import DiskQuota
 from hearth.health import http_listener
-from hearth.health.bounded_call import Inquiry, database_answers
+from hearth.health.bounded_call import BoundedCall, database_answers
 from hearth.health.checks import Check, Health, Loop, recent, registry, usage_log
 from hearth.instance.health_ports import port_of
 from hearth.instance.instance import from_environment
@@ -31,14 +31,14 @@ def watch(drain: Drain) -> None:
 
     from billing.drain.lag_collector import LagCollector
 
-    database = Inquiry(database_answers)
+    database = BoundedCall(database_answers)
     quota = DiskQuota(settings.WAL_DIR, settings.WAL_MAX_BYTES)
 
     def age_seconds() -> float | None:
         return None if drain.last_round_at is None else time.monotonic() - drain.last_round_at
 
     def checks() -> tuple[Check, ...]:
-        owned, answers = drain.owns_directory(), database.ask(DATABASE_PATIENCE_SECONDS)
+        owned, answers = drain.owns_directory(), database.call(DATABASE_PATIENCE_SECONDS)
         return (
             usage_log(quota.usage()) if owned else Check("usage log", "missing", "its folder is not this drain's"),
             recent("loop", age_seconds(), limit_seconds=READY_SECONDS, what="round"),

@@ -29,7 +29,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # it takes and retur
 
 def start(health: Health, host: str, port: int) -> None:
     """Serve from a thread of its own; returns at once. The thread ends with the process."""
-    threading.Thread(target=_serve, args=(health, host, port), name="vitals", daemon=True).start()
+    threading.Thread(target=_serve, args=(health, host, port), name="health", daemon=True).start()
 
 
 def _serve(health: Health, host: str, port: int) -> None:
@@ -78,19 +78,19 @@ class Handler(BaseHTTPRequestHandler):
         """Answer one request."""
         path = self.path.partition("?")[0]
         if path == "/livez":
-            self._tell(*self.server.health.liveness())
+            self._send_json(*self.server.health.liveness())
         elif path == "/readyz":
-            self._tell(*self.server.health.readiness())
+            self._send_json(*self.server.health.readiness())
         elif path == "/metrics":
             encode, content_type = choose_encoder(self.headers.get("accept", ""))
             self._send(200, content_type, encode(self.server.health.registry))
         else:
-            self._tell_unknown(path)
+            self._send_not_found(path)
 
-    def _tell(self, well: bool, document: dict[str, object]) -> None:
+    def _send_json(self, well: bool, document: dict[str, object]) -> None:
         self._send(200 if well else 503, "application/json", json.dumps(document).encode())
 
-    def _tell_unknown(self, path: str) -> None:
+    def _send_not_found(self, path: str) -> None:
         document = {"error": f"Nothing is served at {path[:200]}. Served are /livez, /readyz and /metrics."}
         self._send(404, "application/json", json.dumps(document).encode())
 

@@ -15,8 +15,8 @@ from gateway import metrics
 from gateway.asgi import GatewayApp
 from gateway.pipeline.runtime import Runtime
 from hearth.health import http_listener
-from hearth.health.bounded_call import Inquiry, database_answers
-from hearth.health.checks import Check, Health, Loop, Pulse, registry, usage_log
+from hearth.health.bounded_call import BoundedCall, database_answers
+from hearth.health.checks import Check, Health, Heartbeat, Loop, registry, usage_log
 from hearth.instance.health_ports import port_of
 from hearth.instance.instance import from_environment
 
@@ -28,7 +28,7 @@ FEED_LIMIT_SECONDS = 2.0
 DATABASE_PATIENCE_SECONDS = 1.0
 
 
-class Gateway:
+class GatewayHealth:
     """What can be told of a gateway.
 
     ``running`` returns its runtime, None while there is none; ``open_runtime`` makes one, or raises WalError, OSError.
@@ -97,10 +97,10 @@ def _usage_log(wal: WalWriter) -> Check:
 
 def start_portal() -> asyncio.Task[None]:
     """Begin to beat and to listen, on the running loop; cancel the task to end the beat."""
-    database = Inquiry(database_answers)
+    database = BoundedCall(database_answers)
 
     def checks() -> tuple[Check, ...]:
-        if database.ask(DATABASE_PATIENCE_SECONDS):
+        if database.call(DATABASE_PATIENCE_SECONDS):
             return (Check("database", "ok"),)
         return (Check("database", "missing", f"no answer within {DATABASE_PATIENCE_SECONDS:g} s"),)
 
@@ -114,15 +114,15 @@ def _start(
     each_beat: Callable[[], None] = lambda: None,
 ) -> asyncio.Task[None]:
     instance = from_environment()
-    pulse = Pulse()
-    loop = Loop("event loop", LOOP_LIMIT_SECONDS, pulse.age_seconds)
+    heartbeat = Heartbeat()
+    loop = Loop("event loop", LOOP_LIMIT_SECONDS, heartbeat.age_seconds)
     health = Health(role=role, loops=(loop,), checks=checks, registry=registry(*shown))
     http_listener.start(health, instance.metrics_host, port_of(instance, role))
-    return asyncio.ensure_future(_beat(pulse, each_beat))
+    return asyncio.ensure_future(_beat(heartbeat, each_beat))
 
 
-async def _beat(pulse: Pulse, each_beat: Callable[[], None]) -> None:
+async def _beat(heartbeat: Heartbeat, each_beat: Callable[[], None]) -> None:
     while True:
-        pulse.beat()
+        heartbeat.beat()
         await asyncio.sleep(BEAT_SECONDS)
         each_beat()

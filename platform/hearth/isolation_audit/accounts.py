@@ -27,15 +27,18 @@ TTL_SECONDS = 900
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accounts:
-    """Keys of two tenants, and of pairs within tenants. ``made``: slugs of the tenants made for this audit."""
+    """Keys of two tenants, and pairs of keys within one tenant.
+
+    ``created_slugs``: the tenants that were created for this audit.
+    """
 
     victim: str
     attacker: str
     scopes: tuple[ScopeKeys, ...] = ()
-    made: tuple[str, ...] = ()
+    created_slugs: tuple[str, ...] = ()
 
 
-def given(victim_file: Path | None, attacker_file: Path | None) -> Accounts | None:
+def from_key_files(victim_file: Path | None, attacker_file: Path | None) -> Accounts | None:
     """Return the keys in two files, one key each; None without files.
 
     Raises AuditFailed for one file alone, and for a file that cannot be read or is empty.
@@ -48,7 +51,7 @@ def given(victim_file: Path | None, attacker_file: Path | None) -> Accounts | No
 
 
 @contextmanager
-def made(instance: Instance) -> Iterator[Accounts]:
+def temporary_tenants(instance: Instance) -> Iterator[Accounts]:
     """Make tenants for an audit on this instance; revoke their keys and archive them in the end, however it ends.
 
     Nothing of anybody else is touched. Raises AuditFailed when the database cannot be reached.
@@ -99,7 +102,7 @@ def _make(tenants: list[Tenant]) -> Accounts:
             ScopeKeys(scope="project", first=_issue(_project(by_project)), second=_issue(further)),
             ScopeKeys(scope="key", first=_issue(_project(by_key)), second=_issue(_project(by_key))),
         ),
-        made=tuple(tenant.slug for tenant in tenants),
+        created_slugs=tuple(tenant.slug for tenant in tenants),
     )
 
 

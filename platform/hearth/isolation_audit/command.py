@@ -24,9 +24,9 @@ from hearth.isolation_audit.accounts import Accounts
 from hearth.isolation_audit.auc import Separation, separate
 from hearth.isolation_audit.errors import AuditFailed
 from hearth.isolation_audit.exact_checks import Check
-from hearth.isolation_audit.prompts import CACHES, CacheName, Phrasebook
+from hearth.isolation_audit.prompts import CACHES, CacheName, PromptGenerator
 from hearth.isolation_audit.report import Audit
-from hearth.isolation_audit.timing_attack import CONTROL_PAIRS, Measured, Pair, Party, Plan, Stopwatch
+from hearth.isolation_audit.timing_attack import CONTROL_PAIRS, Measured, MeasurementPlan, Pair, Tenant, Timer
 from hearth.isolation_audit.verdict import EXIT_STATUS, TARGET_PAIRS, Finding
 
 FEWEST_PAIRS = 10
@@ -51,7 +51,7 @@ _EXISTING = click.Path(path_type=Path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class AuditOptions:
     """What the command line asks for. ``model`` empty: the first that the attacker may call."""
 
     api_base: str
@@ -92,7 +92,7 @@ def audit_isolation(
     Exit status: 0 isolated, 1 it could not be done, 2 wrong arguments, 3 a leak, 4 inconclusive.
     """
     instance = from_environment()
-    wish = Wish(
+    options = AuditOptions(
         api_base=given["url"] or instance.api_base,
         model=given["model"],
         caches=CACHES if given["cache"] == "both" else (given["cache"],),
@@ -100,10 +100,10 @@ def audit_isolation(
         prefix_words=given["prefix_words"],
         minutes=given["minutes"],
     )
-    keys = accounts.given(victim_key_file, attacker_key_file)
-    whose: AbstractContextManager[Accounts] = nullcontext(keys) if keys else accounts.made(instance)
+    keys = accounts.from_key_files(victim_key_file, attacker_key_file)
+    whose: AbstractContextManager[Accounts] = nullcontext(keys) if keys else accounts.temporary_tenants(instance)
     with _ended_in_order(), whose as found:
-        audit = conduct(wish, found)
+        audit = run_audit(options, found)
     text = report.markdown(audit)
     print(f"\n{text}")
     if report_file:
@@ -113,32 +113,32 @@ def audit_isolation(
     sys.exit(EXIT_STATUS[audit.outcome])
 
 
-def conduct(wish: Wish, found: Accounts) -> Audit:
+def run_audit(options: AuditOptions, found: Accounts) -> Audit:
     """Measure what is wished for. Raises AuditFailed."""
-    began, until = time.time(), time.monotonic() + wish.minutes * 60
+    began, until = time.time(), time.monotonic() + options.minutes * 60
     seed = secrets.randbits(64)
     with ExitStack() as cleanup:
         victim, attacker = (
-            cleanup.enter_context(closing(Party.at(wish.api_base, key))) for key in (found.victim, found.attacker)
+            cleanup.enter_context(closing(Tenant.at(options.api_base, key))) for key in (found.victim, found.attacker)
         )
-        phrasebook = Phrasebook(model=wish.model or _first_model(attacker), prefix_words=wish.prefix_words)
-        stopwatch = Stopwatch(phrasebook, victim, attacker)
-        tokens = {cache: stopwatch.warm_up(cache).prompt_tokens for cache in wish.caches}
-        _say_costs(wish, found, tokens)
-        checks = _exact_checks(wish, found, phrasebook, victim, attacker)
-        measured = {cache: _measure(wish, cache, stopwatch, seed, until) for cache in wish.caches}
+        generator = PromptGenerator(model=options.model or _first_model(attacker), prefix_words=options.prefix_words)
+        timer = Timer(generator, victim, attacker)
+        tokens = {cache: timer.warm_up(cache).prompt_tokens for cache in options.caches}
+        _say_costs(options, found, tokens)
+        checks = _exact_checks(options, found, generator, victim, attacker)
+        measured = {cache: _measure(options, cache, timer, seed, until) for cache in options.caches}
     findings = tuple(_finding(cache, each, tokens[cache]) for cache, each in measured.items())
     timed = [
-        exact_checks.of_pairs(cache, each.audit, exact_checks.own_tokens(each.audit))
+        exact_checks.timed_responses(cache, each.audit, exact_checks.own_tokens(each.audit))
         for cache, each in measured.items()
     ]
     return Audit(
-        api_base=wish.api_base,
-        model=phrasebook.model,
+        api_base=options.api_base,
+        model=generator.model,
         began=time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(began)),
         minutes=(time.time() - began) / 60,
         seed=seed,
-        accounts=f"tenants {', '.join(found.made)}" if found.made else "keys of two tenants",
+        accounts=f"tenants {', '.join(found.created_slugs)}" if found.created_slugs else "keys of two tenants",
         findings=findings,
         measured=tuple(measured.values()),
         checks=(*timed, *checks),
@@ -159,22 +159,22 @@ def _ended_in_order() -> Iterator[None]:
 
 
 def _exact_checks(
-    wish: Wish, found: Accounts, phrasebook: Phrasebook, victim: Party, attacker: Party
+    options: AuditOptions, found: Accounts, generator: PromptGenerator, victim: Tenant, attacker: Tenant
 ) -> tuple[Check, ...]:
     return (
-        exact_checks.tricks(phrasebook, victim, attacker),
-        exact_checks.at_once(phrasebook, victim, attacker),
-        *(exact_checks.scope(phrasebook, wish.api_base, keys) for keys in found.scopes),
+        exact_checks.attacks(generator, victim, attacker),
+        exact_checks.concurrent_requests(generator, victim, attacker),
+        *(exact_checks.scope(generator, options.api_base, keys) for keys in found.scopes),
     )
 
 
-def _measure(wish: Wish, cache: CacheName, stopwatch: Stopwatch, seed: int, until: float) -> Measured:
+def _measure(options: AuditOptions, cache: CacheName, timer: Timer, seed: int, until: float) -> Measured:
     """Measure one cache, in its share of the time that is left."""
-    now, later = time.monotonic(), len(wish.caches) - wish.caches.index(cache)
-    plan = Plan(
+    now, later = time.monotonic(), len(options.caches) - options.caches.index(cache)
+    plan = MeasurementPlan(
         cache=cache,
-        pairs=wish.pairs,
-        control_pairs=min(wish.pairs, CONTROL_PAIRS),
+        pairs=options.pairs,
+        control_pairs=min(options.pairs, CONTROL_PAIRS),
         seed=seed,
         until=now + (until - now) / later,
     )
@@ -186,7 +186,7 @@ def _measure(wish: Wish, cache: CacheName, stopwatch: Stopwatch, seed: int, unti
             told = time.monotonic()
             print(f"{cache} cache: {done:,} of {of:,} pairs", file=sys.stderr, flush=True)
 
-    return stopwatch.measure(plan, tell)
+    return timer.measure(plan, tell)
 
 
 def _finding(cache: CacheName, measured: Measured, prompt_tokens: int) -> Finding:
@@ -196,7 +196,7 @@ def _finding(cache: CacheName, measured: Measured, prompt_tokens: int) -> Findin
         control=_separation(measured.control),
         prompt_tokens=prompt_tokens,
         broken=measured.broken,
-        control_told=exact_checks.told(measured.control, exact_checks.own_tokens(measured.control)),
+        control_hits=exact_checks.hits_reported(measured.control, exact_checks.own_tokens(measured.control)),
     )
 
 
@@ -206,18 +206,22 @@ def _separation(pairs: tuple[Pair, ...]) -> Separation:
     return separate([pair.cached.first_byte_us for pair in pairs], [pair.fresh.first_byte_us for pair in pairs])
 
 
-def _first_model(attacker: Party) -> str:
-    names = attacker.lines[0].models()
+def _first_model(attacker: Tenant) -> str:
+    names = attacker.probes[0].models()
     if not names:
         raise AuditFailed("The attacker's key may call no model.", "Deploy one, or give another key.")
     return names[0]
 
 
-def _say_costs(wish: Wish, found: Accounts, tokens: dict[CacheName, int]) -> None:
+def _say_costs(options: AuditOptions, found: Accounts, tokens: dict[CacheName, int]) -> None:
     """Say what is about to be sent, from the size of the first prompts."""
-    requests = REQUESTS_OF_A_PAIR * (wish.pairs + min(wish.pairs, CONTROL_PAIRS))
-    payers = f"by tenants of its own ({', '.join(found.made)})" if found.made else "by the tenants of the two keys"
-    print(f"At most {wish.minutes:g} min at {wish.api_base}, paid {payers}:")
+    requests = REQUESTS_OF_A_PAIR * (options.pairs + min(options.pairs, CONTROL_PAIRS))
+    payers = (
+        f"by tenants of its own ({', '.join(found.created_slugs)})"
+        if found.created_slugs
+        else "by the tenants of the two keys"
+    )
+    print(f"At most {options.minutes:g} min at {options.api_base}, paid by {payers}:")
     for cache, prompt_tokens in tokens.items():
         said = f"{requests:,} requests of {prompt_tokens:,} prompt tokens and 1 token answered"
         print(f"  {cache} cache: {said}, {requests * prompt_tokens:,} prompt tokens in all")

@@ -1,7 +1,7 @@
 """Why an audit could not be made.
 
 AuditFailed      carries what is wrong and what to do
-LineBroken       the server closed a connection; the pair is measured again
+ConnectionBroken       the server closed a connection; the pair is measured again
 """
 
 from __future__ import annotations
@@ -16,5 +16,5 @@ class AuditFailed(Exception):
         self.remedy = remedy
 
 
-class LineBroken(Exception):
+class ConnectionBroken(Exception):
     """A connection ended before its answer was whole."""

@@ -10,9 +10,9 @@ from threading import Barrier
 from typing import Any, Literal
 from uuid import uuid4
 
-from hearth.isolation_audit.http_probe import Answer, Line
-from hearth.isolation_audit.prompts import PAST_PREDICTION, CacheName, Phrasebook
-from hearth.isolation_audit.timing_attack import Pair, Party
+from hearth.isolation_audit.http_probe import HttpProbe, ProbeResponse
+from hearth.isolation_audit.prompts import BYPASS_PREDICTION, CacheName, PromptGenerator
+from hearth.isolation_audit.timing_attack import Pair, Tenant
 
 #: Times that both ask the same at the same moment.
 CONCURRENT_ROUNDS = 20
@@ -36,7 +36,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trick:
+class Attack:
     """What both send beside the same prompt, hoping to be taken for one."""
 
     name: str
@@ -44,24 +44,24 @@ class Trick:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def every_trick(shared: str) -> tuple[Trick, ...]:
+def every_attack(shared: str) -> tuple[Attack, ...]:
     """Return names that some gateway takes for the owner of a cache, all of them ``shared``, and controls of caches."""
     return (
-        Trick(name="nothing but the same prompt"),
-        Trick(name="cache_salt", fields={"cache_salt": shared}),
-        Trick(name="prompt_cache_key", fields={"prompt_cache_key": shared}),
-        Trick(name="user", fields={"user": shared}),
-        Trick(name="safety_identifier", fields={"safety_identifier": shared}),
-        Trick(name="metadata", fields={"metadata": {"tenant": shared}}),
-        Trick(name="session", headers={"x-session-id": shared}),
-        Trick(name="request id", headers={"x-request-id": shared}),
-        Trick(name="tenant", headers={"x-tenant-id": shared, "x-cache-salt": shared, "x-cache-key": shared}),
-        Trick(name="organisation", headers={"openai-organization": shared, "openai-project": shared}),
-        Trick(name="idempotency key", headers={"idempotency-key": shared}),
-        Trick(name="x-prediction-cache", headers={"x-prediction-cache": "on"}),
-        Trick(name="max-age", headers={"cache-control": "max-age=86400"}),
-        Trick(name="only-if-cached", headers={"cache-control": "only-if-cached"}),
-        Trick(name="streamed", fields={"stream": True, "stream_options": {"include_usage": True}}),
+        Attack(name="nothing but the same prompt"),
+        Attack(name="cache_salt", fields={"cache_salt": shared}),
+        Attack(name="prompt_cache_key", fields={"prompt_cache_key": shared}),
+        Attack(name="user", fields={"user": shared}),
+        Attack(name="safety_identifier", fields={"safety_identifier": shared}),
+        Attack(name="metadata", fields={"metadata": {"tenant": shared}}),
+        Attack(name="session", headers={"x-session-id": shared}),
+        Attack(name="request id", headers={"x-request-id": shared}),
+        Attack(name="tenant", headers={"x-tenant-id": shared, "x-cache-salt": shared, "x-cache-key": shared}),
+        Attack(name="organisation", headers={"openai-organization": shared, "openai-project": shared}),
+        Attack(name="idempotency key", headers={"idempotency-key": shared}),
+        Attack(name="x-prediction-cache", headers={"x-prediction-cache": "on"}),
+        Attack(name="max-age", headers={"cache-control": "max-age=86400"}),
+        Attack(name="only-if-cached", headers={"cache-control": "only-if-cached"}),
+        Attack(name="streamed", fields={"stream": True, "stream_options": {"include_usage": True}}),
     )
 
 
@@ -74,7 +74,7 @@ class ScopeKeys:
     second: str
 
 
-def of_pairs(cache: CacheName, pairs: Iterable[Pair], own_tokens: int) -> Check:
+def timed_responses(cache: CacheName, pairs: Iterable[Pair], own_tokens: int) -> Check:
     """Check the answers that were timed: x-cache, ids, and cached tokens beyond the attacker's own."""
     against, tried = [], 0
     for tried, pair in enumerate(pairs, 1):
@@ -85,7 +85,7 @@ def of_pairs(cache: CacheName, pairs: Iterable[Pair], own_tokens: int) -> Check:
     return Check(name=f"{cache} cache: no answer or token of the victim's", tried=tried, against=tuple(against))
 
 
-def told(pairs: Iterable[Pair], own_tokens: int) -> int:
+def hits_reported(pairs: Iterable[Pair], own_tokens: int) -> int:
     """Return how many answers say themselves that they, or tokens of their prompt, were cached."""
     return sum(pair.is_hit or pair.cached.cached_tokens > own_tokens for pair in pairs)
 
@@ -95,74 +95,79 @@ def own_tokens(pairs: Iterable[Pair]) -> int:
     return max((pair.fresh.cached_tokens for pair in pairs), default=0)
 
 
-def tricks(phrasebook: Phrasebook, victim: Party, attacker: Party) -> Check:
-    """Let both send the same prompt with the same trick. Raises AuditFailed."""
-    against, known = [], every_trick(f"shared-{uuid4().hex}")
-    for trick in known:
-        content = phrasebook.opening(phrasebook.prefix_words)
-        body = phrasebook.body(content, **trick.fields)
-        own = attacker.lines[0].insist(phrasebook.body(phrasebook.opening(phrasebook.prefix_words)), {}).cached_tokens
-        told = [
-            victim.lines[0].insist(phrasebook.body(content), {}),
-            victim.lines[0].insist(body, trick.headers, refused=True),
+def attacks(generator: PromptGenerator, victim: Tenant, attacker: Tenant) -> Check:
+    """Let both send the same prompt with the same attack. Raises AuditFailed."""
+    against, known = [], every_attack(f"shared-{uuid4().hex}")
+    for attack in known:
+        content = generator.opening(generator.prefix_words)
+        body = generator.body(content, **attack.fields)
+        unrelated = generator.body(generator.opening(generator.prefix_words))
+        own = attacker.probes[0].send_with_retry(unrelated, {}).cached_tokens
+        sent_by_victim = [
+            victim.probes[0].send_with_retry(generator.body(content), {}),
+            victim.probes[0].send_with_retry(body, attack.headers, refused=True),
         ]
-        answer = attacker.lines[0].insist(body, trick.headers, refused=True)
-        is_victims = bool(answer.answer_id) and answer.answer_id in {each.answer_id for each in told}
-        if is_victims or answer.from_another or answer.cached_tokens > own:
-            against.append(f"{trick.name}: x-cache {answer.x_cache}, {answer.cached_tokens} cached tokens")
+        answer = attacker.probes[0].send_with_retry(body, attack.headers, refused=True)
+        is_victims = bool(answer.response_id) and answer.response_id in {each.response_id for each in sent_by_victim}
+        if is_victims or answer.is_shared or answer.cached_tokens > own:
+            against.append(f"{attack.name}: x-cache {answer.x_cache}, {answer.cached_tokens} cached tokens")
     return Check(name="no header, salt, session or user changes that", tried=len(known), against=tuple(against))
 
 
-def at_once(phrasebook: Phrasebook, victim: Party, attacker: Party) -> Check:
+def concurrent_requests(generator: PromptGenerator, victim: Tenant, attacker: Tenant) -> Check:
     """Let both send the same prompt at the same moment: neither may follow the other's. Raises AuditFailed."""
     against = []
     with ThreadPoolExecutor(2) as pool:
         for number in range(CONCURRENT_ROUNDS):
             body, meeting = (
-                phrasebook.body(phrasebook.opening(phrasebook.prefix_words)),
+                generator.body(generator.opening(generator.prefix_words)),
                 Barrier(2, timeout=MEETING_SECONDS),
             )
-            asked = [pool.submit(_together, party.lines[0], body, meeting) for party in (victim, attacker)]
+            asked = [pool.submit(_together, tenant.probes[0], body, meeting) for tenant in (victim, attacker)]
             one, other = (each.result() for each in asked)
-            if one.from_another or other.from_another or one.answer_id == other.answer_id:
+            if one.is_shared or other.is_shared or one.response_id == other.response_id:
                 against.append(f"round {number + 1}: x-cache {one.x_cache} and {other.x_cache}")
     name = "identical requests at one moment are not answered together"
     return Check(name=name, tried=CONCURRENT_ROUNDS, against=tuple(against))
 
 
-def scope(phrasebook: Phrasebook, api_base: str, keys: ScopeKeys) -> Check:
+def scope(generator: PromptGenerator, api_base: str, keys: ScopeKeys) -> Check:
     """Check that what two keys of one tenant share is what its policy says, in both caches. Raises AuditFailed."""
-    lines = [Line(api_base, key) for key in (keys.first, keys.second)]
+    probes = [HttpProbe(api_base, key) for key in (keys.first, keys.second)]
     shares = keys.scope == "tenant"
     try:
-        statements = [*_predictions(phrasebook, *lines, shares=shares), *_prefixes(phrasebook, *lines, shares=shares)]
+        statements = [*_predictions(generator, *probes, shares=shares), *_prefixes(generator, *probes, shares=shares)]
     finally:
-        for line in lines:
-            line.close()
+        for probe in probes:
+            probe.close()
     wrong = tuple(statement for statement, holds in statements if not holds)
     return Check(name=f"scope {keys.scope} is kept", tried=len(statements), against=wrong)
 
 
-def _predictions(phrasebook: Phrasebook, first: Line, second: Line, *, shares: bool) -> list[tuple[str, bool]]:
-    body = phrasebook.prompt("prediction").told
-    first.insist(body, {})
+def _predictions(
+    generator: PromptGenerator, first: HttpProbe, second: HttpProbe, *, shares: bool
+) -> list[tuple[str, bool]]:
+    body = generator.prompt("prediction").victim_request
+    first.send_with_retry(body, {})
     time.sleep(STORED_EVERYWHERE_SECONDS)
-    own, other = first.insist(body, {}), second.insist(body, {})
+    own, other = first.send_with_retry(body, {}), second.send_with_retry(body, {})
     return [
         (f"a key's own repeat: x-cache {own.x_cache}", own.x_cache == "hit"),
-        (f"another key's: x-cache {other.x_cache}", other.from_another is shares),
+        (f"another key's: x-cache {other.x_cache}", other.is_shared is shares),
     ]
 
 
-def _prefixes(phrasebook: Phrasebook, first: Line, second: Line, *, shares: bool) -> list[tuple[str, bool]]:
+def _prefixes(
+    generator: PromptGenerator, first: HttpProbe, second: HttpProbe, *, shares: bool
+) -> list[tuple[str, bool]]:
     """Where tokens must be shared nothing is said: the other key may be sent to another replica."""
-    prompt, fresh = phrasebook.prompt("prefix"), phrasebook.prompt("prefix")
-    first.insist(prompt.told, PAST_PREDICTION)
-    own = second.insist(fresh.guessed, PAST_PREDICTION).cached_tokens
-    found = second.insist(prompt.guessed, PAST_PREDICTION).cached_tokens
+    prompt, fresh = generator.prompt("prefix"), generator.prompt("prefix")
+    first.send_with_retry(prompt.victim_request, BYPASS_PREDICTION)
+    own = second.send_with_retry(fresh.attacker_request, BYPASS_PREDICTION).cached_tokens
+    found = second.send_with_retry(prompt.attacker_request, BYPASS_PREDICTION).cached_tokens
     return [(f"another key's prefix: {found} cached tokens, of its own {own}", shares or found <= own)]
 
 
-def _together(line: Line, body: bytes, meeting: Barrier) -> Answer:
+def _together(probe: HttpProbe, body: bytes, meeting: Barrier) -> ProbeResponse:
     meeting.wait()
-    return line.insist(body, {})
+    return probe.send_with_retry(body, {})

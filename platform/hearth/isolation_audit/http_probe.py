@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from hearth.isolation_audit.errors import AuditFailed, LineBroken
+from hearth.isolation_audit.errors import AuditFailed, ConnectionBroken
 
 TIMEOUT_SECONDS = 60.0
 PATH = "/chat/completions"
 #: A server that ends closes connections; more often than this is a fault.
 ATTEMPTS = 3
-#: What a trick may be answered: wrong, used already, not understood, not in the cache. Others say nothing of a cache.
+#: What a attack may be answered: wrong, used already, not understood, not in the cache. Others say nothing of a cache.
 REFUSALS = frozenset({400, 409, 422, 504})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ProbeResponse:
     """What came back. ``first_byte_us``: microseconds from the first byte sent to the first one received."""
 
     status: int
@@ -29,18 +29,18 @@ class Answer:
     #: Of the prediction cache, lower case; empty when the server does not say.
     x_cache: str
     #: The id in the body: a stored answer keeps that of the request it was made for.
-    answer_id: str
+    response_id: str
     prompt_tokens: int
     #: Of the prompt, taken from the engine's prefix cache.
     cached_tokens: int
 
     @property
-    def from_another(self) -> bool:
+    def is_shared(self) -> bool:
         """Say whether the server calls it the answer of an earlier or a concurrent request."""
         return self.x_cache in {"hit", "coalesced"}
 
 
-class Line:
+class HttpProbe:
     """A connection; opened when it is first needed, and again after it broke. Used by one thread at a time."""
 
     def __init__(self, api_base: str, key: str) -> None:
@@ -52,31 +52,31 @@ class Line:
         self._base = parts.path.rstrip("/")
         self._headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
 
-    def ask(self, body: bytes, headers: Mapping[str, str], *, refused: bool = False) -> Answer:
+    def send(self, body: bytes, headers: Mapping[str, str], *, refused: bool = False) -> ProbeResponse:
         """Ask one question and return its answer; ``refused``: one of REFUSALS is an answer too.
 
-        Raises LineBroken, and AuditFailed for another error.
+        Raises ConnectionBroken, and AuditFailed for another error.
         """
         status, said, text, first_byte_us = self._exchange("POST", PATH, body, headers)
         if status != 200 and not (refused and status in REFUSALS):
             raise AuditFailed(f"A request of the audit was answered {status}: {text[:300].decode(errors='replace')}")
         document = _document(text)
         usage = document.get("usage") or {}
-        return Answer(
+        return ProbeResponse(
             status=status,
             first_byte_us=first_byte_us,
             x_cache=said.get("x-cache", "").lower(),
-            answer_id=str(document.get("id") or ""),
+            response_id=str(document.get("id") or ""),
             prompt_tokens=int(usage.get("prompt_tokens") or 0),
             cached_tokens=int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0),
         )
 
-    def insist(self, body: bytes, headers: Mapping[str, str], *, refused: bool = False) -> Answer:
+    def send_with_retry(self, body: bytes, headers: Mapping[str, str], *, refused: bool = False) -> ProbeResponse:
         """Ask as ``ask`` does, over a new connection where the old one was closed meanwhile. Raises AuditFailed."""
         for _ in range(ATTEMPTS):
             try:
-                return self.ask(body, headers, refused=refused)
-            except LineBroken as error:
+                return self.send(body, headers, refused=refused)
+            except ConnectionBroken as error:
                 failure = error
         raise AuditFailed(f"The API cannot be reached: {failure}.", "`hearth status` says what runs.")
 
@@ -84,7 +84,7 @@ class Line:
         """Return the names of the models that the key may call. Raises AuditFailed."""
         try:
             status, _, text, _ = self._exchange("GET", "/models", b"", {})
-        except LineBroken as error:
+        except ConnectionBroken as error:
             raise AuditFailed(f"The API cannot be reached: {error}.", "`hearth status` says what runs.") from error
         if status != 200:
             raise AuditFailed(f"The key was answered {status}: {text[:300].decode(errors='replace')}")
@@ -105,7 +105,7 @@ class Line:
             return reply.status, reply.headers, reply.read(), first_byte_us
         except (http.client.HTTPException, OSError) as error:
             self._connection.close()
-            raise LineBroken(repr(error)) from error
+            raise ConnectionBroken(repr(error)) from error
 
 
 def _document(text: bytes) -> dict[str, Any]:

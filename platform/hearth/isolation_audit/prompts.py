@@ -11,7 +11,7 @@ from uuid import uuid4
 CacheName = Literal["prediction", "prefix"]
 CACHES: tuple[CacheName, ...] = ("prediction", "prefix")
 #: Past the prediction cache, so that the prefix cache alone makes the difference.
-PAST_PREDICTION = {"cache-control": "no-store"}
+BYPASS_PREDICTION = {"cache-control": "no-store"}
 SENTENCE = "The list type holds objects in order, and a set holds each object once. "
 
 
@@ -19,13 +19,13 @@ SENTENCE = "The list type holds objects in order, and a set holds each object on
 class Prompt:
     """One secret of the victim's: ``told`` is the request it sends, ``guessed`` what tries whether it was sent."""
 
-    told: bytes
-    guessed: bytes
+    victim_request: bytes
+    attacker_request: bytes
     headers: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Phrasebook:
+class PromptGenerator:
     """Makes prompts for one model; those for the prefix cache begin alike for ``prefix_words`` words.
 
     Those for the prediction cache are half as long: so much an engine has to read that is asked in vain.
@@ -38,12 +38,12 @@ class Phrasebook:
         """Return a new prompt. Its first words are random, so no part of it was ever cached."""
         if cache == "prediction":
             body = self.body(self.opening(self.prefix_words // 2))
-            return Prompt(told=body, guessed=body, headers={})
+            return Prompt(victim_request=body, attacker_request=body, headers={})
         opening = self.opening(self.prefix_words)
         return Prompt(
-            told=self.body(f"{opening} What is a list?"),
-            guessed=self.body(f"{opening} And what is a set?"),
-            headers=PAST_PREDICTION,
+            victim_request=self.body(f"{opening} What is a list?"),
+            attacker_request=self.body(f"{opening} And what is a set?"),
+            headers=BYPASS_PREDICTION,
         )
 
     def opening(self, words: int) -> str:

@@ -96,7 +96,7 @@ def _figures(finding: Finding) -> dict[str, Any]:
     return {
         "outcome": finding.outcome,
         "audit": _separation(finding.audit),
-        "control": _separation(finding.control) | {"told": finding.control_told},
+        "control": _separation(finding.control) | {"told": finding.control_hits},
         "bound_allowed": finding.allowed,
         "prompt_tokens": finding.prompt_tokens,
         "pairs_made_again": finding.broken,
@@ -132,7 +132,7 @@ def _row(finding: Finding) -> str:
         f"{finding.allowed:.4f}",
         f"{audit.paired.auc:.4f} ({audit.paired.lower:.4f} to {audit.paired.upper:.4f})",
         f"{audit.p_value:.2f}",
-        f"{control.pooled.auc:.4f} ({finding.control_told:,} of {control.pairs:,})",
+        f"{control.pooled.auc:.4f} ({finding.control_hits:,} of {control.pairs:,})",
         finding.outcome,
     ]
     return f"| {' | '.join(cells)} |"
@@ -144,9 +144,9 @@ def _explained(finding: Finding) -> str:
             f"The times tell what the {finding.cache} cache holds of another's. Chance alone says so in 1 or 2 of 100 "
             "audits: run it again before you act.\n"
         )
-    if not finding.works and finding.control_told < finding.control.pairs / 2:
+    if not finding.works and finding.control_hits < finding.control.pairs / 2:
         return (
-            f"Only {finding.control_told:,} of the attacker's own {finding.control.pairs:,} repeats said that the "
+            f"Only {finding.control_hits:,} of the attacker's own {finding.control.pairs:,} repeats said that the "
             f"{finding.cache} cache had them: that key's policy may be off, or several replicas serve the model.\n"
         )
     if not finding.works:

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-from hearth.isolation_audit.errors import AuditFailed, LineBroken
-from hearth.isolation_audit.http_probe import Answer, Line
-from hearth.isolation_audit.prompts import CacheName, Phrasebook, Prompt
+from hearth.isolation_audit.errors import AuditFailed, ConnectionBroken
+from hearth.isolation_audit.http_probe import HttpProbe, ProbeResponse
+from hearth.isolation_audit.prompts import CacheName, Prompt, PromptGenerator
 
 #: Several, because each belongs to one gateway process, and what one of them remembers another may not.
 CONNECTIONS = 4
@@ -30,41 +30,41 @@ CONTROL_PAIRS = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Party:
+class Tenant:
     """One key and its connections."""
 
     key: str
-    lines: tuple[Line, ...]
+    probes: tuple[HttpProbe, ...]
 
     @staticmethod
-    def at(api_base: str, key: str) -> Party:
-        """Return the party; nothing is connected yet."""
-        return Party(key=key, lines=tuple(Line(api_base, key) for _ in range(CONNECTIONS)))
+    def at(api_base: str, key: str) -> Tenant:
+        """Return the tenant; nothing is connected yet."""
+        return Tenant(key=key, probes=tuple(HttpProbe(api_base, key) for _ in range(CONNECTIONS)))
 
     def close(self) -> None:
-        for line in self.lines:
-            line.close()
+        for probe in self.probes:
+            probe.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
     """What came of one pair. ``connection`` is the number of the attacker's."""
 
-    victim: Answer
-    cached: Answer
-    fresh: Answer
+    victim: ProbeResponse
+    cached: ProbeResponse
+    fresh: ProbeResponse
     cached_first: bool
     connection: int
 
     @property
     def is_hit(self) -> bool:
         """Say whether the attacker was given what the victim had."""
-        same = bool(self.cached.answer_id) and self.cached.answer_id == self.victim.answer_id
-        return same or self.cached.from_another
+        same = bool(self.cached.response_id) and self.cached.response_id == self.victim.response_id
+        return same or self.cached.is_shared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class MeasurementPlan:
     """How much to measure of one cache. ``until``: seconds of the monotonic clock after which it ends early."""
 
     cache: CacheName
@@ -75,7 +75,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
+class Trial:
     """What the next pair is to be."""
 
     kind: Literal["audit", "control"]
@@ -91,36 +91,36 @@ class Measured:
     broken: int
 
 
-class Stopwatch:
+class Timer:
     """Measures pairs for one victim and one attacker; the control's victim is the attacker itself."""
 
-    def __init__(self, phrasebook: Phrasebook, victim: Party, attacker: Party) -> None:
-        self._phrasebook = phrasebook
+    def __init__(self, generator: PromptGenerator, victim: Tenant, attacker: Tenant) -> None:
+        self._generator = generator
         self._victim = victim
         self._attacker = attacker
 
-    def warm_up(self, cache: CacheName) -> Answer:
+    def warm_up(self, cache: CacheName) -> ProbeResponse:
         """Use every connection a few times; returns one answer, of a fresh prompt. Raises AuditFailed."""
-        for line in (*self._victim.lines, *self._attacker.lines):
+        for probe in (*self._victim.probes, *self._attacker.probes):
             for _ in range(WARM_UPS):
-                prompt = self._phrasebook.prompt(cache)
-                answer = line.insist(prompt.told, prompt.headers)
+                prompt = self._generator.prompt(cache)
+                answer = probe.send_with_retry(prompt.victim_request, prompt.headers)
         return answer
 
-    def measure(self, plan: Plan, tell: Callable[[int, int], None]) -> Measured:
+    def measure(self, plan: MeasurementPlan, tell: Callable[[int, int], None]) -> Measured:
         """Measure audit and control in random order; ``tell`` hears how many of how many are done.
 
         Raises AuditFailed when requests are refused or connections do not last.
         """
         chance = random.Random(plan.seed)
-        order = turns(plan, chance)
+        order = trials(plan, chance)
         found: dict[str, list[Pair]] = {"audit": [], "control": []}
         broken = done = 0
         with _without_collections():
             while done < len(order) and time.monotonic() < plan.until:
                 try:
                     found[order[done].kind].append(self._pair(plan.cache, order[done], chance))
-                except LineBroken as error:
+                except ConnectionBroken as error:
                     broken += 1
                     if broken > MOST_BROKEN:
                         raise AuditFailed(f"Connections do not last: {error}.", "Is the deployment well?") from error
@@ -129,27 +129,27 @@ class Stopwatch:
                 tell(done, len(order))
         return Measured(audit=tuple(found["audit"]), control=tuple(found["control"]), broken=broken)
 
-    def _pair(self, cache: CacheName, turn: Turn, chance: random.Random) -> Pair:
-        known, unknown = self._phrasebook.prompt(cache), self._phrasebook.prompt(cache)
+    def _pair(self, cache: CacheName, trial: Trial, chance: random.Random) -> Pair:
+        known, unknown = self._generator.prompt(cache), self._generator.prompt(cache)
         number = chance.randrange(CONNECTIONS)
-        victim = self._victim if turn.kind == "audit" else self._attacker
-        told = chance.choice(victim.lines).ask(known.told, known.headers)
+        victim = self._victim if trial.kind == "audit" else self._attacker
+        told = chance.choice(victim.probes).send(known.victim_request, known.headers)
         time.sleep(STORED_SECONDS)
-        order: Sequence[Prompt] = (known, unknown) if turn.cached_first else (unknown, known)
-        line = self._attacker.lines[number]
-        first, second = (line.ask(prompt.guessed, prompt.headers) for prompt in order)
-        cached, fresh = (first, second) if turn.cached_first else (second, first)
-        return Pair(victim=told, cached=cached, fresh=fresh, cached_first=turn.cached_first, connection=number)
+        order: Sequence[Prompt] = (known, unknown) if trial.cached_first else (unknown, known)
+        probe = self._attacker.probes[number]
+        first, second = (probe.send(prompt.attacker_request, prompt.headers) for prompt in order)
+        cached, fresh = (first, second) if trial.cached_first else (second, first)
+        return Pair(victim=told, cached=cached, fresh=fresh, cached_first=trial.cached_first, connection=number)
 
 
-def turns(plan: Plan, chance: random.Random) -> list[Turn]:
+def trials(plan: MeasurementPlan, chance: random.Random) -> list[Trial]:
     """Return all pairs of a plan in random order.
 
     Of each kind as many have the cached prompt first as the other (one more, if their number is odd): an order that is
     left to chance lets the difference between a first and a second request pass for one between the prompts.
     """
-    drawn = [Turn(kind="audit", cached_first=number % 2 == 0) for number in range(plan.pairs)]
-    drawn += [Turn(kind="control", cached_first=number % 2 == 0) for number in range(plan.control_pairs)]
+    drawn = [Trial(kind="audit", cached_first=number % 2 == 0) for number in range(plan.pairs)]
+    drawn += [Trial(kind="control", cached_first=number % 2 == 0) for number in range(plan.control_pairs)]
     chance.shuffle(drawn)
     return drawn
 

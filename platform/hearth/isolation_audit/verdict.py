@@ -26,7 +26,7 @@ CONTROL_AUC = 0.95
 class Finding:
     """What the timings of one cache say.
 
-    ``prompt_tokens``: of one prompt. ``control_told``: pairs of the control whose answer says itself that it is cached.
+    ``prompt_tokens``: of one prompt. ``control_hits``: pairs of the control whose answer says itself that it is cached.
     """
 
     cache: CacheName
@@ -34,7 +34,7 @@ class Finding:
     control: Separation
     prompt_tokens: int
     broken: int
-    control_told: int
+    control_hits: int
 
     @property
     def allowed(self) -> float:

@@ -20,15 +20,15 @@ from hearth.secrets import Secrets, SecretsCorrupt, SecretsDiffer, SecretsError,
 #: Standard input or output instead of a file: `hearth secrets export - | ssh other hearth secrets import -`.
 STREAM = "-"
 #: What a node needs of the cluster's secrets.
-OF_A_NODE = ("engine_key",)
+NODE_SECRETS = ("engine_key",)
 #: What every machine with a gateway, a portal or an inference worker needs to be the same.
-OF_THE_CLUSTER = (*OF_A_NODE, "django_secret_key", "key_pepper", "cache_salt", "cache_mac")
+CLUSTER_SECRETS = (*NODE_SECRETS, "django_secret_key", "key_pepper", "cache_salt", "cache_mac")
 
 
 def export(data_dir: Path, destination: str, *, everything: bool) -> None:
     """Write secrets to a new file, mode 0600, or to standard output. Raises SecretsError."""
     whole = secrets.as_json(secrets.require(data_dir))
-    text = json.dumps(whole if everything else {name: whole[name] for name in OF_A_NODE}, indent=2) + "\n"
+    text = json.dumps(whole if everything else {name: whole[name] for name in NODE_SECRETS}, indent=2) + "\n"
     if destination == STREAM:
         sys.stdout.write(text)
         return
@@ -50,7 +50,7 @@ def take(data_dir: Path, source: str) -> None:
     path = secrets.path_in(data_dir)
     try:
         given = json.loads(sys.stdin.read() if source == STREAM else Path(source).read_text())
-        if not isinstance(given, dict) or not given.keys() >= set(OF_A_NODE):
+        if not isinstance(given, dict) or not given.keys() >= set(NODE_SECRETS):
             raise ValueError("no engine_key in it")
     except (OSError, ValueError) as error:
         raise SecretsCorrupt(
@@ -68,7 +68,7 @@ def take(data_dir: Path, source: str) -> None:
 
 def fingerprints(found: Secrets) -> dict[str, str]:
     """Return what tells each shared secret from another without giving it away: 16 hexadecimal digits by name."""
-    return {name: _fingerprint(getattr(found, name)) for name in OF_THE_CLUSTER}
+    return {name: _fingerprint(getattr(found, name)) for name in CLUSTER_SECRETS}
 
 
 def _fingerprint(value: Any) -> str:

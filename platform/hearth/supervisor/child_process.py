@@ -98,8 +98,8 @@ class Child:
         return float(min(FIRST_DELAY_SECONDS * 2 ** (self._deaths_in_a_row - 1), LONGEST_DELAY_SECONDS))
 
 
-def end_all(children: Iterable[Child], *, hurried: Callable[[], bool]) -> list[str]:
-    """End children together: SIGTERM, then SIGKILL for whoever outlives its grace, or at once when ``hurried``.
+def end_all(children: Iterable[Child], *, forced: Callable[[], bool]) -> list[str]:
+    """End children together: SIGTERM, then SIGKILL for whoever outlives its grace, or at once when ``forced``.
 
     Returns the names of those that were killed. Idempotent.
     """
@@ -113,7 +113,7 @@ def end_all(children: Iterable[Child], *, hurried: Callable[[], bool]) -> list[s
         for child in list(waiting.values()):
             leader = child.process
             assert leader is not None
-            late = hurried() or time.monotonic() - began > child.grace_seconds
+            late = forced() or time.monotonic() - began > child.grace_seconds
             if is_running(leader) and not late:
                 continue
             if is_running(leader):

@@ -18,10 +18,10 @@ from hearth.instance.progress import Progress
 from hearth.instance.roles import BY_NAME, Role
 from hearth.instance.start_options import PoolOptions
 from hearth.provisioning import database
-from hearth.provisioning.secrets_transfer import OF_A_NODE, OF_THE_CLUSTER
+from hearth.provisioning.secrets_transfer import CLUSTER_SECRETS, NODE_SECRETS
 from hearth.supervisor import cleanup, lock
 from hearth.supervisor.engine_choice import choose
-from hearth.supervisor.process_group import Keeper
+from hearth.supervisor.process_group import ProcessGroup
 
 #: There while the node is cordoned only because it was stopped: an operator's own cordon outlives a restart.
 LEFT_MARK = "left"
@@ -53,7 +53,7 @@ class NodeHost:
         self._instance = instance
         self._options = options
         self._progress = progress
-        self._keeper = Keeper(instance, progress)
+        self._processes = ProcessGroup(instance, progress)
         self._roles: tuple[Role, ...] = (*([BY_NAME["drain"]] if options.with_drain else []), BY_NAME["agent"])
         self._joined = False
 
@@ -61,15 +61,15 @@ class NodeHost:
         """Join, serve until asked to stop, and leave.
 
         Raises PreflightError, SecretsError and lock.AlreadyRunning before anything starts; the errors of engines and
-        keeper.Interrupted after everything has been stopped again.
+        process_group.Interrupted after everything has been stopped again.
         """
-        self._keeper.listen()
+        self._processes.handle_signals()
         check(self._instance)
         with lock.hold(self._instance.lock_path):
             try:
                 self._start()
-                while not self._keeper.stop.asked():
-                    self._keeper.look()
+                while not self._processes.stop.requested():
+                    self._processes.tick()
             finally:
                 self._end()
 
@@ -78,15 +78,15 @@ class NodeHost:
         ended = cleanup.clear_roles(self._instance)
         if ended:
             self._progress.log(f"Ended what a killed node left: {', '.join(ended)}; its engines go on")
-        self._keeper.record()
+        self._processes.write_record()
         database.connect(self._instance)
-        check_membership(OF_A_NODE)
+        check_membership(NODE_SECRETS)
         # a node without vLLM would fail every replica that is placed on it
-        choose(self._options.engine, self._instance, self._progress, stopping=self._keeper.stop.asked)
+        choose(self._options.engine, self._instance, self._progress, stopping=self._processes.stop.requested)
         pool = self._join()
         self._joined = True
         database.disconnect()
-        self._keeper.start(self._roles)
+        self._processes.start(self._roles)
         member = Member(pool, [role.name for role in self._roles])
         self._instance.node_path.write_text(json.dumps(asdict(member)))
         self._progress.log(f"Ready: node {self._instance.node} of pool {pool}")
@@ -112,11 +112,11 @@ class NodeHost:
         self._instance.node_path.unlink(missing_ok=True)
         if self._joined:
             self._progress.log("Leaving")
-        self._keeper.end(self._leave)
+        self._processes.end(self._leave)
         if self._joined:
             database.disconnect()
             self._progress.log("Stopped")
-        self._keeper.forget()
+        self._processes.remove_record()
 
 
 def read(path: Path) -> Member | None:
@@ -150,7 +150,7 @@ def check_role(instance: Instance, role: str) -> None:
     preflight.check(instance)
     secrets.require(instance.data_dir)
     database.connect(instance)
-    check_membership(OF_THE_CLUSTER if role in FRONT_ROLES else OF_A_NODE)
+    check_membership(CLUSTER_SECRETS if role in FRONT_ROLES else NODE_SECRETS)
     database.disconnect()
 
 

@@ -45,14 +45,14 @@ class StopRequest:
     def __call__(self, _number: int, _frame: FrameType | None) -> None:
         self.count += 1
 
-    def asked(self) -> bool:
+    def requested(self) -> bool:
         return self.count > 0
 
-    def hurried(self) -> bool:
+    def forced(self) -> bool:
         return self.count > 1
 
 
-class Keeper:
+class ProcessGroup:
     """The roles of one data directory, looked after by this process."""
 
     def __init__(self, instance: Instance, progress: Progress) -> None:
@@ -65,18 +65,18 @@ class Keeper:
     def has_children(self) -> bool:
         return bool(self._children)
 
-    def listen(self) -> None:
+    def handle_signals(self) -> None:
         """Take SIGINT and SIGTERM as requests to stop."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self.stop)
 
-    def record(self) -> None:
+    def write_record(self) -> None:
         """Write down who supervises the data directory. Call it with its lock held."""
         me = identify(os.getpid())
         assert me is not None
         process_records.write_record(self._instance.data_dir / SUPERVISOR_RECORD, me)
 
-    def forget(self) -> None:
+    def remove_record(self) -> None:
         """Undo :meth:`record`."""
         (self._instance.data_dir / SUPERVISOR_RECORD).unlink(missing_ok=True)
 
@@ -97,12 +97,12 @@ class Keeper:
                 child.start()
         self._progress.log(f"Started {', '.join(child.name for child in self._children)}")
 
-    def go_on(self) -> None:
+    def raise_if_stopping(self) -> None:
         """Raise Interrupted once a stop was asked for."""
-        if self.stop.asked():
+        if self.stop.requested():
             raise Interrupted
 
-    def look(self) -> None:
+    def tick(self) -> None:
         """Look after the roles once, then rest a moment."""
         for child in self._children:
             line = child.poll()
@@ -110,34 +110,35 @@ class Keeper:
                 self._progress.log(line)
         time.sleep(TICK_SECONDS)
 
-    def end(self, ask_engines: Callable[[], int]) -> None:
+    def end(self, request_engine_stop: Callable[[], int]) -> None:
         """Stop the roles stage by stage, and the engines in theirs; a second signal kills what is left of each.
 
-        ``ask_engines`` asks every engine here to stop once its requests have ended, and returns how many that were.
+        ``request_engine_stop`` requests that every engine here stops after its running requests, and returns how many
+        engines there were.
         """
         for stage in sorted({child.stop_stage for child in self._children}):
             if stage == ENGINES_STOP_STAGE:
-                self._stop_engines(ask_engines)
+                self._stop_engines(request_engine_stop)
             killed = child_process.end_all(
-                [child for child in self._children if child.stop_stage == stage], hurried=self.stop.hurried
+                [child for child in self._children if child.stop_stage == stage], forced=self.stop.forced
             )
             if killed:
                 self._progress.log(f"Killed, because it would not end: {', '.join(killed)}")
         cleanup.end_engines(self._instance, grace_seconds=0)
 
-    def _stop_engines(self, ask: Callable[[], int]) -> None:
+    def _stop_engines(self, request_stop: Callable[[], int]) -> None:
         """Let the agent stop the engines, which lets them finish what they answer; kill what outlives the grace."""
         deadline = time.monotonic() + ENGINES_GRACE_SECONDS
-        if not self.stop.hurried():
+        if not self.stop.forced():
             try:
-                asked = ask()
+                asked = request_stop()
             except Exception as error:  # a database that is gone must not keep the rest from stopping
                 self._progress.log(f"Could not ask the replicas to stop: {error}")
                 asked = 0
             if asked:
                 self._progress.log(f"Asked {asked} replicas to stop")
             while any(self._instance.engines_dir.glob("*.json")) and time.monotonic() < deadline:
-                if self.stop.hurried():
+                if self.stop.forced():
                     break
                 time.sleep(TICK_SECONDS)
         ended = cleanup.end_engines(self._instance, grace_seconds=0)
@@ -145,7 +146,7 @@ class Keeper:
             self._progress.log(f"Killed engines {', '.join(ended)}")
 
 
-def keeper_process(instance: Instance) -> ProcessIdentity | None:
+def supervisor_process(instance: Instance) -> ProcessIdentity | None:
     """Return the process that holds the data directory, of `hearth up` or `hearth node`; None when there is none."""
     found = process_records.read_record(instance.data_dir / SUPERVISOR_RECORD)
     if found is None or not is_running(found) or not lock.is_held(instance.lock_path):

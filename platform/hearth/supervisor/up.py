@@ -23,7 +23,7 @@ from hearth.instance.start_options import StartOptions
 from hearth.provisioning import database
 from hearth.supervisor import cleanup, lock, up_file
 from hearth.supervisor.engine_choice import choose
-from hearth.supervisor.process_group import Keeper, StartFailed
+from hearth.supervisor.process_group import ProcessGroup, StartFailed
 from hearth.supervisor.up_file import Summary
 
 SERVERS_CHECK_SECONDS = 1.0
@@ -40,7 +40,7 @@ class Supervisor:
         self._instance = instance
         self._options = options
         self._progress = progress
-        self._keeper = Keeper(instance, progress)
+        self._processes = ProcessGroup(instance, progress)
         self._postgres: PostgresServer | None = None
         self._redis: RedisServer | None = None
         self._servers_checked = 0.0
@@ -54,15 +54,15 @@ class Supervisor:
         Raises PreflightError and lock.AlreadyRunning before anything starts; StartFailed, Interrupted and the
         errors of secrets, servers, migrations and engines after everything has been stopped again.
         """
-        self._keeper.listen()
+        self._processes.handle_signals()
         preflight.check(self._instance)
         with lock.hold(self._instance.lock_path):
             try:
                 self._start(show_summary=show_summary)
                 self._placeholders_until = time.monotonic() + PLACEHOLDERS_PATIENCE_SECONDS
-                while not self._keeper.stop.asked():
+                while not self._processes.stop.requested():
                     self._tick()
-                    self._tell_of_placeholders()
+                    self._report_placeholders()
             finally:
                 self._end()
 
@@ -70,22 +70,22 @@ class Supervisor:
         ended = cleanup.clear(self._instance)
         if ended:
             self._progress.log(f"Ended what a killed instance left: {', '.join(ended)}")
-        self._keeper.record()
+        self._processes.write_record()
         preflight.check_ports(self._instance)
         self._start_servers()
-        self._keeper.go_on()
+        self._processes.raise_if_stopping()
         database.migrate(self._instance)
         self._progress.log("Database migrated")
-        self._keeper.go_on()
+        self._processes.raise_if_stopping()
         database.connect(self._instance)
         wanted = self._options.engine or database.remembered_engine(self._instance)
         database.disconnect()
-        engine = choose(wanted, self._instance, self._progress, stopping=self._keeper.stop.asked)
-        self._keeper.go_on()
+        engine = choose(wanted, self._instance, self._progress, stopping=self._processes.stop.requested)
+        self._processes.raise_if_stopping()
         database.withdraw(self._instance.node)  # nothing of before runs here: rows that say ready would be believed
         first = database.bootstrap(self._instance, self._options, engine)
         self._database_ready = True
-        self._keeper.start(ROLES)
+        self._processes.start(ROLES)
         self._wait_for_web()
         self._wait_for_engines(first.replicas)
         database.disconnect()
@@ -119,7 +119,7 @@ class Supervisor:
         for name, url in (("Gateway", self._instance.api_base + "/models"), ("Portal", self._instance.portal_url)):
             while not _answers(url):
                 self._tick()
-                self._keeper.go_on()
+                self._processes.raise_if_stopping()
             self._progress.log(f"{name} answers at {url}")
 
     def _wait_for_engines(self, replicas: int) -> None:
@@ -143,14 +143,14 @@ class Supervisor:
                 )
             for _ in range(5):
                 self._tick()
-                self._keeper.go_on()
+                self._processes.raise_if_stopping()
 
     def _tick(self) -> None:
         """Look after roles and servers once, then rest a moment."""
         if time.monotonic() - self._servers_checked > SERVERS_CHECK_SECONDS:
             self._servers_checked = time.monotonic()
             self._revive_servers()
-        self._keeper.look()
+        self._processes.tick()
 
     def _revive_servers(self) -> None:
         for name, server in (("PostgreSQL", self._postgres), ("Redis", self._redis)):
@@ -162,7 +162,7 @@ class Supervisor:
             except EmbeddedServerError as error:  # tried again in a second; what serves without it goes on
                 self._progress.log_if_new(name, str(error))
 
-    def _tell_of_placeholders(self) -> None:
+    def _report_placeholders(self) -> None:
         """Say it once this node's placeholders are warm. Nothing waits for them: they are for the next replica."""
         now = time.monotonic()
         if now > self._placeholders_until or now - self._placeholders_checked < PLACEHOLDERS_CHECK_SECONDS:
@@ -176,18 +176,18 @@ class Supervisor:
 
     def _end(self) -> None:
         """Stop everything that was started, in order; a second signal kills what is left of each stage."""
-        started = bool(self._keeper.has_children or self._postgres or self._redis)
+        started = bool(self._processes.has_children or self._postgres or self._redis)
         if started:
             self._progress.log("Stopping")
         self._instance.up_path.unlink(missing_ok=True)
-        self._keeper.end(database.request_stop)
+        self._processes.end(database.request_stop)
         if self._database_ready:
             database.disconnect()
         for server in (self._redis, self._postgres):
             if server is not None:
                 server.stop()
         cleanup.remove_sockets(self._instance)
-        self._keeper.forget()
+        self._processes.remove_record()
         if started:
             self._progress.log("Stopped")
 

@@ -18,8 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from billing.wal.disk_usage import DiskUsage
 from hearth.health import http_listener
-from hearth.health.bounded_call import Inquiry
-from hearth.health.checks import Check, Health, Loop, Pulse, recent, registry, usage_log
+from hearth.health.bounded_call import BoundedCall
+from hearth.health.checks import Check, Health, Heartbeat, Loop, recent, registry, usage_log
 from tests.hearth.instances import wait_for
 from tests.ports import free_ports
 
@@ -75,17 +75,17 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 def test_a_stuck_loop_fails_livez_and_a_free_one_passes_again(loop: asyncio.AbstractEventLoop) -> None:
-    pulse, stuck = Pulse(), threading.Event()
+    heartbeat, stuck = Heartbeat(), threading.Event()
 
     async def beat() -> None:
         while True:
-            pulse.beat()
+            heartbeat.beat()
             await asyncio.sleep(0.01)
 
-    port = begin(Loop("event loop", 1.0, pulse.age_seconds))
+    port = begin(Loop("event loop", 1.0, heartbeat.age_seconds))
     beating = asyncio.run_coroutine_threadsafe(beat(), loop)
     try:
-        wait_for(lambda: pulse.age_seconds() is not None)
+        wait_for(lambda: heartbeat.age_seconds() is not None)
         assert ask(port, "/livez").status == 200
         loop.call_soon_threadsafe(stuck.wait)
         wait_for(lambda: ask(port, "/livez").status == 503)
@@ -99,12 +99,12 @@ def test_a_stuck_loop_fails_livez_and_a_free_one_passes_again(loop: asyncio.Abst
 
 
 def test_a_loop_that_has_not_begun_or_rests_is_alive() -> None:
-    pulse = Pulse()
-    port = begin(Loop("worker", 0.0, pulse.age_seconds))
+    heartbeat = Heartbeat()
+    port = begin(Loop("worker", 0.0, heartbeat.age_seconds))
     assert ask(port, "/livez").document["loops"][0]["age_seconds"] is None
-    pulse.beat()
+    heartbeat.beat()
     wait_for(lambda: ask(port, "/livez").status == 503)
-    pulse.rest()
+    heartbeat.rest()
     assert ask(port, "/livez").status == 200
 
 
@@ -192,12 +192,12 @@ def test_a_question_that_hangs_holds_nobody_and_is_asked_once() -> None:
         answer.wait(60)
         return "here"
 
-    inquiry = Inquiry(question)
-    assert inquiry.ask(0.05) is None
-    assert inquiry.ask(0.05) is None
+    bounded = BoundedCall(question)
+    assert bounded.call(0.05) is None
+    assert bounded.call(0.05) is None
     assert asked == [False]
     shared: list[str | None] = []
-    sharing = [threading.Thread(target=lambda: shared.append(inquiry.ask(30))) for _ in range(3)]
+    sharing = [threading.Thread(target=lambda: shared.append(bounded.call(30))) for _ in range(3)]
     for each in sharing:
         each.start()
     answer.set()

@@ -13,12 +13,12 @@ import click
 import pytest
 
 from hearth.isolation_audit import command
-from hearth.isolation_audit.accounts import given
+from hearth.isolation_audit.accounts import from_key_files
 from hearth.isolation_audit.auc import Area, Separation, separate
 from hearth.isolation_audit.errors import AuditFailed
-from hearth.isolation_audit.exact_checks import Check, of_pairs, own_tokens, told
-from hearth.isolation_audit.http_probe import Answer, Line
-from hearth.isolation_audit.timing_attack import Pair, Plan, Turn, turns
+from hearth.isolation_audit.exact_checks import Check, hits_reported, own_tokens, timed_responses
+from hearth.isolation_audit.http_probe import HttpProbe, ProbeResponse
+from hearth.isolation_audit.timing_attack import MeasurementPlan, Pair, Trial, trials
 from hearth.isolation_audit.verdict import Finding, Outcome, allowed_bound, outcome
 
 HOLDS = Check(name="it holds", tried=3)
@@ -35,7 +35,7 @@ def separation(auc: float, reach: float, pairs: int = 10_000, paired: Area | Non
 
 def finding(audit: Separation, control_auc: float = 0.99) -> Finding:
     control = separation(control_auc, 0.01)
-    return Finding(cache="prefix", audit=audit, control=control, prompt_tokens=1000, broken=0, control_told=1_000)
+    return Finding(cache="prefix", audit=audit, control=control, prompt_tokens=1000, broken=0, control_hits=1_000)
 
 
 @pytest.mark.parametrize(
@@ -93,19 +93,19 @@ def test_one_broken_check_is_a_leak_whatever_the_times_say() -> None:
 @pytest.mark.parametrize("cached_first", [True, False])
 def test_pairs_come_in_random_order_and_either_prompt_is_asked_for_first_as_often(cached_first: bool) -> None:
     """The second request of a pair is slower than the first: by chance alone the orders would differ by hundreds."""
-    plan = Plan(cache="prefix", pairs=1_000, control_pairs=100, seed=5, until=0.0)
-    drawn = turns(plan, random.Random(plan.seed))
-    assert drawn.count(Turn(kind="audit", cached_first=cached_first)) == 500
-    assert drawn.count(Turn(kind="control", cached_first=cached_first)) == 50
-    assert drawn[:100] != sorted(drawn[:100], key=lambda turn: (turn.kind, turn.cached_first))
+    plan = MeasurementPlan(cache="prefix", pairs=1_000, control_pairs=100, seed=5, until=0.0)
+    drawn = trials(plan, random.Random(plan.seed))
+    assert drawn.count(Trial(kind="audit", cached_first=cached_first)) == 500
+    assert drawn.count(Trial(kind="control", cached_first=cached_first)) == 50
+    assert drawn[:100] != sorted(drawn[:100], key=lambda trial: (trial.kind, trial.cached_first))
 
 
-def answer(*, x_cache: str = "miss", answer_id: str = "", cached_tokens: int = 0) -> Answer:
-    return Answer(
+def answer(*, x_cache: str = "miss", response_id: str = "", cached_tokens: int = 0) -> ProbeResponse:
+    return ProbeResponse(
         status=200,
         first_byte_us=1.0,
         x_cache=x_cache,
-        answer_id=answer_id,
+        response_id=response_id,
         prompt_tokens=100,
         cached_tokens=cached_tokens,
     )
@@ -114,60 +114,60 @@ def answer(*, x_cache: str = "miss", answer_id: str = "", cached_tokens: int = 0
 @pytest.mark.parametrize(
     ("given_to_attacker", "holds"),
     [
-        (answer(answer_id="b"), True),
-        (answer(answer_id="b", cached_tokens=16), True),
-        (answer(answer_id="b", cached_tokens=32), False),
-        (answer(answer_id="a"), False),
-        (answer(answer_id="b", x_cache="hit"), False),
-        (answer(answer_id="b", x_cache="coalesced"), False),
+        (answer(response_id="b"), True),
+        (answer(response_id="b", cached_tokens=16), True),
+        (answer(response_id="b", cached_tokens=32), False),
+        (answer(response_id="a"), False),
+        (answer(response_id="b", x_cache="hit"), False),
+        (answer(response_id="b", x_cache="coalesced"), False),
     ],
 )
-def test_an_answer_or_a_token_of_the_victims_breaks_the_check(given_to_attacker: Answer, holds: bool) -> None:
+def test_an_answer_or_a_token_of_the_victims_breaks_the_check(given_to_attacker: ProbeResponse, holds: bool) -> None:
     """Sixteen tokens are the template's: a prompt that nobody sent shows them too."""
     pair = Pair(
-        victim=answer(answer_id="a"),
+        victim=answer(response_id="a"),
         cached=given_to_attacker,
-        fresh=answer(answer_id="c", cached_tokens=16),
+        fresh=answer(response_id="c", cached_tokens=16),
         cached_first=True,
         connection=0,
     )
-    assert of_pairs("prefix", [pair], own_tokens([pair])).holds is holds
+    assert timed_responses("prefix", [pair], own_tokens([pair])).holds is holds
 
 
 def test_a_control_that_was_told_of_its_own_answers_is_counted() -> None:
     """By x-cache, by the id of the earlier answer, by cached tokens beyond the template's."""
-    earlier, new = answer(answer_id="a"), answer(answer_id="c", cached_tokens=16)
+    earlier, new = answer(response_id="a"), answer(response_id="c", cached_tokens=16)
     given_back = [
-        answer(answer_id="b", x_cache="hit"),
-        answer(answer_id="a"),
-        answer(answer_id="b", cached_tokens=32),
-        answer(answer_id="b", cached_tokens=16),
+        answer(response_id="b", x_cache="hit"),
+        answer(response_id="a"),
+        answer(response_id="b", cached_tokens=32),
+        answer(response_id="b", cached_tokens=16),
     ]
     pairs = [Pair(victim=earlier, cached=each, fresh=new, cached_first=True, connection=0) for each in given_back]
-    assert told(pairs, own_tokens(pairs)) == 3
+    assert hits_reported(pairs, own_tokens(pairs)) == 3
 
 
 def test_keys_come_from_two_files_and_both_are_needed(tmp_path: Path) -> None:
-    assert given(None, None) is None
+    assert from_key_files(None, None) is None
     victim, attacker = tmp_path / "victim", tmp_path / "attacker"
     victim.write_text("hk_victim\n")
     with pytest.raises(AuditFailed):
-        given(victim, None)
+        from_key_files(victim, None)
     with pytest.raises(AuditFailed):
-        given(victim, attacker)
+        from_key_files(victim, attacker)
     attacker.write_text("\n")
     with pytest.raises(AuditFailed):
-        given(victim, attacker)
+        from_key_files(victim, attacker)
     attacker.write_text("hk_attacker\n")
-    found = given(victim, attacker)
+    found = from_key_files(victim, attacker)
     assert found is not None
-    assert (found.victim, found.attacker, found.made) == ("hk_victim", "hk_attacker", ())
+    assert (found.victim, found.attacker, found.created_slugs) == ("hk_victim", "hk_attacker", ())
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:8080/v1", "ftp://host/v1", "http://"])
 def test_an_address_that_is_none_is_refused(address: str) -> None:
     with pytest.raises(AuditFailed):
-        Line(address, "hk_key")
+        HttpProbe(address, "hk_key")
 
 
 @contextmanager
@@ -196,13 +196,13 @@ def refusing(status: int) -> Iterator[str]:
 
 @pytest.mark.parametrize(("status", "is_answer"), [(400, True), (409, True), (504, True), (401, False), (429, False)])
 def test_a_refused_trick_is_an_answer_and_a_refused_key_or_rate_ends_the_audit(status: int, is_answer: bool) -> None:
-    """Else tricks that were never tried would hold."""
-    with refusing(status) as address, closing(Line(address, "hk_key")) as line:
+    """Else attacks that were never tried would hold."""
+    with refusing(status) as address, closing(HttpProbe(address, "hk_key")) as probe:
         if is_answer:
-            assert line.insist(b"{}", {}, refused=True).status == status
+            assert probe.send_with_retry(b"{}", {}, refused=True).status == status
         else:
             with pytest.raises(AuditFailed):
-                line.insist(b"{}", {}, refused=True)
+                probe.send_with_retry(b"{}", {}, refused=True)
 
 
 def test_files_that_could_not_be_written_are_refused_beforehand(tmp_path: Path) -> None:

@@ -147,13 +147,13 @@ def test_the_clusters_secrets_are_declared_once_and_others_are_refused(settings:
     run()
     [declared] = AuditEntry.objects.filter(action=cluster.DECLARED)
     assert declared.after == secrets_transfer.fingerprints(settings.SECRETS)
-    cluster.check_secrets(secrets_transfer.OF_THE_CLUSTER)
+    cluster.check_secrets(secrets_transfer.CLUSTER_SECRETS)
 
     others = secrets.load_or_create(tmp_path)
     settings.SECRETS = replace(others, engine_key=settings.SECRETS.engine_key)
-    cluster.check_secrets(secrets_transfer.OF_A_NODE)
+    cluster.check_secrets(secrets_transfer.NODE_SECRETS)
     with pytest.raises(cluster.JoinRefused, match="django_secret_key, key_pepper, cache_salt, cache_mac would be"):
-        cluster.check_secrets(secrets_transfer.OF_THE_CLUSTER)
+        cluster.check_secrets(secrets_transfer.CLUSTER_SECRETS)
 
 
 def test_a_machine_that_other_machines_cannot_reach_is_refused(settings: Settings) -> None:

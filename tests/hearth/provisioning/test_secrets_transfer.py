@@ -73,7 +73,7 @@ def test_what_is_no_export_is_refused_and_leaves_nothing(second: Path, tmp_path:
 
 
 def test_nothing_is_exported_where_there_is_nothing(second: Path, tmp_path: Path) -> None:
-    with pytest.raises(SecretsMissing, match="The first machine makes them"):
+    with pytest.raises(SecretsMissing, match="The first machine generates them"):
         secrets_transfer.export(second, str(tmp_path / "file"), everything=True)
     assert not (tmp_path / "file").exists()
 
@@ -81,5 +81,5 @@ def test_nothing_is_exported_where_there_is_nothing(second: Path, tmp_path: Path
 def test_a_fingerprint_gives_nothing_away_and_tells_every_secret_from_another(first: Path, second: Path) -> None:
     found, other = secrets.load(first), secrets.load_or_create(second)
     ours, theirs = secrets_transfer.fingerprints(found), secrets_transfer.fingerprints(other)
-    assert all(ours[name] != theirs[name] for name in secrets_transfer.OF_THE_CLUSTER)
+    assert all(ours[name] != theirs[name] for name in secrets_transfer.CLUSTER_SECRETS)
     assert not any(value in secrets.path_in(first).read_text() for value in ours.values())
