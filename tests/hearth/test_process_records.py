@@ -162,7 +162,7 @@ def test_a_role_that_dies_is_started_again_after_a_growing_delay(child: Child) -
     child.start()
     lines = [_kill_and_wait(child) for _ in range(3)]
     assert [line.split(" (")[0] for line in lines] == [
-        f"sleeper ended with signal 9; starting it again in {delay} s" for delay in ("0.5", "1", "2")
+        f"sleeper ended with signal 9; restarting it in {delay} s" for delay in ("0.5", "1", "2")
     ]
     record = child_process.read_record(child.record_path)
     assert record is not None

@@ -321,8 +321,8 @@ def test_an_audit_against_two_keys_that_share_a_cache_finds_the_leak(simulated: 
     assert (status, document["outcome"]) == (3, "leak")
     found = broken(document)
     assert [name.split(":")[0] for name in found[:2]] == ["prediction cache", "prefix cache"]
-    assert "no header, salt, session or user changes that" in found
-    assert "identical requests at one moment are not answered together" in found
+    assert "no header, salt, session or user field changes that" in found
+    assert "identical concurrent requests of two tenants are not coalesced" in found
     assert report.count("**broken**") == len(found)
     assert "leak" in report.splitlines()[2]
 

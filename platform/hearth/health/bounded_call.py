@@ -1,4 +1,4 @@
-"""Ask something that may hang, such as a database that is suspended, without hanging oneself."""
+"""Call a function that may hang, such as a query to a suspended database, with a time limit."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Result = TypeVar("Result")
 
 
 class BoundedCall(Generic[Result]):
-    """One question to the database, asked in a thread of its own, one at a time.
+    """One database query that runs in a separate thread, once at a time.
 
-    Whoever asks while it is being answered shares that answer. The connection is closed after each.
+    Callers during a run share its result. The connection is closed after each run.
     """
 
     def __init__(self, question: Callable[[], Result]) -> None:
@@ -28,7 +28,7 @@ class BoundedCall(Generic[Result]):
         self._answer: Result | None = None
 
     def call(self, timeout_seconds: float) -> Result | None:
-        """Return the answer; None when the database did not give one in time."""
+        """Return the result; None when there is none in time."""
         with self._changed:
             if not self._asking:
                 self._asking = True
@@ -45,7 +45,7 @@ class BoundedCall(Generic[Result]):
         except (Error, OSError) as error:
             log.info("the database does not answer: %s", error)
         except Exception:
-            log.exception("a question to the database failed")
+            log.exception("a database query failed")
         finally:
             connection.close()
             with self._changed:

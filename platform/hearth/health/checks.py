@@ -1,7 +1,7 @@
-"""Whether a role lives and whether it can do its work: loops that come round, and what it depends on.
+"""Liveness and readiness of a role: its loops, and what it depends on.
 
-Liveness is about the process alone: a role whose database is away lives, and a restart would not help it. Readiness is
-about what it needs: without something it is degraded, without something else it is not ready.
+Liveness is about the process only: a role whose database is unavailable is alive, because a restart would not help.
+Readiness is about dependencies: without some of them a role is degraded, without others it is not ready.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whose keys the audit uses: given ones, or those of tenants made for it and archived afterwards."""
+"""The keys that the audit uses: given ones, or those of tenants that it creates and archives afterwards."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from hearth.provisioning import database
 if TYPE_CHECKING:
     from tenants.models import Project, Tenant
 
-#: Keys of an audit that was killed open nothing for longer than this.
+#: Lifetime of a created key, so that the keys of a killed audit expire.
 KEY_LIFE = timedelta(hours=6)
-#: What it stored is gone soon, too.
+#: Lifetime of the cached responses of the audit.
 TTL_SECONDS = 900
 
 
@@ -39,22 +39,25 @@ class Accounts:
 
 
 def from_key_files(victim_file: Path | None, attacker_file: Path | None) -> Accounts | None:
-    """Return the keys in two files, one key each; None without files.
+    """Return the keys in two files, one key in each; None if no file is given.
 
-    Raises AuditFailed for one file alone, and for a file that cannot be read or is empty.
+    Raises AuditFailed for only one file, and for a file that cannot be read or is empty.
     """
     if victim_file is None and attacker_file is None:
         return None
     if victim_file is None or attacker_file is None:
-        raise AuditFailed("One key is given and two are needed, of two tenants.", "Give both, or none as the operator.")
+        raise AuditFailed(
+            "Only one key file is given, but the audit needs the keys of two tenants.",
+            "Give both files, or none to create tenants as the operator.",
+        )
     return Accounts(victim=_key(victim_file), attacker=_key(attacker_file))
 
 
 @contextmanager
 def temporary_tenants(instance: Instance) -> Iterator[Accounts]:
-    """Make tenants for an audit on this instance; revoke their keys and archive them in the end, however it ends.
+    """Create tenants for an audit on this instance; always revoke their keys and archive them at the end.
 
-    Nothing of anybody else is touched. Raises AuditFailed when the database cannot be reached.
+    Changes nothing of other tenants. Raises AuditFailed when the database cannot be reached.
     """
     database.connect(instance)
     from django.db import Error as DatabaseError
@@ -62,12 +65,12 @@ def temporary_tenants(instance: Instance) -> Iterator[Accounts]:
     tenants: list[Tenant] = []
     try:
         try:
-            with _undisturbed():
-                accounts = _make(tenants)
+            with _signals_blocked():
+                accounts = _create(tenants)
             yield accounts
         finally:
-            with _undisturbed():
-                _close(tenants)
+            with _signals_blocked():
+                _archive(tenants)
     except DatabaseError as error:
         raise AuditFailed("The database cannot be reached.", "`hearth up` starts the instance.") from error
     finally:
@@ -75,8 +78,8 @@ def temporary_tenants(instance: Instance) -> Iterator[Accounts]:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM wait, so that no tenant is half made, or left open."""
+def _signals_blocked() -> Iterator[None]:
+    """Block Ctrl-C and SIGTERM, so that no tenant stays half created or unarchived."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
@@ -84,7 +87,7 @@ def _undisturbed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _make(tenants: list[Tenant]) -> Accounts:
+def _create(tenants: list[Tenant]) -> Accounts:
     mark = uuid4().hex[:8]
     victim = _tenant(tenants, f"isolation-audit-{mark}-victim", "tenant")
     attacker = _tenant(tenants, f"isolation-audit-{mark}-attacker", "tenant")
@@ -133,7 +136,7 @@ def _issue(project: Project) -> str:
     return issued.secret
 
 
-def _close(tenants: list[Tenant]) -> None:
+def _archive(tenants: list[Tenant]) -> None:
     from tenants import keys, registry
     from tenants.audit import SYSTEM
     from tenants.models import ApiKey

@@ -1,11 +1,11 @@
-"""How well two sets of response times can be told apart. Pure; knows nothing of requests.
+"""How well two sets of response times can be distinguished. Pure functions over numbers.
 
 The area under the curve (AUC) is the chance that a fresh prompt takes longer than a cached one, ties counting half
-(Mann-Whitney). Its variance is DeLong's with pairs as clusters (Obuchowski, Biometrics 53, 1997): what slows both
-times of a pair is not taken for evidence. An attacker may also compare each time with one of a fresh prompt measured
-just then, which no drift blurs: ``paired`` is the share of pairs in which that one took longer. Intervals are normal
-and two-sided, and ``bound`` is the end that lies farther from one half, so an attacker who reads the times the other
-way round gains nothing.
+(Mann-Whitney). Its variance is DeLong's with pairs as clusters (Obuchowski, Biometrics 53, 1997), so a slow moment
+that affects both times of a pair is no evidence. An attacker can also compare each time with that of a fresh prompt
+measured at the same moment, which cancels drift: ``paired`` is the share of pairs in which the fresh prompt took
+longer. Intervals are normal and two-sided. ``bound`` is the end farther from 0.5, so inverting the decision gains an
+attacker nothing.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from statistics import NormalDist, fmean
 
 CONFIDENCE = 0.99
-#: Terms after which Kolmogorov's series changes nothing any more.
+#: Number of terms after which Kolmogorov's series is exact in floating point.
 SERIES_TERMS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Area:
-    """What one way to read the times reaches. ``lower`` and ``upper`` enclose the AUC with CONFIDENCE."""
+    """The AUC of one way to compare the times. ``lower`` and ``upper`` enclose it with CONFIDENCE."""
 
     auc: float
     lower: float
@@ -31,28 +31,28 @@ class Area:
 
     @property
     def reached(self) -> float:
-        """Return what the better of both orientations reaches, 0.5 to 1."""
+        """Return the AUC of the better of both orientations, 0.5 to 1."""
         return max(self.auc, 1 - self.auc)
 
     @property
     def bound(self) -> float:
-        """Return what no orientation exceeds, with CONFIDENCE."""
+        """Return the AUC that neither orientation exceeds, with CONFIDENCE."""
         return max(self.upper, 1 - self.lower)
 
     @property
     def excludes_chance(self) -> bool:
-        """Say whether guessing is ruled out."""
+        """Return whether the interval excludes guessing."""
         return not self.lower <= 0.5 <= self.upper
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Separation:
-    """What one set of pairs says: of all times together, and of each time against the other one of its pair."""
+    """The result of one set of pairs: over all times pooled, and within each pair."""
 
     pairs: int
     pooled: Area
     paired: Area
-    #: Kolmogorov-Smirnov: the largest distance of the two distributions, and how likely one as large is by chance.
+    #: Kolmogorov-Smirnov: the largest distance of the two distributions, and the probability of one as large by chance.
     distance: float
     p_value: float
 
@@ -60,11 +60,11 @@ class Separation:
 def separate(cached: Sequence[float], fresh: Sequence[float]) -> Separation:
     """Compare the times of pairs: ``cached[i]`` and ``fresh[i]`` were measured together.
 
-    Raises ValueError for sets of unequal size, or of fewer than two.
+    Raises ValueError for sets of unequal size, or with fewer than two times.
     """
     pairs = len(cached)
     if pairs != len(fresh) or pairs < 2:
-        raise ValueError(f"{pairs} and {len(fresh)} times are no two pairs or more")
+        raise ValueError(f"{pairs} and {len(fresh)} times are not two or more pairs")
     distance = largest_distance(cached, fresh)
     return Separation(
         pairs=pairs,
@@ -76,13 +76,13 @@ def separate(cached: Sequence[float], fresh: Sequence[float]) -> Separation:
 
 
 def placements(these: Sequence[float], among: Sequence[float]) -> list[float]:
-    """Return for each the share of the others that are smaller; equal ones count half."""
+    """Return for each value of ``these`` the share of ``among`` that is smaller; equal values count half."""
     ordered = sorted(among)
     return [(bisect_left(ordered, value) + bisect_right(ordered, value)) / (2 * len(ordered)) for value in these]
 
 
 def largest_distance(first: Sequence[float], second: Sequence[float]) -> float:
-    """Return the largest difference of both empirical distributions, 0 to 1."""
+    """Return the largest difference of the two empirical distributions, 0 to 1."""
     one, other = sorted(first), sorted(second)
     return max(
         abs(bisect_right(one, value) / len(one) - bisect_right(other, value) / len(other)) for value in {*one, *other}
@@ -90,14 +90,14 @@ def largest_distance(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def chance_of(distance: float, first: int, second: int) -> float:
-    """Return how likely two samples of one distribution lie so far apart (Stephens' approximation, 1970)."""
+    """Return the probability that two samples of one distribution differ this much (Stephens' approximation, 1970)."""
     root = math.sqrt(first * second / (first + second))
     return kolmogorov((root + 0.12 + 0.11 / root) * distance)
 
 
 def kolmogorov(value: float) -> float:
-    """Return the chance that Kolmogorov's statistic exceeds ``value``."""
-    if value < 0.2:  # the series needs ever more terms there, and its sum is 1 to twelve digits
+    """Return the probability that Kolmogorov's statistic exceeds ``value``."""
+    if value < 0.2:  # the series converges slowly there; its sum is 1 to twelve digits
         return 1.0
     terms = ((-1) ** (k - 1) * math.exp(-2 * (k * value) ** 2) for k in range(1, SERIES_TERMS + 1))
     return min(1.0, max(0.0, 2 * math.fsum(terms)))
@@ -117,7 +117,7 @@ def _paired(cached: Sequence[float], fresh: Sequence[float]) -> Area:
 
 
 def _area(auc: float, deviations: Sequence[float]) -> Area:
-    """Return the area with its interval; ``deviations``: what each pair adds to the mean, less the mean."""
+    """Return the area with its interval; ``deviations``: the contribution of each pair, minus the mean."""
     pairs = len(deviations)
     variance = math.fsum(deviation**2 for deviation in deviations) / (pairs * (pairs - 1))
     reach = NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * math.sqrt(variance)

@@ -1,6 +1,6 @@
-"""``hearth audit-isolation``: what can one tenant learn of another's prompts through this deployment?
+"""``hearth audit-isolation``: what can one tenant learn about another tenant's prompts on this deployment?
 
-In the manner of "Auditing Prompt Caching in Language Model APIs" (arXiv 2502.07776).
+Follows "Auditing Prompt Caching in Language Model APIs" (arXiv 2502.07776).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from hearth.isolation_audit.timing_attack import CONTROL_PAIRS, Measured, Measur
 from hearth.isolation_audit.verdict import EXIT_STATUS, TARGET_PAIRS, Finding
 
 FEWEST_PAIRS = 10
-#: How often a terminal hears how far it is.
-TELL_EVERY_SECONDS = 30.0
-REQUESTS_OF_A_PAIR = 3
+#: Interval of the progress lines.
+PROGRESS_SECONDS = 30.0
+REQUESTS_PER_PAIR = 3
 
 
 class _NewFile(click.Path):
@@ -42,7 +42,7 @@ class _NewFile(click.Path):
         """Return the path. Fails when its folder does not exist."""
         file = Path(value)
         if not file.parent.is_dir():
-            self.fail(f"there is no folder {file.parent}", param, ctx)
+            self.fail(f"the folder {file.parent} does not exist", param, ctx)
         return file
 
 
@@ -52,7 +52,7 @@ _EXISTING = click.Path(path_type=Path)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditOptions:
-    """What the command line asks for. ``model`` empty: the first that the attacker may call."""
+    """The options of the command line. An empty ``model`` means the first one that the attacker may call."""
 
     api_base: str
     model: str
@@ -69,10 +69,10 @@ class AuditOptions:
 @click.option("--cache", type=click.Choice((*CACHES, "both")), default="both", show_default=True, help="Which cache.")
 @click.option("--model", default="", help="Model to call. Default: the first that the attacker may call.")
 @click.option("--prefix-words", default=500, show_default=True, help="Words that the prompts of a pair share.")
-@click.option("--minutes", default=60.0, show_default=True, help="Stop after this time, with what was measured.")
-@click.option("--url", default="", help="Address of the inference API. Default: that of this instance.")
-@click.option("--victim-key-file", type=_EXISTING, help="File with the key of the tenant whose prompts are attacked.")
-@click.option("--attacker-key-file", type=_EXISTING, help="File with the key of the tenant that attacks.")
+@click.option("--minutes", default=60.0, show_default=True, help="Stop after this time and report what was measured.")
+@click.option("--url", default="", help="Address of the inference API. Default: this instance.")
+@click.option("--victim-key-file", type=_EXISTING, help="File with the key of the attacked tenant.")
+@click.option("--attacker-key-file", type=_EXISTING, help="File with the key of the attacking tenant.")
 @click.option("--json", "json_file", type=NEW_FILE, metavar="FILE", help="Write all measurements as JSON.")
 @click.option("--report", "report_file", type=NEW_FILE, metavar="FILE", help="Write the report as Markdown.")
 def audit_isolation(
@@ -87,9 +87,9 @@ def audit_isolation(
     Uses x-cache, cached tokens and the time to the first byte, through the gateway of a running deployment. As the
     operator, on the instance of HEARTH_DATA_DIR, it creates tenants named isolation-audit-… and archives them at the
     end. It changes nothing else, but its prompts take space in the engines' prefix caches. With the keys of two tenants
-    in files it runs against any address, and these tenants pay. It prints beforehand what it sends.
+    in files it runs against any address, and these tenants pay. It prints what it will send before it starts.
 
-    Exit status: 0 isolated, 1 it could not be done, 2 wrong arguments, 3 a leak, 4 inconclusive.
+    Exit status: 0 isolated, 1 the audit failed, 2 wrong arguments, 3 a leak, 4 inconclusive.
     """
     instance = from_environment()
     options = AuditOptions(
@@ -102,7 +102,7 @@ def audit_isolation(
     )
     keys = accounts.from_key_files(victim_key_file, attacker_key_file)
     whose: AbstractContextManager[Accounts] = nullcontext(keys) if keys else accounts.temporary_tenants(instance)
-    with _ended_in_order(), whose as found:
+    with _clean_stop(), whose as found:
         audit = run_audit(options, found)
     text = report.markdown(audit)
     print(f"\n{text}")
@@ -114,7 +114,7 @@ def audit_isolation(
 
 
 def run_audit(options: AuditOptions, found: Accounts) -> Audit:
-    """Measure what is wished for. Raises AuditFailed."""
+    """Run the exact checks and the measurements. Raises AuditFailed."""
     began, until = time.time(), time.monotonic() + options.minutes * 60
     seed = secrets.randbits(64)
     with ExitStack() as cleanup:
@@ -124,7 +124,7 @@ def run_audit(options: AuditOptions, found: Accounts) -> Audit:
         generator = PromptGenerator(model=options.model or _first_model(attacker), prefix_words=options.prefix_words)
         timer = Timer(generator, victim, attacker)
         tokens = {cache: timer.warm_up(cache).prompt_tokens for cache in options.caches}
-        _say_costs(options, found, tokens)
+        _print_costs(options, found, tokens)
         checks = _exact_checks(options, found, generator, victim, attacker)
         measured = {cache: _measure(options, cache, timer, seed, until) for cache in options.caches}
     findings = tuple(_finding(cache, each, tokens[cache]) for cache, each in measured.items())
@@ -147,13 +147,13 @@ def run_audit(options: AuditOptions, found: Accounts) -> Audit:
 
 
 @contextmanager
-def _ended_in_order() -> Iterator[None]:
-    """Let SIGTERM end an audit as Ctrl-C does, so that what it made is closed. Raises AuditFailed for either."""
+def _clean_stop() -> Iterator[None]:
+    """Handle SIGTERM like Ctrl-C, so that the created tenants are archived. Raises AuditFailed for either."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     except KeyboardInterrupt as error:
-        raise AuditFailed("Stopped before anything could be said.") from error
+        raise AuditFailed("The audit was stopped before it had a result.") from error
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -169,7 +169,7 @@ def _exact_checks(
 
 
 def _measure(options: AuditOptions, cache: CacheName, timer: Timer, seed: int, until: float) -> Measured:
-    """Measure one cache, in its share of the time that is left."""
+    """Measure one cache within its share of the remaining time."""
     now, later = time.monotonic(), len(options.caches) - options.caches.index(cache)
     plan = MeasurementPlan(
         cache=cache,
@@ -178,15 +178,15 @@ def _measure(options: AuditOptions, cache: CacheName, timer: Timer, seed: int, u
         seed=seed,
         until=now + (until - now) / later,
     )
-    told = now
+    reported = now
 
-    def tell(done: int, of: int) -> None:
-        nonlocal told
-        if time.monotonic() - told > TELL_EVERY_SECONDS:
-            told = time.monotonic()
-            print(f"{cache} cache: {done:,} of {of:,} pairs", file=sys.stderr, flush=True)
+    def report_progress(done: int, total: int) -> None:
+        nonlocal reported
+        if time.monotonic() - reported > PROGRESS_SECONDS:
+            reported = time.monotonic()
+            print(f"{cache} cache: {done:,} of {total:,} pairs", file=sys.stderr, flush=True)
 
-    return timer.measure(plan, tell)
+    return timer.measure(plan, report_progress)
 
 
 def _finding(cache: CacheName, measured: Measured, prompt_tokens: int) -> Finding:
@@ -202,20 +202,20 @@ def _finding(cache: CacheName, measured: Measured, prompt_tokens: int) -> Findin
 
 def _separation(pairs: tuple[Pair, ...]) -> Separation:
     if len(pairs) < FEWEST_PAIRS:
-        raise AuditFailed(f"Only {len(pairs)} pairs were measured in time.", "Give it more --minutes.")
+        raise AuditFailed(f"Only {len(pairs)} pairs were measured in time.", "Increase --minutes.")
     return separate([pair.cached.first_byte_us for pair in pairs], [pair.fresh.first_byte_us for pair in pairs])
 
 
 def _first_model(attacker: Tenant) -> str:
     names = attacker.probes[0].models()
     if not names:
-        raise AuditFailed("The attacker's key may call no model.", "Deploy one, or give another key.")
+        raise AuditFailed("The attacker's key may not call any model.", "Deploy a model, or give another key.")
     return names[0]
 
 
-def _say_costs(options: AuditOptions, found: Accounts, tokens: dict[CacheName, int]) -> None:
-    """Say what is about to be sent, from the size of the first prompts."""
-    requests = REQUESTS_OF_A_PAIR * (options.pairs + min(options.pairs, CONTROL_PAIRS))
+def _print_costs(options: AuditOptions, found: Accounts, tokens: dict[CacheName, int]) -> None:
+    """Print what the audit will send, estimated from the size of the first prompts."""
+    requests = REQUESTS_PER_PAIR * (options.pairs + min(options.pairs, CONTROL_PAIRS))
     payers = (
         f"by tenants of its own ({', '.join(found.created_slugs)})"
         if found.created_slugs
@@ -223,6 +223,6 @@ def _say_costs(options: AuditOptions, found: Accounts, tokens: dict[CacheName, i
     )
     print(f"At most {options.minutes:g} min at {options.api_base}, paid by {payers}:")
     for cache, prompt_tokens in tokens.items():
-        said = f"{requests:,} requests of {prompt_tokens:,} prompt tokens and 1 token answered"
-        print(f"  {cache} cache: {said}, {requests * prompt_tokens:,} prompt tokens in all")
-    print("  and some 150 requests for what must hold exactly", flush=True)
+        said = f"{requests:,} requests with {prompt_tokens:,} prompt tokens and 1 output token each"
+        print(f"  {cache} cache: {said}, {requests * prompt_tokens:,} prompt tokens in total")
+    print("  exact checks: about 150 requests", flush=True)

@@ -1,14 +1,14 @@
-"""Why an audit could not be made.
+"""Why an audit failed.
 
-AuditFailed      carries what is wrong and what to do
-ConnectionBroken       the server closed a connection; the pair is measured again
+AuditFailed      carries the problem and the remedy
+ConnectionBroken the server closed a connection; the pair is repeated
 """
 
 from __future__ import annotations
 
 
 class AuditFailed(Exception):
-    """Nothing can be said about isolation. Carries ``problem`` and ``remedy`` for whoever ran the command."""
+    """The audit has no result. Carries ``problem`` and ``remedy`` for the person who ran the command."""
 
     def __init__(self, problem: str, remedy: str = "") -> None:
         super().__init__(problem)
@@ -17,4 +17,4 @@ class AuditFailed(Exception):
 
 
 class ConnectionBroken(Exception):
-    """A connection ended before its answer was whole."""
+    """A connection ended before its response was complete."""

@@ -1,4 +1,4 @@
-"""What must hold exactly, whatever the clock says: no request is ever given what another tenant had."""
+"""Checks that must hold exactly, independent of time: no request ever gets another tenant's cached response."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from hearth.isolation_audit.http_probe import HttpProbe, ProbeResponse
 from hearth.isolation_audit.prompts import BYPASS_PREDICTION, CacheName, PromptGenerator
 from hearth.isolation_audit.timing_attack import Pair, Tenant
 
-#: Times that both ask the same at the same moment.
+#: How often both tenants send the same request at the same moment.
 CONCURRENT_ROUNDS = 20
-#: Until an answer is in Redis too, where the gateway's other processes find it.
+#: Time for a response to reach Redis, where the gateway's other processes find it.
 STORED_EVERYWHERE_SECONDS = 0.2
-#: Until both threads are there.
+#: Longest wait for both threads to be ready.
 MEETING_SECONDS = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One statement that was tried, and what speaks against it: nothing when it holds."""
+    """One statement that was tested. ``against`` has the counterexamples; it is empty when the statement holds."""
 
     name: str
     tried: int
@@ -37,7 +37,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
-    """What both send beside the same prompt, hoping to be taken for one."""
+    """Fields and headers that both tenants send with the same prompt, to be treated as one tenant."""
 
     name: str
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Attack:
 
 
 def every_attack(shared: str) -> tuple[Attack, ...]:
-    """Return names that some gateway takes for the owner of a cache, all of them ``shared``, and controls of caches."""
+    """Return attacks with each identifier that may select a cache owner (all ``shared``), and with cache controls."""
     return (
         Attack(name="nothing but the same prompt"),
         Attack(name="cache_salt", fields={"cache_salt": shared}),
@@ -67,7 +67,7 @@ def every_attack(shared: str) -> tuple[Attack, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopeKeys:
-    """Two keys of one tenant whose policy has this scope: two projects' for ``project``, else one project's."""
+    """Two keys of one tenant with this cache scope: of two projects for ``project``, else of one project."""
 
     scope: Literal["tenant", "project", "key"]
     first: str
@@ -75,28 +75,32 @@ class ScopeKeys:
 
 
 def timed_responses(cache: CacheName, pairs: Iterable[Pair], own_tokens: int) -> Check:
-    """Check the answers that were timed: x-cache, ids, and cached tokens beyond the attacker's own."""
+    """Check the timed responses: x-cache, ids, and cached tokens beyond the attacker's own."""
     against, tried = [], 0
     for tried, pair in enumerate(pairs, 1):
         if pair.is_hit:
-            against.append(f"pair {tried}: x-cache {pair.cached.x_cache}, the victim's answer")
+            against.append(f"pair {tried}: x-cache {pair.cached.x_cache}, the victim's response")
         elif pair.cached.cached_tokens > own_tokens:
             against.append(f"pair {tried}: {pair.cached.cached_tokens} cached tokens")
-    return Check(name=f"{cache} cache: no answer or token of the victim's", tried=tried, against=tuple(against))
+    return Check(
+        name=f"{cache} cache: the attacker gets no response or cached token of the victim",
+        tried=tried,
+        against=tuple(against),
+    )
 
 
 def hits_reported(pairs: Iterable[Pair], own_tokens: int) -> int:
-    """Return how many answers say themselves that they, or tokens of their prompt, were cached."""
+    """Return how many responses report that they, or tokens of their prompts, were cached."""
     return sum(pair.is_hit or pair.cached.cached_tokens > own_tokens for pair in pairs)
 
 
 def own_tokens(pairs: Iterable[Pair]) -> int:
-    """Return how many tokens of a prompt that nobody had are cached all the same: the template's, of their own."""
+    """Return how many tokens of a new prompt are cached anyway: those of the chat template."""
     return max((pair.fresh.cached_tokens for pair in pairs), default=0)
 
 
 def attacks(generator: PromptGenerator, victim: Tenant, attacker: Tenant) -> Check:
-    """Let both send the same prompt with the same attack. Raises AuditFailed."""
+    """Send the same prompt with the same attack from both tenants. Raises AuditFailed."""
     against, known = [], every_attack(f"shared-{uuid4().hex}")
     for attack in known:
         content = generator.opening(generator.prefix_words)
@@ -107,32 +111,34 @@ def attacks(generator: PromptGenerator, victim: Tenant, attacker: Tenant) -> Che
             victim.probes[0].send_with_retry(generator.body(content), {}),
             victim.probes[0].send_with_retry(body, attack.headers, refused=True),
         ]
-        answer = attacker.probes[0].send_with_retry(body, attack.headers, refused=True)
-        is_victims = bool(answer.response_id) and answer.response_id in {each.response_id for each in sent_by_victim}
-        if is_victims or answer.is_shared or answer.cached_tokens > own:
-            against.append(f"{attack.name}: x-cache {answer.x_cache}, {answer.cached_tokens} cached tokens")
-    return Check(name="no header, salt, session or user changes that", tried=len(known), against=tuple(against))
+        response = attacker.probes[0].send_with_retry(body, attack.headers, refused=True)
+        is_victims = bool(response.response_id) and response.response_id in {
+            each.response_id for each in sent_by_victim
+        }
+        if is_victims or response.is_shared or response.cached_tokens > own:
+            against.append(f"{attack.name}: x-cache {response.x_cache}, {response.cached_tokens} cached tokens")
+    return Check(name="no header, salt, session or user field changes that", tried=len(known), against=tuple(against))
 
 
 def concurrent_requests(generator: PromptGenerator, victim: Tenant, attacker: Tenant) -> Check:
-    """Let both send the same prompt at the same moment: neither may follow the other's. Raises AuditFailed."""
+    """Send the same prompt from both tenants at the same moment: they must not be coalesced. Raises AuditFailed."""
     against = []
     with ThreadPoolExecutor(2) as pool:
         for number in range(CONCURRENT_ROUNDS):
-            body, meeting = (
+            body, barrier = (
                 generator.body(generator.opening(generator.prefix_words)),
                 Barrier(2, timeout=MEETING_SECONDS),
             )
-            asked = [pool.submit(_together, tenant.probes[0], body, meeting) for tenant in (victim, attacker)]
-            one, other = (each.result() for each in asked)
+            futures = [pool.submit(_together, tenant.probes[0], body, barrier) for tenant in (victim, attacker)]
+            one, other = (each.result() for each in futures)
             if one.is_shared or other.is_shared or one.response_id == other.response_id:
                 against.append(f"round {number + 1}: x-cache {one.x_cache} and {other.x_cache}")
-    name = "identical requests at one moment are not answered together"
+    name = "identical concurrent requests of two tenants are not coalesced"
     return Check(name=name, tried=CONCURRENT_ROUNDS, against=tuple(against))
 
 
 def scope(generator: PromptGenerator, api_base: str, keys: ScopeKeys) -> Check:
-    """Check that what two keys of one tenant share is what its policy says, in both caches. Raises AuditFailed."""
+    """Check that two keys of one tenant share exactly what its policy says, in both caches. Raises AuditFailed."""
     probes = [HttpProbe(api_base, key) for key in (keys.first, keys.second)]
     shares = keys.scope == "tenant"
     try:
@@ -141,7 +147,7 @@ def scope(generator: PromptGenerator, api_base: str, keys: ScopeKeys) -> Check:
         for probe in probes:
             probe.close()
     wrong = tuple(statement for statement, holds in statements if not holds)
-    return Check(name=f"scope {keys.scope} is kept", tried=len(statements), against=wrong)
+    return Check(name=f"cache scope {keys.scope} is enforced", tried=len(statements), against=wrong)
 
 
 def _predictions(
@@ -152,22 +158,22 @@ def _predictions(
     time.sleep(STORED_EVERYWHERE_SECONDS)
     own, other = first.send_with_retry(body, {}), second.send_with_retry(body, {})
     return [
-        (f"a key's own repeat: x-cache {own.x_cache}", own.x_cache == "hit"),
-        (f"another key's: x-cache {other.x_cache}", other.is_shared is shares),
+        (f"repeat with the same key: x-cache {own.x_cache}", own.x_cache == "hit"),
+        (f"repeat with another key: x-cache {other.x_cache}", other.is_shared is shares),
     ]
 
 
 def _prefixes(
     generator: PromptGenerator, first: HttpProbe, second: HttpProbe, *, shares: bool
 ) -> list[tuple[str, bool]]:
-    """Where tokens must be shared nothing is said: the other key may be sent to another replica."""
+    """Check only that nothing is shared where it must not be: the second key may be routed to another replica."""
     prompt, fresh = generator.prompt("prefix"), generator.prompt("prefix")
     first.send_with_retry(prompt.victim_request, BYPASS_PREDICTION)
     own = second.send_with_retry(fresh.attacker_request, BYPASS_PREDICTION).cached_tokens
     found = second.send_with_retry(prompt.attacker_request, BYPASS_PREDICTION).cached_tokens
-    return [(f"another key's prefix: {found} cached tokens, of its own {own}", shares or found <= own)]
+    return [(f"prefix of another key: {found} cached tokens, own prefix: {own}", shares or found <= own)]
 
 
-def _together(probe: HttpProbe, body: bytes, meeting: Barrier) -> ProbeResponse:
-    meeting.wait()
+def _together(probe: HttpProbe, body: bytes, barrier: Barrier) -> ProbeResponse:
+    barrier.wait()
     return probe.send_with_retry(body, {})

@@ -1,4 +1,4 @@
-"""One connection of one key, kept alive, and the time until an answer's first byte."""
+"""One persistent connection of one key, and the time to the first byte of a response."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hearth.isolation_audit.errors import AuditFailed, ConnectionBroken
 
 TIMEOUT_SECONDS = 60.0
 PATH = "/chat/completions"
-#: A server that ends closes connections; more often than this is a fault.
+#: A server that shuts down closes connections; more failures than this are an error.
 ATTEMPTS = 3
 #: What a attack may be answered: wrong, used already, not understood, not in the cache. Others say nothing of a cache.
 REFUSALS = frozenset({400, 409, 422, 504})
@@ -22,44 +22,44 @@ REFUSALS = frozenset({400, 409, 422, 504})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResponse:
-    """What came back. ``first_byte_us``: microseconds from the first byte sent to the first one received."""
+    """One response. ``first_byte_us``: microseconds from the first byte sent to the first one received."""
 
     status: int
     first_byte_us: float
-    #: Of the prediction cache, lower case; empty when the server does not say.
+    #: The header, in lower case; empty if the server does not send it.
     x_cache: str
-    #: The id in the body: a stored answer keeps that of the request it was made for.
+    #: The id in the body: a cached response keeps the id of the request that produced it.
     response_id: str
     prompt_tokens: int
-    #: Of the prompt, taken from the engine's prefix cache.
+    #: Prompt tokens from the engine's prefix cache.
     cached_tokens: int
 
     @property
     def is_shared(self) -> bool:
-        """Say whether the server calls it the answer of an earlier or a concurrent request."""
+        """Return whether the server reports it as the response of an earlier or a concurrent request."""
         return self.x_cache in {"hit", "coalesced"}
 
 
 class HttpProbe:
-    """A connection; opened when it is first needed, and again after it broke. Used by one thread at a time."""
+    """A connection that opens on first use and reopens after a failure. For one thread at a time."""
 
     def __init__(self, api_base: str, key: str) -> None:
         parts = urlsplit(api_base)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise AuditFailed(f"{api_base} is no address of an API.", "Give one such as http://127.0.0.1:8080/v1.")
+            raise AuditFailed(f"{api_base} is not the address of an API.", "Give one such as http://127.0.0.1:8080/v1.")
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._connection = kind(parts.hostname, parts.port, timeout=TIMEOUT_SECONDS)
         self._base = parts.path.rstrip("/")
         self._headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
 
     def send(self, body: bytes, headers: Mapping[str, str], *, refused: bool = False) -> ProbeResponse:
-        """Ask one question and return its answer; ``refused``: one of REFUSALS is an answer too.
+        """Send one request and return its response. With ``refused``, a status in REFUSALS is accepted too.
 
-        Raises ConnectionBroken, and AuditFailed for another error.
+        Raises ConnectionBroken, and AuditFailed for any other error status.
         """
         status, said, text, first_byte_us = self._exchange("POST", PATH, body, headers)
         if status != 200 and not (refused and status in REFUSALS):
-            raise AuditFailed(f"A request of the audit was answered {status}: {text[:300].decode(errors='replace')}")
+            raise AuditFailed(f"A request failed with status {status}: {text[:300].decode(errors='replace')}")
         document = _document(text)
         usage = document.get("usage") or {}
         return ProbeResponse(
@@ -72,22 +72,22 @@ class HttpProbe:
         )
 
     def send_with_retry(self, body: bytes, headers: Mapping[str, str], *, refused: bool = False) -> ProbeResponse:
-        """Ask as ``ask`` does, over a new connection where the old one was closed meanwhile. Raises AuditFailed."""
+        """Send a request like ``send``, with retries on a new connection. Raises AuditFailed."""
         for _ in range(ATTEMPTS):
             try:
                 return self.send(body, headers, refused=refused)
             except ConnectionBroken as error:
                 failure = error
-        raise AuditFailed(f"The API cannot be reached: {failure}.", "`hearth status` says what runs.")
+        raise AuditFailed(f"The API cannot be reached: {failure}.", "`hearth status` shows what runs.")
 
     def models(self) -> list[str]:
         """Return the names of the models that the key may call. Raises AuditFailed."""
         try:
             status, _, text, _ = self._exchange("GET", "/models", b"", {})
         except ConnectionBroken as error:
-            raise AuditFailed(f"The API cannot be reached: {error}.", "`hearth status` says what runs.") from error
+            raise AuditFailed(f"The API cannot be reached: {error}.", "`hearth status` shows what runs.") from error
         if status != 200:
-            raise AuditFailed(f"The key was answered {status}: {text[:300].decode(errors='replace')}")
+            raise AuditFailed(f"Listing the models failed with status {status}: {text[:300].decode(errors='replace')}")
         return [str(model["id"]) for model in json.loads(text)["data"]]
 
     def close(self) -> None:
@@ -109,7 +109,7 @@ class HttpProbe:
 
 
 def _document(text: bytes) -> dict[str, Any]:
-    """Return the body, or of a stream the event that says most: the last one, which carries the usage."""
+    """Return the JSON body; for a stream, its last event, which has the usage."""
     if text.startswith(b"data:"):
         events = [line.removeprefix(b"data:").strip() for line in text.splitlines() if line.startswith(b"data:")]
         text = next((event for event in reversed(events) if event.startswith(b"{")), b"{}")

@@ -1,4 +1,4 @@
-"""Prompts that nobody had before, as the victim sends them and as the attacker asks for them."""
+"""New prompts: the request that the victim sends, and the request with which the attacker tests for it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from uuid import uuid4
 
 CacheName = Literal["prediction", "prefix"]
 CACHES: tuple[CacheName, ...] = ("prediction", "prefix")
-#: Past the prediction cache, so that the prefix cache alone makes the difference.
+#: Bypasses the prediction cache, so that only the prefix cache has an effect.
 BYPASS_PREDICTION = {"cache-control": "no-store"}
 SENTENCE = "The list type holds objects in order, and a set holds each object once. "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """One secret of the victim's: ``told`` is the request it sends, ``guessed`` what tries whether it was sent."""
+    """One secret prompt: the victim's request, and the request with which the attacker tests for it."""
 
     victim_request: bytes
     attacker_request: bytes
@@ -26,16 +26,16 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptGenerator:
-    """Makes prompts for one model; those for the prefix cache begin alike for ``prefix_words`` words.
+    """Generates prompts for one model. The two of a pair for the prefix cache share ``prefix_words`` words.
 
-    Those for the prediction cache are half as long: so much an engine has to read that is asked in vain.
+    Prompts for the prediction cache are half as long, because every miss makes an engine process the whole prompt.
     """
 
     model: str
     prefix_words: int
 
     def prompt(self, cache: CacheName) -> Prompt:
-        """Return a new prompt. Its first words are random, so no part of it was ever cached."""
+        """Return a new prompt. It starts with a random id, so no part of it is cached."""
         if cache == "prediction":
             body = self.body(self.opening(self.prefix_words // 2))
             return Prompt(victim_request=body, attacker_request=body, headers={})
@@ -47,16 +47,16 @@ class PromptGenerator:
         )
 
     def opening(self, words: int) -> str:
-        """Return a long beginning that nobody had before."""
-        spoken = SENTENCE.split()
-        return f"{uuid4()} " + " ".join(spoken[number % len(spoken)] for number in range(words))
+        """Return a new beginning of this many words."""
+        vocabulary = SENTENCE.split()
+        return f"{uuid4()} " + " ".join(vocabulary[number % len(vocabulary)] for number in range(words))
 
     def body(self, content: str, **fields: Any) -> bytes:
-        """Return a request for one token of a deterministic answer: its first byte is the first token's."""
-        asked = {
+        """Return a deterministic request for one token, so that its first byte is the first token's."""
+        request = {
             "model": self.model,
             "messages": [{"role": "user", "content": content}],
             "max_tokens": 1,
             "temperature": 0,
         }
-        return json.dumps(asked | fields).encode()
+        return json.dumps(request | fields).encode()

@@ -1,4 +1,4 @@
-"""Tell an audit: to a terminal, as Markdown for people who were not there, and as JSON with every time measured."""
+"""The report of an audit: Markdown for people, and JSON with every measured time."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from hearth.isolation_audit.timing_attack import Measured, Pair
 from hearth.isolation_audit.verdict import CONTROL_AUC, TARGET_BOUND, TARGET_PAIRS, Finding, Outcome
 
 SENTENCES: dict[Outcome, str] = {
-    "isolated": "Isolated: no tenant is told another's prompts, by its answers or by their times.",
-    "leak": "A leak: something of another tenant's prompts can be told.",
-    "inconclusive": "Inconclusive: the times neither show a leak nor rule one out.",
+    "isolated": "Isolated: neither responses nor response times reveal another tenant's prompts.",
+    "leak": "Leak: responses or response times reveal something about another tenant's prompts.",
+    "inconclusive": "Inconclusive: the response times neither show a leak nor rule one out.",
 }
-#: Of what speaks against a check.
+#: Counterexamples shown for each check.
 SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """One audit, whole. ``scopes_skipped``: keys were given, so no keys within a tenant were compared."""
+    """A complete audit. ``scopes_skipped``: keys were given, so keys within one tenant were not compared."""
 
     api_base: str
     model: str
@@ -41,7 +41,7 @@ class Audit:
 
 
 def markdown(audit: Audit) -> str:
-    """Return the report."""
+    """Return the report as Markdown."""
     head = [
         "# Isolation audit",
         "",
@@ -51,28 +51,30 @@ def markdown(audit: Audit) -> str:
         "",
         "## Times to the first byte",
         "",
-        "The victim sends a new prompt; then the attacker asks for it and for one that nobody sent, in random order.",
-        "AUC: how often the one that nobody sent takes longer, of all times together; 0.5 is guessing. Within pairs:",
-        "than the other one of its pair. Control: the AUC against the attacker's own cache, and how many answers said",
-        f"themselves that they were cached. Intervals are two-sided, at {CONFIDENCE:.0%}; the bound is the end farther",
-        "from 0.5.",
+        "The victim sends a new prompt. Then the attacker sends the same prompt and a new one, in random order.",
+        "AUC: the probability that the new prompt takes longer, over all times; 0.5 is guessing. Within pairs: the",
+        "share of pairs in which it takes longer. Control: the AUC against the attacker's own cache, and how many",
+        f"responses report that they were cached. Intervals are two-sided, at {CONFIDENCE:.0%}; the bound is the end",
+        "farther from 0.5.",
         "",
-        "| cache | pairs | AUC | interval | bound | must be at most | within pairs | KS p | control (told) | outcome |",
+        "| cache | pairs | AUC | interval | bound | allowed | within pairs | KS p | control (reported) | outcome |",
         "|---|---|---|---|---|---|---|---|---|---|",
         *map(_row, audit.findings),
         "",
         *(_explained(finding) for finding in audit.findings),
-        "## What must hold exactly",
+        "## Exact checks",
         "",
-        *map(_told, audit.checks),
+        *map(_check, audit.checks),
     ]
     if audit.scopes_skipped:
-        head.append("- not tried: what keys and projects of one tenant share; run it without keys, as the operator")
+        head.append(
+            "- not tested: what keys and projects of one tenant share; run the audit without keys, as the operator"
+        )
     return "\n".join(head) + "\n"
 
 
 def document(audit: Audit) -> dict[str, Any]:
-    """Return everything, each pair as [victim µs, cached µs, fresh µs, cached was first, connection]."""
+    """Return all results as JSON; each pair is [victim µs, cached µs, fresh µs, cached was first, connection]."""
     return {
         "outcome": audit.outcome,
         "exit_status": verdict.EXIT_STATUS[audit.outcome],
@@ -141,29 +143,30 @@ def _row(finding: Finding) -> str:
 def _explained(finding: Finding) -> str:
     if finding.outcome == "leak":
         return (
-            f"The times tell what the {finding.cache} cache holds of another's. Chance alone says so in 1 or 2 of 100 "
-            "audits: run it again before you act.\n"
+            f"The response times reveal what the {finding.cache} cache holds for another tenant. By chance, 1 or 2 of "
+            "100 audits report this: run the audit again before you act.\n"
         )
     if not finding.works and finding.control_hits < finding.control.pairs / 2:
         return (
-            f"Only {finding.control_hits:,} of the attacker's own {finding.control.pairs:,} repeats said that the "
-            f"{finding.cache} cache had them: that key's policy may be off, or several replicas serve the model.\n"
+            f"Only {finding.control_hits:,} of the attacker's own {finding.control.pairs:,} repeated requests were "
+            f"reported as hits of the {finding.cache} cache: the cache policy of that key may be off, or several "
+            "replicas serve the model.\n"
         )
     if not finding.works:
         return (
-            f"The {finding.cache} audit does not see the attacker's own cache well enough ({CONTROL_AUC} is needed): "
-            "the machine is too busy, or the engine hardly faster with what it has cached; try more --prefix-words.\n"
+            f"The {finding.cache} audit cannot detect the attacker's own cache reliably (it needs an AUC of "
+            f"{CONTROL_AUC}): the machine is too busy, or the cache saves too little time. Increase --prefix-words.\n"
         )
     if finding.outcome == "inconclusive":
-        return f"The {finding.cache} audit needs more pairs, or missed its bound by chance: run it again.\n"
+        return f"The {finding.cache} audit needs more pairs, or exceeded its bound by chance: run the audit again.\n"
     if finding.outcome == "isolated" and finding.audit.pairs < TARGET_PAIRS:
-        return f"A bound of {TARGET_BOUND} takes {TARGET_PAIRS:,} pairs; the {finding.cache} audit had fewer.\n"
+        return f"A bound of {TARGET_BOUND} needs {TARGET_PAIRS:,} pairs; the {finding.cache} audit had fewer.\n"
     return ""
 
 
-def _told(check: Check) -> str:
+def _check(check: Check) -> str:
     if check.holds:
-        return f"- holds ({check.tried:,} tried): {check.name}"
+        return f"- holds ({check.tried:,} tests): {check.name}"
     broken = len(check.against)
     more = f" and {broken - SHOWN:,} more" if broken > SHOWN else ""
-    return f"- **broken** ({broken:,} of {check.tried:,}): {check.name}: {'; '.join(check.against[:SHOWN])}{more}"
+    return f"- **violated** ({broken:,} of {check.tried:,}): {check.name}: {'; '.join(check.against[:SHOWN])}{more}"

@@ -1,4 +1,4 @@
-"""What an audit says: isolated, a leak, or nothing at all."""
+"""The outcome of an audit: isolated, a leak, or inconclusive."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from hearth.isolation_audit.exact_checks import Check
 from hearth.isolation_audit.prompts import CacheName
 
 Outcome = Literal["isolated", "leak", "inconclusive"]
-#: Beside those of the `hearth` command: 0 done, 1 it could not be done, 2 wrong arguments.
+#: In addition to those of the `hearth` command: 0 done, 1 failed, 2 wrong arguments.
 EXIT_STATUS: dict[Outcome, int] = {"isolated": 0, "leak": 3, "inconclusive": 4}
-#: What the upper bound of the AUC may be, from so many pairs on.
+#: Allowed bound of the AUC, with TARGET_PAIRS or more.
 TARGET_BOUND = 0.52
 TARGET_PAIRS = 10_000
-#: What few pairs may have for a bound at most: ten that are alike say nothing of the next one.
+#: Largest allowed bound for few pairs: ten similar pairs say nothing about the next one.
 WIDEST_BOUND = 0.65
-#: What the same audit must reach against one's own cache.
+#: AUC that the same audit must reach against the attacker's own cache.
 CONTROL_AUC = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What the timings of one cache say.
+    """The result of the times of one cache.
 
-    ``prompt_tokens``: of one prompt. ``control_hits``: pairs of the control whose answer says itself that it is cached.
+    ``prompt_tokens``: per prompt. ``control_hits``: control pairs whose response reports a cache hit.
     """
 
     cache: CacheName
@@ -38,17 +38,17 @@ class Finding:
 
     @property
     def allowed(self) -> float:
-        """Return the bound that so many pairs must reach."""
+        """Return the allowed bound for this number of pairs."""
         return allowed_bound(self.audit.pairs)
 
     @property
     def works(self) -> bool:
-        """Say whether the audit sees a cache that is there."""
+        """Return whether the audit detects a cache that exists."""
         return self.control.pooled.auc >= CONTROL_AUC
 
     @property
     def outcome(self) -> Outcome:
-        """Return what one cache's times say; a leak shows either way they are read, isolation in all of them pooled."""
+        """Return the outcome: pooled or paired times can show a leak, only pooled times show isolation."""
         read = (self.audit.pooled, self.audit.paired)
         if any(area.bound > self.allowed and area.excludes_chance for area in read):
             return "leak"
@@ -56,12 +56,12 @@ class Finding:
 
 
 def allowed_bound(pairs: int) -> float:
-    """Return TARGET_BOUND, or for fewer pairs what they allow: intervals narrow with the root of their number."""
+    """Return TARGET_BOUND, or a wider bound for fewer pairs: intervals narrow with the square root of their number."""
     return min(WIDEST_BOUND, 0.5 + (TARGET_BOUND - 0.5) * math.sqrt(TARGET_PAIRS / min(pairs, TARGET_PAIRS)))
 
 
 def outcome(findings: tuple[Finding, ...], checks: tuple[Check, ...]) -> Outcome:
-    """Return the worst of all. One exact check that fails is a leak, whatever the timings say."""
+    """Return the worst outcome. One violated exact check is a leak, whatever the times show."""
     found = {finding.outcome for finding in findings}
     if "leak" in found or not all(check.holds for check in checks):
         return "leak"

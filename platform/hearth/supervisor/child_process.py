@@ -1,4 +1,4 @@
-"""The role processes under the supervisor: start them, start them again when they die, end them."""
+"""The role processes of the supervisor: start them, restart them when they die, end them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from workers.processes import POLL_SECONDS, ProcessIdentity, collect, is_running
 
 FIRST_DELAY_SECONDS = 0.5
 LONGEST_DELAY_SECONDS = 30.0
-#: A role that lived this long was well: its next death counts as the first again.
-WELL_AFTER_SECONDS = 60.0
+#: A role that ran this long was healthy: the restart delay starts from the first value again.
+HEALTHY_AFTER_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildRecord:
-    """What ``hearth status`` and the next start know of a child. ``restarts`` counts since ``hearth up``."""
+    """The record of a child for ``hearth status`` and the next start. ``restarts`` counts since ``hearth up``."""
 
     name: str
     pid: int
@@ -35,7 +35,7 @@ class ChildRecord:
 
 
 def read_record(path: Path) -> ChildRecord | None:
-    """Return a child's record; None when there is no readable one."""
+    """Return a child's record; None if there is none or it is not readable."""
     try:
         return ChildRecord(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
@@ -44,7 +44,7 @@ def read_record(path: Path) -> ChildRecord | None:
 
 @dataclass(slots=True, kw_only=True)
 class Child:
-    """One role, kept alive. ``poll`` does the work; nothing happens between two calls of it."""
+    """One role that is kept alive. Only ``poll`` acts; nothing happens between two calls."""
 
     name: str
     command: list[str]
@@ -75,7 +75,7 @@ class Child:
         temporary.replace(self.record_path)
 
     def poll(self) -> str | None:
-        """Notice a death, start again when the delay is over; return a line to say, if any."""
+        """Detect a death, and restart after the delay; return a line to print, if any."""
         if self.process is None:
             if time.monotonic() >= self._start_at:
                 self._restarts += 1
@@ -89,19 +89,19 @@ class Child:
         delay = self._next_delay()
         self._start_at = time.monotonic() + delay
         how = f"signal {-status}" if status < 0 else f"status {status}"
-        return f"{self.name} ended with {how}; starting it again in {delay:g} s (log: {self.log_path})"
+        return f"{self.name} ended with {how}; restarting it in {delay:g} s (log: {self.log_path})"
 
     def _next_delay(self) -> float:
-        """Return the seconds to wait: doubled for each death in a row, so that a broken role does not spin."""
+        """Return the restart delay: doubled for each death in a row, so that a broken role does not loop."""
         lived = time.monotonic() - self._started
-        self._deaths_in_a_row = 1 if lived > WELL_AFTER_SECONDS else self._deaths_in_a_row + 1
+        self._deaths_in_a_row = 1 if lived > HEALTHY_AFTER_SECONDS else self._deaths_in_a_row + 1
         return float(min(FIRST_DELAY_SECONDS * 2 ** (self._deaths_in_a_row - 1), LONGEST_DELAY_SECONDS))
 
 
 def end_all(children: Iterable[Child], *, forced: Callable[[], bool]) -> list[str]:
-    """End children together: SIGTERM, then SIGKILL for whoever outlives its grace, or at once when ``forced``.
+    """End children together: SIGTERM, then SIGKILL after the grace period, or at once when ``forced``.
 
-    Returns the names of those that were killed. Idempotent.
+    Returns the names of the killed children. Idempotent.
     """
     waiting = {child.name: child for child in children if child.process is not None}
     began = time.monotonic()

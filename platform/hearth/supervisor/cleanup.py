@@ -1,6 +1,6 @@
-"""End what an instance left behind that was killed: its roles and engines, by recorded pid and start time.
+"""End the roles and engines that a killed instance left behind, by recorded pid and start time.
 
-Embedded servers are not ended here: a start adopts the ones that still run.
+Embedded servers are not ended here: a start adopts those that still run.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from hearth.instance.instance import Instance
 from hearth.paths import agent_sockets_dir, gateway_sockets_dir
 from workers.processes import session_members
 
-#: A gateway without its supervisor still answers: let it finish what is short.
+#: A gateway without its supervisor still serves: let it finish short requests.
 GRACE_SECONDS = 3.0
 
 
 def clear(instance: Instance) -> list[str]:
-    """End every recorded process that still lives, and its whole session; return their names. Idempotent.
+    """End every recorded process that still runs, with its whole session; return the names. Idempotent.
 
-    Call it with the instance's lock held. A record whose pid now belongs to another process ends nothing.
+    The caller holds the lock of the instance. A record whose pid now belongs to another process is ignored.
     """
     ended = clear_roles(instance) + _end_recorded(instance.engines_dir, grace_seconds=GRACE_SECONDS)
     instance.up_path.unlink(missing_ok=True)
@@ -29,7 +29,7 @@ def clear(instance: Instance) -> list[str]:
 
 
 def clear_roles(instance: Instance) -> list[str]:
-    """The same for roles alone; the next agent adopts the engines."""
+    """End the recorded roles only; the next agent adopts the engines. Returns the names. Idempotent."""
     return _end_recorded(instance.records_dir, grace_seconds=GRACE_SECONDS)
 
 
@@ -39,7 +39,7 @@ def end_engines(instance: Instance, *, grace_seconds: float) -> list[str]:
 
 
 def remove_sockets(instance: Instance) -> None:
-    """Remove the folders of the sockets and what killed engines left in them. Only once nothing listens there."""
+    """Remove the folders of the sockets with everything in them. Call it only when nothing listens there."""
     data_dir = instance.data_dir
     for folder in instance.sockets_dir, agent_sockets_dir(data_dir), gateway_sockets_dir(data_dir):
         shutil.rmtree(folder, ignore_errors=True)

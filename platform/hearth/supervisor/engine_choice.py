@@ -18,16 +18,16 @@ from workers.processes import ProcessIdentity, collect, launch
 
 
 def choose(wanted: EngineChoice, instance: Instance, progress: Progress, *, stopping: Callable[[], bool]) -> Engine:
-    """Return the engine to run; ``auto`` takes the simulated one where vLLM cannot be had, and says so loudly.
+    """Return the engine to run. ``auto`` falls back to the simulated one, with a warning, where vLLM cannot run.
 
-    Raises EngineUnavailable when ``wanted`` is vllm and cannot be met, or when ``stopping`` while it installs.
+    Raises EngineUnavailable when ``wanted`` is vllm and vLLM cannot run, or when ``stopping`` during the installation.
     """
     if wanted == "simulated":
         return "simulated"
     try:
         installed = environment.status()
         if installed is None:
-            progress.log("Installing the engine, vLLM; this is done once")
+            progress.log("Installing the engine, vLLM; this happens once")
             _install(instance, progress, stopping)
             installed = environment.status()
     except EngineUnavailable as error:
@@ -42,15 +42,15 @@ def choose(wanted: EngineChoice, instance: Instance, progress: Progress, *, stop
 
 def _warn_simulated(progress: Progress, error: EngineUnavailable) -> None:
     progress.warn(
-        "SIMULATED ENGINE: answers are made up, no model runs.",
+        "SIMULATED ENGINE: responses are made up, no model runs.",
         f"vLLM cannot run here: {error.reason}"[:110],
-        f"What helps: {error.remedy}"[:110],
-        "`--engine vllm` makes this an error; `--engine simulated` silences this notice.",
+        f"Remedy: {error.remedy}"[:110],
+        "`--engine vllm` makes this an error; `--engine simulated` hides this warning.",
     )
 
 
 def _install(instance: Instance, progress: Progress, stopping: Callable[[], bool]) -> None:
-    """Install in a session of its own, recorded like a role, so that a stop or the next start can end it."""
+    """Install vLLM in a separate session, recorded like a role, so that a stop or the next start can end it."""
     log_path = instance.log_path("engine-install")
     record = instance.records_dir / "engine-install.json"
     log_path.unlink(missing_ok=True)
@@ -65,12 +65,12 @@ def _install(instance: Instance, progress: Progress, stopping: Callable[[], bool
         record.unlink(missing_ok=True)
     if status != 0:
         reason, _, remedy = log_path.read_text().strip().rpartition("\n")
-        reason = reason.rpartition("\n")[2] or "the installer ended without a word"
+        reason = reason.rpartition("\n")[2] or "the installer ended without output"
         raise EngineUnavailable("the start was interrupted" if stopping() else reason, remedy)
 
 
 def _follow(installer: ProcessIdentity, log_path: Path, progress: Progress, stopping: Callable[[], bool]) -> int:
-    """Repeat what the installer prints; return its exit status, -1 when stopping."""
+    """Print the output of the installer; return its exit status, or -1 when stopping."""
     with log_path.open() as log:
         while True:
             status = collect(installer)

@@ -1,4 +1,4 @@
-"""One supervisor per data directory: an flock, which ends with its holder however that dies."""
+"""One supervisor per data directory: an flock, which the kernel releases when its holder dies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class AlreadyRunning(Exception):
 
 @contextmanager
 def hold(path: Path) -> Iterator[None]:
-    """Hold the lock for the block; no child inherits it. Raises AlreadyRunning at once when it is taken."""
+    """Hold the lock for the block; no child inherits it. Raises AlreadyRunning at once if another process has it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:

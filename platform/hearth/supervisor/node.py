@@ -1,7 +1,7 @@
-"""`hearth node`: what a further machine runs, an agent with its engines and the drain of what they were used for.
+"""`hearth node`: an additional machine, which runs an agent with its engines, and the drain of their usage.
 
-The database, Redis and everything that clients see are the first machine's. Killed, a node leaves its engines running,
-and the next start adopts them; stopped in order, it lets them finish, and other nodes take their replicas over.
+The database, Redis, gateway and portal run on the first machine. A killed node leaves its engines running, and the next
+start adopts them. A node that stops in order lets its engines finish, and other nodes take over their replicas.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from hearth.supervisor import cleanup, lock
 from hearth.supervisor.engine_choice import choose
 from hearth.supervisor.process_group import ProcessGroup
 
-#: There while the node is cordoned only because it was stopped: an operator's own cordon outlives a restart.
+#: Exists while the node is cordoned only because it stopped. A cordon by an operator survives a restart.
 LEFT_MARK = "left"
-#: Roles that know callers and seal what they store.
+#: Roles that authenticate callers and encrypt what they store.
 FRONT_ROLES = frozenset({"gateway", "portal", "inference"})
 
 
@@ -58,10 +58,10 @@ class NodeHost:
         self._joined = False
 
     def run(self) -> None:
-        """Join, serve until asked to stop, and leave.
+        """Join, serve until a signal requests a stop, and leave.
 
-        Raises PreflightError, SecretsError and lock.AlreadyRunning before anything starts; the errors of engines and
-        process_group.Interrupted after everything has been stopped again.
+        Raises PreflightError, SecretsError and lock.AlreadyRunning before anything starts; errors of engines and
+        process_group.Interrupted after everything has stopped again.
         """
         self._processes.handle_signals()
         check(self._instance)
@@ -77,7 +77,7 @@ class NodeHost:
         self._instance.node_path.unlink(missing_ok=True)
         ended = cleanup.clear_roles(self._instance)
         if ended:
-            self._progress.log(f"Ended what a killed node left: {', '.join(ended)}; its engines go on")
+            self._progress.log(f"Ended processes of a killed node: {', '.join(ended)}; its engines continue")
         self._processes.write_record()
         database.connect(self._instance)
         check_membership(NODE_SECRETS)
@@ -120,7 +120,7 @@ class NodeHost:
 
 
 def read(path: Path) -> Member | None:
-    """Return what a running node wrote; None while there is none."""
+    """Return the content of ``node.json``; None while no node runs."""
     try:
         return Member(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
@@ -128,12 +128,12 @@ def read(path: Path) -> Member | None:
 
 
 def check(instance: Instance) -> None:
-    """Raise PreflightError or SecretsError when this machine is not set up to join; create its folders."""
+    """Raise PreflightError or SecretsError unless this machine is ready to join; create its folders."""
     missing = [name for name in ("DATABASE_URL", "REDIS_URL") if not getattr(instance, name.lower())]
     if missing:
         raise PreflightError(
-            f"{' and '.join(missing)} must name the servers of the first machine: a node has none of its own.",
-            "docs/deployment.md says how to let them be reached.",
+            f"{' and '.join(missing)} must name the servers of the first machine: a node runs no servers of its own.",
+            "docs/deployment.md explains how to make them reachable.",
         )
     preflight.check(instance)
     secrets.require(instance.data_dir)
@@ -141,11 +141,11 @@ def check(instance: Instance) -> None:
 
 
 def check_role(instance: Instance, role: str) -> None:
-    """Raise PreflightError or SecretsError unless the role finds its servers and secrets; create its folders."""
+    """Raise PreflightError or SecretsError unless the role has its servers and secrets; create its folders."""
     if not instance.app_url():
         raise PreflightError(
             f"There is no database for the {role}.",
-            "Set DATABASE_URL and REDIS_URL, or start `hearth up` on this HEARTH_DATA_DIR, which brings its own.",
+            "Set DATABASE_URL and REDIS_URL, or run `hearth up` here, which starts embedded servers.",
         )
     preflight.check(instance)
     secrets.require(instance.data_dir)
@@ -155,7 +155,7 @@ def check_role(instance: Instance, role: str) -> None:
 
 
 def check_membership(names: tuple[str, ...]) -> None:
-    """Raise PreflightError unless the servers answer and the secrets of these names fit. Needs ``fleet.connect``."""
+    """Raise PreflightError unless the servers answer and these secrets match. Needs ``database.connect``."""
     from hearth.provisioning import cluster
 
     cluster.check_servers()

@@ -1,7 +1,7 @@
-"""Keep role processes alive, and end them in order: what `hearth up` and `hearth node` have in common.
+"""Keep role processes alive, and end them in order, for `hearth up` and `hearth node`.
 
-A keeper holds no state that the next one needs: kill -9 of it leaves roles and engines running, which the next start
-finds by their recorded pids.
+The supervisor has no state that the next one needs: after a kill -9, roles and engines continue, and the next start
+finds them by their recorded pids.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from hearth.supervisor.child_process import Child
 from workers.processes import ProcessIdentity, identify, is_running
 
 TICK_SECONDS = 0.2
-#: An idle engine stops in 2 s; one that answers gets 30 s from its own --shutdown-timeout.
+#: An idle engine stops in 2 s; a busy one may take the 30 s of its own --shutdown-timeout.
 ENGINES_GRACE_SECONDS = 40.0
 SUPERVISOR_RECORD = "supervisor.json"
 
 
 class Interrupted(Exception):
-    """Somebody asked for the stop while it was starting."""
+    """A stop was requested during the start."""
 
 
 class StartFailed(Exception):
-    """A role or an engine cannot start. Carries what and where to look."""
+    """A role or an engine cannot start. The message names it and its log."""
 
 
 @dataclass(slots=True)
 class StopRequest:
-    """Counts SIGINT and SIGTERM: the first asks for a stop, the second for haste."""
+    """Counts SIGINT and SIGTERM: the first requests a stop, the second forces it."""
 
     count: int = 0
 
@@ -53,7 +53,7 @@ class StopRequest:
 
 
 class ProcessGroup:
-    """The roles of one data directory, looked after by this process."""
+    """The role processes of one data directory, supervised by this process."""
 
     def __init__(self, instance: Instance, progress: Progress) -> None:
         self._instance = instance
@@ -66,18 +66,18 @@ class ProcessGroup:
         return bool(self._children)
 
     def handle_signals(self) -> None:
-        """Take SIGINT and SIGTERM as requests to stop."""
+        """Handle SIGINT and SIGTERM as requests to stop."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self.stop)
 
     def write_record(self) -> None:
-        """Write down who supervises the data directory. Call it with its lock held."""
+        """Record this process as the supervisor of the data directory. The caller holds the lock."""
         me = identify(os.getpid())
         assert me is not None
         process_records.write_record(self._instance.data_dir / SUPERVISOR_RECORD, me)
 
     def remove_record(self) -> None:
-        """Undo :meth:`record`."""
+        """Remove the record of :meth:`write_record`."""
         (self._instance.data_dir / SUPERVISOR_RECORD).unlink(missing_ok=True)
 
     def start(self, roles: Iterable[Role]) -> None:
@@ -98,12 +98,12 @@ class ProcessGroup:
         self._progress.log(f"Started {', '.join(child.name for child in self._children)}")
 
     def raise_if_stopping(self) -> None:
-        """Raise Interrupted once a stop was asked for."""
+        """Raise Interrupted if a stop was requested."""
         if self.stop.requested():
             raise Interrupted
 
     def tick(self) -> None:
-        """Look after the roles once, then rest a moment."""
+        """Poll every role once, then sleep TICK_SECONDS."""
         for child in self._children:
             line = child.poll()
             if line is not None:
@@ -111,7 +111,7 @@ class ProcessGroup:
         time.sleep(TICK_SECONDS)
 
     def end(self, request_engine_stop: Callable[[], int]) -> None:
-        """Stop the roles stage by stage, and the engines in theirs; a second signal kills what is left of each.
+        """Stop the roles and the engines stage by stage; a second signal kills what still runs.
 
         ``request_engine_stop`` requests that every engine here stops after its running requests, and returns how many
         engines there were.
@@ -123,20 +123,20 @@ class ProcessGroup:
                 [child for child in self._children if child.stop_stage == stage], forced=self.stop.forced
             )
             if killed:
-                self._progress.log(f"Killed, because it would not end: {', '.join(killed)}")
+                self._progress.log(f"Killed after the grace period: {', '.join(killed)}")
         cleanup.end_engines(self._instance, grace_seconds=0)
 
     def _stop_engines(self, request_stop: Callable[[], int]) -> None:
-        """Let the agent stop the engines, which lets them finish what they answer; kill what outlives the grace."""
+        """Let the agent stop the engines after their running requests; kill those that outlive the grace period."""
         deadline = time.monotonic() + ENGINES_GRACE_SECONDS
         if not self.stop.forced():
             try:
-                asked = request_stop()
-            except Exception as error:  # a database that is gone must not keep the rest from stopping
-                self._progress.log(f"Could not ask the replicas to stop: {error}")
-                asked = 0
-            if asked:
-                self._progress.log(f"Asked {asked} replicas to stop")
+                requested = request_stop()
+            except Exception as error:  # without the database, everything else must still stop
+                self._progress.log(f"Could not request a stop of the replicas: {error}")
+                requested = 0
+            if requested:
+                self._progress.log(f"Requested a stop of {requested} replicas")
             while any(self._instance.engines_dir.glob("*.json")) and time.monotonic() < deadline:
                 if self.stop.forced():
                     break
@@ -147,7 +147,7 @@ class ProcessGroup:
 
 
 def supervisor_process(instance: Instance) -> ProcessIdentity | None:
-    """Return the process that holds the data directory, of `hearth up` or `hearth node`; None when there is none."""
+    """Return the process of `hearth up` or `hearth node` on this data directory; None if there is none."""
     found = process_records.read_record(instance.data_dir / SUPERVISOR_RECORD)
     if found is None or not is_running(found) or not lock.is_held(instance.lock_path):
         return None

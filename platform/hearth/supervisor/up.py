@@ -1,7 +1,7 @@
 """`hearth up`: start an instance in order, keep it alive, end it in order.
 
-Start: look, lock, clear what a killed instance left, servers, migrations, first data, roles, engines. Stop: what
-takes requests first, then what starts engines, the engines, their agent, the drain, the servers.
+Order of the start: preflight, lock, cleanup after a killed instance, servers, migrations, first data, roles, engines.
+Order of the stop: roles that take requests, roles that start engines, engines, agent, drain, servers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hearth.supervisor.up_file import Summary
 
 SERVERS_CHECK_SECONDS = 1.0
 STILL_WAITING_SECONDS = 10.0
-#: How often, and for how long, a started instance looks whether its placeholders are warm, to say so.
+#: How often, and for how long, a started instance checks whether its placeholders are warm, to report it.
 PLACEHOLDERS_CHECK_SECONDS = 2.0
 PLACEHOLDERS_PATIENCE_SECONDS = 300.0
 
@@ -49,10 +49,10 @@ class Supervisor:
         self._database_ready = False
 
     def run(self, *, show_summary: bool) -> None:
-        """Start, serve until asked to stop, and stop whatever was started, also when the start fails.
+        """Start, serve until a signal requests a stop, and stop everything that started, also when the start fails.
 
-        Raises PreflightError and lock.AlreadyRunning before anything starts; StartFailed, Interrupted and the
-        errors of secrets, servers, migrations and engines after everything has been stopped again.
+        Raises PreflightError and lock.AlreadyRunning before anything starts; StartFailed, Interrupted and
+        errors of secrets, servers, migrations and engines after everything has stopped again.
         """
         self._processes.handle_signals()
         preflight.check(self._instance)
@@ -69,7 +69,7 @@ class Supervisor:
     def _start(self, *, show_summary: bool) -> None:
         ended = cleanup.clear(self._instance)
         if ended:
-            self._progress.log(f"Ended what a killed instance left: {', '.join(ended)}")
+            self._progress.log(f"Ended processes of a killed instance: {', '.join(ended)}")
         self._processes.write_record()
         preflight.check_ports(self._instance)
         self._start_servers()
@@ -82,7 +82,9 @@ class Supervisor:
         database.disconnect()
         engine = choose(wanted, self._instance, self._progress, stopping=self._processes.stop.requested)
         self._processes.raise_if_stopping()
-        database.withdraw(self._instance.node)  # nothing of before runs here: rows that say ready would be believed
+        database.withdraw(
+            self._instance.node
+        )  # no earlier replica runs here; gateways would route to rows that say ready
         first = database.bootstrap(self._instance, self._options, engine)
         self._database_ready = True
         self._processes.start(ROLES)
@@ -115,7 +117,7 @@ class Supervisor:
             self._progress.log("Redis answers")
 
     def _wait_for_web(self) -> None:
-        """Wait until gateway and portal answer; any HTTP status will do."""
+        """Wait until gateway and portal answer with any HTTP status."""
         for name, url in (("Gateway", self._instance.api_base + "/models"), ("Portal", self._instance.portal_url)):
             while not _answers(url):
                 self._tick()
@@ -123,7 +125,7 @@ class Supervisor:
             self._progress.log(f"{name} answers at {url}")
 
     def _wait_for_engines(self, replicas: int) -> None:
-        """Wait until so many replicas are ready. Raises StartFailed when one gave up."""
+        """Wait until this many replicas are ready. Raises StartFailed when one has failed."""
         said = time.monotonic()
         while True:
             found = database.replicas()
@@ -138,7 +140,7 @@ class Supervisor:
             failed = next((each for each in found if each.state == "failed"), None)
             if failed is not None:
                 raise StartFailed(
-                    f"Replica {failed.id} of {failed.deployment} gave up: {failed.last_error or 'no reason recorded'}. "
+                    f"Replica {failed.id} of {failed.deployment} failed: {failed.last_error or 'no reason recorded'}. "
                     f"The logs are in {self._instance.logs_dir}."
                 )
             for _ in range(5):
@@ -146,24 +148,24 @@ class Supervisor:
                 self._processes.raise_if_stopping()
 
     def _tick(self) -> None:
-        """Look after roles and servers once, then rest a moment."""
+        """Check the servers and poll the roles once."""
         if time.monotonic() - self._servers_checked > SERVERS_CHECK_SECONDS:
             self._servers_checked = time.monotonic()
-            self._revive_servers()
+            self._restart_servers()
         self._processes.tick()
 
-    def _revive_servers(self) -> None:
+    def _restart_servers(self) -> None:
         for name, server in (("PostgreSQL", self._postgres), ("Redis", self._redis)):
             if server is None or server.process() is not None:
                 continue
-            self._progress.log(f"{name} died; starting it again")
+            self._progress.log(f"{name} died; restarting it")
             try:
                 server.start()
-            except EmbeddedServerError as error:  # tried again in a second; what serves without it goes on
+            except EmbeddedServerError as error:  # retried in a second; roles that work without it continue
                 self._progress.log_if_new(name, str(error))
 
     def _report_placeholders(self) -> None:
-        """Say it once this node's placeholders are warm. Nothing waits for them: they are for the next replica."""
+        """Report once when this node's placeholders are warm. Nothing waits for them: they are for the next replica."""
         now = time.monotonic()
         if now > self._placeholders_until or now - self._placeholders_checked < PLACEHOLDERS_CHECK_SECONDS:
             return
@@ -175,7 +177,7 @@ class Supervisor:
         database.disconnect()
 
     def _end(self) -> None:
-        """Stop everything that was started, in order; a second signal kills what is left of each stage."""
+        """Stop everything that started, in order; a second signal kills what still runs."""
         started = bool(self._processes.has_children or self._postgres or self._redis)
         if started:
             self._progress.log("Stopping")
@@ -204,7 +206,7 @@ def _answers(url: str) -> bool:
 
 
 def phase(instance: Instance) -> str:
-    """Return ``up``, ``starting`` (or stopping: neither up.json nor node.json, a supervisor lives) or ``down``."""
+    """Return ``up``, ``down``, or ``starting`` (also while stopping: a supervisor runs without up.json)."""
     if not lock.is_held(instance.lock_path):
         return "down"
     return "up" if instance.up_path.exists() or instance.node_path.exists() else "starting"

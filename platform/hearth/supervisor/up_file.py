@@ -1,4 +1,4 @@
-"""What a started instance tells people and scripts: the printed summary and ``up.json``."""
+"""The summary of a started instance: printed for people, and ``up.json`` for scripts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class DemoTenant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The content of ``up.json``; there only while the instance runs. ``pid`` is the supervisor's."""
+    """The content of ``up.json``, which exists only while the instance runs. ``pid`` is the supervisor's."""
 
     api_base: str
     portal_url: str
@@ -38,7 +38,7 @@ class Summary:
 
 
 def write(instance: Instance, summary: Summary) -> None:
-    """Write ``up.json``, mode 0600, in one step: whoever sees it can use it."""
+    """Write ``up.json``, mode 0600, atomically."""
     temporary = instance.up_path.with_name(f".up.json.{os.getpid()}")
     temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -48,7 +48,7 @@ def write(instance: Instance, summary: Summary) -> None:
 
 
 def read(path: Path) -> Summary | None:
-    """Return what a running instance wrote; None while there is none."""
+    """Return the content of ``up.json``; None while no instance runs."""
     try:
         found: dict[str, Any] = json.loads(path.read_text())
         admin = Admin(**found.pop("admin"))
@@ -59,7 +59,7 @@ def read(path: Path) -> Summary | None:
 
 
 def text(summary: Summary) -> str:
-    """Return the summary for a person, ending with a command that works when pasted."""
+    """Return the summary as text, with a curl command to paste."""
     first = summary.tenants[0]
     body = json.dumps({"model": summary.model, "messages": [{"role": "user", "content": "Hello!"}]})
     lines = [

@@ -1,4 +1,4 @@
-"""How well two sets of times can be told apart, held to cases worked out by hand and to tables."""
+"""How well two sets of times can be distinguished, checked against manual calculations and published tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_times_that_overlap_have_the_area_and_variance_worked_out_by_hand() -> N
 
 
 def test_pairs_that_are_slow_together_are_no_evidence_of_difference() -> None:
-    """Each pair is equal within itself: pooled, the variance is none, however far pairs lie from each other."""
+    """The times of each pair are equal, so the pooled variance is zero however much the pairs differ."""
     found = separate([1, 50, 900], [1, 50, 900]).pooled
     assert (found.auc, found.lower, found.upper, found.bound) == (0.5, 0.5, 0.5, 0.5)
 
@@ -84,7 +84,7 @@ def test_ten_thousand_pairs_of_one_distribution_are_bounded_as_the_formula_says(
 
 def test_sets_that_are_no_pairs_are_refused() -> None:
     for cached, fresh in (([1.0], [1.0]), ([1.0, 2.0], [1.0])):
-        with pytest.raises(ValueError, match="no two pairs"):
+        with pytest.raises(ValueError, match="not two or more pairs"):
             separate(cached, fresh)
 
 

@@ -1,4 +1,4 @@
-"""When an audit says isolated, a leak, or nothing; and whose keys it takes."""
+"""The outcome of an audit, and the keys that it uses."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_an_address_that_is_none_is_refused(address: str) -> None:
 
 @contextmanager
 def refusing(status: int) -> Iterator[str]:
-    """Answer everything with this status; yields the address."""
+    """Respond to every request with this status; yields the address."""
 
     class Refusing(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
