@@ -32,7 +32,7 @@ status: install ## Show what runs
 	@$(BIN)/hearth status
 
 # Tests mostly wait, so one process more than a small machine has cores; tests/conftest.py says what runs together.
-SIDE_BY_SIDE := --numprocesses 3 --dist loadgroup --no-loadscope-reorder
+SIDE_BY_SIDE := --numprocesses 3 --dist loadscope --no-loadscope-reorder
 test: install-tests ## Run the tests side by side; PYTEST_ARGS="-k name" runs some, in one process
 	$(BIN)/python -m pytest -m "not long" $(or $(PYTEST_ARGS),$(SIDE_BY_SIDE)) $(if $(JUNIT),--junitxml=$(JUNIT))
 

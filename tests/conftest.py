@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 #: A busy machine is no failure: the first text that is drawn there took over a second, which Hypothesis refuses.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -13,20 +15,32 @@ settings.load_profile("unhurried")
 
 
 TESTS = Path(__file__).parent
-#: Folders whose tests share one instance or one engine that takes long to start: each runs in one process, these first.
+#: Folders whose tests share an instance or an engine that starts slowly: one process runs each of them, and first.
 SHARED = ("journey", "engines")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the tests and group them for pytest-xdist, and write each test's markers into the JUnit report.
+class ByFolderOrFile(LoadScopeScheduling):  # type: ignore[misc]  # it carries no types
+    """Deals tests out to the processes of pytest-xdist: a folder of SHARED as a whole, other tests by file."""
 
-    A group runs in one process: a folder of SHARED, else one file. ``.ci/require_marked_tests.py`` reads the markers.
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        folder = file.split("/")[1]
+        return folder if folder in SHARED else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFolderOrFile:
+    """Return the scheduler of ``make test``."""
+    return ByFolderOrFile(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests of SHARED first, and write each test's markers into the JUnit report.
+
+    ``.ci/require_marked_tests.py`` reads the markers.
     """
     items.sort(key=_place)
     for item in items:
         item.user_properties.extend(("marker", name) for name in sorted({mark.name for mark in item.iter_markers()}))
-        folder = item.path.relative_to(TESTS).parts[0]
-        item.add_marker(pytest.mark.xdist_group(folder if folder in SHARED else str(item.path.relative_to(TESTS))))
 
 
 def _place(item: pytest.Item) -> int:
