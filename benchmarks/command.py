@@ -1,4 +1,4 @@
-"""What the benchmarks' commands have in common: how they end, what they say, and where the result goes."""
+"""What the commands of the benchmarks share: stop signals, output, exit status and publication."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What a benchmark found: ``text`` for docs/benchmarks.md, ``samples`` for benchmarks/results."""
+    """The result of a benchmark: ``text`` for docs/benchmarks.md, ``samples`` for benchmarks/results."""
 
     date: str
     text: str
@@ -26,9 +26,9 @@ class Finding:
 
 
 def conduct(name: str, measure: Callable[[], Finding], *, publish: bool) -> int:
-    """Measure, print what was found and, if asked, write it down as ``name``; return the exit status.
+    """Measure, print the result and, with ``publish``, write it as ``name``; return the exit status.
 
-    A stop signal unwinds ``measure``, which must end what it started on the way out.
+    A stop signal raises KeyboardInterrupt in ``measure``, which must end the processes it started.
     """
     for number in STOP_SIGNALS:
         signal.signal(number, _stop)
@@ -48,7 +48,7 @@ def conduct(name: str, measure: Callable[[], Finding], *, publish: bool) -> int:
 
 
 def commit() -> str:
-    """Return the short name of the commit that is measured, or "unknown"."""
+    """Return the short hash of the measured commit, or "unknown"."""
     return output("git", "rev-parse", "--short", "HEAD")
 
 

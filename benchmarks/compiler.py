@@ -1,4 +1,4 @@
-"""The C programs of the benchmarks, compiled for each run."""
+"""Compile the C programs of the benchmarks, at each run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.errors import Unfit
 
 
 def compile_program(source: Path, folder: Path) -> Path:
-    """Compile one source into a program of its name in the folder, and return it. Raises Unfit."""
+    """Compile one source file and return the program, which has its name without suffix. Raises Unfit."""
     program = folder / source.stem
     command = ["gcc", "-O2", "-std=gnu11", "-D_GNU_SOURCE", "-o", str(program), str(source)]
     compiled = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,15 +1,15 @@
-"""What can keep a benchmark from its figures.
+"""The errors that prevent a measurement.
 
 BenchError
-├── Unfit    this machine lacks something without which nothing can be measured
-└── NotRun   one contender could not be installed or started; the others are measured all the same
+├── Unfit    this machine lacks something that every measurement needs
+└── NotRun   one contender could not be installed or started; the others are still measured
 """
 
 from __future__ import annotations
 
 
 class BenchError(Exception):
-    """Carries ``problem``, fit to be published, and ``detail`` for whoever runs the benchmark."""
+    """Carries ``problem``, which may be published, and ``detail`` for the person who runs the benchmark."""
 
     def __init__(self, problem: str, detail: str = "") -> None:
         super().__init__(f"{problem}\n{detail}" if detail else problem)
@@ -18,7 +18,7 @@ class BenchError(Exception):
 
 
 class Unfit(BenchError):
-    """Nothing can be measured here."""
+    """This machine cannot run the benchmark."""
 
 
 class NotRun(BenchError):

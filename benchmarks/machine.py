@@ -1,4 +1,4 @@
-"""What the benchmark runs on: its cores, the tools it needs, and how quiet it is."""
+"""The machine of a benchmark: its cores, the tools it must have, and its load from other processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIBC_HEADER = Path("/usr/include/stdio.h")
 class Cores:
     """The contender has one core to itself; upstream, load generator, Redis, PostgreSQL and drain share the others.
 
-    A contender of two processes has ``second`` as well, which is one of the others where there are fewer than four.
+    A contender of two processes also has ``second``, which is one of ``others`` if there are fewer than four cores.
     """
 
     contender: int
@@ -34,7 +34,7 @@ class Cores:
 
     @property
     def usable(self) -> int:
-        """How many cores the run has."""
+        """Return the number of cores that the run uses."""
         return len({self.contender, self.second, *self.others})
 
     @property
@@ -42,16 +42,17 @@ class Cores:
         return self.second in self.others
 
     def of(self, processes: int) -> tuple[int, ...]:
-        """Return the cores of a contender with so many processes."""
+        """Return the cores of a contender with one or two processes."""
         return (self.contender,) if processes == 1 else (self.contender, self.second)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What a reader must know to compare figures.
+    """What a reader must know to compare results.
 
-    ``busy_share``: of all cores, by others, before the run. ``additions_ms``: shortest and longest time that a million
-    additions in Python took then; where a host is shared, its other guests show in nothing else.
+    ``busy_share``: share of all cores that other processes used before the run. ``additions_ms``: shortest and longest
+    time of a million additions in Python, also before the run. On a shared host, nothing else shows the load of its
+    other guests.
     """
 
     cpu_model: str
@@ -64,7 +65,7 @@ class Machine:
 
     @property
     def described(self) -> str:
-        """What a document says of it."""
+        """Return the machine's description for a document."""
         shortest, longest = self.additions_ms
         return (
             f"{self.cpu_model}, {self.cores} cores, {self.memory_gib:g} GiB, Linux {self.kernel}, "
@@ -73,7 +74,7 @@ class Machine:
 
 
 def split_cores() -> Cores:
-    """Split the cores this process may use. Raises Unfit when there is only one."""
+    """Split the cores that this process may use. Raises Unfit when there is only one."""
     usable = sorted(os.sched_getaffinity(0))
     if len(usable) < 2:
         raise Unfit(
@@ -85,7 +86,7 @@ def split_cores() -> Cores:
 
 @contextmanager
 def kept_on(cores: Sequence[int]) -> Iterator[None]:
-    """Keep this process, and whatever it starts meanwhile, on some cores."""
+    """Pin this process, and the processes it starts in the block, to these cores."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:
@@ -95,7 +96,7 @@ def kept_on(cores: Sequence[int]) -> Iterator[None]:
 
 
 def require_tools() -> None:
-    """Install what is missing when we are root on Debian; otherwise raise Unfit, naming it."""
+    """Install missing packages when run by root on Debian. Raises Unfit, which names those still missing."""
     missing = _missing()
     if missing and os.geteuid() == 0 and shutil.which("apt-get"):
         print(f"Installing {' '.join(missing)}", flush=True)
@@ -110,7 +111,7 @@ def require_tools() -> None:
 
 
 def describe(cores: Cores) -> Machine:
-    """Return the machine as it is now; watches it for about four seconds to see whether others use it."""
+    """Return the machine's present state. Measures the load of other processes for about four seconds."""
     return Machine(
         cpu_model=_cpu_model(),
         cores=cores.usable,

@@ -1,4 +1,4 @@
-"""Write a run down: its document into docs/benchmarks.md, its samples into benchmarks/results."""
+"""Publish a run: its text in docs/benchmarks.md, its samples in benchmarks/results."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 
 class MarkersMissing(Exception):
-    """The document has no place for the result."""
+    """The document lacks the comments between which the result goes."""
 
 
 def write(name: str, date: str, text: str, samples: Mapping[str, object]) -> list[Path]:
-    """Write both files of a benchmark and return them; of several runs on one day the last one stays.
+    """Write both files of a benchmark and return their paths. A later run on the same day replaces an earlier one.
 
     The text goes between the document's comments ``name: begin`` and ``name: end``. Raises MarkersMissing.
     """

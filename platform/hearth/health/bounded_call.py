@@ -15,9 +15,9 @@ Result = TypeVar("Result")
 
 
 class BoundedCall(Generic[Result]):
-    """One database query that runs in a separate thread, once at a time.
+    """One database query, run in a separate thread, at most one run at a time.
 
-    Callers during a run share its result. The connection is closed after each run.
+    Calls during a run share its result. The connection is closed after each run.
     """
 
     def __init__(self, question: Callable[[], Result]) -> None:
@@ -28,7 +28,7 @@ class BoundedCall(Generic[Result]):
         self._answer: Result | None = None
 
     def call(self, timeout_seconds: float) -> Result | None:
-        """Return the result; None when there is none in time."""
+        """Return the result; None after the timeout or if the query failed."""
         with self._changed:
             if not self._asking:
                 self._asking = True
@@ -56,7 +56,7 @@ class BoundedCall(Generic[Result]):
 
 
 def database_answers() -> bool:
-    """Return True once the database answered. Raises django.db.Error."""
+    """Return True when the database answers. Raises django.db.Error."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
         return bool(cursor.fetchone())

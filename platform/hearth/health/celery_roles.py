@@ -1,7 +1,7 @@
-"""The vitals of the Celery roles: agent, control, inference and beat.
+"""The health pages of the Celery roles: agent, control, inference and beat.
 
-A worker's main loop beats from a timer of its own while it is connected to the broker; while it waits for the broker to
-come back it rests, alive and not ready. Beat beats whenever its scheduler looks what is due.
+A timer in a worker's main loop sends heartbeats while the worker is connected to the broker. While the worker waits for
+the broker, it sends none: it is alive but not ready. Beat sends a heartbeat at each tick of its scheduler.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from hearth.instance.instance import from_environment
 from workers import metrics
 
 BEAT_SECONDS = 1.0
-#: A broker that hangs holds a worker's loop for several socket timeouts of 10 s before the worker notices.
+#: A broker that hangs blocks a worker's loop for several socket timeouts of 10 s before the worker notices.
 WORKER_LIMIT_SECONDS = 120.0
-#: An agent whose database never answers one statement: only a new process asks again. Engines outlive it.
+#: An agent never recovers from a statement that the database never answers, so it must be restarted. Engines keep
+#: running meanwhile.
 AGENT_LIMIT_SECONDS = 60.0
 BEAT_LIMIT_SECONDS = 60.0
-#: Reconcile is due every two seconds, an agent's round every second.
+#: Reconcile runs every two seconds, an agent's round every second.
 READY_SECONDS = 15.0
 DATABASE_PATIENCE_SECONDS = 2.0
 
@@ -37,7 +38,7 @@ _sent = Heartbeat()
 
 
 def install(app: Celery) -> None:
-    """Give the app's workers and its beat their vitals; without a role (HEARTH_ROLE) nothing listens."""
+    """Add health pages to the app's workers and its beat. Without a role (HEARTH_ROLE) nothing listens."""
     app.steps["consumer"].add(HeartbeatStep)
     app.conf.beat_scheduler = f"{__name__}:Scheduler"
     signals.worker_init.connect(_start_worker, weak=False)
@@ -45,26 +46,26 @@ def install(app: Celery) -> None:
 
 
 class HeartbeatStep(bootsteps.StartStopStep):
-    """Beats from the worker's main loop while it consumes; Celery stops it whenever the broker is lost."""
+    """Sends heartbeats from the worker's main loop. Celery stops this step when the broker connection is lost."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
     def start(self, parent: Any) -> None:
-        """Begin to beat."""
+        """Start the heartbeats."""
         _worker.beat()
         self._timer = parent.timer.call_repeatedly(BEAT_SECONDS, _worker.beat)
 
     def stop(self, parent: Any) -> None:
-        """Rest until the broker is back."""
+        """Stop the heartbeats until the broker is back."""
         self._timer.cancel()
         _worker.rest()
 
 
 class Scheduler(PersistentScheduler):
-    """Celery's own, telling when it looks."""
+    """Celery's scheduler, with a heartbeat at each tick."""
 
     def tick(self, *arguments: Any, **options: Any) -> float:
-        """Send what is due; return the seconds until something is."""
+        """Send the tasks that are due; return the seconds until the next tick."""
         _scheduler.beat()
         due_in: float = super().tick(*arguments, **options)
         return due_in

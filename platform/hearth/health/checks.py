@@ -1,7 +1,7 @@
 """Liveness and readiness of a role: its loops, and what it depends on.
 
-Liveness is about the process only: a role whose database is unavailable is alive, because a restart would not help.
-Readiness is about dependencies: without some of them a role is degraded, without others it is not ready.
+Liveness covers the process only: a role whose database is unavailable is alive, because a restart would not help.
+Readiness covers dependencies: without some of them a role is degraded, without others it is not ready.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CheckState = Literal["ok", "degraded", "missing"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing a role depends on. ``missing``: it cannot do its work; ``degraded``: it can, with what it has."""
+    """One dependency of a role. ``missing``: the role cannot work; ``degraded``: it works with reduced function."""
 
     name: str
     state: CheckState
@@ -33,7 +33,10 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop that must come round. ``age_seconds`` is None before its first round and while it rests on purpose."""
+    """A loop that must run regularly. ``age_seconds`` returns the time since its last round.
+
+    None before the first round and while the loop waits on purpose.
+    """
 
     name: str
     limit_seconds: float
@@ -41,17 +44,17 @@ class Loop:
 
 
 class Heartbeat:
-    """When a loop last came round: written by the loop, read by the listener's thread."""
+    """The time of a loop's last round. The loop writes it, and the listener's thread reads it."""
 
     def __init__(self) -> None:
         self._at: float | None = None
 
     def beat(self) -> None:
-        """Say that the loop comes round now."""
+        """Record that the loop runs now."""
         self._at = time.monotonic()
 
     def rest(self) -> None:
-        """Say that the loop now waits for something on purpose, such as for a server to come back."""
+        """Record that the loop now waits on purpose, for example for a server to come back."""
         self._at = None
 
     def age_seconds(self) -> float | None:
@@ -62,7 +65,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What a role's listener answers from. ``checks`` are asked when somebody wants to know, and may not hang."""
+    """What a role's health pages show. ``checks`` runs at each request for ``/readyz`` and must not hang."""
 
     role: str
     loops: tuple[Loop, ...]
@@ -70,7 +73,7 @@ class Health:
     registry: CollectorRegistry
 
     def liveness(self) -> tuple[bool, dict[str, object]]:
-        """Return whether every loop came round in time, and each one's age."""
+        """Return whether every loop ran in time, and a document with the age of each."""
         ages = [(loop, loop.age_seconds()) for loop in self.loops]
         alive = all(age is None or age <= loop.limit_seconds for loop, age in ages)
         return alive, {
@@ -87,7 +90,7 @@ class Health:
         }
 
     def readiness(self) -> tuple[bool, dict[str, object]]:
-        """Return whether nothing is missing, and what is not well."""
+        """Return whether no dependency is missing, and a document with the state of each."""
         found = self._checked()
         missing = [check.name for check in found if check.state == "missing"]
         degraded = [check.name for check in found if check.state == "degraded"]
@@ -103,13 +106,13 @@ class Health:
         try:
             return self.checks()
         except Exception:
-            # A role about which nothing can be said is not ready; the rest of it goes on.
+            # A role whose checks fail is not ready; its other work continues.
             log.exception("the readiness of role %s cannot be told", self.role)
             return (Check(self.role, "missing", "its readiness cannot be told; see its log"),)
 
 
 def registry(*collectors: Collector) -> CollectorRegistry:
-    """Return what a role shows under ``/metrics``: its process, and the collectors."""
+    """Return the metrics of a role's ``/metrics``: those of its process, and the collectors."""
     found = CollectorRegistry()
     for collector in (ProcessCollector(registry=None), PlatformCollector(registry=None), *collectors):
         found.register(collector)
@@ -117,7 +120,7 @@ def registry(*collectors: Collector) -> CollectorRegistry:
 
 
 def usage_log(taken: DiskUsage) -> Check:
-    """Return a check of how much the usage log takes; at its cap nothing new is served, until it shrinks by itself."""
+    """Return a check of the usage log's size. At its cap, requests are refused until the drain has shrunk the log."""
     if taken.is_full:
         return Check(
             "usage log", "degraded", f"it takes {taken.describe()}: nothing is served until the drain catches up"
@@ -128,7 +131,7 @@ def usage_log(taken: DiskUsage) -> Check:
 
 
 def recent(name: str, age_seconds: float | None, *, limit_seconds: float, what: str) -> Check:
-    """Return a check that holds while ``what`` happened at most ``limit_seconds`` ago; None: it never did."""
+    """Return a check that is ok if ``what`` happened at most ``limit_seconds`` ago. ``age_seconds`` None: never."""
     if age_seconds is None:
         return Check(name, "missing", f"no {what} yet")
     state: CheckState = "ok" if age_seconds <= limit_seconds else "missing"

@@ -1,4 +1,4 @@
-"""The ``drain`` role with its vitals: ``python -m hearth.health.drain``."""
+"""The ``drain`` role with its health pages: ``python -m hearth.health.drain``."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from hearth.instance.instance import from_environment
 if TYPE_CHECKING:
     from billing.drain.drain import Drain
 
-#: A batch takes a quarter of a second, ten times as long on a core that others keep busy; a database that is away a
-#: pause of five.
+#: A batch takes 0.25 s, and ten times as long on a busy core. While the database is unavailable the drain pauses for
+#: up to 5 s.
 READY_SECONDS = 15.0
-#: A statement that the database never answers: only a new process asks again.
+#: The drain never recovers from a statement that the database never answers, so it must be restarted.
 LOOP_LIMIT_SECONDS = 60.0
 DATABASE_PATIENCE_SECONDS = 2.0
 
 
 def watch(drain: Drain) -> None:
-    """Listen for a drain that owns its folder and is about to begin."""
-    from django.conf import settings  # set up by now, as the drain's models need it
+    """Serve the health pages of a drain that owns its folder and is about to start."""
+    from django.conf import settings  # Django is set up by now, because the drain's models need it
 
     from billing.drain.lag_collector import LagCollector
 

@@ -1,6 +1,7 @@
-"""A role's own small server: ``/livez``, ``/readyz`` and ``/metrics``, in threads beside its work.
+"""The HTTP server of a role's health pages, ``/livez``, ``/readyz`` and ``/metrics``, in separate threads.
 
-It answers while the role's loop is busy or stuck. A port that is taken is reported and tried again; the role goes on.
+It answers while the role's loop is busy or stuck. If the port is in use, it logs an error and tries again; the role
+continues meanwhile.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ RETRY_SECONDS = 5.0
 #: Longest wait for a request to arrive, so that a silent client holds no thread.
 READ_SECONDS = 5.0
 
-# When each counter began would double the page; Prometheus sees a restart by itself.
+# The creation times of counters would double the page, and Prometheus detects a restart without them.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # it takes and returns nothing
 
 
 def start(health: Health, host: str, port: int) -> None:
-    """Serve from a thread of its own; returns at once. The thread ends with the process."""
+    """Serve from a separate thread and return at once. The thread ends with the process."""
     threading.Thread(target=_serve, args=(health, host, port), name="health", daemon=True).start()
 
 
@@ -53,18 +54,18 @@ def _serve(health: Health, host: str, port: int) -> None:
 
 
 class Server(ThreadingHTTPServer):
-    """One thread per request, none of which keeps the process alive."""
+    """Uses one thread per request; none of them keeps the process alive."""
 
     daemon_threads = True
 
     def __init__(self, address: tuple[str, int], health: Health) -> None:
-        """Bind. Raises OSError."""
+        """Bind the address. Raises OSError."""
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self.health = health
         super().__init__(address, Handler)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say in one line what went wrong with one request; mostly its client left."""
+        """Log the error of one request; usually its client disconnected."""
         log.info("a request for the vitals of role %s failed", self.health.role, exc_info=True)
 
 
@@ -102,4 +103,4 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing of requests: probes come every few seconds."""
+        """Log no requests, because probes come every few seconds."""

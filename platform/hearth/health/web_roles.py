@@ -1,4 +1,4 @@
-"""The vitals of the web roles, gateway and portal: their event loop, and what they need to answer."""
+"""The health pages of the web roles, gateway and portal: their event loop, and the dependencies of their work."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from hearth.instance.health_ports import port_of
 from hearth.instance.instance import from_environment
 
 BEAT_SECONDS = 1.0
-#: A loop that is busy comes round within milliseconds; the longest step ever seen is a garbage collection's.
+#: A round of a busy loop takes milliseconds; the longest step ever measured is a garbage collection.
 LOOP_LIMIT_SECONDS = 10.0
-#: The feed looks twice a second; four missed looks are an outage, not a hiccup.
+#: The snapshot feed reads twice a second; four missed reads mean an outage.
 FEED_LIMIT_SECONDS = 2.0
 DATABASE_PATIENCE_SECONDS = 1.0
 
 
 class GatewayHealth:
-    """What can be told of a gateway.
+    """The health of a gateway.
 
-    ``running`` returns its runtime, None while there is none; ``open_runtime`` makes one, or raises WalError, OSError.
+    ``running`` returns its runtime, None while there is none. ``open_runtime`` creates one, or raises WalError or
+    OSError.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class GatewayHealth:
         self._open = open_runtime
 
     def start(self) -> asyncio.Task[None]:
-        """Begin to beat and to listen, on the running loop; cancel the task to end the beat."""
+        """Start the heartbeats, on the running loop, and the listener. Cancel the task to end the heartbeats."""
         now = metrics.ProcessMetrics(
             in_flight=lambda: self._app.in_flight,
             snapshot_age=self._feed_age,
@@ -52,7 +53,10 @@ class GatewayHealth:
         return _start("gateway", self.checks, shown, self._try_to_open)
 
     def checks(self) -> tuple[Check, ...]:
-        """Without a usage log or a first view nothing can be served; without the rest, on what is known."""
+        """Return the checks. Without a usage log or a first snapshot nothing is served.
+
+        Without Redis or the database, the gateway serves from what it has read before.
+        """
         runtime = self._running()
         if runtime is None:
             return (Check("usage log", "missing", "it cannot be opened"),)
@@ -72,7 +76,7 @@ class GatewayHealth:
         return Check("database", "ok")
 
     def _try_to_open(self) -> None:
-        """Open what failed at start: nobody sends a request, which would do it, to a gateway that is not ready."""
+        """Open the runtime if that failed at start. A request would open it, but an unready gateway receives none."""
         if self._running() is None:
             with contextlib.suppress(WalError, OSError):
                 self._open()
@@ -87,7 +91,10 @@ class GatewayHealth:
 
 
 def _usage_log(wal: WalWriter) -> Check:
-    """A full disk may have room again for the next request, which a gateway that is not ready would never get."""
+    """Return a check of the usage log. A refused write means degraded, not missing.
+
+    A full disk may have space again at the next request, which a gateway that is not ready would never receive.
+    """
     if wal.failure is not None:
         return Check("usage log", "missing", wal.failure.problem)
     if wal.refusal is not None and not isinstance(wal.refusal, WalOverCap):
@@ -96,7 +103,7 @@ def _usage_log(wal: WalWriter) -> Check:
 
 
 def start_portal() -> asyncio.Task[None]:
-    """Begin to beat and to listen, on the running loop; cancel the task to end the beat."""
+    """Start the heartbeats, on the running loop, and the listener. Cancel the task to end the heartbeats."""
     database = BoundedCall(database_answers)
 
     def checks() -> tuple[Check, ...]:

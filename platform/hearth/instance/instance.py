@@ -30,7 +30,7 @@ class Instance:
     database_owner_url: str
     redis_url: str
     gateway_processes: int = 1
-    #: Accepted at once by each web process.
+    #: Open client connections that each web process accepts.
     connections: int = 8192
 
     @property
@@ -110,7 +110,7 @@ class Instance:
         )
 
     def owner_url(self) -> str:
-        """Return the address of the database as the role that may migrate; without one, as :meth:`app_url`."""
+        """Return the address of the database for the role that may migrate; without one, like :meth:`app_url`."""
         if self.database_url:
             return self.database_owner_url or self.database_url
         urls = self._embedded_urls()

@@ -14,10 +14,10 @@ EngineChoice = Literal["auto", "vllm", "simulated"]
 PlaceholderLevel = Literal["h0", "h2"]
 PoolKind = Literal["auto", "cpu", "gpu"]
 
-#: What the last start asked for, in the data directory.
+#: The options of the last start, in the data directory.
 FILE_NAME = "asked.json"
 
-#: A small machine has cache memory for it.
+#: A small machine has enough memory for a KV cache of this length.
 DEFAULT_CONTEXT_TOKENS = 8192
 #: Two, so that affinity and failover can be seen.
 DEFAULT_REPLICAS = 2
@@ -40,7 +40,7 @@ class PoolOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOptions:
-    """The options of one start. None: as the last start, and at the first start the default."""
+    """The options of one start. None: the value of the last start; at the first start, the default."""
 
     engine: EngineChoice | None = None
     #: A Hugging Face id or a folder; empty: the tiny chat model in the repository.
@@ -59,18 +59,18 @@ class StartOptions:
 
 
 def read_last(data_dir: Path) -> dict[str, Any]:
-    """Return what the last start asked for; empty before the first. Raises ValueError for a file that is not JSON."""
+    """Return the options of the last start; empty before the first. Raises ValueError for a file that is not JSON."""
     file = data_dir / FILE_NAME
     found: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
     return found
 
 
 def replicas(data_dir: Path) -> int:
-    """Return how many replicas the last start asked for."""
+    """Return the number of replicas of the last start."""
     return int(read_last(data_dir).get("replicas", DEFAULT_REPLICAS))
 
 
 def cpu_slots(data_dir: Path) -> int:
-    """Return the slots of a node without GPUs: one for each replica and placeholder that the last start asked for."""
+    """Return the slots of a node without GPUs: one for each replica and each placeholder of the last start."""
     last = read_last(data_dir)
     return int(last.get("replicas", DEFAULT_REPLICAS)) + int(last.get("placeholders", DEFAULT_PLACEHOLDERS))

@@ -1,7 +1,8 @@
-"""What the machines of a cluster agree on in the database: its tables, its secrets, and who is a node of which pool.
+"""What a cluster's machines share in the database: its tables, its secrets' fingerprints, and the nodes of its pools.
 
-Django must be set up (``fleet.connect``). The fingerprints of the secrets are entries of the audit log: written by
-`hearth up` and `hearth bootstrap` when they change, compared by every machine that joins, never changed.
+Django must be set up (``database.connect``). The fingerprints of the secrets are entries of the audit log. `hearth up`
+and `hearth bootstrap` add an entry when the secrets change; every machine that joins compares its own with the last
+entry.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ REDIS_TIMEOUT_SECONDS = 5.0
 
 
 class JoinRefused(PreflightError):
-    """This machine cannot take part. Carries ``problem`` and ``remedy``, each a sentence."""
+    """This machine cannot join the cluster. Carries ``problem`` and ``remedy``, each a sentence."""
 
 
 def declare_secrets() -> None:
-    """Write the fingerprints of this machine's secrets down as the cluster's, unless they are already."""
+    """Record the fingerprints of this machine's secrets as the cluster's, unless they are recorded already."""
     mine, known = secrets_transfer.fingerprints(settings.SECRETS), _declared()
     if mine != known:
         audit.record(SYSTEM, DECLARED, ("cluster", "secrets"), before=known, after=mine)
 
 
 def check_secrets(names: Iterable[str]) -> None:
-    """Raise JoinRefused unless this machine's secrets of these names are the cluster's."""
+    """Raise JoinRefused unless this machine's secrets with these names equal the cluster's."""
     known = _declared()
     if known is None:
         raise JoinRefused(
@@ -63,7 +64,7 @@ def check_secrets(names: Iterable[str]) -> None:
 
 
 def check_servers() -> None:
-    """Raise JoinRefused unless the database answers with this version's tables, and Redis answers."""
+    """Raise JoinRefused unless the database answers and has this version's tables, and Redis answers."""
     try:
         executor = MigrationExecutor(connection)
         missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
@@ -90,7 +91,7 @@ def check_servers() -> None:
 def local_pool(node: str, new_node: PoolOptions) -> Pool:
     """Return the node's pool; a new node joins the pool of ``new_node``, which is created if it does not exist.
 
-    Raises JoinRefused when that pool is given and is not the node's, or is of another kind.
+    Raises JoinRefused when ``new_node`` names a pool that is not the node's, or that is of another kind.
     """
     known = Node.objects.select_related("pool").filter(name=node).first()
     asked = new_node.pool
@@ -116,9 +117,9 @@ def _kind(new_node: PoolOptions) -> str:
 
 @transaction.atomic
 def join(node: str, new_node: PoolOptions) -> Pool:
-    """Make this machine a node, or a node again, and return its pool. Raises JoinRefused.
+    """Register this machine as a node, if it is not one already, and return its pool. Raises JoinRefused.
 
-    The agent does the rest: it registers address and slots and renews the node's lease.
+    The agent registers the node's address and slots and renews its lease.
     """
     others = Node.objects.filter(lease_expires_at__gt=Now()).exclude(name=node).exclude(boot_id=processes.boot_id())
     if _is_loopback(settings.NODE_ADDRESS) and others.exists():
@@ -137,9 +138,9 @@ def join(node: str, new_node: PoolOptions) -> Pool:
 
 @transaction.atomic
 def leave(node: str) -> int:
-    """Give the node nothing new, ask its replicas to stop, evict its placeholders; return how many replicas that were.
+    """Cordon the node, request the stop of its replicas, evict its placeholders; return the number of those replicas.
 
-    Waits for a tick that is running. :func:`rejoin` undoes it.
+    Waits for a reconcile tick that is running. :func:`rejoin` removes the cordon.
     """
     operations.cordon(SYSTEM, node)
     return withdraw(node)
@@ -147,7 +148,7 @@ def leave(node: str) -> int:
 
 @transaction.atomic
 def withdraw(node: str) -> int:
-    """Ask the node's replicas to stop and evict its placeholders; return how many replicas that were."""
+    """Request the stop of the node's replicas and evict its placeholders; return the number of those replicas."""
     reconciler.lock(wait=True)
     asked = reconciler.withdraw(
         Replica.objects.filter(node__name=node), drain_seconds=deployments.SHUTDOWN_DRAIN_SECONDS
@@ -159,12 +160,12 @@ def withdraw(node: str) -> int:
 
 
 def is_cordoned(node: str) -> bool:
-    """Return True when the node gets nothing new."""
+    """Return whether the scheduler places nothing new on the node."""
     return Node.objects.filter(name=node, cordoned=True).exists()
 
 
 def rejoin(node: str) -> None:
-    """Give the node replicas again."""
+    """Let the scheduler place replicas on the node again."""
     operations.uncordon(SYSTEM, node)
 
 

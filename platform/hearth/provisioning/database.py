@@ -1,6 +1,6 @@
-"""The supervisor's window on the database: migrate it, fill it, read the replicas, ask them to stop.
+"""The supervisor's access to the database: migrate it, fill it, read the replicas, request their stop.
 
-The `hearth` command itself needs no Django; only these functions load it, once the database answers.
+The `hearth` command itself needs no Django. Only these functions load it, after the database answers.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Engine = Literal["vllm", "simulated"]
 
 
 class MigrationFailed(Exception):
-    """The database could not be brought to this version. Carries the last line of what Django said."""
+    """The migration to this version failed. Carries the last line of Django's output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaStatus:
-    """One replica as reconcile and its agent see it."""
+    """One replica: the state that reconcile wants and the state that its agent reports."""
 
     id: str
     deployment: str
@@ -46,7 +46,7 @@ class ReplicaStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceholderStatus:
-    """One placeholder that has a slot. ``level`` is how warm it is now, ``warm_seconds`` what that took."""
+    """One placeholder that has a slot. ``level`` is how warm it is now; ``warm_seconds`` is how long warming took."""
 
     id: str
     node: str
@@ -61,10 +61,10 @@ class PlaceholderStatus:
 
 
 def migrate(instance: Instance) -> None:
-    """Bring the database to this version as its owner, in a process of its own. Raises MigrationFailed.
+    """Migrate the database to this version as its owner, in a separate process. Raises MigrationFailed.
 
-    Then make the months of usage that are missing, and give the role that runs Hearth its rights, which only the owner
-    may.
+    Then create the missing monthly partitions of usage, and grant the role that runs Hearth its rights, which only the
+    owner may do.
     """
     _manage(instance, "migrate", "--noinput")
     _manage(instance, "ensure_partitions")
@@ -85,7 +85,7 @@ def _manage(instance: Instance, *arguments: str) -> None:
 
 
 def connect(instance: Instance) -> None:
-    """Set Django up in this process as role hearth_app, and Celery for the hints that verbs send. Idempotent."""
+    """Set up Django in this process as role hearth_app, and Celery for the hints that commands send. Idempotent."""
     os.environ.update(instance.environment())
     import django
 
@@ -96,14 +96,14 @@ def connect(instance: Instance) -> None:
 
 
 def remembered_engine(instance: Instance) -> EngineChoice:
-    """Return the engine that the last start asked for. Needs :func:`connect`."""
+    """Return the engine option of the last start. Needs :func:`connect`."""
     from hearth.provisioning import first_run
 
     return first_run.remembered_engine(instance.data_dir)
 
 
 def bootstrap(instance: Instance, options: StartOptions, engine: Engine) -> Bootstrapped:
-    """Create what a new instance has; see ``hearth.provisioning.first_run``. Needs :func:`connect`."""
+    """Create the first data of a new instance; see ``hearth.provisioning.first_run``. Needs :func:`connect`."""
     from hearth.provisioning import first_run
 
     return first_run.run(engine=engine, options=options, node=instance.node)
@@ -130,7 +130,7 @@ def replicas() -> list[ReplicaStatus]:
 
 
 def placeholders() -> list[PlaceholderStatus] | None:
-    """Return the placeholders, oldest first; None while the database cannot be asked. Needs :func:`connect`."""
+    """Return the placeholders, oldest first; None while the database is unavailable. Needs :func:`connect`."""
     from django.db import Error
 
     from workers.models import Placeholder
@@ -156,14 +156,14 @@ def placeholders() -> list[PlaceholderStatus] | None:
 
 
 def wal_backlog() -> WalBacklog:
-    """Return how much usage is written but not yet in the database. Needs :func:`connect`."""
+    """Return how much usage is in the log but not yet in the database. Needs :func:`connect`."""
     from billing.drain.lag import backlog
 
     return backlog()
 
 
 def request_stop() -> int:
-    """Ask every replica to stop and return how many were asked. Needs :func:`connect` and no control worker."""
+    """Request the stop of every replica; return their number. Needs :func:`connect`, and no control worker."""
     from tenants.audit import SYSTEM
     from workers.fleet import deployments
 
@@ -171,14 +171,14 @@ def request_stop() -> int:
 
 
 def withdraw(node: str) -> int:
-    """Ask the replicas of one node to stop and return how many were asked. Needs :func:`connect`."""
+    """Request the stop of one node's replicas; return their number. Needs :func:`connect`."""
     from hearth.provisioning import cluster
 
     return cluster.withdraw(node)
 
 
 def disconnect() -> None:
-    """Close the database connection, so that an idle supervisor holds none."""
+    """Close the database connection, so that an idle supervisor keeps none open."""
     from django.db import connections
 
     connections.close_all()

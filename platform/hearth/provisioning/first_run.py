@@ -1,6 +1,6 @@
-"""What a new instance has from its first minute: an operator, two demo tenants, a model, its price, a deployment.
+"""Create the first data of a new instance: an operator, two demo tenants, a model, its price, a deployment.
 
-Running it again changes nothing: same data, same keys, and what operators have changed since.
+Running it again changes nothing: data and keys stay, and so do later changes by operators.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ DEMO_TENANTS = (
     ("acme", "Acme", Policy(cache_mode="all")),
     ("globex", "Globex", Policy(cache_mode="deterministic")),
 )
-#: Of each of them. Generous, but finite: a runaway script is told so.
+#: The limit of each demo tenant. Generous but finite, so that a runaway script is refused.
 DEMO_LIMIT = LimitValues(requests_per_minute=6000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoTenant:
-    """A demo tenant and its key's text."""
+    """A demo tenant and the text of its API key."""
 
     slug: str
     api_key: str
@@ -63,7 +63,7 @@ class DemoTenant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bootstrapped:
-    """How to sign in and what to call. ``replicas`` is how many the model has at least."""
+    """How to sign in and which model to call. ``replicas`` is the minimum number of the model's replicas."""
 
     admin_username: str
     admin_password: str
@@ -75,7 +75,7 @@ class Bootstrapped:
 def run(*, engine: Literal["vllm", "simulated"], options: StartOptions, node: str) -> Bootstrapped:
     """Create what is missing and return how to use it.
 
-    Needs a migrated database. Raises what the rooms raise, and OSError when the keys cannot be written.
+    Needs a migrated database. Raises the errors of the packages it calls, and OSError when the keys cannot be written.
     """
     cluster.declare_secrets()
     platform = _tenant(PLATFORM_SLUG, "Platform", Policy(cache_mode="off"))
@@ -96,7 +96,7 @@ def run(*, engine: Literal["vllm", "simulated"], options: StartOptions, node: st
 
 
 def remembered_engine(data_dir: Path) -> EngineChoice:
-    """Return the engine that the last start asked for, ``auto`` before the first."""
+    """Return the engine option of the last start; ``auto`` before the first."""
     last = start_options.read_last(data_dir)
     found: EngineChoice | None = last.get("engine")
     if found is not None:
@@ -112,7 +112,7 @@ def _last_revision(last: Mapping[str, Any]) -> ModelRevision | None:
 
 
 def _model(options: StartOptions, last: ModelRevision | None, engine: Literal["vllm", "simulated"]) -> ModelSpec:
-    """Return the model of the options, or that of the last start."""
+    """Return the model of the options; without one, the model of the last start."""
     if options.model is None and last is not None:
         source = "" if last.model.name == TINY_NAME else last.source
         context_tokens = last.context_length_tokens
@@ -136,10 +136,10 @@ def _admin() -> None:
 
 
 def _deployment(revision: ModelRevision, options: StartOptions, last: Mapping[str, Any], node: str) -> int:
-    """Deploy the revision on this node and return the smallest number of its replicas.
+    """Deploy the revision on this node and return the minimum number of its replicas.
 
-    What an operator changed meanwhile stands: only what differs from the last start is applied. So the model of an
-    earlier start is scaled to zero when another is given, and nothing else is.
+    Applies only what differs from the last start, so that an operator's changes in the meantime stay. Given another
+    model, it scales the last start's model to zero, and nothing else.
     """
     name = deployment_name(revision.model.name)
     wanted = {

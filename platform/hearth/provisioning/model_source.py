@@ -1,4 +1,4 @@
-"""Describe a model that this machine can read, and serve a further one. Django must be set up."""
+"""Describe a model that this machine can read, and deploy an additional one. Django must be set up."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class ModelSpec:
 
     source: str
     engine: Literal["vllm", "simulated"]
-    #: Empty: the folder's name, or the id.
+    #: Empty: the name of the folder, or the Hugging Face id.
     name: str = ""
     task: Literal["text", "embeddings"] = "text"
-    #: The engine's own, after those that model and task need.
+    #: Additional arguments of the engine, after those that the model and the task need.
     engine_args: tuple[str, ...] = ()
-    #: Longest prompt and response together; a folder whose model has less is served with what it has.
+    #: Limit of prompt and response together. A model in a folder with a smaller limit keeps its own.
     context_tokens: int = DEFAULT_CONTEXT_TOKENS
 
     def described(self) -> Description:
-        """Return the model to register, public. Reads every file of a folder; raises OSError."""
+        """Return the description to register, as a public model. Reads every file of a folder. Raises OSError."""
         folder = Path(self.source or TINY_MODEL)
         own_name = TINY_NAME if not self.source else folder.name if folder.is_dir() else self.source
         needed = EMBEDDING_ARGS if self.task == "embeddings" else TINY_MODEL_ARGS if not self.source else ()
@@ -57,15 +57,16 @@ class ModelSpec:
 
 
 def deployment_name(model_name: str) -> str:
-    """Return the name of a model's deployment: what may stand in an address, at most 63 characters."""
+    """Return the name of a model's deployment: only characters that a URL allows, at most 63."""
     return "".join(c if c.isalnum() else "-" for c in model_name.lower()).strip("-")[:63]
 
 
 @transaction.atomic
 def deploy(spec: ModelSpec, replicas: int) -> Deployment:
-    """Serve a model of the platform's on this node's pool, or change what its name serves. Absolute, so repeatable.
+    """Deploy a model of the platform on this node's pool, or change the revision and replicas of its deployment.
 
-    Raises NotAllowed when a tenant has the name, JoinRefused, OSError, and what ``deployments`` raises.
+    Idempotent: the arguments are absolute. Raises NotAllowed when a tenant has the name, JoinRefused, OSError, and the
+    errors of ``deployments``.
     """
     described = spec.described()
     revision = catalogue.register(SYSTEM, registry.find_tenant(PLATFORM_SLUG), described)

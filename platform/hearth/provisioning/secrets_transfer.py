@@ -1,7 +1,8 @@
-"""Take secrets from one machine of a cluster to another, and notice when two machines have different ones.
+"""Copy secrets from one machine of a cluster to another, and detect that two machines have different ones.
 
-What runs engines needs one secret, the engine key; everything else it makes for itself, so a stolen node opens no
-API key and no database. A machine with a gateway or a portal of its own, and a backup, need all of them.
+A machine that only runs engines needs one secret of the cluster, the engine key, and generates the others itself. A
+stolen node therefore gives access to no API key and no database. A machine with its own gateway or portal needs all
+secrets, and so does a backup.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from hearth.secrets import Secrets, SecretsCorrupt, SecretsDiffer, SecretsError,
 
 #: Standard input or output instead of a file: `hearth secrets export - | ssh other hearth secrets import -`.
 STREAM = "-"
-#: What a node needs of the cluster's secrets.
+#: The cluster's secrets that a node needs.
 NODE_SECRETS = ("engine_key",)
-#: What every machine with a gateway, a portal or an inference worker needs to be the same.
+#: The secrets that must be equal on every machine with a gateway, a portal or an inference worker.
 CLUSTER_SECRETS = (*NODE_SECRETS, "django_secret_key", "key_pepper", "cache_salt", "cache_mac")
 
 
 def export(data_dir: Path, destination: str, *, everything: bool) -> None:
-    """Write secrets to a new file, mode 0600, or to standard output. Raises SecretsError."""
+    """Write all secrets, or those of a node, to a new file (mode 0600) or to standard output. Raises SecretsError."""
     whole = secrets.as_json(secrets.require(data_dir))
     text = json.dumps(whole if everything else {name: whole[name] for name in NODE_SECRETS}, indent=2) + "\n"
     if destination == STREAM:
@@ -43,9 +44,9 @@ def export(data_dir: Path, destination: str, *, everything: bool) -> None:
 
 
 def take(data_dir: Path, source: str) -> None:
-    """Make this data directory's secrets of exported ones; the folder must exist. Doing it again changes nothing.
+    """Create the data directory's secrets from exported ones. The directory must exist. Idempotent.
 
-    Raises SecretsCorrupt, and SecretsDiffer when there are other secrets already: those may still open something.
+    Raises SecretsCorrupt, and SecretsDiffer when other secrets exist already, because those may still be in use.
     """
     path = secrets.path_in(data_dir)
     try:
@@ -67,7 +68,7 @@ def take(data_dir: Path, source: str) -> None:
 
 
 def fingerprints(found: Secrets) -> dict[str, str]:
-    """Return what tells each shared secret from another without giving it away: 16 hexadecimal digits by name."""
+    """Return a fingerprint of each shared secret by name: 16 hexadecimal digits that do not reveal the secret."""
     return {name: _fingerprint(getattr(found, name)) for name in CLUSTER_SECRETS}
 
 
