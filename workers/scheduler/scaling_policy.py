@@ -267,19 +267,19 @@ def _follow_load(
     target = with_prepared(facts, wanted_replicas(facts, load), prepared)
     memory = _resampled(facts, load)
     if target > desired:
-        return _grow(facts, load, desired, target, memory)
+        return _grow(facts, load, desired, target, memory, _starting(facts, prepared))
     if target < desired:
         return _shrink(facts, load, desired, target, memory)
     return desired, memory, None
 
 
 def _grow(
-    facts: Facts, load: DeploymentLoad, desired: int, target: int, memory: Memory
+    facts: Facts, load: DeploymentLoad, desired: int, target: int, memory: Memory, starting: int
 ) -> tuple[int, Memory, Step | None]:
     if desired == 0:
         return target, memory, Step(action="wake", before=0, after=target, reason=_why_wake(facts, load, target))
     # Requests that wait while replicas start form a queue, which grows with the start's duration, not with the demand.
-    if _starting(facts) > 0:
+    if starting > 0:
         return desired, memory, None
     since = facts.memory.more_wanted_since or facts.now
     if (facts.now - since).total_seconds() < facts.up_delay_seconds:
@@ -314,9 +314,9 @@ def _busy_lately(facts: Facts) -> bool:
     return facts.busy_at is not None and (facts.now - facts.busy_at).total_seconds() < facts.down_delay_seconds
 
 
-def _starting(facts: Facts) -> int:
-    """Return how many replicas start to serve the load, without those that only prepare a pool."""
-    return sum(max(0, pool.starting - pool.prepared) for pool in facts.pools)
+def _starting(facts: Facts, prepared: Mapping[UUID, int]) -> int:
+    """Return how many replicas start to serve the load, without those that only prepare a pool and still do."""
+    return sum(max(0, pool.starting - min(pool.prepared, prepared[pool.id])) for pool in facts.pools)
 
 
 def _release_all(facts: Facts) -> Decision:

@@ -279,6 +279,19 @@ def test_no_decision_overshoots_the_load_or_adds_while_replicas_start(ask: Facts
         assert sum(max(0, each.starting - decision.prepared[each.id]) for each in ask.pools) == 0
 
 
+def test_a_replica_that_starts_in_a_released_pool_counts_as_starting() -> None:
+    pools = (
+        pool(1, replicas=3, room=2),
+        pool(2, room=1),
+        pool(3, replicas=1, starting=1, room=1, prepared=1, not_needed_since=ago(301)),
+    )
+    decision = scaling_policy.decide(
+        facts(tokens(1500), 1, *pools, max_replicas=2, memory=Memory(more_wanted_since=ago(600)))
+    )
+    assert [step.action for step in decision.steps] == ["release"]
+    assert decision.desired == 1
+
+
 @unhurried
 @given(any_facts())
 def test_a_decision_can_be_made_again_from_its_inputs(ask: Facts) -> None:
