@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 QUIETLY := sed -un 's,^ *\(Downloading\|Processing\) \(.*/\)\?\([^/ ]*\.whl\).*,  \3,p'
 
-.PHONY: help install install-dev engine up down status test test-long install-tests check bench bench-gateway bench-cache bench-drain bench-coldstart fmt lock clean
+.PHONY: help install install-dev engine up down status test test-long install-tests check bench bench-gateway bench-change bench-cache bench-drain bench-coldstart fmt lock clean
 
 help: ## Show what each target does
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -56,6 +56,9 @@ bench: bench-gateway bench-cache bench-drain bench-coldstart ## Run every benchm
 
 bench-gateway: install ## Measure the gateway beside LiteLLM, sglang-router and vllm-router (12 minutes)
 	@exec $(BIN)/python -m benchmarks.gateway $(BENCH_ARGS)
+
+bench-change: install ## Compare this tree's gateway with that of commit BASE (6 minutes)
+	@exec $(BIN)/python -m benchmarks.gateway_change $(BASE) $(BENCH_ARGS)
 
 bench-cache: install ## Measure the prediction cache beside LiteLLM's (10 minutes)
 	@exec $(BIN)/python -m benchmarks.cache $(BENCH_ARGS)
