@@ -43,7 +43,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     assert me is not None
     write_record(data_dir / OWNER_RECORD, me)
     os.environ["HEARTH_DATA_DIR"] = str(data_dir)
-    if options.numprocesses and "PYTEST_XDIST_WORKER" not in os.environ:
+    if getattr(options, "numprocesses", None) and "PYTEST_XDIST_WORKER" not in os.environ:
         return  # this process only hands out tests; each process that runs them has servers of its own
     postgres, redis = _servers(data_dir)
     _stops.append(lambda: shutil.rmtree(postgres.sockets_dir, ignore_errors=True))

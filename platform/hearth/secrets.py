@@ -28,7 +28,7 @@ KEY_BYTES = 32
 
 
 class SecretsError(Exception):
-    """The file cannot be used. Carries ``path``, ``problem`` and ``remedy``, one sentence each."""
+    """The file cannot be used. Carries ``path``, ``problem`` (without a full stop) and ``remedy`` (sentences)."""
 
     def __init__(self, path: Path, problem: str, remedy: str) -> None:
         super().__init__(f"{path}: {problem}. {remedy}")
@@ -134,7 +134,7 @@ def require(data_dir: Path) -> Secrets:
     except FileNotFoundError:
         raise SecretsMissing(
             path_in(data_dir),
-            f"There are no secrets in {data_dir}.",
+            f"there are no secrets in {data_dir}",
             "The first machine generates them (`hearth up` or `hearth bootstrap`). Copy them from there: "
             "`hearth secrets export -` there, into `hearth secrets import -` here.",
         ) from None
@@ -149,7 +149,7 @@ def write_new(data_dir: Path, document: dict[str, Any]) -> None:
     try:
         whole = _from_json(as_json(_generate()) | document)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise SecretsCorrupt(path, f"A value to import has the wrong form: {error}.", "Export it again.") from error
+        raise SecretsCorrupt(path, f"a value to import has the wrong form: {error}", "Export it again.") from error
     _write_once(path, _document_text(whole))
 
 

@@ -7,8 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from hearth import secrets
+from hearth.cli import main
 
 
 def test_they_are_made_once_and_private(tmp_path: Path) -> None:
@@ -54,3 +56,15 @@ def test_without_an_instance_they_are_random_and_kept_nowhere(tmp_path: Path) ->
     first, second = secrets.load_or_ephemeral(tmp_path), secrets.load_or_ephemeral(tmp_path)
     assert first.key_pepper != second.key_pepper
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_prints_the_problem_and_the_remedy_as_sentences(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secrets.load_or_create(tmp_path)
+    path = secrets.path_in(tmp_path)
+    path.chmod(0o640)
+    monkeypatch.setenv("HEARTH_DATA_DIR", str(tmp_path))
+    ran = CliRunner().invoke(main.hearth, ["secrets", "export", "-"])
+    assert ran.exit_code != 0
+    assert f"{path}: its mode is 0640, so other users may read it. Run: chmod 600 {path};" in ran.output

@@ -39,11 +39,11 @@ class Hearth(click.Group):
             return super().invoke(ctx)
         except BadSetting as error:
             raise Failed(f"{error.name} is {error.value!r}, expected {error.allowed}.") from error
-        except (PreflightError, SecretsError, EmbeddedServerError, AuditFailed) as error:
+        except (PreflightError, EmbeddedServerError, AuditFailed) as error:
             raise Failed(f"{error.problem} {error.remedy}".rstrip()) from error
         except EngineUnavailable as error:
             raise Failed(f"{error.reason} {error.remedy}".rstrip()) from error
-        except (StartFailed, MigrationFailed) as error:
+        except (StartFailed, MigrationFailed, SecretsError) as error:
             raise Failed(str(error)) from error
         except Interrupted as error:
             raise Failed("Stopped before it was ready.") from error

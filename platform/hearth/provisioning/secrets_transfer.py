@@ -62,7 +62,7 @@ def take(data_dir: Path, source: str) -> None:
     if any(there[name] != value for name, value in given.items() if name in there):
         raise SecretsDiffer(
             path,
-            f"{path} holds other secrets already.",
+            "the file holds other secrets already",
             "If nothing needs those any more, move that file away and import again.",
         )
 
