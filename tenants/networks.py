@@ -34,10 +34,25 @@ def parse(texts: Iterable[str]) -> tuple[Network, ...]:
 
 def allows(networks: Sequence[Network], address: str) -> bool:
     """Return whether the address is in one of the networks, or the list is empty. Invalid addresses are in none."""
-    if not networks:
-        return True
+    return not networks or contains(networks, address)
+
+
+def contains(networks: Sequence[Network], address: str) -> bool:
+    """Return whether the address is in one of the networks. Invalid addresses are in none."""
     known = _address(address)
     return known is not None and _within(known, networks)
+
+
+def client_network(address: str) -> str:
+    """Return what one client is sure to have to itself: its IPv4 address, or the /64 of its IPv6 address.
+
+    What is limited per client is counted by this: a client can change the other bits of an IPv6 address at will.
+    Text that is no address is returned as it is.
+    """
+    known = _address(address)
+    if not isinstance(known, IPv6Address):
+        return address if known is None else str(known)
+    return str(IPv6Network((int(known) >> 64 << 64, 64)))
 
 
 def within(networks: Sequence[Network], wider: Sequence[Network]) -> bool:

@@ -15,7 +15,7 @@ from gateway import metrics
 from gateway.errors import BadRequest, BodyTooLarge, BodyTooSlow, GatewayError, Headers, Unavailable
 from gateway.pipeline.handler import Pipeline
 from gateway.protocols.endpoint_table import endpoint_for_errors
-from gateway.request import JSON, ClientDisconnect, Request, Response
+from gateway.request import CLOSE, JSON, ClientDisconnect, Request, Response
 from gateway.server.rejection import Rejection
 from gateway.server.request_response import ON_DISCONNECT
 from gateway.streaming.sender import Send, deliver
@@ -274,7 +274,7 @@ def client_of(scope: Scope, headers: Mapping[str, str]) -> str:
 def _refused(error: GatewayError, path: str) -> Response:
     """Return an error response that closes the connection, because the body may not have been read."""
     endpoint = endpoint_for_errors(path)
-    headers = [*JSON, *endpoint.id_headers(str(new_id())), *error.headers, (b"connection", b"close")]
+    headers = [*JSON, *endpoint.id_headers(str(new_id())), *error.headers, *CLOSE]
     return Response(status=error.status, headers=headers, body=endpoint.error_body(error))
 
 

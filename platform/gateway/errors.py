@@ -45,6 +45,8 @@ class GatewayError(Exception):
     status: int = 500
     kind: str = "api_error"
     headers: Headers = field(default_factory=list)
+    #: The connection is closed after the response, so that a client without a valid key holds none.
+    closes: bool = False
 
     def body(self) -> bytes:
         """Return OpenAI's error envelope."""
@@ -62,6 +64,7 @@ class Unauthorized(GatewayError):
     status: int = 401
     kind: str = "invalid_request_error"
     headers: Headers = field(default_factory=lambda: [(b"www-authenticate", b"Bearer")])
+    closes: bool = True
 
 
 @dataclass(eq=False)
@@ -171,7 +174,7 @@ def unauthorized(refusal: KeyRefused) -> Unauthorized:
 
 def address_not_allowed() -> Forbidden:
     """Return the error for an address outside the key's networks, which it does not reveal."""
-    return Forbidden("The API key may not be used from this address.", "address_not_allowed")
+    return Forbidden("The API key may not be used from this address.", "address_not_allowed", closes=True)
 
 
 def scope_missing(scope: str) -> Forbidden:

@@ -137,7 +137,7 @@ async def wrong_port(scope: Any, receive: Any, send: Any) -> None:
         "/portal/ and /api/v1/ are on the next one.",
         "unknown_path",
     )
-    headers = [(b"content-type", b"application/json")]
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
     await send({"type": "http.response.body", "body": error.body()})
 

@@ -96,7 +96,9 @@ class InstanceSettings(_Settings):
         default=8192,
         ge=1,
         description="Connections that each gateway and portal process accepts at once, idle ones included. Beyond "
-        "that a gateway answers 503 `too_many_connections`, and connections to the portal wait. Enough for thousands "
+        "that a new connection to a gateway displaces the longest idle one, or is answered 503 "
+        "`too_many_connections` if none is idle or its client (an IPv4 address or IPv6 /64, but no trusted proxy) has "
+        "a quarter of them; connections to the portal wait. Enough for thousands "
         "of streams at 40 KiB each. Each process allows itself twice as many open files if the system permits it.",
     )
     node: str = Field(

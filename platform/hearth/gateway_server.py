@@ -122,6 +122,7 @@ def main(host: str, port: int, connections: int, grace_seconds: float, applicati
     from django.conf import settings  # configured by importing the application
 
     from gateway.asgi import render_rejection
+    from tenants import networks
 
     listener = listen(host, port)
     server = Server(
@@ -129,6 +130,9 @@ def main(host: str, port: int, connections: int, grace_seconds: float, applicati
         render=render_rejection,
         most_connections=connections,
         send_timeout_seconds=settings.SEND_TIMEOUT_SECONDS,
+        client_of=lambda address: (
+            "" if networks.contains(settings.TRUSTED_PROXIES, address) else networks.client_network(address)
+        ),
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(server, listener, grace_seconds=grace_seconds))

@@ -78,6 +78,13 @@ async def test_a_strangers_large_body_is_not_read(gateway: Gateway, key: str) ->
     assert asked.read == 3
 
 
+@pytest.mark.parametrize("key", ["", "nonsense", key_format.generate("hk").text()], ids=["none", "nonsense", "unknown"])
+async def test_a_client_without_a_valid_key_keeps_no_connection(gateway: Gateway, key: str) -> None:
+    asked = await gateway.ask(key=key)
+    assert (asked.status, asked.answer_headers["connection"]) == (401, "close")
+    assert "connection" not in (await gateway.ask()).answer_headers
+
+
 async def test_a_client_that_leaves_stops_the_engine_and_is_metered(gateway: Gateway) -> None:
     for engine in gateway.engines:
         engine.say = silence
@@ -151,3 +158,5 @@ async def test_a_path_or_method_that_is_not_served_is_said_so(
     asked = await gateway.ask(method=method, path=path)
     assert (asked.status, asked.error["code"]) == (status, code)
     assert (status == 405) == ("allow" in asked.answer_headers)
+    before_the_key_is_checked = code in ("unknown_path", "method_not_allowed")
+    assert before_the_key_is_checked == (asked.answer_headers.get("connection") == "close")

@@ -94,3 +94,17 @@ def test_there_are_at_most_64_networks() -> None:
     assert len(networks.parse([f"10.0.{number}.0/24" for number in range(64)])) == 64
     with pytest.raises(BadName):
         networks.parse([f"10.0.{number}.0/24" for number in range(65)])
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:0:1::1", "2001:db8:0:1::/64"),
+        ("2001:db8:0:1:ffff::2", "2001:db8:0:1::/64"),
+        ("", ""),
+    ],
+)
+def test_addresses_of_one_client_count_together(address: str, network: str) -> None:
+    assert networks.client_network(address) == network

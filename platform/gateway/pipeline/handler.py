@@ -23,7 +23,7 @@ from gateway.pipeline.revocation import ActiveRequest
 from gateway.protocols import model_list, request_body
 from gateway.protocols.endpoint import Endpoint
 from gateway.protocols.endpoint_table import ENDPOINTS, endpoint_for_errors
-from gateway.request import JSON, Request, RequestContext, RequestTimeline, Response
+from gateway.request import CLOSE, JSON, Request, RequestContext, RequestTimeline, Response
 from tenants.ids import new_id
 from tenants.snapshot import Caller
 
@@ -89,7 +89,7 @@ class Pipeline:
                 "response_not_stored",
             )
         known = ", ".join([*ENDPOINTS, MODELS, POLL_PATH + "{id}"])
-        raise NotFound(f"The path {path} does not exist. Use one of {known}.", "unknown_path")
+        raise NotFound(f"The path {path} does not exist. Use one of {known}.", "unknown_path", closes=True)
 
     async def _infer(self, endpoint: Endpoint, request: Request, timeline: RequestTimeline) -> Response:
         caller = require_inference(await self.auth.authenticate(request.headers, request.client))
@@ -193,7 +193,7 @@ def refused(error: GatewayError, timeline: RequestTimeline) -> Response:
     """Return the error as a response."""
     return Response(
         status=error.status,
-        headers=[*JSON, *timeline.headers, *error.headers],
+        headers=[*JSON, *timeline.headers, *error.headers, *(CLOSE if error.closes else ())],
         body=timeline.endpoint.error_body(error),
     )
 
@@ -220,4 +220,5 @@ def _require_method(request: Request, method: str) -> None:
             f"{request.path} does not accept {request.method}. Use {method}.",
             "method_not_allowed",
             headers=[(b"allow", method.encode())],
+            closes=True,
         )

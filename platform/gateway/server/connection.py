@@ -24,7 +24,7 @@ from gateway.server.request_response import ON_DISCONNECT, Headers, RequestRespo
 log = logging.getLogger(__name__)
 
 #: Requests of one connection that wait for the one before. Each uses eighty times the memory of its bytes.
-MAX_QUEUED = 256
+MAX_QUEUED = 16
 #: Maximum time for a head, and without a next request, seconds.
 HEAD_SECONDS = 10.0
 IDLE_SECONDS = 75.0
@@ -47,7 +47,13 @@ class Shared(Protocol):
     render: Render
 
     def opened(self, connection: ClientConnection) -> None:
-        """Register a connection."""
+        """Register a connection, which is idle."""
+
+    def idle(self, connection: ClientConnection) -> None:
+        """Note that a connection waits for its next request."""
+
+    def busy(self, connection: ClientConnection) -> None:
+        """Note that a connection has a request."""
 
     def begin(self, request: RequestResponse) -> None:
         """Run the application for a request."""
@@ -114,6 +120,11 @@ class ClientConnection(asyncio.Protocol):
         self._drains: list[asyncio.Future[None]] = []
 
     @property
+    def address(self) -> str:
+        """The client's IP address, or its proxy's; empty when it is unknown."""
+        return self._peer[0] if self._peer is not None else ""
+
+    @property
     def date(self) -> bytes:
         """The ``date`` header line."""
         return self._server.date
@@ -155,7 +166,12 @@ class ClientConnection(asyncio.Protocol):
             self._shut_down(lingers=True)
         else:
             self._since = self._loop.time()
+            self._server.idle(self)
             self.resume_reading()
+
+    def displace(self) -> None:
+        """Close an idle connection in favour of another."""
+        self._shut_down()
 
     def close(self) -> None:
         """Close, after the response of a request that runs or has begun to arrive."""
@@ -295,6 +311,7 @@ class ClientConnection(asyncio.Protocol):
         request = self._incoming = RequestResponse(self, scope, keeps=keeps, expects=self._expects and version == "1.1")
         scope["extensions"] = {ON_DISCONNECT: request.on_disconnect}
         if self._running is None:
+            self._server.busy(self)
             self._begin(request)
         else:
             self._queue.append(request)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.server import connection, server
-from tests.gateway.fixtures.http_server import PATIENCE_SECONDS, Site, Stream, echo, end_of, served, until
+from tests.gateway.fixtures.http_server import PATIENCE_SECONDS, Client, Site, Stream, echo, end_of, served, until
 from tests.gateway.pipeline.test_garbage import kept
 
 ROOT = Path(__file__).parents[3]
@@ -73,6 +73,52 @@ async def test_more_connections_than_may_be_are_told_so(site: Site, monkeypatch:
     await until(lambda: len(site.server.connections) == 1)
     assert (await (await site.client(GET)).answer()).status == 200
     assert len(site.paths) == 3
+
+
+@served
+async def test_a_newcomer_displaces_the_connection_that_is_idle_longest(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site.server, "_most_connections", 3)
+    stream = site.pages["/s"] = Stream()
+    busy = await site.client(b"GET /s HTTP/1.1\r\nhost: x\r\n\r\n", address="127.0.0.2")
+    await busy.head()
+    silent = await site.client(address="127.0.0.2")
+    await until(lambda: len(site.server.connections) == 2)
+    used = await site.client(GET, address="127.0.0.2")
+    await used.answer()
+    refused = await site.client(GET, address="127.0.0.2")
+    assert (await refused.answer()).status == 503
+    newcomers = []
+    for displaced in (silent, used):
+        newcomers.append(await site.client(GET, address="127.0.0.3" if displaced is silent else "127.0.0.4"))
+        assert (await newcomers[-1].answer()).status == 200
+        assert await end_of(displaced) == b""
+    stream.go_on.set()
+    assert await busy.reader.readuntil(b"0\r\n\r\n")
+    assert len(site.server.connections) == 3
+
+
+@served
+async def test_clients_behind_a_trusted_proxy_displace_its_idle_connections(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site.server, "_most_connections", 2)
+    monkeypatch.setattr(site.server, "_client_of", lambda _: "")
+    first, second = [await site.client(GET, address="127.0.0.2") for _ in range(2)]
+    for client in (first, second):
+        await client.answer()
+    third = await site.client(GET, address="127.0.0.2")
+    assert (await third.answer()).status == 200
+    assert sorted([await _is_closed(first), await _is_closed(second)]) == [False, True]
+
+
+async def _is_closed(client: Client) -> bool:
+    client.say(GET)
+    try:
+        return not await client.reader.readline()
+    except ConnectionError:
+        return True
 
 
 @served
