@@ -25,7 +25,7 @@ WEATHER = {
 #: The tiny model spends most of them on blanks around the call.
 CALLING: dict[str, Any] = ASKED | {
     "max_tokens": 500,
-    "tools": [{"name": "weather", "description": "Tell it.", "input_schema": WEATHER, "strict": True}],
+    "tools": [{"name": "weather", "description": "Tell it.", "input_schema": WEATHER}],
     "tool_choice": {"type": "tool", "name": "weather"},
 }
 

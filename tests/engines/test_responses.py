@@ -21,7 +21,7 @@ FIELDS = [
 ]
 CALLING: dict[str, Any] = ASKED | {
     "max_output_tokens": 500,
-    "tools": [{"type": "function", "name": "weather", "parameters": WEATHER, "strict": True}],
+    "tools": [{"type": "function", "name": "weather", "parameters": WEATHER}],
     "tool_choice": "required",
 }
 

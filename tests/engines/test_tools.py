@@ -10,15 +10,17 @@ from tests.engines.test_messages import WEATHER
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hello there"}]
-TOOL = {"type": "function", "function": {"name": "weather", "parameters": WEATHER, "strict": True}}
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "weather", "parameters": WEATHER}}
 NAMED = {"type": "function", "function": {"name": "weather"}}
 #: The tiny model spends most of its tokens on blanks around the call.
 ASKED: dict[str, Any] = {"model": "tiny", "messages": HELLO, "max_tokens": 500, "temperature": 0}
 
 
+@pytest.mark.parametrize("strict", [{}, {"strict": True}, {"strict": False}], ids=["unsaid", "strict", "free"])
 @pytest.mark.parametrize(("choice", "finish"), [("required", "tool_calls"), (NAMED, "stop")], ids=["required", "named"])
-async def test_a_tool_is_called(client: Client, choice: object, finish: str) -> None:
-    [answer] = (await client.post(CHAT, ASKED | {"tools": [TOOL], "tool_choice": choice})).body["choices"]
+async def test_a_tool_is_called(client: Client, choice: object, finish: str, strict: dict[str, bool]) -> None:
+    tool = {"type": "function", "function": TOOL["function"] | strict}
+    [answer] = (await client.post(CHAT, ASKED | {"tools": [tool], "tool_choice": choice})).body["choices"]
     message = answer["message"]
     assert list(message) == [
         *("role", "content", "refusal", "annotations", "audio", "function_call", "tool_calls", "reasoning"),

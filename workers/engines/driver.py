@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Protocol
 
 from workers.engines import zygote
+from workers.engines.model_families import STRICT_ARGS
 
 TINY_MODEL = Path(__file__).resolve().parent / "tiny"
 #: Arguments for the tiny model's engine. Its template is ChatML, so tool calls have the format of the Hermes models.
 #: Without the last option, a model this small writes blanks wherever a JSON schema allows them, to its token limit.
 TINY_MODEL_ARGS = (
-    *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+    *("--enable-auto-tool-choice", "--tool-call-parser", "hermes", *STRICT_ARGS),
     *("--structured-outputs-config", '{"backend":"xgrammar","disable_any_whitespace":true}'),
 )
 #: Makes an engine serve embeddings, even of a model made for text. A vLLM process serves only one of the two.

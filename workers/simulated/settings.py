@@ -106,6 +106,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kv-events-topic", default="")
     parser.add_argument("--enable-auto-tool-choice", action="store_true")
     parser.add_argument("--tool-call-parser", default="", help="any name: calls are written as JSON")
+    parser.add_argument("--tool-strict-level", default="auto", help="ignored: arguments always follow the schema")
+    parser.add_argument("--reasoning-parser", default="", help="ignored: there is no reasoning")
     parser.add_argument("--runner", choices=("auto", "generate", "pooling"), default="auto")
     parser.add_argument("--structured-outputs-config", default="", help="ignored")
     parser.add_argument("--allowed-media-domains", nargs="*", default=(), help="ignored: nothing is fetched")

@@ -32,7 +32,8 @@ from workers.engines import environment as engine_environment
 @click.option(
     "--engine-args",
     default="",
-    help="Arguments of the engine itself, quoted as for a shell: --engine-args='--tool-call-parser hermes'.",
+    help="Arguments of the engine itself, quoted as for a shell: --engine-args='--dtype float16'. A parser for tool "
+    "calls or reasoning named here replaces the one of the model's family.",
 )
 def deploy(name: str, replicas: int, engine_args: str, **given: Any) -> None:
     """Serve a further model, which clients call by NAME.
@@ -58,6 +59,8 @@ def deploy(name: str, replicas: int, engine_args: str, **given: Any) -> None:
     finally:
         database.disconnect()
     print(f"{name} is deployed as {made.name}, replicas: {made.min_replicas}.")
+    if family_args := spec.family_args():
+        print(f"Defaults of its family, which --engine-args can replace: {shlex.join(family_args)}")
 
 
 @click.group(short_help="Install the engine, or show which one is installed.")

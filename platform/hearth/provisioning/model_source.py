@@ -19,6 +19,7 @@ from hearth.provisioning import cluster
 from tenants import registry
 from tenants.audit import SYSTEM
 from tenants.ids import PLATFORM_SLUG
+from workers.engines import model_families
 from workers.engines.driver import EMBEDDING_ARGS, TINY_MODEL, TINY_MODEL_ARGS
 from workers.fleet import deployments
 from workers.models import Deployment
@@ -44,16 +45,26 @@ class ModelSpec:
         """Return the description to register, as a public model. Reads every file of a folder. Raises OSError."""
         folder = Path(self.source or TINY_MODEL)
         own_name = TINY_NAME if not self.source else folder.name if folder.is_dir() else self.source
-        needed = EMBEDDING_ARGS if self.task == "embeddings" else TINY_MODEL_ARGS if not self.source else ()
         return Description(
             name=self.name or own_name,
             source=str(folder.absolute()) if folder.is_dir() else self.source,
             engine=self.engine,
-            engine_args=(*needed, *self.engine_args),
+            engine_args=(*self._needed_args(), *self.engine_args),
             context_length_tokens=_context_length(folder, self.context_tokens),
             weights_digest=_folder_digest(folder) if folder.is_dir() else "",
             public=True,
         )
+
+    def family_args(self) -> tuple[str, ...]:
+        """Return the parsers of the model's family, unless ``engine_args`` replaces them; empty for embeddings."""
+        if self.task == "embeddings" or not self.source:
+            return ()
+        return model_families.default_args(self.source, self.engine_args)
+
+    def _needed_args(self) -> tuple[str, ...]:
+        if self.task == "embeddings":
+            return EMBEDDING_ARGS
+        return self.family_args() if self.source else TINY_MODEL_ARGS
 
 
 def deployment_name(model_name: str) -> str:

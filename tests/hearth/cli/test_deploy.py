@@ -23,6 +23,11 @@ from workers.engines.driver import EMBEDDING_ARGS, TINY_MODEL_ARGS
 from workers.errors import BadCount
 from workers.models import Deployment
 
+QWEN3_ARGS = (
+    *("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--tool-strict-level", "parameter"),
+    *("--reasoning-parser", "qwen3"),
+)
+
 
 @pytest.fixture(name="filled")
 def _filled(db: None, settings: Settings, tmp_path: Path) -> None:
@@ -38,8 +43,10 @@ def _filled(db: None, settings: Settings, tmp_path: Path) -> None:
         (ModelSpec(source="", engine="vllm"), "hearth-tiny", TINY_MODEL_ARGS),
         (ModelSpec(source="", engine="vllm", task="embeddings", name="e"), "e", EMBEDDING_ARGS),
         (ModelSpec(source="org/Model", engine="vllm", engine_args=("--a", "b")), "org/Model", ("--a", "b")),
+        (ModelSpec(source="Qwen/Qwen3-8B", engine="vllm"), "Qwen/Qwen3-8B", QWEN3_ARGS),
+        (ModelSpec(source="Qwen/Qwen3-8B", engine="vllm", task="embeddings"), "Qwen/Qwen3-8B", EMBEDDING_ARGS),
     ],
-    ids=["tiny", "embeddings", "id"],
+    ids=["tiny", "embeddings", "id", "family", "family_embeddings"],
 )
 def test_a_wish_says_what_its_engine_needs(spec: ModelSpec, name: str, engine_args: tuple[str, ...]) -> None:
     described = spec.described()
@@ -60,6 +67,13 @@ def test_the_same_wish_again_changes_nothing_and_another_changes_the_model() -> 
     assert changed.revision_id != first.revision_id
     replicas = dict(Deployment.objects.values_list("name", "desired_replicas"))
     assert replicas == {"hearth-tiny": 1, "second": 2}
+
+
+def test_the_parsers_of_a_family_are_part_of_the_digest() -> None:
+    default = ModelSpec(source="Qwen/Qwen3-8B", engine="vllm").described()
+    lenient = ModelSpec(source="Qwen/Qwen3-8B", engine="vllm", engine_args=("--tool-strict-level", "auto")).described()
+    assert "parameter" not in lenient.engine_args
+    assert default.digest() != lenient.digest()
 
 
 @pytest.mark.usefixtures("filled")
