@@ -6,6 +6,7 @@ from django.contrib.auth.views import LogoutView
 from django.urls import URLPattern, path
 
 from portal.pages import audit, cache, fleet, keys, limits, prices, requests, savings, statements, tenants, usage
+from portal.pages.base import form_action
 from portal.pages.sign_in import SignInView
 
 app_name = "portal"
@@ -13,7 +14,7 @@ urlpatterns: list[URLPattern] = [
     path("", usage.overview, name="overview"),
     path("usage.csv", usage.overview_csv, name="usage-csv"),
     path("login/", SignInView.as_view(), name="login"),
-    path("logout/", LogoutView.as_view(next_page="portal:login"), name="logout"),
+    path("logout/", form_action("portal:overview")(LogoutView.as_view(next_page="portal:login")), name="logout"),
     path("fleet/", fleet.index, name="fleet"),
     path("fleet/live/", fleet.live, name="fleet-live"),
     path("fleet/<slug:name>/<str:target>/", fleet.verb, name="fleet-verb"),

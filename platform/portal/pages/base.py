@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib.auth.views import redirect_to_login
-from django.http import HttpRequest, HttpResponse, HttpResponseBase
-from django.shortcuts import render
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed
+from django.shortcuts import redirect, render
 from django.urls import reverse
 
 from portal.access.principal import Principal, principal_of_user, tenants_of
@@ -58,6 +58,23 @@ def page(view: PrincipalView) -> View:
             return with_page_headers(_error_page(request, principal, 400, "This address is not valid", problem))
 
     return guarded
+
+
+def form_action(back: str) -> Callable[[View], View]:
+    """Accept POST only. Opening or reloading the address of a form leads to the page ``back``, which has the form."""
+
+    def decorate(view: View) -> View:
+        @wraps(view)
+        def guarded(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponseBase:
+            if request.method in {"GET", "HEAD"}:
+                return redirect(back, slug=kwargs["slug"]) if "slug" in kwargs else redirect(back)
+            if request.method != "POST":
+                return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
+            return view(request, *args, **kwargs)
+
+        return guarded
+
+    return decorate
 
 
 def operator_page(view: PrincipalView) -> View:

@@ -9,14 +9,14 @@ from uuid import UUID
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_GET
 
 from portal.access import limit_permissions
 from portal.access.limit_permissions import TargetNames
 from portal.access.principal import Principal, tenant_for
 from portal.errors import BadForm, NotPermitted
 from portal.formats.query_params import posted
-from portal.pages.base import page, show
+from portal.pages.base import form_action, page, show
 from portal.reporting import cache_usage
 from tenants import cache_settings, purges, registry
 from tenants.cache_settings import LARGEST, CacheOverrides
@@ -55,7 +55,7 @@ def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
     return show(request, principal, "portal/cache.html", context, active="cache", tenant=tenant)
 
 
-@require_POST
+@form_action("portal:cache")
 @page
 def set_setting(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseRedirect:
     """Set the cache of a project or key, replacing its current setting."""
@@ -74,7 +74,7 @@ def set_setting(request: HttpRequest, principal: Principal, slug: str) -> HttpRe
     return _apply(request, tenant, change)
 
 
-@require_POST
+@form_action("portal:cache")
 @page
 def remove_setting(request: HttpRequest, principal: Principal, slug: str, setting: UUID) -> HttpResponseRedirect:
     """Remove a setting, so that the level above applies."""
@@ -91,7 +91,7 @@ def remove_setting(request: HttpRequest, principal: Principal, slug: str, settin
     return _apply(request, tenant, change)
 
 
-@require_POST
+@form_action("portal:cache")
 @page
 def purge(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseRedirect:
     """Purge everything, or the answers of one model, key or request."""

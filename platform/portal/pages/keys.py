@@ -6,18 +6,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
+from urllib.parse import urlencode
 from uuid import UUID
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils import timezone
-from django.views.decorators.http import require_GET, require_http_methods, require_POST
+from django.views.decorators.http import require_GET, require_http_methods
 
+from portal.access import one_time_secrets
 from portal.access.principal import Principal, tenant_for
-from portal.formats.query_params import posted
-from portal.pages.base import page, show
+from portal.formats.query_params import posted, text
+from portal.pages.base import form_action, page, show
 from tenants import keys
 from tenants.errors import BadName, NotAllowed, NotFound
 from tenants.ids import TenantId
@@ -48,14 +51,21 @@ T = TypeVar("T")
 @require_GET
 @page
 def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
-    """List the keys, with a form to create one for those who may."""
-    return _show_keys(request, principal, tenant_for(principal, slug))
+    """List the keys, with a form to create one for those who may. ``?new=`` names the key whose secret is shown."""
+    tenant = tenant_for(principal, slug)
+    new = _new_key(tenant, text(request.GET, "new"))
+    if new is None:
+        return _show_keys(request, principal, tenant)
+    secret = one_time_secrets.take(request, new.public_id)
+    response = _show_keys(request, principal, tenant, new=new, secret=secret)
+    one_time_secrets.delete_cookie(response, new.public_id)
+    return response
 
 
-@require_POST
+@form_action("portal:keys")
 @page
 def create(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
-    """Create a key and show its secret in this response only; no session and no redirect ever holds it."""
+    """Create a key and redirect to the list, which shows the key's secret once."""
     tenant = _manageable_tenant(principal, slug)
     name = posted(request, "name")
     scopes = SCOPE_CHOICES.get(request.POST.get("scopes", "inference"))
@@ -68,7 +78,7 @@ def create(request: HttpRequest, principal: Principal, slug: str) -> HttpRespons
     except NotAllowed as error:
         problem = f"The project {error.name} is {error.state}."
         return _show_keys(request, principal, tenant, problem=problem, status=409)
-    return _show_keys(request, principal, tenant, issued=issued, status=201)
+    return _redirect_with_secret(request, tenant, issued)
 
 
 @require_http_methods(["GET", "POST"])
@@ -91,19 +101,22 @@ def change(request: HttpRequest, principal: Principal, slug: str, key: UUID) -> 
 @require_http_methods(["GET", "POST"])
 @page
 def rotate(request: HttpRequest, principal: Principal, slug: str, key: UUID) -> HttpResponse:
-    """Show the form that rotates a key, and rotate it; the new secret is in this response only."""
+    """Show the form that rotates a key, and rotate it; the list of keys then shows the new secret once."""
     tenant = _manageable_tenant(principal, slug)
     form = _KeyForm(tenant=tenant, action="rotate", key=_key_of(tenant, key))
     if request.method == "GET":
+        if ApiKey.objects.filter(rotated_from=form.key).exists():
+            messages.info(request, f"{form.key.name} was rotated already. Rotate the key that replaced it.")
+            return redirect("portal:keys", slug=tenant.slug)
         return form.show(request, principal, {"overlap": "86400"})
     try:
         issued = keys.rotate(principal.actor, form.key, _overlap(request))
     except (BadName, NotAllowed) as error:
         return form.show(request, principal, request.POST.dict(), _problem(error))
-    return _show_keys(request, principal, tenant, issued=issued, status=201)
+    return _redirect_with_secret(request, tenant, issued)
 
 
-@require_POST
+@form_action("portal:keys")
 @page
 def revoke(request: HttpRequest, principal: Principal, slug: str, key: UUID) -> HttpResponseRedirect:
     """Revoke a key of this tenant; another tenant's key is not found."""
@@ -152,16 +165,34 @@ def _key_of(tenant: Tenant, key: UUID) -> ApiKey:
     return found
 
 
+def _redirect_with_secret(request: HttpRequest, tenant: Tenant, issued: keys.IssuedKey) -> HttpResponseRedirect:
+    """Redirect to the list of keys, so that reloading it repeats nothing; it shows the secret once."""
+    new = issued.key.public_id
+    response = HttpResponseRedirect(f"{reverse('portal:keys', args=[tenant.slug])}?{urlencode({'new': new})}")
+    one_time_secrets.store(request, response, new, issued.secret)
+    return response
+
+
+def _new_key(tenant: Tenant, public_id: str | None) -> ApiKey | None:
+    if public_id is None:
+        return None
+    return ApiKey.objects.filter(tenant=tenant, public_id=public_id).select_related("rotated_from").first()
+
+
 def _show_keys(
     request: HttpRequest,
     principal: Principal,
     tenant: Tenant,
     *,
-    issued: keys.IssuedKey | None = None,
+    new: ApiKey | None = None,
+    secret: str | None = None,
     problem: str = "",
     status: int = 200,
 ) -> HttpResponse:
-    """Show the list of keys, with the key that was just issued or the problem that prevented it."""
+    """Show the list of keys, with the key that was just issued or the problem that prevented it.
+
+    ``secret`` is the secret of ``new``, or None when it was shown before.
+    """
     with as_tenant(TenantId(tenant.id)):
         rows = ApiKey.objects.filter(tenant=tenant).select_related("project", "rotated_from", "rotated_to")
         listed = list(rows.order_by("-id")[:MAX_ROWS])
@@ -172,7 +203,8 @@ def _show_keys(
         "live": [key for key in listed if key not in ended],
         "ended": ended,
         "projects": projects,
-        "issued": issued,
+        "new": new,
+        "secret": secret,
         "problem": problem,
         "may_manage": principal.may_manage(tenant.id),
     }
@@ -224,9 +256,9 @@ def _one_of(choices: Mapping[str, T], chosen: str, what: str) -> T:
     return choices[chosen]
 
 
-def _lines(text: str) -> list[str]:
+def _lines(entries: str) -> list[str]:
     """Return the distinct entries of a text field, separated by line breaks or commas."""
-    return list(dict.fromkeys(each.strip() for each in text.replace(",", "\n").splitlines() if each.strip()))
+    return list(dict.fromkeys(each.strip() for each in entries.replace(",", "\n").splitlines() if each.strip()))
 
 
 def _problem(error: BadName | NotAllowed) -> str:

@@ -14,7 +14,7 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect
 from django.utils import timezone
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_GET
 
 from billing.budgets.status import BudgetStatus
 from billing.reports import peak_usage
@@ -25,7 +25,7 @@ from portal.access.principal import Principal, tenant_for
 from portal.errors import NotPermitted
 from portal.formats import money
 from portal.formats.query_params import posted
-from portal.pages.base import page, show
+from portal.pages.base import form_action, page, show
 from tenants import budgets, limits
 from tenants.budgets import BudgetTerms
 from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound
@@ -127,7 +127,7 @@ def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
     return show(request, principal, "portal/limits.html", context, active="limits", tenant=tenant)
 
 
-@require_POST
+@form_action("portal:limits")
 @page
 def set_limit(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseRedirect:
     """Set a limit, replacing the target's current one."""
@@ -143,7 +143,7 @@ def set_limit(request: HttpRequest, principal: Principal, slug: str) -> HttpResp
     return _apply(request, tenant, change)
 
 
-@require_POST
+@form_action("portal:limits")
 @page
 def remove_limit(request: HttpRequest, principal: Principal, slug: str, limit: UUID) -> HttpResponseRedirect:
     """Remove a limit."""
@@ -160,7 +160,7 @@ def remove_limit(request: HttpRequest, principal: Principal, slug: str, limit: U
     return _apply(request, tenant, change)
 
 
-@require_POST
+@form_action("portal:limits")
 @page
 def set_budget(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseRedirect:
     """Create a budget, or change the target's budget of this period."""
@@ -181,7 +181,7 @@ def set_budget(request: HttpRequest, principal: Principal, slug: str) -> HttpRes
     return _apply(request, tenant, change)
 
 
-@require_POST
+@form_action("portal:limits")
 @page
 def archive_budget(request: HttpRequest, principal: Principal, slug: str, budget: UUID) -> HttpResponseRedirect:
     """Archive a budget: it limits nothing from now on."""

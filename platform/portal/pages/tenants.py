@@ -9,13 +9,13 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils import timezone
-from django.views.decorators.http import require_GET, require_http_methods, require_POST
+from django.views.decorators.http import require_GET, require_http_methods
 
 from billing.ledger.rollups import Sums
 from billing.reports import usage
 from portal.access.principal import Principal, tenant_for, tenants_of
 from portal.formats.query_params import posted
-from portal.pages.base import operator_page, page, show
+from portal.pages.base import form_action, operator_page, page, show
 from portal.pages.usage import PLATFORM_CURRENCY, UsageRow, presets
 from portal.reporting import periods
 from tenants import registry
@@ -53,7 +53,7 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponse:
     return show(request, principal, "portal/tenants.html", context, active="tenants")
 
 
-@require_POST
+@form_action("portal:tenants")
 @operator_page
 def create(request: HttpRequest, principal: Principal) -> HttpResponseBase:
     """Create a tenant and redirect to its keys."""
@@ -92,7 +92,7 @@ def policy(request: HttpRequest, principal: Principal, slug: str) -> HttpRespons
     return show(request, principal, "portal/policy.html", context, active="policy", tenant=tenant)
 
 
-@require_POST
+@form_action("portal:policy")
 @operator_page
 def set_state(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseBase:
     """Suspend or resume the tenant."""

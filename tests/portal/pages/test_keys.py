@@ -79,17 +79,76 @@ def test_a_form_that_is_not_understood_comes_back_filled_in_and_changes_nothing(
 
 def test_a_rotation_shows_the_new_secret_once_and_when_the_old_key_expires(world: World, signed_in: SignIn) -> None:
     browser, path = signed_in(world.acme.owner), f"{PAGES}{world.acme.key.id}/rotate/"
-    answer = browser.post(path, {"overlap": "3600"})
-    assert answer.status_code == 201
-    secret = answer.context["issued"].secret
+    answer = browser.get(browser.post(path, {"overlap": "3600"})["Location"])
+    secret = answer.context["secret"]
     assert secret in answer.content.decode()
+    assert "It replaces" in answer.content.decode()
     assert keys.authenticate(secret).rotated_from == keys.authenticate(world.acme.secret)
     listed = browser.get(PAGES).content.decode()
     assert secret not in listed
     assert path not in listed  # it has its successor
+    assert browser.get(path).headers["Location"] == PAGES
     again = browser.post(path, {"overlap": "3600"})
     assert (again.status_code, "rotated already" in again.content.decode()) == (400, True)
     assert browser.post(path, {"overlap": "7"}).status_code == 400
+
+
+@pytest.mark.parametrize("verb", ["create/", "rotate/"])
+def test_reloading_after_a_new_key_makes_no_second_one(world: World, signed_in: SignIn, verb: str) -> None:
+    browser = signed_in(world.acme.owner)
+    path = PAGES + (verb if verb == "create/" else f"{world.acme.key.id}/{verb}")
+    made = browser.post(path, {"name": "laptop", "project": "default", "scopes": "inference", "overlap": "3600"})
+    assert (made.status_code, ApiKey.objects.filter(tenant=world.acme.tenant).count()) == (302, 2)
+    first, again = browser.get(made["Location"]), browser.get(made["Location"])
+    assert (first.status_code, again.status_code) == (200, 200)
+    assert first.context["secret"] is not None
+    assert first.context["secret"] not in again.content.decode()
+    assert "is shown only once" in again.content.decode()
+    assert ApiKey.objects.filter(tenant=world.acme.tenant).count() == 2
+
+
+def test_a_new_secret_is_in_neither_the_session_nor_the_browser(world: World, signed_in: SignIn) -> None:
+    browser = signed_in(world.acme.owner)
+    made = browser.post(f"{PAGES}create/", {"name": "laptop", "project": "default", "scopes": "inference"})
+    kept = f"{dict(browser.session)} {browser.cookies.output()}"
+    cookies = {name: each for name, each in browser.cookies.items() if name.startswith("hearth-new-")}
+    assert [(each["httponly"], each["samesite"]) for each in cookies.values()] == [(True, "Strict")]
+    secret = browser.get(made["Location"]).context["secret"]
+    assert keys.authenticate(secret).name == "laptop"
+    assert secret not in made.content.decode() + made["Location"] + kept
+    assert secret.encode().hex() not in kept
+    assert "hearth-new-" not in str({name: each.value for name, each in browser.cookies.items() if each.value})
+
+
+def test_a_new_secret_is_shown_to_the_browser_that_made_it_alone(world: World, signed_in: SignIn) -> None:
+    browser, other = signed_in(world.acme.owner), signed_in(world.acme.owner)
+    path = browser.post(f"{PAGES}create/", {"name": "laptop", "project": "default", "scopes": "inference"})["Location"]
+    assert other.get(path).context["secret"] is None
+    assert signed_in(world.globex.owner).get(path).status_code == 404
+    assert browser.get(path.replace("acme", "globex")).status_code == 404
+    assert browser.get(path).context["secret"] is not None
+
+
+def test_the_address_of_every_form_leads_to_the_page_that_has_it(world: World, signed_in: SignIn) -> None:
+    browser = signed_in(world.operator)
+    key, missing = world.acme.key.id, "0190a000-0000-7000-8000-000000000001"
+    tenant = "/portal/tenants/acme/"
+    for path, page in (
+        ("keys/create/", "keys/"),
+        (f"keys/{key}/revoke/", "keys/"),
+        ("limits/set/", "limits/"),
+        (f"limits/{missing}/remove/", "limits/"),
+        ("budgets/set/", "limits/"),
+        (f"budgets/{missing}/archive/", "limits/"),
+        ("cache/set/", "cache/"),
+        (f"cache/{missing}/remove/", "cache/"),
+        ("cache/purge/", "cache/"),
+        ("state/", "policy/"),
+    ):
+        answer = browser.get(tenant + path)
+        assert (answer.status_code, answer.headers.get("Location")) == (302, tenant + page), path
+        assert browser.put(tenant + path).status_code == 405, path
+    assert browser.get("/portal/create-tenant/").headers["Location"] == "/portal/tenants/"
 
 
 def test_a_key_that_expired_is_listed_among_those_that_are_over(world: World, signed_in: SignIn) -> None:
