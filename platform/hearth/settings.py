@@ -19,7 +19,7 @@ ALLOWED_HOSTS = list(ENVIRONMENT.allowed_hosts)
 GATEWAY_PORT = ENVIRONMENT.port
 
 INSTALLED_APPS = [
-    "django.contrib.admin",
+    "portal.admin_app.TablesConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",

