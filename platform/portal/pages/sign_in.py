@@ -6,17 +6,23 @@ from typing import Any
 
 from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.views import LoginView
-from django.core.exceptions import ValidationError
-from django.http import HttpRequest, HttpResponseBase
+from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 
 from portal.access import login_throttle
 from portal.access.addresses import client_address
 from portal.errors import TooManyAttempts
 from portal.pages.base import with_page_headers
 
+#: The code of the form's error after too many wrong passwords.
+TOO_MANY = "too_many"
+
 
 class SignInForm(AuthenticationForm):
     """Name and password, throttled by ``portal.access.login_throttle``."""
+
+    #: Seconds until the next attempt is allowed, after too many wrong passwords.
+    retry_after_seconds = 0
 
     def clean(self) -> dict[str, Any]:
         """Check the password. The error is the same for an unknown name and a wrong password."""
@@ -26,8 +32,9 @@ class SignInForm(AuthenticationForm):
         try:
             login_throttle.check(name, address)
         except TooManyAttempts as error:
+            self.retry_after_seconds = error.retry_after_seconds
             minutes = -(-error.retry_after_seconds // 60)
-            raise ValidationError(f"Too many wrong passwords. Try again in {minutes} min.", "too_many") from None
+            raise ValidationError(f"Too many wrong passwords. Try again in {minutes} min.", TOO_MANY) from None
         try:
             cleaned = super().clean()
         except ValidationError:
@@ -43,6 +50,14 @@ class SignInView(LoginView):
     template_name = "portal/sign_in.html"
     form_class = SignInForm
     redirect_authenticated_user = True
+
+    def form_invalid(self, form: SignInForm) -> HttpResponse:  # type: ignore[override]
+        """Show the form with its errors; 429 after too many wrong passwords."""
+        response = super().form_invalid(form)
+        if form.has_error(NON_FIELD_ERRORS, TOO_MANY):
+            response.status_code = 429
+            response.headers["Retry-After"] = str(form.retry_after_seconds)
+        return response
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         """Respond with the headers that every page has."""

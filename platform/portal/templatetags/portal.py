@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Any
 
 from django import template
 from django.templatetags.static import static
@@ -80,6 +82,12 @@ def moment(value: datetime | None) -> SafeString | str:
     return format_html(
         '<time datetime="{}">{} UTC</time>', utc.isoformat(timespec="milliseconds"), utc.strftime("%Y-%m-%d %H:%M:%S")
     )
+
+
+@register.filter
+def has_arrow(tiles: Iterable[Any]) -> bool:
+    """Return whether a tile is compared with the previous period by an arrow."""
+    return any(arrow in tile.comparison for tile in tiles for arrow in "▲▼")
 
 
 @register.inclusion_tag("portal/parts/share_bar.html")

@@ -54,6 +54,7 @@ def test_wrong_passwords_are_counted_and_then_even_the_right_one_waits(world: Wo
     for _ in range(10):
         wrong = client.post("/api/v1/tokens", {"username": "ada", "password": "wrong"}, format="json")
         assert wrong.status_code == 401
+        assert wrong["WWW-Authenticate"].startswith("Bearer")
         assert error_of(wrong)["code"] == "invalid_credentials"
     refused = client.post("/api/v1/tokens", {"username": "ada", "password": PASSWORD}, format="json")
     assert refused.status_code == 429
@@ -84,6 +85,7 @@ def test_nobody_without_credentials_reads_anything(world: World) -> None:
     for path in ("tenants", "tenants/acme", "models", "fleet", "prices", "audit"):
         answer = APIClient().get(f"/api/v1/{path}")
         assert answer.status_code == 401, path
+        assert answer["WWW-Authenticate"] == 'Bearer realm="hearth"', path
         assert error_of(answer)["type"] == "authentication_error"
 
 

@@ -82,6 +82,13 @@ def test_signing_in_leads_to_the_page_that_was_asked_for(world: World) -> None:
     assert answer["Location"] == "/portal/fleet/"
 
 
+def test_the_root_leads_to_the_portal_and_has_an_icon(world: World) -> None:
+    assert Client().get("/")["Location"] == "/portal/"
+    icon = Client().get("/favicon.ico", follow=True)
+    assert (icon.status_code, icon["Content-Type"]) == (200, "image/svg+xml")
+    icon.close()
+
+
 def test_signing_in_leads_nowhere_else(world: World) -> None:
     answer = Client().post(
         "/portal/login/", {"username": "ada", "password": PASSWORD, "next": "https://example.com/portal/"}
@@ -95,6 +102,8 @@ def test_guessing_passwords_is_slowed_down_per_name_and_address(world: World) ->
         wrong = browser.post("/portal/login/", {"username": "ada", "password": "guess"})
         assert "correct" in wrong.content.decode()
     refused = browser.post("/portal/login/", {"username": "ada", "password": PASSWORD})
+    assert refused.status_code == 429
+    assert 0 < int(refused["Retry-After"]) <= 900
     assert "Too many wrong passwords" in refused.content.decode()
     assert "_auth_user_id" not in browser.session
     elsewhere = Client(REMOTE_ADDR="192.0.2.7").post("/portal/login/", {"username": "ada", "password": PASSWORD})
@@ -136,6 +145,16 @@ def test_the_overview_shows_exact_money_under_a_cent(used: World, signed_in: Sig
     assert "$0.000468" in page  # three answers
     assert "$0.00021" in page  # saved by prediction
     assert "$0.000162" in page  # saved by prefix
+
+
+def test_arrows_are_explained_only_where_there_are_any(used: World, signed_in: SignIn, now: datetime) -> None:
+    browser = signed_in(used.operator)
+    paths = ("/portal/", "/portal/savings/", "/portal/tenants/acme/", "/portal/tenants/acme/savings/")
+    for path in paths:
+        assert "▲ ▼ against" not in browser.get(path).content.decode(), path
+    fixtures.store([fixtures.predicted(used, used.acme, now - timedelta(hours=24), 6)])
+    for path in paths:
+        assert "▲ ▼ against" in browser.get(path).content.decode(), path
 
 
 def test_a_request_s_page_tells_its_journey(used: World, signed_in: SignIn, now: datetime) -> None:

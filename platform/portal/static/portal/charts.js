@@ -130,7 +130,7 @@
     return {
       width: element.clientWidth,
       height: element.clientHeight,
-      padding: [8, 8, 0, 0],
+      padding: [8, 24, 0, 0], // on the right for half of the last label of the time axis
       legend: { show: false },
       cursor: { y: false, points: { show: spec.kind === "area" }, drag: { x: true, y: false, setScale: false } },
       scales: { x: { range: [spec.from, spec.to] }, y: { range: scaleOf(spec) } },
