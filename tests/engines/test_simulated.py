@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import signal
 import subprocess
 import time
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from tests.engines.events import listening
 from tests.engines.replica import Client, running, spec_for
+from tests.wrong_values import BODIES, VALUES, places, replaced
 from workers.engines.choice import driver_for
 from workers.engines.driver import TINY_MODEL
 from workers.simulated.engine.text_generator import Sampling, TextGenerator
@@ -66,6 +68,15 @@ async def test_faults_are_set_and_taken_back_while_it_runs() -> None:
         assert (await client.post(CHAT, ASKED)).status == 200
         assert (await client.get("/health")).status == 503
         assert (await client.post("/_sim/faults", {"nonsense": 1})).status == 400
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"])
+async def test_a_field_of_a_wrong_type_is_refused_as_by_vllm(path: str) -> None:
+    async with simulated() as client:
+        for place, value in itertools.product(places(BODIES[path]), VALUES):
+            sent = replaced({**BODIES[path], "model": "tiny"}, {place: value})
+            reply = await client.post(path, sent)
+            assert reply.status in {200, 400, 404}, (sent, reply)
 
 
 async def test_it_dies_in_mid_stream_when_told_to() -> None:

@@ -67,7 +67,7 @@ class Coalescer(Generic[B]):
     def prepare(self, policy: CachePolicy, disconnect: ClientDisconnect) -> None:
         """Set the cache policy and the client's disconnect. Call this first."""
         self.disconnect = disconnect
-        if policy.readable and policy.writable and not self._wants_token_counts():
+        if policy.readable and policy.writable and not self._call.endpoint.wants_token_counts(self._call.body):
             self._name = policy.name
             self._rejects_completed = policy.max_age_seconds == 0
 
@@ -161,11 +161,6 @@ class Coalescer(Generic[B]):
     def _is_purged(self, flight: Flight) -> bool:
         purges = self._caller.cache.purges
         return purges.covers(flight.source_id, flight.key_id, self._model.name)
-
-    def _wants_token_counts(self) -> bool:
-        """Return whether the client wants the tokens of each event, which a flight does not carry."""
-        options = self._call.body.get("stream_options")
-        return bool(options and options.get("continuous_usage_stats"))
 
 
 def follower_headers(source_id: UUID) -> Headers:

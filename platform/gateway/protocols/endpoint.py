@@ -136,6 +136,10 @@ class Endpoint:
         """Return whether the client requested events of kind ``usage``."""
         return False
 
+    def wants_token_counts(self, body: Mapping[str, Any]) -> bool:
+        """Return whether the client requested the tokens of each event, which a coalesced stream does not carry."""
+        return False
+
     def clamp(self, body: dict[str, Any], context_length_tokens: int) -> None:
         """Lower the limits of new tokens to the model's context length.
 

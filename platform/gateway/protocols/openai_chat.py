@@ -106,21 +106,21 @@ class _Chunked(Endpoint):
         """Return ``stream_options.include_usage``."""
         return bool((body.get("stream_options") or {}).get("include_usage"))
 
+    def wants_token_counts(self, body: Mapping[str, Any]) -> bool:
+        """Return whether the client requested usage with each event; vLLM requires ``include_usage`` for that."""
+        return self.wants_usage(body) and bool(body["stream_options"].get(_EACH))
+
     def engine_body(self, body: Mapping[str, Any], *, stream: bool, salt: str, counted: bool = False) -> bytes:
         """Return the body for the engine. A stream always requests its usage; ``counted``: with each event."""
         engine_body: dict[str, Any] = {**body, "cache_salt": salt}
         if stream:
             options = {**(body.get("stream_options") or {}), "include_usage": True}
-            engine_body["stream_options"] = {**options, _EACH: counted or self._wants_counts(body)}
+            engine_body["stream_options"] = {**options, _EACH: counted or self.wants_token_counts(body)}
         return orjson.dumps(engine_body)
 
     def token_counts(self, body: Mapping[str, Any]) -> TokenCounts:
         """Return the counter that reads ``continuous_usage_stats``."""
-        return TokenCounts(shown=self._wants_counts(body))
-
-    def _wants_counts(self, body: Mapping[str, Any]) -> bool:
-        """Return whether the client requested usage with each event; vLLM requires ``include_usage`` for that."""
-        return self.wants_usage(body) and bool(body["stream_options"].get(_EACH))
+        return TokenCounts(shown=self.wants_token_counts(body))
 
     def usage(self, document: Mapping[str, Any]) -> Usage | None:
         """Return the usage of a complete response."""

@@ -47,10 +47,11 @@ def routes(service: Service) -> list[web.RouteDef]:
 
 
 async def _embedded(service: Service, body: dict[str, Any], request_id: str) -> dict[str, Any]:
-    prompts = _prompts(service, body)
+    with field_reader.reading():
+        prompts = _prompts(service, body)
+        vectors = [_vector(prompt) for prompt in prompts]
     runs = [service.engine.open(prompt, body.get("cache_salt"), NOTHING) for prompt in prompts]
     await asyncio.gather(*[_through(service, run) for run in runs])
-    vectors = [_vector(prompt) for prompt in prompts]
     packed = body.get("encoding_format") == "base64"
     data = [
         {"index": index, "object": "embedding", "embedding": _packed(vector) if packed else vector}

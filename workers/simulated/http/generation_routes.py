@@ -209,7 +209,8 @@ async def _serve(service: Service, request: web.Request, open_job: Callable[[], 
     try:
         if service.faults.faults.latency > 0:
             await asyncio.sleep(service.faults.faults.latency)
-        job = open_job()
+        with field_reader.reading():
+            job = open_job()
         entry = service.request_log.open(job)
         ended = "disconnected"
         try:

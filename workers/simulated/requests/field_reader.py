@@ -1,12 +1,13 @@
 """Read a JSON body's fields as vLLM's schemas do: lenient conversions, and pydantic's messages for refused values."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import orjson
 
-from workers.simulated.requests.errors import FieldError, InvalidBody, unsupported_media_type
+from workers.simulated.requests.errors import ApiError, FieldError, InvalidBody, unsupported_media_type
 
 Value = TypeVar("Value", str, int, float, bool)
 
@@ -39,6 +40,15 @@ def _parse_slowly(raw: bytes) -> Any:
     except UnicodeDecodeError as error:
         place, cause = f"body.{error.start}", "Expecting value"
     raise InvalidBody([FieldError("json_invalid", place, "JSON decode error", {}, {"error": cause})])
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """Turn a failure to read a body into an error 400, because vLLM's schemas check more fields than these."""
+    try:
+        yield
+    except (TypeError, AttributeError, LookupError, ValueError, OverflowError, RecursionError) as error:
+        raise ApiError(f"A field of the body has a wrong type: {error}.") from error
 
 
 class FieldReader:
