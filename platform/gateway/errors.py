@@ -12,7 +12,7 @@ GatewayError            500  itself: an unexpected failure
 ├── RateLimited         429  carries the seconds until the next request fits
 ├── BudgetExceeded      429  the budget does not cover what the request may cost
 ├── EngineRefused       4xx  the engine's own error about the request, in the gateway's envelope
-├── EngineFailed        502  every replica that was tried failed before its first byte
+├── EngineFailed        502  every replica that was tried failed before its first byte, or the output is unusable
 │   └── EngineGone      502  each of them closed the connection: it may be stopping while another starts
 ├── NotCached           504  the request accepts a stored response only
 └── Unavailable         503  usage log full, database unavailable for an unknown key, queue full
@@ -24,6 +24,7 @@ NOT_NOW = NotReady, EngineGone: worth another try when the replicas have changed
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
@@ -155,6 +156,12 @@ NOT_NOW = (NotReady, EngineGone)
 
 #: How vLLM words that prompt and completion do not fit (``renderers/params.py``, ``responses/serving.py``).
 _TOO_LONG = ("context length", "maximum model length", "exceeds the max_model_len")
+#: The parameter that vLLM names for it, which no client sends.
+_PROMPT_LENGTH = "input_tokens"
+_PYDANTIC_LINK = re.compile(r"\s*For further information visit https://errors\.pydantic\.dev/\S*")
+
+#: Errors of engines that the tenant's request causes; any other (401, 404, 500) is the gateway's or the engine's.
+ABOUT_THE_REQUEST = (400, 413, 422)
 
 _KEY_ERRORS = {
     "malformed": ("invalid_api_key", "The API key is malformed. Keys start with hk_; copy it completely."),
@@ -262,16 +269,40 @@ def internal_error() -> GatewayError:
     )
 
 
-def engine_refused(status: int, payload: bytes) -> EngineRefused:
-    """Return the engine's error about the request in the gateway's envelope; its text concerns only this request."""
+def engine_refused(status: int, payload: bytes, prompt_field: str | None = None) -> EngineRefused:
+    """Return the engine's error about the request in the gateway's envelope; its text concerns only this request.
+
+    ``prompt_field``: the field that holds the prompt, which a prompt that is too long names.
+    """
     error = _engines_error(payload)
     message = str(error.get("message") or error.get("detail") or "The engine rejected the request. Check its fields.")
-    too_long = any(mark in message for mark in _TOO_LONG)
-    return EngineRefused(
-        message,
-        "context_length_exceeded" if too_long else "invalid_request",
-        param=error["param"] if isinstance(error.get("param"), str) else None,
-        status=status,
+    message = _PYDANTIC_LINK.sub("", message)
+    param = error["param"].removeprefix("body.") if isinstance(error.get("param"), str) else None
+    if not any(mark in message for mark in _TOO_LONG):
+        return EngineRefused(message, "invalid_request", param, status=status)
+    if param in (None, _PROMPT_LENGTH):
+        param = prompt_field
+    return EngineRefused(message, "context_length_exceeded", param, status=status)
+
+
+def refused_in_stream(event: bytes, prompt_field: str | None = None) -> EngineRefused | None:
+    """Return the engine's error about the request if the first event of its stream is one; else None.
+
+    vLLM starts a chat stream before its core checks the request, for example a schema; ``code`` is the status then.
+    """
+    if not event.startswith(b'data: {"error"'):
+        return None
+    payload = event.removeprefix(b"data: ").partition(b"\n\n")[0]
+    status = _engines_error(payload).get("code")
+    return engine_refused(status, payload, prompt_field) if status in ABOUT_THE_REQUEST else None
+
+
+def unusable_output() -> EngineFailed:
+    """Return the error for output of the model that the engine cannot make a response of."""
+    return EngineFailed(
+        "The engine accepted the request, but what the model wrote does not make a valid response. The arguments of a "
+        "tool call may not be an object. Nothing was charged. Retry, or check the schemas of the tools.",
+        "engine_output_invalid",
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import orjson
 
 from caching.replay import messages
-from gateway.errors import GatewayError, Headers
+from gateway.errors import BadRequest, GatewayError, Headers
 from gateway.protocols import media, validators
 from gateway.protocols.endpoint import Endpoint, EventKind, StreamParser, Usage, usage_of_total
 from gateway.protocols.openai_chat import as_bytes, conversation, tools
@@ -18,6 +18,8 @@ _DELTA = b"event: content_block_delta\n"
 #: The signature of a thinking block, which is no token.
 _SIGNATURE = b'"signature_delta"'
 _FAILURES = (b"event: error", b'data: {"type":"error"', b'data: {"error"')
+#: Choices that force a tool call.
+_CALLING = ("any", "tool")
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -118,11 +120,22 @@ class Messages(_Anthropic):
         "stream": validators.boolean,
         "temperature": validators.number,
         "top_p": validators.number,
-        "tools": validators.array,
+        "tools": validators.message_tools,
     }
     limits = ("max_tokens",)
     streams = True
     cacheable = "both"
+
+    def prepare(self, body: dict[str, Any]) -> None:
+        """Reject a choice of tools without tools, which an engine takes for a call. Raises BadRequest."""
+        super().prepare(body)
+        choice = body.get("tool_choice")
+        if isinstance(choice, dict) and choice.get("type") in _CALLING and not body.get("tools"):
+            raise BadRequest(
+                f"'tool_choice' is {choice['type']!r}, but there are no tools. Send 'tools', or remove 'tool_choice'.",
+                "invalid_value",
+                "tool_choice",
+            )
 
     def messages(self, body: Mapping[str, Any]) -> list[PromptMessage]:
         """Return tools, system prompt and conversation."""

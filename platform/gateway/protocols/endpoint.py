@@ -117,6 +117,11 @@ class Endpoint:
     #: The engine accepts a ``cache_salt`` here.
     salted: ClassVar[bool] = True
 
+    @property
+    def prompt_field(self) -> str | None:
+        """Return the field that holds the prompt; None where either of two may."""
+        return self.required[0] if self.required else None
+
     def prepare(self, body: dict[str, Any]) -> None:
         """Drop, force and check fields that only this endpoint has. Raises BadRequest."""
 

@@ -95,6 +95,17 @@ def array(name: str, value: Any) -> None:
         raise wrong(name, value, "a list")
 
 
+def message_tools(name: str, value: Any) -> None:
+    """Check Anthropic's tools: the input of a call is an object, so an engine can use no other arguments."""
+    array(name, value)
+    for position, tool in enumerate(value):
+        schema = tool.get("input_schema") if isinstance(tool, dict) else None
+        kind = schema.get("type", "object") if isinstance(schema, dict) else "object"
+        if kind != "object":
+            field = f"{name}[{position}].input_schema.type"
+            raise BadRequest(f"'{field}' is {str(kind)[:40]!r}. It must be 'object'.", "invalid_value", field)
+
+
 def string_or_array(name: str, value: Any) -> None:
     """Check a text, or a list of its parts."""
     if not isinstance(value, str | list):

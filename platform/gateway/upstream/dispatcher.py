@@ -11,9 +11,10 @@ import msgspec
 
 from gateway import errors, metrics
 from gateway.control_plane.in_flight import InFlight
-from gateway.errors import EngineFailed, EngineGone
+from gateway.errors import EngineFailed, EngineGone, EngineRefused, GatewayError
 from gateway.metering.meter import Meter
 from gateway.request import RequestContext
+from gateway.upstream import unusable_output
 from gateway.upstream.client import UpstreamClient
 from gateway.upstream.connection import (
     ConnectFailed,
@@ -31,8 +32,6 @@ log = logging.getLogger(__name__)
 #: How long a replica that failed is avoided, unless no other is left, seconds.
 AVOID_SECONDS = 2.0
 MAX_ATTEMPTS = 3
-#: Errors caused by the tenant's request; any other (401, 404, 500) is the gateway's or the engine's.
-ABOUT_THE_REQUEST = (400, 413, 422)
 
 
 class WrongStatus(UpstreamError):
@@ -51,6 +50,10 @@ class _Dispatch(msgspec.Struct, frozen=True, kw_only=True):
     salt: str
     payload: bytes
     meter: Meter
+
+    def without_salt(self, answer: bytes) -> bytes:
+        """Return an engine's answer without the cache salt, which no client may learn."""
+        return answer.replace(self.salt.encode(), b"...")
 
 
 class EngineReply(msgspec.Struct, kw_only=True, eq=False):
@@ -161,12 +164,12 @@ class Dispatcher:
             )
             sent_at = time.perf_counter()
             try:
-                response = await self._post(endpoint, dispatch)
+                response = await self._post(endpoint, dispatch, stream=dispatch.context.call.stream)
             finally:  # also for a failed replica: that time was not the gateway's
                 dispatch.context.timeline.engine_seconds += time.perf_counter() - sent_at
             first = response.take()
-            if response.status in ABOUT_THE_REQUEST:
-                raise errors.engine_refused(response.status, first.replace(dispatch.salt.encode(), b"..."))
+            if response.status in errors.ABOUT_THE_REQUEST:
+                raise await self._refusal(endpoint, dispatch, response.status, first)
             if response.status != 200:
                 unserved = errors.not_served(
                     response.status, first, dispatch.context.call.model, dispatch.context.call.path
@@ -174,6 +177,8 @@ class Dispatcher:
                 raise unserved or WrongStatus(response.status)
             if not first:
                 raise ConnectionLost("the response ended before its first byte", after_first_byte=True)
+            if dispatch.context.call.stream and (refusal := self._refused_in_stream(dispatch, first)):
+                raise refusal
             return EngineReply(
                 choice=choice,
                 first=first,
@@ -187,7 +192,27 @@ class Dispatcher:
             finish()
             raise
 
-    def _post(self, endpoint: Endpoint, dispatch: _Dispatch) -> Awaitable[UpstreamResponse]:
+    async def _refusal(self, endpoint: Endpoint, dispatch: _Dispatch, status: int, payload: bytes) -> GatewayError:
+        """Return the error for a request that the engine refused, or whose output it could not use."""
+        call = dispatch.context.call
+        refusal = errors.engine_refused(status, dispatch.without_salt(payload), call.endpoint.prompt_field)
+        if not unusable_output.is_possible(call, refusal):
+            return refusal
+        stream = msgspec.structs.replace(dispatch, payload=unusable_output.stream_body(call, dispatch.salt))
+        try:
+            response = await self._post(endpoint, stream, stream=True)
+            try:
+                written = await unusable_output.writes_a_token(response, call.endpoint.stream_parser(keep=False))
+            finally:
+                response.close()
+        except UpstreamError:
+            return refusal
+        return errors.unusable_output() if written else refusal
+
+    def _refused_in_stream(self, dispatch: _Dispatch, first: bytes) -> EngineRefused | None:
+        return errors.refused_in_stream(dispatch.without_salt(first), dispatch.context.call.endpoint.prompt_field)
+
+    def _post(self, endpoint: Endpoint, dispatch: _Dispatch, *, stream: bool) -> Awaitable[UpstreamResponse]:
         headers = {
             "content-type": "application/json",
             "authorization": f"Bearer {endpoint.api_key}",
@@ -198,7 +223,7 @@ class Dispatcher:
             dispatch.context.call.endpoint.engine_path,
             headers,
             dispatch.payload,
-            stream=dispatch.context.call.stream,
+            stream=stream,
         )
 
 

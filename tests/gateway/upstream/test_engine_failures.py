@@ -82,7 +82,14 @@ async def test_what_is_between_us_and_the_engine_is_not_told_as_the_clients_faul
             {"error": {"message": "This model's maximum context length is 2048 tokens."}},
             "This model's maximum context length is 2048 tokens.",
             "context_length_exceeded",
-            None,
+            "messages",
+        ),
+        (
+            400,
+            {"error": {"message": "your prompt is longer than the context length", "param": "input_tokens"}},
+            "your prompt is longer than the context length",
+            "context_length_exceeded",
+            "messages",
         ),
     ],
 )
@@ -93,7 +100,9 @@ async def test_the_engines_verdict_on_a_request_comes_in_our_envelope_and_costs_
     got = await gateway.ask({**HELLO, "stream": stream})
     assert got.status == status
     assert got.error == {"message": message, "type": "invalid_request_error", "param": param, "code": code}
-    assert len(gateway.bodies()) == 1
+    # A 400 that names no field is asked for once more, as a stream: it might be about the output.
+    doubtful = not stream and status == 400 and param is None
+    assert [body.get("stream", False) for body in gateway.bodies()] == [stream, *[True] * doubtful]
     (end,) = gateway.ends()
     assert (end.state, end.http_status, end.prompt_tokens, end.completion_tokens) == ("refused", status, 0, 0)
     await gateway.idle()
@@ -105,7 +114,7 @@ async def test_the_salt_is_told_to_nobody(gateway: Gateway) -> None:
 
     gateway.let_all_say(repeat)
     got = await gateway.ask()
-    (salt,) = [body["cache_salt"] for body in gateway.bodies()]
+    (salt,) = {body["cache_salt"] for body in gateway.bodies()}
     assert "cannot read" in got.error["message"]
     assert salt not in got.body.decode()
 
