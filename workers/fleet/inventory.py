@@ -10,16 +10,13 @@ import datetime as dt
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 from uuid import UUID
 
 from django.db.models import (
     BooleanField,
-    DurationField,
     Exists,
     ExpressionWrapper,
-    F,
-    Model,
     OuterRef,
     Prefetch,
     Q,
@@ -30,8 +27,8 @@ from django.db.models.functions import Now
 from workers.fleet import history
 from workers.fleet.history import Decision, Transition
 from workers.fleet.lookup import short
-from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Pool, Replica, Slot, SlotLease
-from workers.scheduler.placeholder_pools import LEASED_STATES
+from workers.fleet.placeholders import STATE_AGE, PlaceholderStatus, age_seconds, placeholder_rows, placeholder_status
+from workers.models import Deployment, DeploymentPool, Node, Placeholder, Pool, Replica, Slot, SlotLease
 from workers.scheduler.reconciler import ENDED
 from workers.serving import gateway_load, start_times
 from workers.serving.gateway_load import DeploymentLoad
@@ -41,7 +38,6 @@ from workers.serving.start_times import StartSummary, Summaries
 LAST_TRANSITIONS = 6
 LAST_DECISIONS = 12
 _EVICTING = Placeholder.State.EVICTING
-_STATE_AGE = ExpressionWrapper(Now() - F("state_since"), output_field=DurationField())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,47 +99,6 @@ class ReplicaStatus:
     def running(self) -> bool:
         """Return whether it has or will have a process."""
         return self.state not in ENDED
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartEstimate:
-    """Median measured seconds until a placeholder serves ``deployment``; None while no such start was measured."""
-
-    deployment: str
-    seconds: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlaceholderStatus:
-    """Warm capacity. ``level`` is its level now; ``deployment`` the one it was warmed for."""
-
-    id: UUID
-    node: str
-    deployment: str | None
-    engine: str
-    target_level: str
-    level: str
-    state: str
-    since: dt.datetime
-    #: Time in this state, by the database's clock.
-    state_seconds: float
-    reason: str
-    memory_bytes: int | None
-    warm_seconds: float | None
-    #: Median measured seconds until a replica started from it serves; None while no such start was measured.
-    expected_seconds: float | None
-    #: Every deployment that it can serve.
-    estimates: tuple[StartEstimate, ...]
-
-    @property
-    def evictable(self) -> bool:
-        """Return whether it has a slot."""
-        return self.state in LEASED_STATES
-
-    @property
-    def promotable(self) -> bool:
-        """Return whether it has a warm process that can become a replica."""
-        return (self.state, self.level) == (Placeholder.State.WARM, Level.H2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +166,11 @@ class NodeStatus:
         return sum(group.kind == "free" for group in self.slot_groups)
 
     @property
+    def replaceable_count(self) -> int:
+        """Return how many slots a replica can get: free ones, and those of placeholders, which are evicted for it."""
+        return sum(len(group.slots) for group in self.slot_groups if group.kind in {"free", "placeholder"})
+
+    @property
     def warm_count(self) -> int:
         """Return how many of its placeholders are warm."""
         held = (group.placeholder for group in self.slot_groups if group.placeholder is not None)
@@ -276,6 +236,18 @@ class DeploymentStatus:
     #: Requests of all gateways together.
     load: DeploymentLoad
     starts: tuple[StartSummary, ...]
+    #: Desired replicas that have no slot, and find none on the nodes of its pools now.
+    without_slot: int
+
+    @property
+    def shortage(self) -> str:
+        """Return what is missing for the desired replicas to be placed, or an empty text."""
+        if not self.without_slot:
+            return ""
+        of_them = f"{self.without_slot} of {self.desired}" if self.desired > 1 else "its"
+        kind = "replicas" if self.desired > 1 else "replica"
+        pools = ", ".join(self.pools) or "no pool"
+        return f"no slot is free for {of_them} {kind}; add a node to {pools}, free slots there, or desire fewer"
 
     @property
     def ready(self) -> int:
@@ -348,57 +320,14 @@ def read(node: str | None = None) -> Fleet:
         placeholder_status(row, measured, deployments)
         for row in placeholder_rows().filter(on_node).filter(_holds_slot("placeholder") | Q(state=_EVICTING))
     )
+    pools = _pools(node, replicas, placeholders)
     return Fleet(
-        deployments=tuple(_deployments(deployments, replicas, measured)) if whole else (),
-        pools=_pools(node, replicas, placeholders),
+        deployments=tuple(_deployments(deployments, replicas, measured, pools)) if whole else (),
+        pools=pools,
         replicas=replicas,
         placeholders=placeholders,
         decisions=history.decisions(LAST_DECISIONS) if whole else (),
     )
-
-
-def placeholder_rows() -> QuerySet[Placeholder]:
-    """Return all placeholders, oldest first, with what :func:`placeholder_status` needs."""
-    return Placeholder.objects.select_related("node", "deployment").annotate(age=_STATE_AGE).order_by("id")
-
-
-def placeholder_status(
-    row: Placeholder, measured: Summaries, deployments: Sequence[Deployment] = ()
-) -> PlaceholderStatus:
-    """Return the status of a row of :func:`placeholder_rows`, which can serve those ``deployments`` that suit it."""
-    # one that is still warming is used at the level that it is meant to reach
-    level = row.level if row.state == Placeholder.State.WARM else row.target_level
-    starts = measured.get(row.deployment.revision_id, ()) if row.deployment else ()
-    return PlaceholderStatus(
-        id=row.id,
-        node=row.node.name,
-        deployment=row.deployment.name if row.deployment else None,
-        engine=row.engine,
-        target_level=row.target_level,
-        level=row.level,
-        state=row.state,
-        since=row.state_since,
-        state_seconds=_age_seconds(row),
-        reason=row.reason,
-        memory_bytes=row.memory_bytes,
-        warm_seconds=row.warm_seconds,
-        expected_seconds=start_times.expected_seconds(starts, level),
-        estimates=tuple(
-            StartEstimate(
-                deployment=each.name,
-                seconds=start_times.expected_seconds(measured.get(each.revision_id, ()), level),
-            )
-            for each in deployments
-            if _suits(row, each)
-        ),
-    )
-
-
-def _suits(row: Placeholder, deployment: Deployment) -> bool:
-    """Return whether the placeholder can serve the deployment: without a process, every one of its pool."""
-    if row.level == Level.H2 and row.engine != deployment.revision.engine:
-        return False
-    return any(link.pool_id == row.node.pool_id for link in deployment.deploymentpool_set.all())
 
 
 def _deployment_rows(node: str | None) -> list[Deployment]:
@@ -416,12 +345,7 @@ def _holds_slot(holder: str) -> Exists:
 def _replica_rows(on_node: Q) -> QuerySet[Replica]:
     over = Q(desired_state=Replica.Desired.STOPPED, state__in=ENDED) & ~_holds_slot("replica")
     rows = Replica.objects.filter(on_node).exclude(over).select_related("deployment", "revision__model", "node")
-    return rows.annotate(age=_STATE_AGE).order_by("id")
-
-
-def _age_seconds(row: Model) -> float:
-    age = cast(dt.timedelta, getattr(row, "age"))  # noqa: B009 - an annotation, unknown to the model's type
-    return round(age.total_seconds(), 1)
+    return rows.annotate(age=STATE_AGE).order_by("id")
 
 
 def _replica(row: Replica, transitions: Sequence[Transition]) -> ReplicaStatus:
@@ -432,7 +356,7 @@ def _replica(row: Replica, transitions: Sequence[Transition]) -> ReplicaStatus:
         node=row.node.name if row.node else None,
         state=row.state,
         since=row.state_since,
-        state_seconds=_age_seconds(row),
+        state_seconds=age_seconds(row),
         wanted=row.desired_state == Replica.Desired.RUNNING,
         leaving=row.leaving,
         running_requests=row.running_requests,
@@ -556,8 +480,25 @@ def _unheld(slot: SlotStatus) -> Literal["free", "quarantined", "gone"]:
     return "gone" if slot.health == Slot.Health.GONE else "quarantined"
 
 
+def without_slot(deployment: str) -> str:
+    """Return the shortage of a deployment's slots in words, or an empty text; see ``DeploymentStatus.shortage``."""
+    return next((each.shortage for each in read().deployments if each.name == deployment), "")
+
+
+def _without_slot(row: Deployment, replicas: Sequence[ReplicaStatus], pools: Sequence[PoolStatus]) -> int:
+    """Return how many desired replicas have no slots and find none now; placeholders give their slots to replicas."""
+    placed = sum(each.wanted and each.running and not each.leaving and each.node is not None for each in replicas)
+    names = {link.pool.name for link in row.deploymentpool_set.all()}
+    nodes = (node for pool in pools if pool.name in names for node in pool.nodes if node.alive and not node.cordoned)
+    room = sum(node.replaceable_count // row.slots_per_replica for node in nodes)
+    return max(0, row.desired_replicas - placed - room)
+
+
 def _deployments(
-    rows: Sequence[Deployment], replicas: Sequence[ReplicaStatus], measured: Summaries
+    rows: Sequence[Deployment],
+    replicas: Sequence[ReplicaStatus],
+    measured: Summaries,
+    pools: Sequence[PoolStatus],
 ) -> Iterable[DeploymentStatus]:
     demand = gateway_load.demand()
     by_name: dict[str, list[ReplicaStatus]] = defaultdict(list)
@@ -579,4 +520,5 @@ def _deployments(
             replicas=tuple(by_name[row.name]),
             load=demand.get(row.id, DeploymentLoad()),
             starts=tuple(measured.get(row.revision_id, ())),
+            without_slot=_without_slot(row, by_name[row.name], pools),
         )

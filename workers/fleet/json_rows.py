@@ -126,7 +126,7 @@ def placeholders(fleet: Fleet) -> list[Row]:
 
 def deployments(fleet: Fleet) -> list[Row]:
     """Return the deployments by name. ``replicas`` counts those that are wanted and have not ended."""
-    copied = ("model", "engine", "minimum", "maximum", "desired", "ready", "slots_per_replica")
+    copied = ("model", "engine", "minimum", "maximum", "desired", "ready", "slots_per_replica", "without_slot")
     return [
         {
             "deployment": deployment.name,

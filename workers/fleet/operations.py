@@ -15,7 +15,7 @@ from tenants import audit
 from tenants.audit import Actor
 from workers import tasks
 from workers.errors import BadCount, BadValue, Refused
-from workers.fleet import deployments, lookup
+from workers.fleet import deployments, inventory, lookup
 from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Replica, ReplicaEvent, Slot
 from workers.scheduler import placeholder_pools, reconciler, slot_leases
 
@@ -56,10 +56,11 @@ def scale(actor: Actor, deployment: str, minimum: int, maximum: int | None = Non
     row = deployments.scale(actor, deployment, minimum, maximum)
     tasks.hint(())
     bounds = f"{row.min_replicas} to {row.max_replicas}" if row.min_replicas < row.max_replicas else row.max_replicas
+    shortage = inventory.without_slot(row.name)
     return Effect(
         target=f"deployment {row.name}",
         changed=(known.min_replicas, known.max_replicas) != (row.min_replicas, row.max_replicas),
-        now=f"has {bounds} replicas, {row.desired_replicas} now",
+        now=f"wants {bounds} replicas, {row.desired_replicas} now" + (f"; {shortage}" if shortage else ""),
     )
 
 

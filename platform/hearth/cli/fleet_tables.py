@@ -80,6 +80,7 @@ COLUMNS: dict[str, dict[str, Cell]] = {
         "ENGINE": "engine",
         "READY": "ready",
         "DESIRED": "desired",
+        "NO SLOT": lambda row: str(row["without_slot"] or ""),
         "RANGE": "{minimum}-{maximum}",
         "TOKENS": "target_tokens_per_replica",
         "SLOTS": "slots_per_replica",
@@ -157,7 +158,8 @@ def _troubles(fleet: Fleet) -> list[str]:
     """Return the problems, a sentence each."""
     silent = [f"Node {node.name} is silent." for node in fleet.nodes if not node.alive]
     short = [
-        f"Deployment {each.name} has {each.ready} of {each.desired} replicas ready."
+        f"Deployment {each.name} has {each.ready} of {each.desired} replicas ready"
+        + (f": {each.shortage}." if each.shortage else ".")
         for each in fleet.deployments
         if each.is_short
     ]

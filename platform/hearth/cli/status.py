@@ -73,6 +73,8 @@ class Status:
     servers: tuple[ServerStatus, ...]
     replicas: tuple[ReplicaStatus, ...] | None
     placeholders: tuple[PlaceholderStatus, ...] | None
+    #: A sentence for each deployment that finds no slot for its desired replicas.
+    shortages: tuple[str, ...]
     wal_backlog_bytes: int | None
     wal_lag_seconds: float | None
     wal_disk_bytes: int
@@ -85,6 +87,7 @@ class _Stored:
 
     replicas: tuple[ReplicaStatus, ...] | None = None
     placeholders: tuple[PlaceholderStatus, ...] | None = None
+    shortages: tuple[str, ...] = ()
     wal: WalBacklog | None = None
 
 
@@ -113,6 +116,7 @@ def read(instance: Instance) -> Status:
         servers=servers,
         replicas=stored.replicas,
         placeholders=stored.placeholders,
+        shortages=stored.shortages,
         wal_backlog_bytes=stored.wal.bytes if stored.wal else None,
         wal_lag_seconds=round(stored.wal.records_lag_seconds, 1) if stored.wal else None,
         wal_disk_bytes=bytes_in(instance.data_dir / "wal"),
@@ -141,6 +145,7 @@ def text(found: Status) -> str:
             f"  replica {replica.deployment}/{replica.id[-6:]} {replica.state} on {replica.node}:{replica.port}"
         )
     lines += [f"  placeholder {placeholder}" for placeholder in found.placeholders or ()]
+    lines += [f"  {shortage}" for shortage in found.shortages]
     return "\n".join([*lines, *_usage_log(found)])
 
 
@@ -202,6 +207,7 @@ def _read_database(instance: Instance, *, only_here: bool) -> _Stored:
         return _Stored(
             replicas=tuple(filter(is_included, database.replicas())),
             placeholders=tuple(filter(is_included, database.placeholders() or ())),
+            shortages=() if only_here else tuple(database.shortages()),
             wal=database.wal_backlog(),
         )
     except Error:

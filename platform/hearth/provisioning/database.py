@@ -155,6 +155,14 @@ def placeholders() -> list[PlaceholderStatus] | None:
     ]
 
 
+def shortages() -> list[str]:
+    """Return a sentence for each deployment that finds no slot for its desired replicas. Needs :func:`connect`."""
+    from workers.fleet import inventory
+
+    found = ((each.name, each.shortage) for each in inventory.read().deployments)
+    return [f"deployment {name}: {shortage}" for name, shortage in found if shortage]
+
+
 def wal_backlog() -> WalBacklog:
     """Return how much usage is in the log but not yet in the database. Needs :func:`connect`."""
     from billing.drain.lag import backlog

@@ -23,6 +23,7 @@ UP = Status(
     servers=(),
     replicas=(),
     placeholders=(),
+    shortages=("deployment chat: no slot is free for 2 of 5 replicas",),
     wal_backlog_bytes=1234,
     wal_lag_seconds=2.0,
     wal_disk_bytes=GIB,
@@ -33,6 +34,10 @@ UP = Status(
 def lines(found: Status) -> list[str]:
     """Return the lines about the usage log."""
     return [line.strip() for line in text(found).splitlines() if "usage" in line or "SERVED" in line]
+
+
+def test_a_deployment_without_slots_is_named() -> None:
+    assert "  deployment chat: no slot is free for 2 of 5 replicas" in text(UP).splitlines()
 
 
 def test_how_far_the_drain_is_behind_and_what_the_log_takes_is_told() -> None:

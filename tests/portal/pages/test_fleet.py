@@ -63,6 +63,14 @@ def test_the_page_shows_slots_with_what_has_them(world: World, warmth: Warmth, s
         assert words in page, words
 
 
+def test_a_deployment_without_slots_says_so(world: World, warmth: Warmth, signed_in: SignIn) -> None:
+    deployment = warmth.deployment.name
+    done = signed_in(world.operator).post(
+        f"/portal/fleet/scale/{deployment}/", {"minimum": "40", "maximum": "40"}, follow=True
+    )
+    assert done.content.decode().count("slot is free for") == 2  # the message, and the deployment's card
+
+
 def test_what_is_not_there_says_what_to_do(world: World, signed_in: SignIn) -> None:
     fixtures.fleet(world)
     Pool.objects.create(name="empty", kind="gpu")

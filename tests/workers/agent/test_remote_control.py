@@ -103,7 +103,7 @@ def test_each_verb_is_done_by_two_workers_and_audited_once(fleet: Fleet) -> None
     Slot.objects.filter(node=fleet.node, device_uuid="cpu-0").update(health="quarantined", fault="xid 79")
     short = str(kept.id)[-6:]
 
-    assert say("scale", deployment="chat", replicas="0-2") == "deployment chat has 0 to 2 replicas, 0 now"
+    assert say("scale", deployment="chat", replicas="0-2") == "deployment chat wants 0 to 2 replicas, 0 now"
     said = say("promote", placeholder=short, deployment="chat")
     promoted = Replica.objects.get(placeholder=kept)
     assert said == f"placeholder {short} is replica chat/{str(promoted.id)[-6:]}"
@@ -135,7 +135,7 @@ def test_each_verb_is_done_by_two_workers_and_audited_once(fleet: Fleet) -> None
 def test_operators_type_verbs_and_read_refusals(fleet: Fleet) -> None:
     fleet.deploy(0)
     row = keep_warm(fleet)
-    assert celery("deployment chat has 0 to 3 replicas", "control", "scale", "chat", "0-3").returncode == 0
+    assert celery("deployment chat wants 0 to 3 replicas", "control", "scale", "chat", "0-3").returncode == 0
     assert Deployment.objects.get().max_replicas == 3
     assert celery("is evicting", "control", "evict", str(row.id)[-6:]).returncode == 0
     row.refresh_from_db()

@@ -160,10 +160,10 @@ def test_verbs_are_done_once_and_audited_with_who_did_them(fleet: Fleet) -> None
     assert answer("scale", "chat", "1-4") == {
         "target": "deployment chat",
         "changed": True,
-        "now": "has 1 to 4 replicas, 1 now",
+        "now": "wants 1 to 4 replicas, 1 now",
     }
     again = shell("scale", "chat", "1-4")
-    assert again.stdout == "deployment chat has 1 to 4 replicas, 1 now (no change)\n"
+    assert again.stdout == "deployment chat wants 1 to 4 replicas, 1 now (no change)\n"
     entry = AuditEntry.objects.get(action="deployment.scaled")
     assert entry.actor.endswith(" by celery fleet") and entry.after == {"minimum": 1, "maximum": 4}
     assert answer("promote", short, "chat")["changed"]

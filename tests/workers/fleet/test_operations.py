@@ -11,7 +11,7 @@ from tenants.audit import Actor
 from tenants.models import AuditEntry
 from tests.workers.conftest import Fleet, add_node
 from workers.errors import Ambiguous, BadCount, BadValue, NotFound, Refused
-from workers.fleet import operations
+from workers.fleet import inventory, operations
 from workers.fleet.operations import Effect, ScalingTarget
 from workers.models import Deployment, Level, Node, Placeholder, Pool, Replica, ReplicaEvent, Slot, SlotLease
 from workers.scheduler import reconciler
@@ -67,12 +67,12 @@ def served() -> set[object]:
 
 def test_one_number_scales_to_it_and_a_range_lets_scaling_move_between(fleet: Fleet) -> None:
     fleet.deploy(1)
-    assert "has 3 replicas" in twice(lambda: operations.scale(ADA, "chat", 3))[0].now
+    assert "wants 3 replicas" in twice(lambda: operations.scale(ADA, "chat", 3))[0].now
     assert audited("deployment.scaled") == ({"replicas": 1}, {"replicas": 3})
     effect, _ = twice(lambda: operations.scale(ADA, "chat", 0, 2))
     row = Deployment.objects.get()
     assert (row.min_replicas, row.desired_replicas, row.max_replicas) == (0, 2, 2)
-    assert effect.now == "has 0 to 2 replicas, 2 now"
+    assert effect.now == "wants 0 to 2 replicas, 2 now"
     after = AuditEntry.objects.filter(action="deployment.scaled").order_by("-id").values_list("after", flat=True)
     assert after[0] == {"minimum": 0, "maximum": 2}
     with pytest.raises(BadCount, match="4 to 1000"):
@@ -80,6 +80,20 @@ def test_one_number_scales_to_it_and_a_range_lets_scaling_move_between(fleet: Fl
     with pytest.raises(NotFound) as unknown:
         operations.scale(ADA, "chatt", 1)
     assert unknown.value.known == ("chat",)
+
+
+def test_a_scale_that_finds_no_slots_says_so(fleet: Fleet) -> None:
+    fleet.deploy(1)
+    reconciler.tick()
+    slots = Slot.objects.count()
+    assert "no slot" not in operations.scale(ADA, "chat", slots).now
+    now = operations.scale(ADA, "chat", slots + 2).now
+    assert f"no slot is free for 2 of {slots + 2} replicas; add a node to local" in now
+    reconciler.tick()
+    (found,) = inventory.read().deployments
+    assert (found.without_slot, found.shortage in now) == (2, True)
+    Node.objects.update(cordoned=True)
+    assert inventory.read().deployments[0].without_slot == 2
 
 
 def test_the_target_of_scaling_is_set_and_checked(fleet: Fleet) -> None:

@@ -17,7 +17,7 @@ from portal.api.authentication import OperatorOnly
 from portal.api.fleet.serializers import DecisionSerializer, PlaceholderSerializer, SlotSerializer, StartTimeSerializer
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema
 from portal.formats import query_params
-from workers.fleet import history, inventory
+from workers.fleet import history, placeholders
 from workers.models import Level, Placeholder, ScaleDecision, Slot, StartTime
 from workers.serving import start_times
 
@@ -68,9 +68,9 @@ class PlaceholdersView(APIView):
         page = pagination.page_request(request)
         names = {"node": "node__name", "deployment": "deployment__name", "state": "state"}
         chosen = _filters(request, names, state=Placeholder.State.values)
-        rows = pagination.read_page(inventory.placeholder_rows().filter(**chosen), page)
+        rows = pagination.read_page(placeholders.placeholder_rows().filter(**chosen), page)
         measured = start_times.summaries({row.deployment.revision_id for row in rows if row.deployment})
-        found = [inventory.placeholder_status(row, measured) for row in rows]
+        found = [placeholders.placeholder_status(row, measured) for row in rows]
         return Response(pagination.page_document(found, PlaceholderSerializer, page.limit))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from workers.fleet import history, inventory
+from workers.fleet import history, inventory, placeholders
 from workers.fleet.deployments import MAX_REPLICAS
 from workers.fleet.operations import LEVELS, MAX_PLACEHOLDERS, Effect
 from workers.models import Level, Slot, StartTime
@@ -87,6 +87,11 @@ class DeploymentSerializer(serializers.Serializer[inventory.DeploymentStatus]):
     min_replicas = serializers.IntegerField(source="minimum", read_only=True)
     max_replicas = serializers.IntegerField(source="maximum", read_only=True)
     ready_replicas = serializers.IntegerField(source="ready", read_only=True)
+    replicas_without_slot = serializers.IntegerField(
+        source="without_slot",
+        read_only=True,
+        help_text="Desired replicas that have no slot, and find none on the nodes of its pools now.",
+    )
     slots_per_replica = serializers.IntegerField(read_only=True)
     target_tokens_per_replica = serializers.IntegerField(read_only=True)
     scale_up_delay_seconds = serializers.FloatField(read_only=True)
@@ -97,7 +102,7 @@ class DeploymentSerializer(serializers.Serializer[inventory.DeploymentStatus]):
     replicas = ReplicaSerializer(many=True, read_only=True)
 
 
-class PlaceholderSerializer(serializers.Serializer[inventory.PlaceholderStatus]):
+class PlaceholderSerializer(serializers.Serializer[placeholders.PlaceholderStatus]):
     """Warm capacity that gives way to a replica, or becomes one."""
 
     id = serializers.UUIDField(read_only=True)
