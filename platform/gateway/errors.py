@@ -245,9 +245,18 @@ def no_replica_ready(model: str, retry_after_seconds: float = 5.0) -> NotReady:
     """Return the error for a model without a ready replica."""
     seconds = _whole_seconds(retry_after_seconds)
     return NotReady(
-        f"No replica of {model!r} is ready. One may be starting. Retry after {seconds} {_plural(seconds)}.",
+        f"No replica of {model!r} is ready yet. Retry after {seconds} {_plural(seconds)}.",
         "no_replica_ready",
         headers=[_retry_after(retry_after_seconds)],
+    )
+
+
+def no_replicas_wanted(model: str) -> NotReady:
+    """Return the error for a model that no deployment runs: there is nothing to wait for."""
+    return NotReady(
+        f"The model {model!r} is not running: it is scaled to 0 replicas, or not deployed. The operator must start it.",
+        "no_replica_ready",
+        headers=[(b"x-should-retry", b"false")],
     )
 
 

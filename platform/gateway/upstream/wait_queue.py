@@ -105,14 +105,16 @@ class ReplicaQueue:
         if self._feed.snapshot.startable_deployment(request.model) is None:
             await self._feed.refresh()  # an operator may just have created a deployment
         if self._feed.snapshot.startable_deployment(request.model) is None:
-            raise failure
+            raise self._not_startable(request, failure)
         self._require_capacity(request)  # once: a request keeps its place between attempts
         left = request.caller.policy.queue_seconds - request.waited_seconds
         broken = 0
         while True:
             broken += failure.reached if isinstance(failure, EngineGone) else 0
             deployed = self._feed.snapshot.startable_deployment(request.model)
-            if deployed is None or broken >= MAX_BROKEN:
+            if deployed is None:
+                raise self._not_startable(request, failure)
+            if broken >= MAX_BROKEN:
                 raise failure
             if left <= 0:
                 raise self._expired(request, failure)
@@ -157,6 +159,11 @@ class ReplicaQueue:
             usage.size_bytes -= request.size_bytes
             if not usage.requests:
                 self._usage.pop(request.caller.tenant_id, None)
+
+    def _not_startable(self, request: QueuedRequest, failure: NotReady | EngineGone) -> NotReady | EngineGone:
+        if isinstance(failure, EngineGone):
+            return failure
+        return errors.no_replicas_wanted(request.model.name)
 
     def _expired(self, request: QueuedRequest, failure: NotReady | EngineGone) -> NotReady | EngineGone:
         if isinstance(failure, EngineGone):

@@ -119,11 +119,13 @@ async def test_the_salt_is_told_to_nobody(gateway: Gateway) -> None:
     assert salt not in got.body.decode()
 
 
-async def test_without_a_replica_the_client_is_told_to_come_back_and_nothing_is_written(gateway: Gateway) -> None:
+async def test_a_model_scaled_to_zero_says_so_and_nothing_is_written(gateway: Gateway) -> None:
     await in_database(lambda: tenants.stop_replicas(maximum=0))
     await until(lambda: not gateway.runtime.feed.snapshot.endpoints)
     got = await gateway.ask()
-    assert (got.status, got.error["code"], got.answer_headers["retry-after"]) == (503, "no_replica_ready", "5")
+    assert (got.status, got.error["code"]) == (503, "no_replica_ready")
+    assert "is scaled to 0 replicas" in got.error["message"]
+    assert (got.answer_headers.get("retry-after"), got.answer_headers["x-should-retry"]) == (None, "false")
     assert gateway.records() == []
 
 
