@@ -90,6 +90,31 @@ def create_project(actor: Actor, tenant: Tenant, *, slug: str, name: str) -> Pro
     return project
 
 
+@transaction.atomic
+def set_project_archived(actor: Actor, project: Project, archived: bool) -> Project:
+    """Refuse the keys of a project and hide it from forms, or undo that; its usage stays. Idempotent.
+
+    Raises NotAllowed for a project of an archived tenant.
+    """
+    locked = Project.objects.select_for_update(of=("self",)).select_related("tenant").get(id=project.id)
+    if locked.tenant.state == Tenant.State.ARCHIVED:
+        raise NotAllowed("tenant", locked.tenant.slug, locked.tenant.state)
+    if (locked.archived_at is not None) == archived:
+        return locked
+    locked.archived_at = timezone.now() if archived else None
+    locked.save(update_fields=["archived_at"])
+    audit.record(
+        actor,
+        "project.archived" if archived else "project.restored",
+        ("project", locked.id),
+        tenant=locked.tenant,
+        before={"archived": not archived},
+        after={"archived": archived, "slug": locked.slug},
+    )
+    policy_epoch.bump()
+    return locked
+
+
 def policy_of(tenant: Tenant) -> TenantPolicy:
     """Return the policy in force."""
     return TenantPolicy.objects.filter(tenant=tenant).latest("version")

@@ -12,7 +12,7 @@ from tenants.models import Tenant
 
 
 class Model(models.Model):
-    """A served model name, visible to its owner or, if public, to every tenant."""
+    """A served model name, visible to its owner and the tenants it is shared with or, if public, to every tenant."""
 
     class Visibility(models.TextChoices):
         PRIVATE = "private"
@@ -22,6 +22,8 @@ class Model(models.Model):
     name = models.CharField(max_length=200, unique=True)
     owner = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="models")
     visibility = models.CharField(max_length=16, choices=Visibility.choices, default=Visibility.PRIVATE)
+    #: Ids of the tenants that see it beside its owner while it is private.
+    shared_with = ArrayField(models.UUIDField(), default=list, db_default=[], blank=True)
     archived_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 

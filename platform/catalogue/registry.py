@@ -32,6 +32,12 @@ class ServedModel:
     context_length_tokens: int
     #: Unix seconds.
     created_at: int
+    #: Tenants that see it beside its owner while it is private.
+    shared_with: frozenset[TenantId] = frozenset()
+
+    def is_visible_to(self, tenant_id: TenantId) -> bool:
+        """Return whether this tenant may call the model."""
+        return self.public or self.owner_id == tenant_id or tenant_id in self.shared_with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,13 +49,11 @@ class Catalogue:
     def find(self, tenant_id: TenantId, name: str) -> ServedModel | None:
         """Return the model with this name if it is visible to the tenant, else None."""
         model = self.models.get(name)
-        if model is None or not (model.public or model.owner_id == tenant_id):
-            return None
-        return model
+        return model if model is not None and model.is_visible_to(tenant_id) else None
 
     def visible(self, tenant_id: TenantId) -> list[ServedModel]:
         """Return the models visible to the tenant, without aliases, sorted by name."""
-        seen = {model.name: model for model in self.models.values() if model.public or model.owner_id == tenant_id}
+        seen = {model.name: model for model in self.models.values() if model.is_visible_to(tenant_id)}
         return [seen[name] for name in sorted(seen)]
 
 
@@ -146,4 +150,5 @@ def _served(revision: ModelRevision) -> ServedModel:
         digest=revision.digest,
         context_length_tokens=revision.context_length_tokens,
         created_at=int(model.created_at.timestamp()),
+        shared_with=frozenset(map(TenantId, model.shared_with)),
     )

@@ -5,7 +5,21 @@ from __future__ import annotations
 from django.contrib.auth.views import LogoutView
 from django.urls import URLPattern, path
 
-from portal.pages import audit, cache, fleet, keys, limits, prices, requests, savings, statements, tenants, usage
+from portal.pages import (
+    audit,
+    cache,
+    fleet,
+    keys,
+    limits,
+    models,
+    prices,
+    projects,
+    requests,
+    savings,
+    statements,
+    tenants,
+    usage,
+)
 from portal.pages.base import form_action
 from portal.pages.sign_in import SignInView
 
@@ -21,6 +35,9 @@ urlpatterns: list[URLPattern] = [
     path("savings/", savings.of_all, name="all-savings"),
     path("savings.csv", savings.of_all_csv, name="all-savings-csv"),
     path("requests/", requests.index, name="requests"),
+    path("models/", models.index, name="models"),
+    path("models/<path:name>/archive/", models.set_archived, name="model-archive"),
+    path("models/<path:name>/", models.edit, name="model"),
     path("prices/", prices.index, name="prices"),
     path("audit/", audit.index, name="audit"),
     path("tenants/", tenants.index, name="tenants"),
@@ -50,5 +67,8 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:slug>/cache/purge/", cache.purge, name="cache-purge"),
     path("tenants/<slug:slug>/policy/", tenants.policy, name="policy"),
     path("tenants/<slug:slug>/state/", tenants.set_state, name="tenant-state"),
+    path("tenants/<slug:slug>/archive/", tenants.archive, name="tenant-archive"),
+    path("tenants/<slug:slug>/projects/", projects.index, name="projects"),
+    path("tenants/<slug:slug>/projects/<slug:project>/archive/", projects.set_archived, name="project-archive"),
     path("tenants/<slug:slug>/audit/", audit.of_tenant, name="tenant-audit"),
 ]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from django.db import transaction
+from django.db.models import QuerySet
+from django.db.models.functions import Now
 
-from catalogue.models import ModelRevision
+from catalogue.models import Model, ModelRevision
 from tenants import audit
 from tenants.audit import Actor
 from workers.errors import BadCount, Conflict, NotFound
@@ -105,6 +107,44 @@ def scale(actor: Actor, deployment: str, replicas: int, maximum: int | None = No
     if before != _bounds(row):
         audit.record(actor, "deployment.scaled", ("deployment", row.id), before=before, after=_bounds(row))
     return row
+
+
+@transaction.atomic
+def archive(actor: Actor, model: Model) -> int:
+    """Archive the deployments of a model, whose replicas drain and stop; return how many were not archived before.
+
+    They keep their bounds for :func:`restore`. Waits for a running tick.
+    """
+    reconciler.lock(wait=True)
+    rows = list(_of_model(model).filter(archived_at=None))
+    for row in rows:
+        Deployment.objects.filter(id=row.id).update(archived_at=Now())
+        audit.record(actor, "deployment.archived", ("deployment", row.id), after={"name": row.name})
+    replace_replicas(model)
+    return len(rows)
+
+
+@transaction.atomic
+def restore(actor: Actor, model: Model) -> int:
+    """Run the archived deployments of a model again, within their bounds; return how many those are."""
+    reconciler.lock(wait=True)
+    rows = list(_of_model(model).exclude(archived_at=None))
+    for row in rows:
+        Deployment.objects.filter(id=row.id).update(archived_at=None)
+        audit.record(actor, "deployment.restored", ("deployment", row.id), after={"name": row.name})
+    return len(rows)
+
+
+def replace_replicas(model: Model) -> None:
+    """Withdraw every replica of a model: each drains, and the reconciler starts those that are still desired."""
+    reconciler.lock(wait=True)
+    if reconciler.withdraw(Replica.objects.filter(deployment__revision__model=model)):
+        endpoints.announce()
+
+
+def _of_model(model: Model) -> QuerySet[Deployment]:
+    rows = Deployment.objects.filter(revision__model=model).select_for_update(no_key=True, of=("self",))
+    return rows.order_by("name")
 
 
 @transaction.atomic

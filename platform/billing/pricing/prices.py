@@ -154,6 +154,19 @@ def ensure_demo_prices(actor: Actor, model_name: str) -> None:
         set_price(actor, book, model_name, DEMO_RATES)
 
 
+def carry_over(actor: Actor, old_name: str, new_name: str) -> None:
+    """Give a renamed model its prices: in every book the one in force now, and those that are scheduled."""
+    now = timezone.now()
+    for book in PriceBook.objects.filter(versions__model_name=old_name).distinct().order_by("id"):
+        versions = PriceVersion.objects.filter(book=book, model_name=old_name)
+        current = versions.filter(effective_from__lte=now).order_by("-effective_from").first()
+        scheduled = versions.filter(effective_from__gt=now).order_by("effective_from")
+        if current is not None:
+            set_price(actor, book, new_name, _rates(current), confirm=True)
+        for version in scheduled:
+            set_price(actor, book, new_name, _rates(version), effective_from=version.effective_from, confirm=True)
+
+
 def _rates_before(book: PriceBook, model_name: str, moment: datetime) -> Rates | None:
     """Return the rates until ``moment`` in this book, or otherwise in the platform's."""
     versions = PriceVersion.objects.filter(model_name=model_name, effective_from__lt=moment).order_by("-effective_from")

@@ -69,6 +69,7 @@ for command in (
     parts.bootstrap,
     parts.secrets,
     models.deploy,
+    models.model,
     models.engine,
     checks.check,
     audit_isolation,

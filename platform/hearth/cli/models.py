@@ -1,19 +1,35 @@
-"""`hearth deploy` and `hearth engine`: further models, and the engine that serves them."""
+"""`hearth deploy`, `model` and `engine`: further models, and the engine that serves them."""
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 import click
 
 from hearth.checks.preflight import PreflightError
+from hearth.cli.text_table import table
 from hearth.instance.instance import from_environment
 from hearth.instance.progress import Progress
 from hearth.instance.start_options import DEFAULT_CONTEXT_TOKENS
 from hearth.provisioning import database
 from workers.engines import environment as engine_environment
+
+#: ``workers.fleet.deployments.MAX_REPLICAS``, which needs Django.
+MOST_REPLICAS = 1000
+
+
+def _split(context: click.Context, parameter: click.Parameter, text: str) -> tuple[str, ...]:
+    """Split the engine's arguments as a shell does."""
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise click.BadParameter(f"{error} in {text!r}.") from error
 
 
 @click.command(short_help="Serve a further model.")
@@ -21,7 +37,7 @@ from workers.engines import environment as engine_environment
 @click.option("--source", default="", help="Hugging Face id or folder. Default: the tiny model.")
 @click.option("--engine", type=click.Choice(("vllm", "simulated")), default="vllm", show_default=True)
 @click.option("--task", type=click.Choice(("text", "embeddings")), default="text", show_default=True)
-@click.option("--replicas", default=1, show_default=True)
+@click.option("--replicas", type=click.IntRange(0, MOST_REPLICAS), default=1, show_default=True)
 @click.option(
     "--context-tokens",
     type=click.IntRange(min=1),
@@ -32,35 +48,164 @@ from workers.engines import environment as engine_environment
 @click.option(
     "--engine-args",
     default="",
+    callback=_split,
     help="Arguments of the engine itself, quoted as for a shell: --engine-args='--dtype float16'. A parser for tool "
     "calls or reasoning named here replaces the one of the model's family.",
 )
-def deploy(name: str, replicas: int, engine_args: str, **given: Any) -> None:
+@click.option("--private", is_flag=True, help="Show it to no tenant but those of --tenant.")
+@click.option("--tenant", "tenants", multiple=True, metavar="SLUG", help="Show it to this tenant only; repeatable.")
+def deploy(name: str, replicas: int, private: bool, tenants: tuple[str, ...], **given: Any) -> None:
     """Serve a further model, which clients call by NAME.
 
-    Registers it as a model of the platform, visible to every tenant, and keeps replicas of it in the pool of this node.
-    The same NAME again changes what it serves and how many replicas there are; 0 stops it. It has the demo price until
-    you set one. An engine serves text or embeddings, never both: --task selects one.
+    Checks the name, the source and whether the weights fit into a slot; then registers a model of the platform and
+    keeps replicas of it in the pool of this node. A new model is visible to every tenant unless --private or --tenant
+    is given. The same NAME again changes what it serves and how many replicas there are; 0 stops it. It has the demo
+    price until you set one. An engine serves text or embeddings, never both: --task selects one.
+
+    `hearth model` renames, shares and archives it.
     """
-    database.connect(from_environment())
-    from django.db import Error as DatabaseError
+    with _on_database(f"{name} is not deployed"):
+        from hearth.provisioning import deploy as deployment  # its models need Django
+        from hearth.provisioning.model_source import ModelSpec
+        from tenants import audit
+        from workers.fleet import inventory
 
-    from hearth.provisioning import model_source  # its models need Django
-    from tenants.errors import TenantError
-    from workers.errors import WorkerError
-
-    spec = model_source.ModelSpec(name=name, engine_args=tuple(shlex.split(engine_args)), **given)
-    try:
-        made = model_source.deploy(spec, replicas)
-    except DatabaseError as error:
-        raise PreflightError("The database cannot be reached.", "`hearth up` starts the instance.") from error
-    except (TenantError, WorkerError, OSError) as error:
-        raise PreflightError(f"{name} cannot be deployed: {error!r}.", "") from error
-    finally:
-        database.disconnect()
+        spec = ModelSpec(name=name, tenants=tenants if private or tenants else None, **given)
+        made = deployment.deploy(audit.shell("hearth deploy"), spec, replicas)
+        lacking = inventory.without_slot(made.name)
     print(f"{name} is deployed as {made.name}, replicas: {made.min_replicas}.")
+    if lacking:
+        print(f"{lacking[:1].upper()}{lacking[1:]}.")
     if family_args := spec.family_args():
         print(f"Defaults of its family, which --engine-args can replace: {shlex.join(family_args)}")
+
+
+@click.group(short_help="List, rename, share and archive models.")
+def model() -> None:
+    """List models and change what `hearth deploy` made. NAME is a model's name or an alias.
+
+    \b
+    Examples:
+      hearth model list
+      hearth model rename qwen qwen3-8b
+      hearth model alias qwen3-8b default
+      hearth model share qwen3-8b --tenant acme --tenant globex
+      hearth model archive qwen3-8b
+    """
+
+
+@model.command("list", short_help="List the models.")
+@click.option("--all", "everything", is_flag=True, help="List archived models too.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def list_models(everything: bool, as_json: bool) -> None:
+    """List the models with their replicas and who sees them."""
+    with _on_database("The models cannot be listed"):
+        from portal.fleet import model_list
+
+        rows = model_list.read(archived=everything)
+    if as_json:
+        print(json.dumps([asdict(row) for row in rows], indent=2))
+        return
+    cells = [
+        (row.name, row.owner, row.shown_visibility, f"{row.ready}/{row.desired}", ", ".join(row.aliases), row.state)
+        for row in rows
+    ]
+    print(table(("MODEL", "OWNER", "VISIBLE TO", "READY", "ALIASES", "STATE"), cells))
+
+
+@model.command(short_help="Stop serving a model and hide it.")
+@click.argument("name")
+def archive(name: str) -> None:
+    """Hide a model from every tenant and stop its replicas. Usage and prices stay; `restore` undoes it."""
+    _change(name, "is archived", archived=True)
+
+
+@model.command(short_help="Serve an archived model again.")
+@click.argument("name")
+def restore(name: str) -> None:
+    """Serve an archived model again, with the replicas that it had."""
+    _change(name, "is served again", archived=False)
+
+
+@model.command(short_help="Give a model another name.")
+@click.argument("name")
+@click.argument("new_name")
+def rename(name: str, new_name: str) -> None:
+    """Give a model another name. Its old name becomes an alias; its replicas are replaced."""
+    _change(name, f"is now {new_name}; the old name is an alias", name=new_name)
+
+
+@model.command(short_help="Let clients call a model by a further name.")
+@click.argument("name")
+@click.argument("alias")
+def alias(name: str, alias: str) -> None:
+    """Let clients call a model by ALIAS too. Usage is recorded under the model's own name."""
+    _change_aliases(name, f"can be called {alias}", lambda present: {*present, alias})
+
+
+@model.command(short_help="Remove an alias.")
+@click.argument("alias")
+def unalias(alias: str) -> None:
+    """Remove an alias of a model."""
+    _change_aliases(alias, "is removed", lambda present: present - {alias}, known=alias)
+
+
+@model.command(short_help="Choose the tenants that see a model.")
+@click.argument("name")
+@click.option("--public", is_flag=True, help="Show it to every tenant.")
+@click.option("--private", is_flag=True, help="Show it to its owner only.")
+@click.option("--tenant", "tenants", multiple=True, metavar="SLUG", help="Show it to this tenant too; repeatable.")
+def share(name: str, public: bool, private: bool, tenants: tuple[str, ...]) -> None:
+    """Choose the tenants that see a model: all of them, its owner alone, or its owner and those of --tenant."""
+    if public + (private or bool(tenants)) != 1:
+        raise click.UsageError("Give one of --public, --private, or one --tenant or more.")
+    seen_by = "every tenant" if public else ", ".join(tenants) or "its owner alone"
+    _change(name, f"is visible to {seen_by}", visibility="public" if public else "private", tenants=tenants)
+
+
+def _change(model_name: str, done: str, **change: Any) -> None:
+    with _on_database("Nothing was changed"):
+        from portal.fleet import model_changes
+        from tenants import audit
+
+        model_changes.change(audit.shell("hearth model"), model_name, model_changes.ModelChange(**change))
+    print(f"{model_name} {done}.")
+
+
+def _change_aliases(name: str, done: str, wanted: Callable[[set[str]], set[str]], known: str = "") -> None:
+    with _on_database("Nothing was changed"):
+        from portal.fleet import model_changes
+        from tenants import audit
+
+        model_changes.change_aliases(audit.shell("hearth model"), name, wanted, known=known)
+    print(f"{name} {done}.")
+
+
+@contextmanager
+def _on_database(failure: str) -> Iterator[None]:
+    """Run the block with the instance's database. Raises PreflightError for what it refuses."""
+    database.connect(from_environment())
+    from django.db import InterfaceError, OperationalError
+
+    from tenants import error_text as tenant_errors
+    from tenants.errors import TenantError
+    from workers.errors import WorkerError
+    from workers.fleet import error_text as worker_errors
+
+    try:
+        yield
+    except (OperationalError, InterfaceError) as error:
+        raise PreflightError("The database cannot be reached.", "`hearth up` starts the instance.") from error
+    except PreflightError as error:
+        raise PreflightError(f"{failure}: {error.problem}", error.remedy) from error
+    except TenantError as error:
+        raise PreflightError(f"{failure}: {tenant_errors.words(error)}", "") from error
+    except WorkerError as error:
+        raise PreflightError(f"{failure}: {worker_errors.words(error)}.", "") from error
+    except OSError as error:
+        raise PreflightError(f"{failure}: {error}.", "") from error
+    finally:
+        database.disconnect()
 
 
 @click.group(short_help="Install the engine, or show which one is installed.")

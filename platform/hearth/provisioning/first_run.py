@@ -17,6 +17,7 @@ from django.conf import settings
 from django.db import transaction
 
 from billing.pricing import prices
+from catalogue import administration
 from catalogue import registry as catalogue
 from catalogue.models import ModelRevision
 from hearth.instance import start_options
@@ -175,6 +176,11 @@ def _apply(revision: ModelRevision, wanted: Mapping[str, Any], last: Mapping[str
     if existing is None:
         deployments.create(SYSTEM, name=name, revision=revision, pools=[pool], replicas=replicas)
         return
+    if existing.archived_at is not None:
+        if not new & {"deployment", "revision", "replicas"}:
+            return  # an operator archived it, and this start asks for nothing else
+        administration.restore(SYSTEM, revision.model.name)
+        deployments.restore(SYSTEM, revision.model)
     if new & {"deployment", "revision"}:
         pools = list(Pool.objects.filter(deploymentpool__deployment=existing).order_by("deploymentpool__sequence"))
         deployments.redeploy(SYSTEM, name, revision=revision, pools=pools or [pool])

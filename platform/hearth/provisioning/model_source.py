@@ -1,4 +1,4 @@
-"""Describe a model that this machine can read, and deploy an additional one. Django must be set up."""
+"""Describe a model that this machine can read. Django must be set up."""
 
 from __future__ import annotations
 
@@ -8,21 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from django.conf import settings
-from django.db import transaction
-
-from billing.pricing import prices
-from catalogue import registry as catalogue
 from catalogue.registry import Description
-from hearth.instance.start_options import DEFAULT_CONTEXT_TOKENS, PoolOptions
-from hearth.provisioning import cluster
-from tenants import registry
-from tenants.audit import SYSTEM
-from tenants.ids import PLATFORM_SLUG
+from hearth.instance.start_options import DEFAULT_CONTEXT_TOKENS
 from workers.engines import model_families
 from workers.engines.driver import EMBEDDING_ARGS, TINY_MODEL, TINY_MODEL_ARGS
-from workers.fleet import deployments
-from workers.models import Deployment
 
 TINY_NAME = "hearth-tiny"
 
@@ -40,19 +29,25 @@ class ModelSpec:
     engine_args: tuple[str, ...] = ()
     #: Limit of prompt and response together. A model in a folder with a smaller limit keeps its own.
     context_tokens: int = DEFAULT_CONTEXT_TOKENS
+    #: Slugs of the tenants that see it beside the platform; None: a new model is public, a known one stays as it is.
+    tenants: tuple[str, ...] | None = None
+
+    def model_name(self) -> str:
+        """Return the name under which clients call it."""
+        folder = Path(self.source or TINY_MODEL)
+        return self.name or (TINY_NAME if not self.source else folder.name if folder.is_dir() else self.source)
 
     def described(self) -> Description:
-        """Return the description to register, as a public model. Reads every file of a folder. Raises OSError."""
+        """Return the description to register. Reads every file of a folder. Raises OSError."""
         folder = Path(self.source or TINY_MODEL)
-        own_name = TINY_NAME if not self.source else folder.name if folder.is_dir() else self.source
         return Description(
-            name=self.name or own_name,
+            name=self.model_name(),
             source=str(folder.absolute()) if folder.is_dir() else self.source,
             engine=self.engine,
             engine_args=(*self._needed_args(), *self.engine_args),
             context_length_tokens=_context_length(folder, self.context_tokens),
             weights_digest=_folder_digest(folder) if folder.is_dir() else "",
-            public=True,
+            public=self.tenants is None,
         )
 
     def family_args(self) -> tuple[str, ...]:
@@ -70,23 +65,6 @@ class ModelSpec:
 def deployment_name(model_name: str) -> str:
     """Return the name of a model's deployment: only characters that a URL allows, at most 63."""
     return "".join(c if c.isalnum() else "-" for c in model_name.lower()).strip("-")[:63]
-
-
-@transaction.atomic
-def deploy(spec: ModelSpec, replicas: int) -> Deployment:
-    """Deploy a model of the platform on this node's pool, or change the revision and replicas of its deployment.
-
-    Idempotent: the arguments are absolute. Raises NotAllowed when a tenant has the name, JoinRefused, OSError, and the
-    errors of ``deployments``.
-    """
-    described = spec.described()
-    revision = catalogue.register(SYSTEM, registry.find_tenant(PLATFORM_SLUG), described)
-    prices.ensure_demo_prices(SYSTEM, described.name)
-    pool, name = cluster.local_pool(settings.NODE_NAME, PoolOptions()), deployment_name(described.name)
-    if not Deployment.objects.filter(name=name).exists():
-        return deployments.create(SYSTEM, name=name, revision=revision, pools=[pool], replicas=replicas)
-    deployments.redeploy(SYSTEM, name, revision=revision, pools=[pool])
-    return deployments.scale(SYSTEM, name, replicas)
 
 
 def _context_length(folder: Path, wanted: int) -> int:

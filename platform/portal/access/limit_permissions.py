@@ -127,7 +127,9 @@ def _active_models(tenant: Tenant) -> QuerySet[Model]:
 
 
 def _visible_models(tenant: Tenant) -> QuerySet[Model]:
-    return Model.objects.filter(Q(visibility=Model.Visibility.PUBLIC) | Q(owner=tenant))
+    return Model.objects.filter(
+        Q(visibility=Model.Visibility.PUBLIC) | Q(owner=tenant) | Q(shared_with__contains=[tenant.id])
+    )
 
 
 def _require_target(principal: Principal, found: PolicyTarget) -> None:

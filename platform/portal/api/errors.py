@@ -16,6 +16,7 @@ from rest_framework.views import set_rollback
 
 from billing import errors as billing
 from portal.errors import BadQuery, NotPermitted, TooManyAttempts
+from tenants import error_text as tenant_error_text
 from tenants import errors as tenants
 from workers import errors as workers
 from workers.fleet import error_text
@@ -25,6 +26,9 @@ _KINDS = {
     status.HTTP_403_FORBIDDEN: "permission_error",
     status.HTTP_429_TOO_MANY_REQUESTS: "rate_limit_error",
 }
+
+#: Fields of bodies that hold a value of a kind with another name.
+_PARAMS = {"model name": "name", "number of aliases": "aliases", "list of tenants": "tenants"}
 
 
 def envelope(message: str, status_code: int, code: str, param: str | None = None) -> Response:
@@ -75,15 +79,16 @@ def _from_domain(error: Exception) -> Response | None:
 
 
 def _from_tenants(error: tenants.TenantError) -> Response | None:
+    message = tenant_error_text.words(error)
     match error:
-        case tenants.NotFound(kind, name):
-            return envelope(f"There is no {kind} {name!r}.", 404, f"{kind.replace(' ', '_')}_not_found")
-        case tenants.AlreadyExists(kind, name):
-            return envelope(f"The {kind} {name!r} already exists.", 409, "already_exists", "slug")
-        case tenants.BadName(kind, name, allowed):
-            return envelope(f"{name!r} is not a valid {kind}: use {allowed}.", 400, "invalid_value", kind)
-        case tenants.NotAllowed(kind, name, state):
-            return envelope(f"The {kind} {name!r} is {state}, so this cannot be done.", 409, "not_allowed")
+        case tenants.NotFound(kind):
+            return envelope(message, 404, f"{kind.replace(' ', '_')}_not_found")
+        case tenants.AlreadyExists(kind):
+            return envelope(message, 409, "already_exists", "name" if kind == "model" else "slug")
+        case tenants.BadName(kind):
+            return envelope(message, 400, "invalid_value", _PARAMS.get(kind, kind))
+        case tenants.NotAllowed():
+            return envelope(message, 409, "not_allowed")
         case _:
             return None
 

@@ -109,6 +109,15 @@ def set_state(request: HttpRequest, principal: Principal, slug: str) -> HttpResp
     return redirect("portal:policy", slug=tenant.slug)
 
 
+@form_action("portal:policy")
+@operator_page
+def archive(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseBase:
+    """Archive the tenant, for good."""
+    tenant = registry.archive(principal.actor, tenant_for(principal, slug))
+    messages.success(request, f"{tenant.name} is archived: its requests are refused within a second. Its usage stays.")
+    return redirect("portal:policy", slug=tenant.slug)
+
+
 def _row(tenant: Tenant, sums: Sums, requests: int, period: periods.Period) -> dict[str, Any]:
     link = f"{reverse('portal:tenant', args=[tenant.slug])}?{period.query}"
     share = sums.requests / requests if requests else 0.0

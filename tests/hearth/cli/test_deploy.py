@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
+import http.server
+import json
 import os
 import subprocess
 import sys
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from django.utils import timezone
 from pytest_django.fixtures import Settings
 
+from billing.pricing import prices
+from catalogue import administration
 from catalogue import registry as catalogue
-from catalogue.models import ModelRevision
+from catalogue.models import Model, ModelRevision
+from hearth.checks.preflight import PreflightError
+from hearth.cli.main import hearth
 from hearth.instance.start_options import StartOptions
 from hearth.provisioning import first_run
-from hearth.provisioning.model_source import ModelSpec, deploy, deployment_name
+from hearth.provisioning.deploy import deploy
+from hearth.provisioning.model_source import ModelSpec, deployment_name
+from portal.fleet import model_changes
+from portal.fleet.model_changes import ModelChange
 from tenants import registry
 from tenants.audit import SYSTEM
-from tenants.errors import NotAllowed
+from tenants.errors import BadName, NotAllowed
+from tenants.ids import TenantId
+from tenants.models import AuditEntry
 from tests.ports import INSTANCE_PORTS, free_ports
 from workers.engines.driver import EMBEDDING_ARGS, TINY_MODEL_ARGS
 from workers.errors import BadCount
-from workers.models import Deployment
+from workers.fleet import inventory
+from workers.models import Deployment, Node, Slot
 
 QWEN3_ARGS = (
     *("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--tool-strict-level", "parameter"),
@@ -60,10 +76,10 @@ def test_a_deployment_is_named_for_addresses() -> None:
 @pytest.mark.usefixtures("filled")
 def test_the_same_wish_again_changes_nothing_and_another_changes_the_model() -> None:
     spec = ModelSpec(source="", engine="simulated", name="second", task="embeddings")
-    first = deploy(spec, 1)
-    assert deploy(spec, 1) == first
+    first = deploy(SYSTEM, spec, 1)
+    assert deploy(SYSTEM, spec, 1) == first
     assert ModelRevision.objects.filter(model__name="second").count() == 1
-    changed = deploy(ModelSpec(source="", engine="simulated", name="second", engine_args=("--vision",)), 2)
+    changed = deploy(SYSTEM, ModelSpec(source="", engine="simulated", name="second", engine_args=("--vision",)), 2)
     assert changed.revision_id != first.revision_id
     replicas = dict(Deployment.objects.values_list("name", "desired_replicas"))
     assert replicas == {"hearth-tiny": 1, "second": 2}
@@ -82,11 +98,124 @@ def test_what_cannot_be_deployed_leaves_nothing_behind() -> None:
     spec = ModelSpec(source="org/model", engine="simulated", name="theirs")
     catalogue.register(SYSTEM, acme, spec.described())
     with pytest.raises(NotAllowed):
-        deploy(spec, 1)
+        deploy(SYSTEM, spec, 1)
     with pytest.raises(BadCount):
-        deploy(ModelSpec(source="org/model", engine="simulated", name="mine"), -1)
+        deploy(SYSTEM, ModelSpec(source="org/model", engine="simulated", name="mine"), -1)
     assert [each.name for each in Deployment.objects.all()] == ["hearth-tiny"]
     assert not ModelRevision.objects.filter(model__name="mine").exists()
+
+
+@pytest.mark.usefixtures("filled")
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        (ModelSpec(source="", engine="vllm", name="Bad Name"), "model name"),
+        (ModelSpec(source="/nowhere/at/all", engine="vllm", name="lost"), "does not exist on this machine"),
+        (ModelSpec(source="no/such/model", engine="vllm", name="lost"), "no Hugging Face id"),
+        (ModelSpec(source="{empty}", engine="vllm", name="lost"), "has no config.json"),
+        (ModelSpec(source="", engine="vllm", name="Hearth.Tiny"), "would have the same deployment"),
+        (ModelSpec(source="", engine="vllm", name="small"), "is an alias of the model"),
+        (ModelSpec(source="x" * 501, engine="simulated", name="lost"), "500 are allowed"),
+        (ModelSpec(source="", engine="vllm", name="lost", engine_args=("x" * 201,)), "200 are allowed"),
+    ],
+    ids=["name", "folder", "neither", "no model", "same deployment", "alias", "long source", "long argument"],
+)
+def test_a_model_that_cannot_run_is_refused_before_anything_is_public(
+    spec: ModelSpec, problem: str, tmp_path: Path
+) -> None:
+    administration.set_aliases(SYSTEM, "hearth-tiny", ["small"])
+    before = AuditEntry.objects.count(), Model.objects.count()
+    spec = replace(spec, source=spec.source.format(empty=tmp_path))
+    with pytest.raises((BadName, PreflightError)) as refused:
+        deploy(SYSTEM, spec, 1)
+    assert problem in str(refused.value) or isinstance(refused.value, BadName)
+    assert (AuditEntry.objects.count(), Model.objects.count()) == before
+
+
+@pytest.mark.usefixtures("filled")
+def test_weights_that_no_slot_of_the_pool_can_hold_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "big"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    with (folder / "model.safetensors").open("wb") as weights:
+        weights.truncate(3 << 30)
+    Slot.objects.create(node=Node.objects.get(name="here"), device_uuid="GPU-1", index=0, memory_bytes=2 << 30)
+    with pytest.raises(PreflightError) as refused:
+        deploy(SYSTEM, ModelSpec(source=str(folder), engine="vllm"), 1)
+    assert "3072 MiB of weights" in refused.value.problem and "2048 MiB" in refused.value.problem
+    assert not Model.objects.filter(name="big").exists()
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """A hub with one model of 100 bytes."""
+
+    def do_GET(self) -> None:
+        """Describe the model, or answer as for one that does not exist."""
+        known = self.path.startswith("/api/models/org/known")
+        files = [{"rfilename": "config.json", "size": 2}, {"rfilename": "model.safetensors", "size": 100}]
+        body = json.dumps({"id": "org/known", "siblings": files} if known else {"error": "Repository not found"})
+        self.send_response(200 if known else 404)
+        if not known:
+            self.send_header("X-Error-Code", "RepoNotFound")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Write no log."""
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_hugging_face_model_must_exist_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub) as hub:
+        threading.Thread(target=hub.serve_forever, daemon=True).start()
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{hub.server_address[1]}")
+        with pytest.raises(PreflightError, match="has no model 'org/unknown'"):
+            deploy(SYSTEM, ModelSpec(source="org/unknown", engine="vllm"), 1)
+        assert deploy(SYSTEM, ModelSpec(source="org/known", engine="vllm"), 0).name == "org-known"
+        hub.shutdown()
+    with pytest.raises(PreflightError, match="does not answer"):
+        deploy(SYSTEM, ModelSpec(source="org/other", engine="vllm"), 1)
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_model_is_deployed_for_chosen_tenants_and_one_that_was_archived_is_served_again() -> None:
+    spec = ModelSpec(source="", engine="simulated", name="second", tenants=("acme",))
+    deploy(SYSTEM, spec, 1)
+    acme, globex = (TenantId(registry.find_tenant(slug).id) for slug in ("acme", "globex"))
+    assert catalogue.load().find(acme, "second") is not None
+    assert catalogue.load().find(globex, "second") is None
+    model_changes.change(SYSTEM, "second", ModelChange(archived=True))
+    assert catalogue.load().find(acme, "second") is None
+    assert "second" not in [each.name for each in inventory.read().deployments]
+    deploy(SYSTEM, spec, 2)
+    assert catalogue.load().find(acme, "second") is not None
+    assert Deployment.objects.get(name="second", archived_at=None).desired_replicas == 2
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_renamed_model_keeps_its_price_and_is_deployed_again_under_its_new_name() -> None:
+    made = deploy(SYSTEM, ModelSpec(source="", engine="simulated", name="second"), 1)
+    model_changes.change(SYSTEM, "second", ModelChange(name="third"))
+    acme = registry.find_tenant("acme")
+    now = timezone.now()
+    old, new = (prices.load().at(acme.id, name, now) for name in ("second", "third"))
+    assert old is not None and new is not None and old.rates == new.rates
+    assert deploy(SYSTEM, ModelSpec(source="", engine="simulated", name="third"), 2).id == made.id
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("deploy", "mine", "--replicas", "-1"), "-1 is not in the range 0<=x<=1000"),
+        (("deploy", "mine", "--engine-args", "'open"), "No closing quotation"),
+        (("model", "share", "mine"), "Give one of --public, --private"),
+    ],
+)
+def test_wrong_arguments_are_told_in_words(arguments: tuple[str, ...], words: str) -> None:
+    done = CliRunner().invoke(hearth, arguments)
+    assert (done.exit_code, "Traceback" in done.output) == (2, False)
+    assert words in " ".join(done.output.replace("│", " ").split())
 
 
 def test_without_an_instance_the_command_says_so(tmp_path: Path) -> None:

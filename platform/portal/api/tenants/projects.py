@@ -62,6 +62,38 @@ class ProjectsView(APIView):
         return Response(ProjectSerializer(project).data, status=status.HTTP_201_CREATED)
 
 
+class ArchiveProjectView(APIView):
+    """Archive a project."""
+
+    @extend_schema(
+        operation_id="archive_project",
+        request=None,
+        responses={200: ProjectSerializer, **error_responses(403, 404, 409)},
+    )
+    def post(self, request: Request, tenant: str, project: str) -> Response:
+        """Archive the project: its keys are refused within a second, its usage stays. See `create_project` for who."""
+        return _set_archived(request, tenant, project, True)
+
+
+class RestoreProjectView(APIView):
+    """Restore an archived project."""
+
+    @extend_schema(
+        operation_id="restore_project",
+        request=None,
+        responses={200: ProjectSerializer, **error_responses(403, 404, 409)},
+    )
+    def post(self, request: Request, tenant: str, project: str) -> Response:
+        """Accept the keys of an archived project again."""
+        return _set_archived(request, tenant, project, False)
+
+
+def _set_archived(request: Request, tenant: str, project: str, archived: bool) -> Response:
+    principal = principal_of(request)
+    found = project_of(managed(principal, tenant), project)
+    return Response(ProjectSerializer(registry.set_project_archived(principal.actor, found, archived)).data)
+
+
 def project_of(tenant: Tenant, slug: str) -> Project:
     """Return a project of this tenant. Raises NotFound, also for another tenant's project."""
     found = Project.objects.filter(tenant=tenant, slug=slug).select_related("tenant").first()

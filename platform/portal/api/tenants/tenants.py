@@ -208,6 +208,20 @@ class ResumeView(APIView):
         return Response(read(registry.resume(principal.actor, tenant_for(principal, tenant))))
 
 
+class ArchiveView(APIView):
+    """Archive a tenant."""
+
+    permission_classes = (OperatorOnly,)
+
+    @extend_schema(
+        operation_id="archive_tenant", request=None, responses={200: TenantSerializer, **error_responses(403, 404)}
+    )
+    def post(self, request: Request, tenant: str) -> Response:
+        """Archive the tenant for good: its keys are refused within a second; its usage and ledger stay."""
+        principal = principal_of(request)
+        return Response(read(registry.archive(principal.actor, tenant_for(principal, tenant))))
+
+
 def read(tenant: Tenant) -> Any:
     """Return one tenant as JSON."""
     return TenantSerializer(with_policies([tenant])[0]).data

@@ -1,4 +1,4 @@
-"""``/api/v1/models``: the models of the catalogue with their revisions."""
+"""``/api/v1/models``: the models of the catalogue with their revisions, and what operators change of them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from catalogue.administration import MOST_ALIASES
 from catalogue.models import Model, ModelAlias, ModelRevision
 from portal.access.principal import Principal
 from portal.api import pagination
-from portal.api.authentication import principal_of
-from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema
+from portal.api.authentication import OperatorChanges, principal_of
+from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
+from portal.fleet import model_changes
+from portal.fleet.model_changes import ModelChange
 from tenants.errors import NotFound
+from tenants.models import Tenant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +31,8 @@ class CatalogueEntry:
 
     model: Model
     owner: str
+    #: Slugs of the tenants that see it beside its owner while it is private; only operators see them.
+    tenants: Sequence[str]
     aliases: Sequence[str]
     revisions: Sequence[ModelRevision]
 
@@ -55,10 +61,39 @@ class ModelSerializer(serializers.Serializer[CatalogueEntry]):
     name = serializers.CharField(source="model.name", read_only=True)
     owner = serializers.CharField(read_only=True, help_text="Slug of the tenant that owns it.")
     visibility = serializers.ChoiceField(source="model.visibility", choices=Model.Visibility.choices, read_only=True)
+    tenants = serializers.ListField(
+        child=serializers.CharField(),
+        read_only=True,
+        help_text="Slugs of the tenants that see it beside its owner while it is private. Empty except for operators.",
+    )
     aliases = serializers.ListField(child=serializers.CharField(), read_only=True)
     archived_at = serializers.DateTimeField(source="model.archived_at", read_only=True, allow_null=True)
     created_at = serializers.DateTimeField(source="model.created_at", read_only=True)
     revisions = RevisionSerializer(many=True, read_only=True)
+
+
+class ModelChangeSerializer(serializers.Serializer[ModelChange]):
+    """New values of a model; absent fields stay as they are."""
+
+    name = serializers.CharField(
+        max_length=200, required=False, help_text="Renames it. The old name becomes an alias; its replicas restart."
+    )
+    archived = serializers.BooleanField(
+        required=False, help_text="true: it cannot be called any more and its replicas stop; false undoes that."
+    )
+    visibility = serializers.ChoiceField(choices=Model.Visibility.choices, required=False)
+    tenants = serializers.ListField(
+        child=serializers.CharField(max_length=63),
+        required=False,
+        max_length=1000,
+        help_text="Slugs of all tenants that see it beside its owner. Makes it private unless it is empty.",
+    )
+    aliases = serializers.ListField(
+        child=serializers.CharField(max_length=200),
+        required=False,
+        max_length=MOST_ALIASES,
+        help_text="All further names under which clients may call it.",
+    )
 
 
 class ModelsView(APIView):
@@ -72,33 +107,60 @@ class ModelsView(APIView):
     def get(self, request: Request) -> Response:
         """List models with their revisions, newest first."""
         page = pagination.page_request(request)
-        rows = with_revisions(pagination.read_page(visible(principal_of(request)), page))
+        principal = principal_of(request)
+        rows = with_revisions(pagination.read_page(visible(principal), page), principal)
         return Response(pagination.page_document(rows, ModelSerializer, page.limit))
 
 
 class ModelView(APIView):
     """One model."""
 
+    permission_classes = (OperatorChanges,)
+
     @extend_schema(operation_id="get_model", responses={200: ModelSerializer, **error_responses(404)})
     def get(self, request: Request, name: str) -> Response:
         """Return the model with its revisions."""
-        # PostgreSQL refuses to compare with NUL, which no name contains
-        found = visible(principal_of(request)).filter(name=name).first() if "\0" not in name else None
+        principal = principal_of(request)
+        found = visible(principal).filter(name=_storable(name)).first()
         if found is None:
             raise NotFound("model", name)
-        return Response(ModelSerializer(with_revisions([found])[0]).data)
+        return Response(ModelSerializer(with_revisions([found], principal)[0]).data)
+
+    @extend_schema(
+        operation_id="change_model",
+        request=ModelChangeSerializer,
+        responses={200: ModelSerializer, **error_responses(400, 403, 404, 409)},
+    )
+    def patch(self, request: Request, name: str) -> Response:
+        """Rename, archive, restore, alias or share a model, given by its name or an alias. Operators only."""
+        body = ModelChangeSerializer(data=request.data)
+        body.is_valid(raise_exception=True)
+        reject_unknown_fields(body)
+        principal = principal_of(request)
+        changed = model_changes.change(principal.actor, _storable(name), ModelChange(**body.validated_data))
+        return Response(ModelSerializer(with_revisions([changed], principal)[0]).data)
+
+
+def _storable(name: str) -> str:
+    """Return a name from an address. Raises NotFound for NUL, which PostgreSQL refuses to compare with."""
+    if "\0" in name:
+        raise NotFound("model", name)
+    return name
 
 
 def visible(principal: Principal) -> QuerySet[Model]:
-    """Return the models that this principal sees: public models and those of its own tenants."""
+    """Return the models that this principal sees: public models, and those of or shared with its own tenants."""
     every = Model.objects.select_related("owner")
     if principal.tenants is None:
         return every
-    return every.filter(Q(visibility=Model.Visibility.PUBLIC) | Q(owner_id__in=principal.tenants))
+    own = list(principal.tenants)
+    return every.filter(Q(visibility=Model.Visibility.PUBLIC) | Q(owner_id__in=own) | Q(shared_with__overlap=own))
 
 
-def with_revisions(models: Sequence[Model]) -> list[CatalogueEntry]:
-    """Return these models with their revisions and aliases, read in two queries."""
+def with_revisions(models: Sequence[Model], principal: Principal) -> list[CatalogueEntry]:
+    """Return these models as the principal sees them, with revisions and aliases, read in three queries."""
+    shared = {tenant_id for model in models for tenant_id in model.shared_with} if principal.is_operator else set()
+    slugs = dict(Tenant.objects.filter(id__in=shared).values_list("id", "slug")) if shared else {}
     revisions: dict[UUID, list[ModelRevision]] = {model.id: [] for model in models}
     for revision in ModelRevision.objects.filter(model__in=models).order_by("-superseded_at", "-active_from"):
         revisions[revision.model_id].append(revision)
@@ -106,6 +168,12 @@ def with_revisions(models: Sequence[Model]) -> list[CatalogueEntry]:
     for alias in ModelAlias.objects.filter(model__in=models).order_by("name"):
         aliases[alias.model_id].append(alias.name)
     return [
-        CatalogueEntry(model=model, owner=model.owner.slug, aliases=aliases[model.id], revisions=revisions[model.id])
+        CatalogueEntry(
+            model=model,
+            owner=model.owner.slug,
+            tenants=sorted(slugs[tenant_id] for tenant_id in model.shared_with if tenant_id in slugs),
+            aliases=aliases[model.id],
+            revisions=revisions[model.id],
+        )
         for model in models
     ]

@@ -1,0 +1,162 @@
+"""Change a registered model: its name, aliases, visibility, and whether it is archived.
+
+Every change is audited and raises the policy epoch, so gateways apply it within a second.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+from uuid import UUID
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models, transaction
+from django.db.models import F, Func, Value
+from django.utils import timezone
+
+from catalogue.models import Model, ModelAlias
+from tenants import audit, policy_epoch
+from tenants.audit import Actor
+from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound
+from tenants.models import ApiKey, Budget, Limit, Tenant
+
+#: As in ``org/Model-7B.v2``. Clients send it as JSON, and addresses contain it.
+NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:/-]{0,198}[A-Za-z0-9])?")
+ALLOWED = "1 to 200 characters a-z, A-Z, 0-9, '.', '_', ':', '/' and '-', with a letter or digit at both ends"
+#: Aliases of one model.
+MOST_ALIASES = 20
+
+
+def check_name(name: str) -> str:
+    """Return a valid name of a model or an alias. Raises BadName."""
+    if not NAME.fullmatch(name) or "//" in name:
+        raise BadName("model name", name, ALLOWED)
+    return name
+
+
+def find(name: str) -> Model:
+    """Return the model of this name, or the one that has it as an alias, locked. Raises NotFound."""
+    rows = Model.objects.select_for_update().select_related("owner")
+    found = rows.filter(name=name).first() or rows.filter(aliases__name=name).first()
+    if found is None:
+        raise NotFound("model", name)
+    return found
+
+
+@transaction.atomic
+def archive(actor: Actor, name: str) -> Model:
+    """Remove a model from the lists of callable models; usage, prices and revisions stay. Raises NotFound."""
+    return _set_archived(actor, find(name), True)
+
+
+@transaction.atomic
+def restore(actor: Actor, name: str) -> Model:
+    """Make an archived model callable again. Raises NotFound."""
+    return _set_archived(actor, find(name), False)
+
+
+@transaction.atomic
+def rename(actor: Actor, name: str, new_name: str) -> Model:
+    """Give a model another name; its old name becomes an alias, and keys and limits that name it follow.
+
+    Running engines know their old name: the caller replaces them. Raises NotFound, BadName, AlreadyExists; NotAllowed
+    while a budget is for the model alone, because spending is counted by name and would start again at zero.
+    """
+    row = find(name)
+    old = row.name
+    if check_name(new_name) == old:
+        return row
+    _require_unused(new_name, except_for=row)
+    if budget := Budget.objects.filter(model_name=old, archived_at=None).select_related("tenant").first():
+        raise NotAllowed("model", old, f"the subject of a budget of tenant {budget.tenant.slug!r}: archive that first")
+    if limit := Limit.objects.filter(model_name=new_name).select_related("tenant").first():
+        raise NotAllowed("model", new_name, f"named by a limit of tenant {limit.tenant.slug!r}: remove that first")
+    ModelAlias.objects.filter(model=row, name=new_name).delete()
+    row.name = new_name
+    row.save(update_fields=["name"])
+    ModelAlias.objects.create(name=old, model=row)
+    Limit.objects.filter(model_name=old).update(model_name=new_name)
+    ApiKey.objects.filter(allowed_models__contains=[old]).update(
+        allowed_models=Func(
+            F("allowed_models"),
+            Value(old, output_field=models.CharField()),
+            Value(new_name, output_field=models.CharField()),
+            function="array_replace",
+            output_field=ArrayField(models.CharField(max_length=200)),
+        )
+    )
+    _changed(actor, row, "model.renamed", before={"name": old}, after={"name": new_name})
+    return row
+
+
+@transaction.atomic
+def set_aliases(actor: Actor, name: str, aliases: Iterable[str]) -> Model:
+    """Make these the model's only aliases. Raises NotFound, BadName, AlreadyExists."""
+    row = find(name)
+    wanted = {check_name(alias) for alias in aliases}
+    if len(wanted) > MOST_ALIASES:
+        raise BadName("number of aliases", str(len(wanted)), f"0 to {MOST_ALIASES}")
+    present = set(ModelAlias.objects.filter(model=row).values_list("name", flat=True))
+    for alias in sorted(wanted - present):
+        if alias == row.name:
+            raise AlreadyExists("model", alias)
+        _require_unused(alias, except_for=row)
+    if wanted != present:
+        ModelAlias.objects.filter(model=row).exclude(name__in=wanted).delete()
+        ModelAlias.objects.bulk_create(ModelAlias(name=alias, model=row) for alias in sorted(wanted - present))
+        before, after = {"aliases": sorted(present)}, {"aliases": sorted(wanted)}
+        _changed(actor, row, "model.aliases_set", before=before, after=after)
+    return row
+
+
+@transaction.atomic
+def set_visibility(actor: Actor, name: str, visibility: str, shared_with: Iterable[str] = ()) -> Model:
+    """Make a model public, or private to its owner and the tenants of these slugs.
+
+    Raises NotFound, also for an unknown tenant; BadName for an unknown visibility or a public model that is shared.
+    """
+    row = find(name)
+    if visibility not in Model.Visibility.values:
+        raise BadName("visibility", visibility, " or ".join(Model.Visibility.values))
+    slugs = sorted(set(shared_with))
+    if slugs and visibility == Model.Visibility.PUBLIC:
+        raise BadName("list of tenants", ", ".join(slugs), "it with visibility private only: all see a public model")
+    ids = dict(Tenant.objects.filter(slug__in=slugs).values_list("slug", "id"))
+    if missing := [slug for slug in slugs if slug not in ids]:
+        raise NotFound("tenant", missing[0])
+    wanted = sorted(ids.values())
+    before = {"visibility": row.visibility, "tenants": slugs_of(row.shared_with)}
+    if (row.visibility, sorted(row.shared_with)) != (visibility, wanted):
+        row.visibility, row.shared_with = visibility, wanted
+        row.save(update_fields=["visibility", "shared_with"])
+        _changed(actor, row, "model.visibility_set", before=before, after={"visibility": visibility, "tenants": slugs})
+    return row
+
+
+def slugs_of(tenant_ids: Iterable[UUID]) -> list[str]:
+    """Return the slugs of tenants, sorted."""
+    return sorted(Tenant.objects.filter(id__in=list(tenant_ids)).values_list("slug", flat=True))
+
+
+def _set_archived(actor: Actor, row: Model, archived: bool) -> Model:
+    if (row.archived_at is not None) != archived:
+        row.archived_at = timezone.now() if archived else None
+        row.save(update_fields=["archived_at"])
+        action = "model.archived" if archived else "model.restored"
+        _changed(actor, row, action, before={"archived": not archived}, after={"archived": archived})
+    return row
+
+
+def _require_unused(name: str, *, except_for: Model) -> None:
+    """Raise AlreadyExists if another model has this name or alias."""
+    taken = Model.objects.filter(name=name).exclude(id=except_for.id).exists()
+    if taken or ModelAlias.objects.filter(name=name).exclude(model=except_for).exists():
+        raise AlreadyExists("model", name)
+
+
+def _changed(actor: Actor, row: Model, action: str, *, before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Audit a change and notify the gateways."""
+    named = {"model": row.name}
+    audit.record(actor, action, ("model", row.id), tenant=row.owner, before=named | before, after=named | after)
+    policy_epoch.bump()

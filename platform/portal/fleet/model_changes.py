@@ -1,0 +1,95 @@
+"""What an operator can change of a model, everywhere at once: catalogue, prices and deployments.
+
+The command, the API and the page call :func:`change`. Each change sets a state, so repeating it changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from django.db import transaction
+
+from billing.pricing import prices
+from catalogue import administration
+from catalogue.models import Model
+from tenants.audit import Actor
+from tenants.errors import NotFound
+from workers import tasks
+from workers.fleet import deployments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelChange:
+    """New values of a model; None leaves one as it is.
+
+    ``tenants`` are the slugs of the tenants that see a private model beside its owner.
+    """
+
+    name: str | None = None
+    archived: bool | None = None
+    visibility: str | None = None
+    tenants: tuple[str, ...] | None = None
+    aliases: tuple[str, ...] | None = None
+
+
+@transaction.atomic
+def change(actor: Actor, name: str, wanted: ModelChange) -> Model:
+    """Apply a change to the model of this name or alias, all of it or nothing, and return the model.
+
+    Raises NotFound, BadName, AlreadyExists, NotAllowed.
+    """
+    model = administration.find(name)
+    if wanted.visibility is not None or wanted.tenants is not None:
+        model = _set_visibility(actor, model, wanted)
+    if wanted.name is not None:
+        model = _rename(actor, model, wanted.name)
+    if wanted.aliases is not None:
+        model = administration.set_aliases(actor, model.name, wanted.aliases)
+    if wanted.archived is not None:
+        model = _archive(actor, model) if wanted.archived else _restore(actor, model)
+    return model
+
+
+@transaction.atomic
+def change_aliases(actor: Actor, name: str, wanted: Callable[[set[str]], set[str]], known: str = "") -> Model:
+    """Set the aliases to what ``wanted`` makes of the present ones, of which ``known`` must be one.
+
+    Raises NotFound, BadName, AlreadyExists.
+    """
+    model = administration.find(name)
+    present = set(model.aliases.values_list("name", flat=True))
+    if known and known not in present:
+        raise NotFound("alias", known)
+    return administration.set_aliases(actor, model.name, wanted(present))
+
+
+def _set_visibility(actor: Actor, model: Model, wanted: ModelChange) -> Model:
+    visibility = wanted.visibility or (Model.Visibility.PRIVATE if wanted.tenants else model.visibility)
+    shared = wanted.tenants
+    if shared is None:  # left as it is; a public model is shared with nobody in particular
+        shared = tuple(administration.slugs_of(model.shared_with)) if visibility == Model.Visibility.PRIVATE else ()
+    return administration.set_visibility(actor, model.name, visibility, shared)
+
+
+def _rename(actor: Actor, model: Model, new_name: str) -> Model:
+    """Rename the model, price it as before, and replace its engines, which know its old name."""
+    old_name = model.name
+    renamed = administration.rename(actor, old_name, new_name)
+    if renamed.name != old_name:
+        prices.carry_over(actor, old_name, new_name)
+        deployments.replace_replicas(renamed)
+        tasks.hint(())
+    return renamed
+
+
+def _archive(actor: Actor, model: Model) -> Model:
+    deployments.archive(actor, model)
+    tasks.hint(())
+    return administration.archive(actor, model.name)
+
+
+def _restore(actor: Actor, model: Model) -> Model:
+    deployments.restore(actor, model)
+    tasks.hint(())
+    return administration.restore(actor, model.name)

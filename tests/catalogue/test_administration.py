@@ -1,0 +1,135 @@
+"""Renaming, aliasing, sharing and archiving a model, and what tenants see then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from catalogue import administration, registry
+from catalogue.models import Model
+from catalogue.registry import Description
+from tenants import budgets, keys, limits, policy_epoch
+from tenants.audit import Actor
+from tenants.budgets import BudgetTerms
+from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound
+from tenants.ids import TenantId
+from tenants.limits import LimitValues
+from tenants.models import ApiKey, AuditEntry, Limit, Project, Tenant
+from tenants.policy_target import PolicyTarget
+from tenants.registry import create_tenant
+from tenants.rls import as_tenant
+
+OPERATOR = Actor(kind="user", name="ada")
+TINY = Description(
+    name="tiny", source="/models/tiny", engine="vllm", context_length_tokens=2048, weights_digest="d1", public=True
+)
+
+
+@pytest.fixture
+def owner(db: None) -> Tenant:
+    """The platform, which owns the model ``tiny``."""
+    owner = create_tenant(OPERATOR, slug="platform", name="Platform")
+    registry.register(OPERATOR, owner, TINY)
+    return owner
+
+
+@pytest.fixture
+def acme(owner: Tenant) -> Tenant:
+    """A tenant with which a model is shared."""
+    return create_tenant(OPERATOR, slug="acme", name="Acme")
+
+
+@pytest.fixture
+def globex(owner: Tenant) -> Tenant:
+    """The stranger."""
+    return create_tenant(OPERATOR, slug="globex", name="Globex")
+
+
+def names(tenant: Tenant) -> list[str]:
+    """Return the models that a tenant may call."""
+    return [model.name for model in registry.load().visible(TenantId(tenant.id))]
+
+
+def name_of(tenant: Tenant, called: str) -> str | None:
+    """Return the name of the model that a tenant calls by this name."""
+    found = registry.load().find(TenantId(tenant.id), called)
+    return found.name if found else None
+
+
+def test_a_private_model_is_seen_by_the_chosen_tenants_and_no_other(
+    owner: Tenant, acme: Tenant, globex: Tenant
+) -> None:
+    administration.set_visibility(OPERATOR, "tiny", "private", ["acme"])
+    assert (names(owner), names(acme), names(globex)) == (["tiny"], ["tiny"], [])
+    assert (name_of(acme, "tiny"), name_of(globex, "tiny")) == ("tiny", None)
+    for tenant, seen in ((acme, 1), (globex, 0)):
+        with as_tenant(TenantId(tenant.id)):
+            assert Model.objects.count() == seen
+    entry = AuditEntry.objects.get(action="model.visibility_set")
+    assert entry.after == {"model": "tiny", "visibility": "private", "tenants": ["acme"]}
+    administration.set_visibility(OPERATOR, "tiny", "public")
+    assert names(globex) == ["tiny"]
+
+
+def test_a_change_that_is_not_valid_changes_nothing(owner: Tenant, acme: Tenant) -> None:
+    before = policy_epoch.current()
+    with pytest.raises(NotFound):
+        administration.set_visibility(OPERATOR, "tiny", "private", ["nobody"])
+    with pytest.raises(BadName):
+        administration.set_visibility(OPERATOR, "tiny", "public", ["acme"])
+    with pytest.raises(BadName):
+        administration.set_visibility(OPERATOR, "tiny", "secret")
+    with pytest.raises(BadName):
+        administration.set_aliases(OPERATOR, "tiny", ["Bad Name"])
+    with pytest.raises(BadName):
+        administration.rename(OPERATOR, "tiny", "-")
+    with pytest.raises(NotFound):
+        administration.archive(OPERATOR, "nothing")
+    assert policy_epoch.current() == before
+
+
+def test_an_archived_model_is_not_listed_and_a_restored_one_is(owner: Tenant, acme: Tenant) -> None:
+    administration.set_aliases(OPERATOR, "tiny", ["small"])
+    administration.archive(OPERATOR, "tiny")
+    assert (names(acme), name_of(acme, "tiny"), name_of(acme, "small")) == ([], None, None)
+    count = AuditEntry.objects.count()
+    administration.archive(OPERATOR, "tiny")
+    assert AuditEntry.objects.count() == count
+    administration.restore(OPERATOR, "small")
+    assert (names(acme), name_of(acme, "small")) == (["tiny"], "tiny")
+
+
+def test_aliases_are_exactly_those_given_and_never_another_models_name(owner: Tenant, acme: Tenant) -> None:
+    registry.register(OPERATOR, owner, replace(TINY, name="other"))
+    administration.set_aliases(OPERATOR, "tiny", ["small", "org/Tiny-7B.v2"])
+    administration.set_aliases(OPERATOR, "tiny", ["small"])
+    assert (name_of(acme, "small"), name_of(acme, "org/Tiny-7B.v2")) == ("tiny", None)
+    for taken in ("other", "tiny"):
+        with pytest.raises(AlreadyExists):
+            administration.set_aliases(OPERATOR, "tiny", [taken])
+    with pytest.raises(AlreadyExists):
+        administration.set_aliases(OPERATOR, "other", ["small"])
+
+
+def test_a_renamed_model_answers_to_both_names_and_keys_and_limits_follow(owner: Tenant, acme: Tenant) -> None:
+    project = Project.objects.get(tenant=acme)
+    issued = keys.issue(OPERATOR, project, name="one", scopes=keys.SCOPES, allowed_models=("tiny", "else"))
+    limits.set_limit(OPERATOR, PolicyTarget(tenant=acme, model_name="tiny"), LimitValues(requests_per_minute=5))
+    administration.rename(OPERATOR, "tiny", "small")
+    assert (names(acme), name_of(acme, "tiny"), name_of(acme, "small")) == (["small"], "small", "small")
+    assert ApiKey.objects.get(id=issued.key.id).allowed_models == ["small", "else"]
+    assert Limit.objects.get().model_name == "small"
+    administration.rename(OPERATOR, "small", "tiny")
+    assert (names(acme), name_of(acme, "small")) == (["tiny"], "tiny")
+
+
+def test_a_name_that_is_taken_or_has_a_budget_is_not_changed(owner: Tenant, acme: Tenant) -> None:
+    registry.register(OPERATOR, owner, replace(TINY, name="other"))
+    with pytest.raises(AlreadyExists):
+        administration.rename(OPERATOR, "tiny", "other")
+    terms = BudgetTerms(period="month", limit_pico=10**12)
+    budgets.create(OPERATOR, PolicyTarget(tenant=acme, model_name="tiny"), terms)
+    with pytest.raises(NotAllowed):
+        administration.rename(OPERATOR, "tiny", "small")
+    assert names(acme) == ["other", "tiny"]

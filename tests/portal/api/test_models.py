@@ -1,0 +1,138 @@
+"""``PATCH /api/v1/models/{name}`` and the archiving of tenants and projects, and that no stranger can."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+from rest_framework.test import APIClient
+
+from catalogue.models import Model
+from tenants.models import AuditEntry, Project, Tenant
+from tests.portal import fixtures
+from tests.portal.conftest import error_of
+from tests.portal.fixtures import MODEL, World
+from workers.fleet import inventory
+from workers.models import Deployment, Replica
+
+TINY = f"/api/v1/models/{MODEL}"
+
+
+def test_a_model_is_shared_with_chosen_tenants(
+    world: World, as_operator: APIClient, as_acme: APIClient, as_globex: APIClient
+) -> None:
+    answer = as_operator.patch(TINY, {"tenants": ["acme"]}, format="json")
+    assert (answer.status_code, answer.json()["visibility"], answer.json()["tenants"]) == (200, "private", ["acme"])
+    assert (as_acme.get(TINY).status_code, as_globex.get(TINY).status_code) == (200, 404)
+    assert as_acme.get(TINY).json()["tenants"] == []
+    assert [each["name"] for each in as_globex.get("/api/v1/models").json()["data"]] == []
+    as_operator.patch(TINY, {"visibility": "public"}, format="json")
+    assert as_globex.get(TINY).status_code == 200
+
+
+def test_an_archived_model_stops_and_its_deployment_leaves_the_lists(world: World, as_operator: APIClient) -> None:
+    fixtures.fleet(world)
+    answer = as_operator.patch(TINY, {"archived": True}, format="json")
+    assert answer.json()["archived_at"] is not None
+    assert inventory.read().deployments == ()
+    assert not Replica.objects.filter(desired_state=Replica.Desired.RUNNING).exists()
+    as_operator.patch(TINY, {"archived": False}, format="json")
+    assert [(each.name, each.desired) for each in inventory.read().deployments] == [(MODEL, 2)]
+
+
+def test_a_renamed_models_replicas_are_replaced_and_both_names_lead_to_it(world: World, as_operator: APIClient) -> None:
+    fixtures.fleet(world)
+    answer = as_operator.patch(TINY, {"name": "small"}, format="json")
+    assert (answer.json()["name"], answer.json()["aliases"]) == ("small", [MODEL])
+    assert not Replica.objects.filter(desired_state=Replica.Desired.RUNNING).exists()
+    assert Deployment.objects.get(archived_at=None).desired_replicas == 2
+    assert as_operator.patch(TINY, {"aliases": []}, format="json").json()["aliases"] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "param"),
+    [
+        ({"name": "Bad Name"}, 400, "name"),
+        ({"aliases": ["-"]}, 400, "name"),
+        ({"visibility": "secret"}, 400, "visibility"),
+        ({"visibility": "public", "tenants": ["acme"]}, 400, "tenants"),
+        ({"tenants": ["nobody"]}, 404, None),
+        ({"colour": "red"}, 400, "colour"),
+    ],
+)
+def test_a_change_that_is_not_valid_names_its_field(
+    world: World, as_operator: APIClient, change: dict[str, object], status: int, param: str | None
+) -> None:
+    answer = as_operator.patch(TINY, change, format="json")
+    assert (answer.status_code, error_of(answer)["param"]) == (status, param)
+    assert Model.objects.get().visibility == "public"
+
+
+def test_no_tenant_changes_a_model_or_archives_a_tenant(world: World, as_acme: APIClient, as_globex: APIClient) -> None:
+    assert as_acme.patch(TINY, {"archived": True}, format="json").status_code == 403
+    assert as_acme.post("/api/v1/tenants/acme/archive").status_code == 403
+    assert as_globex.post("/api/v1/tenants/acme/projects/default/archive").status_code == 404
+    assert Model.objects.get().archived_at is None
+    assert Project.objects.get(tenant=world.acme.tenant).archived_at is None
+
+
+def test_a_project_is_archived_and_restored(world: World, as_acme: APIClient, as_operator: APIClient) -> None:
+    as_operator.post("/api/v1/tenants/acme/projects", {"slug": "two", "name": "Two"}, format="json")
+    for _ in range(2):
+        assert as_acme.post("/api/v1/tenants/acme/projects/two/archive").json()["archived_at"] is not None
+    assert AuditEntry.objects.filter(action="project.archived").count() == 1
+    assert as_acme.post("/api/v1/tenants/acme/projects/two/restore").json()["archived_at"] is None
+    as_acme.post("/api/v1/tenants/acme/projects/default/archive")
+    assert as_acme.get("/api/v1/models").status_code == 401
+
+
+def test_a_tenant_is_archived_for_good(world: World, as_operator: APIClient) -> None:
+    assert as_operator.post("/api/v1/tenants/acme/archive").json()["state"] == "archived"
+    refused = as_operator.post("/api/v1/tenants/acme/resume")
+    assert (refused.status_code, error_of(refused)["code"]) == (409, "not_allowed")
+
+
+def signed_in(world: World, operator: bool) -> Client:
+    """Return a browser of the operator, or of acme's owner."""
+    client = Client()
+    client.force_login(world.operator if operator else world.acme.owner)
+    return client
+
+
+def test_the_models_page_changes_a_model(world: World) -> None:
+    fixtures.fleet(world)
+    browser = signed_in(world, operator=True)
+    page = browser.get("/portal/models/").content.decode()
+    assert MODEL in page and "every tenant" in page
+    form = {"name": "org/small", "aliases": "other", "visibility": "private", "tenants": ["acme"]}
+    saved = browser.post(f"/portal/models/{MODEL}/", form)
+    assert (saved.status_code, saved["location"]) == (302, "/portal/models/org/small/")
+    model = Model.objects.get()
+    assert (model.name, model.visibility, model.shared_with) == ("org/small", "private", [world.acme.tenant.id])
+    assert sorted(alias.name for alias in model.aliases.all()) == ["other", MODEL]
+    assert browser.post("/portal/models/org/small/archive/", {"archived": "1"}).status_code == 302
+    assert "archived" in browser.get("/portal/models/org/small/").content.decode()
+    assert "org/small" not in browser.get("/portal/models/").content.decode()
+
+
+def test_the_models_page_keeps_what_was_typed_and_says_what_is_wrong(world: World) -> None:
+    browser = signed_in(world, operator=True)
+    refused = browser.post(f"/portal/models/{MODEL}/", {"name": "Bad Name", "visibility": "public"})
+    page = refused.content.decode()
+    assert refused.status_code == 400
+    assert 'value="Bad Name"' in page and "is not a valid model name" in page
+    assert browser.get("/portal/models/nothing/").status_code == 404
+
+
+def test_pages_archive_projects_and_tenants(world: World) -> None:
+    member, operator = signed_in(world, operator=False), signed_in(world, operator=True)
+    assert member.post("/portal/tenants/acme/projects/", {"slug": "two", "name": ""}).status_code == 302
+    assert member.post("/portal/tenants/acme/projects/", {"slug": "two"}).status_code == 400
+    assert member.post("/portal/tenants/acme/projects/two/archive/", {"archived": "1"}).status_code == 302
+    assert Project.objects.get(slug="two").archived_at is not None
+    assert "archived" in member.get("/portal/tenants/acme/projects/").content.decode()
+    assert member.post("/portal/tenants/globex/projects/default/archive/", {"archived": "1"}).status_code == 404
+    for path in ("/portal/models/", f"/portal/models/{MODEL}/", "/portal/tenants/acme/archive/"):
+        assert member.post(path).status_code in {404, 405}
+    assert operator.post("/portal/tenants/acme/archive/").status_code == 302
+    assert Tenant.objects.get(slug="acme").state == "archived"
+    assert Project.objects.get(tenant=world.globex.tenant).archived_at is None
