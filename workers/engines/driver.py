@@ -76,6 +76,19 @@ class EngineSpec:
         return f"http://{self.host}:{self.port}"
 
 
+def is_folder(source: str) -> bool:
+    """Return whether a model's source is an absolute folder and not a Hugging Face id."""
+    return source.startswith("/")
+
+
+def import_class(engine: str, source: str) -> str:
+    """Return what a zygote for this model is fixed to while it imports: it becomes only models of the same class.
+
+    vLLM reads HF_HUB_OFFLINE then, which is set for a model in a folder.
+    """
+    return f"{engine}, offline" if engine == "vllm" and is_folder(source) else engine
+
+
 def serves_embeddings(engine_args: Sequence[str]) -> bool:
     """Return whether an engine with these arguments serves embeddings, and therefore no text."""
     return any(pair == EMBEDDING_ARGS for pair in pairwise(engine_args))

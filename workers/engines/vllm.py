@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workers.engines import environment
-from workers.engines.driver import EngineCommand, EngineSpec, zygote_command
+from workers.engines.driver import EngineCommand, EngineSpec, is_folder, zygote_command
 from workers.engines.environment import EngineEnvironment, EngineKind
 from workers.engines.errors import EngineUnavailable
 
@@ -105,7 +105,7 @@ def _environment(spec: EngineSpec, *, on_cpu: bool) -> dict[str, str]:
         # Events carry all 32 bytes of a hash; the default sends the last eight as an integer.
         "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0",
     }
-    if Path(spec.model_path).is_dir():
+    if is_folder(spec.model_path):
         env["HF_HUB_OFFLINE"] = "1"
     if spec.hash_seed is not None:
         env["PYTHONHASHSEED"] = spec.hash_seed

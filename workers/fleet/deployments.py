@@ -13,7 +13,7 @@ from tenants import audit
 from tenants.audit import Actor
 from workers.errors import BadCount, Conflict, NotFound
 from workers.models import Deployment, DeploymentPool, Node, Placeholder, Pool, Replica
-from workers.scheduler import placeholder_pools, reconciler, slot_leases
+from workers.scheduler import placeholder_pools, promotion, reconciler, slot_leases
 from workers.serving import endpoints
 
 MAX_REPLICAS = 1000
@@ -76,6 +76,7 @@ def redeploy(actor: Actor, deployment: str, *, revision: ModelRevision, pools: S
     after = {"revision": str(revision.id), "pools": [pool.name for pool in pools]}
     if before == after:
         return row
+    _evict_unfit(row, revision)
     row.revision = revision
     row.save(update_fields=["revision"])
     links.delete()
@@ -162,6 +163,14 @@ def stop_all(actor: Actor) -> int:
         endpoints.announce()
         audit.record(actor, "fleet.stopped", ("fleet", "all"), after={"replicas": withdrawn})
     return withdrawn
+
+
+def _evict_unfit(row: Deployment, revision: ModelRevision) -> None:
+    """Evict the deployment's placeholders if they cannot become the new revision; the pool makes others."""
+    if promotion.needed(row.revision) == promotion.needed(revision):
+        return
+    held = Placeholder.objects.filter(deployment=row, state__in=placeholder_pools.LEASED_STATES)
+    slot_leases.evict(list(held.values_list("id", flat=True)), f"{row.name} now serves a model it cannot become")
 
 
 def _link(deployment: Deployment, pools: Sequence[Pool]) -> None:

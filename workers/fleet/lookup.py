@@ -73,7 +73,7 @@ def placeholder(identity: str) -> Placeholder:
 
     Raises NotFound, Ambiguous.
     """
-    rows = Placeholder.objects.select_related("node__pool", "deployment")
+    rows = Placeholder.objects.select_related("node__pool", "deployment__revision")
     return _ending(rows.exclude(state__in=_OVER), rows.filter(state__in=_OVER), "placeholder", identity)
 
 

@@ -14,10 +14,11 @@ from django.db import transaction
 from tenants import audit
 from tenants.audit import Actor
 from workers import tasks
+from workers.engines.driver import is_folder
 from workers.errors import BadCount, BadValue, Refused
 from workers.fleet import deployments, inventory, lookup
 from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Replica, ReplicaEvent, Slot
-from workers.scheduler import placeholder_pools, reconciler, slot_leases
+from workers.scheduler import placeholder_pools, promotion, reconciler, slot_leases
 
 #: Most placeholders that a pool can keep on each node.
 MAX_PLACEHOLDERS = 64
@@ -303,6 +304,12 @@ def _check_promotable(row: Placeholder, target: Deployment) -> None:
         why = f"it is {row.state} at {row.level}, and only a warm h2 has a process to promote"
     elif row.engine != engine:
         why = f"it has imported {row.engine}, and {target.name} runs on {engine}"
+    elif promotion.offered(row) != promotion.needed(target.revision):
+        why = (
+            f"it has imported its engine for {_source_kind(row)}, and {target.name} is {_kind(target.revision.source)}"
+        )
+    elif not promotion.fits_devices(target.slots_per_replica, row.node.pool.kind):
+        why = f"its process sees one GPU, and a replica of {target.name} takes {target.slots_per_replica}"
     elif row.node.pool.name not in pools:
         why, instead = f"{target.name} does not run in pool {row.node.pool.name}", f"its pools are {', '.join(pools)}"
     elif row.node.cordoned:
@@ -310,6 +317,15 @@ def _check_promotable(row: Placeholder, target: Deployment) -> None:
     else:
         return
     raise Refused("placeholder", lookup.short(row.id), why, instead)
+
+
+def _source_kind(row: Placeholder) -> str:
+    return _kind(row.deployment.revision.source if row.deployment else "")
+
+
+def _kind(source: str) -> str:
+    """Return a model's source in words: vLLM imports with HF_HUB_OFFLINE for a folder, and without it for an id."""
+    return "a model in a folder" if is_folder(source) else "a model of Hugging Face"
 
 
 def _room_for_one_more(target: Deployment) -> int:

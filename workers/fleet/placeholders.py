@@ -12,6 +12,7 @@ from django.db.models import DurationField, ExpressionWrapper, F, Model, QuerySe
 from django.db.models.functions import Now
 
 from workers.models import Deployment, Level, Placeholder
+from workers.scheduler import promotion
 from workers.scheduler.placeholder_pools import LEASED_STATES
 from workers.serving import start_times
 from workers.serving.start_times import Summaries
@@ -62,7 +63,8 @@ class PlaceholderStatus:
 
 def placeholder_rows() -> QuerySet[Placeholder]:
     """Return all placeholders, oldest first, with what :func:`placeholder_status` needs."""
-    return Placeholder.objects.select_related("node", "deployment").annotate(age=STATE_AGE).order_by("id")
+    rows = Placeholder.objects.select_related("node__pool", "deployment__revision")
+    return rows.annotate(age=STATE_AGE).order_by("id")
 
 
 def placeholder_status(
@@ -99,7 +101,7 @@ def placeholder_status(
 
 def _suits(row: Placeholder, deployment: Deployment) -> bool:
     """Return whether the placeholder can serve the deployment: without a process, every one of its pool."""
-    if row.level == Level.H2 and row.engine != deployment.revision.engine:
+    if row.level == Level.H2 and not promotion.can_become(row, deployment):
         return False
     return any(link.pool_id == row.node.pool_id for link in deployment.deploymentpool_set.all())
 

@@ -19,7 +19,7 @@ class NodeView:
     """A node with a live agent that accepts new replicas, and its healthy slots.
 
     ``free`` slots have no lease; ``with_placeholder`` counts those leased to one, which is evicted if needed.
-    ``warm`` counts the warm zygotes among those by engine. ``replicas`` counts the node's replicas.
+    ``warm`` counts the warm zygotes among those by import class. ``replicas`` counts the node's replicas.
     """
 
     id: UUID
@@ -60,7 +60,8 @@ class DeploymentView:
     desired: int
     pool_ids: tuple[UUID, ...]
     replicas: tuple[ReplicaView, ...]
-    engine: str
+    #: Warm zygotes of this class can become its replicas; see ``workers.scheduler.promotion``.
+    import_class: str
     slots_per_replica: int = 1
     prepared: Mapping[UUID, int] = field(default_factory=dict)
 
@@ -81,7 +82,7 @@ class _FreeSlots:
         self.replicas = Counter({node.id: node.replicas for node in nodes})
         self.free = Counter({node.id: node.free for node in nodes})
         self.slots = Counter({node.id: node.free + node.with_placeholder for node in nodes})
-        self.warm = Counter({(node.id, engine): count for node in nodes for engine, count in node.warm.items()})
+        self.warm = Counter({(node.id, kind): count for node in nodes for kind, count in node.warm.items()})
 
     def choose(self, deployment: DeploymentView, pool_id: UUID) -> NodeView | None:
         """Return the best node of the pool for a replica.
@@ -104,14 +105,14 @@ class _FreeSlots:
         self.replicas[node.id] += 1
         self.slots[node.id] -= deployment.slots_per_replica
         from_free = deployment.slots_per_replica
-        if self.warm[node.id, deployment.engine]:
-            self.warm[node.id, deployment.engine] -= 1
+        if self.warm[node.id, deployment.import_class]:
+            self.warm[node.id, deployment.import_class] -= 1
             from_free -= 1
         self.free[node.id] -= min(from_free, self.free[node.id])
 
     def is_warm(self, node: NodeView, deployment: DeploymentView) -> bool:
         """Return whether a placeholder there can become a replica of the deployment at once."""
-        return self.warm[node.id, deployment.engine] > 0
+        return self.warm[node.id, deployment.import_class] > 0
 
     def _cost(self, node: NodeView, deployment: DeploymentView) -> tuple[bool, bool, int, str]:
         evicts = self.free[node.id] < deployment.slots_per_replica

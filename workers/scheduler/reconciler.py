@@ -15,8 +15,9 @@ from django.db import connection, transaction
 from django.db.models import DateTimeField, F, FilteredRelation, Func, Q, QuerySet
 from django.db.models.functions import Now
 
+from workers.engines.driver import import_class
 from workers.models import Deployment, DeploymentPool, Level, Node, Placeholder, Replica, ReplicaEvent, Slot
-from workers.scheduler import autoscaler, placeholder_pools, slot_leases
+from workers.scheduler import autoscaler, placeholder_pools, promotion, slot_leases
 from workers.scheduler.database_uptime import DatabaseUptime
 from workers.scheduler.placement import DeploymentView, NodeView, PlacementPlan, ReplicaView, StopReason, plan
 from workers.serving import endpoints
@@ -123,13 +124,13 @@ def _nodes() -> tuple[NodeView, ...]:
         Slot.objects.filter(health=Slot.Health.OK)
         .annotate(lease=FilteredRelation("leases", condition=Q(leases__released_at=None)))
         .values_list("node_id", "lease__kind", "lease__placeholder__state", "lease__placeholder__level")
-        .annotate(engine=F("lease__placeholder__engine"))
+        .annotate(engine=F("lease__placeholder__engine"), source=F("lease__placeholder__deployment__revision__source"))
     )
     warm: dict[UUID, Counter[str]] = defaultdict(Counter)
-    for node_id, kind, state, level, engine in leased:
+    for node_id, kind, state, level, engine, source in leased:
         slots[node_id][kind or "free"] += 1
         if (state, level) == (Placeholder.State.WARM, Level.H2):
-            warm[node_id][engine] += 1
+            warm[node_id][import_class(engine, source or "")] += 1
     replicas = Counter(Replica.objects.exclude(state__in=ENDED).exclude(node=None).values_list("node_id", flat=True))
     return tuple(
         NodeView(
@@ -173,7 +174,7 @@ def _deployments() -> tuple[DeploymentView, ...]:
             desired=0 if row.archived_at else row.desired_replicas,
             pool_ids=tuple(link.pool_id for link in links[row.id]),
             replicas=tuple(replicas[row.id]),
-            engine=row.revision.engine,
+            import_class=promotion.needed(row.revision),
             slots_per_replica=row.slots_per_replica,
             prepared={link.pool_id: link.prepared_replicas for link in links[row.id] if link.prepared_replicas},
         )
@@ -204,7 +205,7 @@ def reserve(deployment: Deployment, node_id: UUID, *, promote: UUID | None = Non
     request = slot_leases.SlotRequest(
         replica_id=row.id,
         deployment_id=deployment.id,
-        engine=deployment.revision.engine,
+        import_class=promotion.needed(deployment.revision),
         name=f"{deployment.name}/{str(row.id)[-6:]}",
         promote=promote,
     )

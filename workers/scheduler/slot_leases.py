@@ -20,8 +20,11 @@ from django.db.models import QuerySet
 from django.db.models.functions import Now
 
 from workers.models import Level, Placeholder, Slot, SlotLease
+from workers.scheduler import promotion
 
 _State = Placeholder.State
+#: How the UUID of a GPU begins.
+GPU = "GPU-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +44,8 @@ class SlotRequest:
 
     replica_id: UUID
     deployment_id: UUID
-    engine: str
+    #: Only zygotes of this import class are promoted; see ``workers.scheduler.promotion``.
+    import_class: str
     name: str
     promote: UUID | None = None
 
@@ -50,13 +54,14 @@ class SlotRequest:
 def claim(request: SlotRequest, node_id: UUID, count: int) -> Claim | None:
     """Lease ``count`` slots of the node to a replica; return None and change nothing if the node has too few.
 
-    A warm zygote of the same engine is promoted; then free slots are taken; then the coldest placeholders are evicted:
-    their leases end at once, and the agent kills their processes before the slot is used.
+    A warm zygote that can become the replica is promoted; then free slots are taken; then the coldest placeholders are
+    evicted: their leases end at once, and the agent kills their processes before the slot is used.
     """
     slots = _locked(node_id)
     _lock_placeholders(slots)
     open_leases = {lease.slot_id: lease for lease in _open(slots)}
-    promoted = _to_promote(request, list(open_leases.values()))
+    shares_gpus = count > 1 and any(slot.device_uuid.startswith(GPU) for slot in slots)
+    promoted = None if shares_gpus else _to_promote(request, list(open_leases.values()))
     ranked = sorted(
         (slot for slot in slots if _may_give(open_leases.get(slot.id))),
         key=lambda slot: (*_cost(open_leases.get(slot.id), promoted), slot.index),
@@ -148,7 +153,7 @@ def _lock_placeholders(slots: Sequence[Slot]) -> None:
 def _open(slots: Sequence[Slot]) -> QuerySet[SlotLease]:
     return (
         SlotLease.objects.filter(slot__in=[slot.id for slot in slots], released_at=None)
-        .select_related("placeholder")
+        .select_related("placeholder__deployment__revision")
         .order_by("id")
     )
 
@@ -158,7 +163,7 @@ def _may_give(lease: SlotLease | None) -> bool:
 
 
 def _to_promote(request: SlotRequest, leases: Sequence[SlotLease]) -> UUID | None:
-    """Return the placeholder to promote: the required one, or the best warm zygote of the engine; None without one."""
+    """Return the placeholder to promote: the required one, or the best warm zygote that suits; None without one."""
     warm = [
         lease.placeholder for lease in leases if lease.placeholder is not None and _suits(lease.placeholder, request)
     ]
@@ -169,7 +174,7 @@ def _to_promote(request: SlotRequest, leases: Sequence[SlotLease]) -> UUID | Non
 
 
 def _suits(row: Placeholder, request: SlotRequest) -> bool:
-    return (row.state, row.level, row.engine) == (_State.WARM, Level.H2, request.engine)
+    return (row.state, row.level) == (_State.WARM, Level.H2) and promotion.offered(row) == request.import_class
 
 
 def _cost(lease: SlotLease | None, promoted: UUID | None) -> tuple[int, int]:

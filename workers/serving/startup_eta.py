@@ -9,6 +9,7 @@ from uuid import UUID
 
 from tenants.compiled_query import CompiledQuery
 from tenants.ids import RevisionId
+from workers.engines.driver import import_class
 from workers.models import Deployment, DeploymentPool, Level, Placeholder, Replica
 from workers.serving import start_times
 from workers.serving.start_times import StartSummary
@@ -65,7 +66,8 @@ def etas() -> dict[UUID, float]:
     return {
         row.id: expected(
             measured.get(row.revision_id, ()),
-            coming.get(row.id) or (Level.H2 if (row.id, row.revision.engine) in warm else Level.COLD),
+            coming.get(row.id)
+            or (Level.H2 if (row.id, import_class(row.revision.engine, row.revision.source)) in warm else Level.COLD),
         )
         for row in rows
     }
@@ -89,10 +91,14 @@ def _coming() -> dict[UUID, str]:
 
 
 def _warm() -> set[tuple[UUID, str]]:
-    """Return (deployment, engine) for each deployment with a warm placeholder of that engine in one of its pools."""
+    """Return (deployment, import class) for each deployment with such a warm placeholder in one of its pools."""
     pools: dict[UUID, list[UUID]] = defaultdict(list)
     for pool_id, deployment_id in DeploymentPool.objects.values_list("pool_id", "deployment_id"):
         pools[pool_id].append(deployment_id)
     warm = Placeholder.objects.filter(state=Placeholder.State.WARM, level=Level.H2, node__cordoned=False)
-    found = warm.values_list("node__pool_id", "engine").distinct()
-    return {(deployment_id, engine) for pool_id, engine in found for deployment_id in pools[pool_id]}
+    found = warm.values_list("node__pool_id", "engine", "deployment__revision__source").distinct()
+    return {
+        (deployment_id, import_class(engine, source or ""))
+        for pool_id, engine, source in found
+        for deployment_id in pools[pool_id]
+    }

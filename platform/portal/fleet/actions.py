@@ -20,6 +20,7 @@ from workers.fleet.deployments import MAX_REPLICAS
 from workers.fleet.operations import Effect
 from workers.fleet.verbs import VERBS, Verb
 from workers.models import Deployment, DeploymentPool, Node, Placeholder, Pool, Replica, Slot
+from workers.scheduler import promotion
 
 COMMAND = "celery -A hearth control"
 
@@ -169,12 +170,11 @@ def _evict(target: str) -> Subject:
 
 
 def _promote(target: str) -> Subject:
-    row = _find(Placeholder.objects.select_related("node", "deployment"), "placeholder", id=target)
+    row = _find(Placeholder.objects.select_related("node__pool", "deployment__revision"), "placeholder", id=target)
     short = lookup.short(row.id)
-    links = DeploymentPool.objects.filter(
-        pool=row.node.pool_id, deployment__archived_at=None, deployment__revision__engine=row.engine
-    )
-    names = tuple(links.order_by("deployment__name").values_list("deployment__name", flat=True))
+    links = DeploymentPool.objects.filter(pool=row.node.pool_id, deployment__archived_at=None)
+    served = [link.deployment for link in links.select_related("deployment__revision").order_by("deployment__name")]
+    names = tuple(each.name for each in served if promotion.can_become(row, each))
     warmed_for = row.deployment.name if row.deployment else ""
     chosen = warmed_for if warmed_for in names else next(iter(names), "")
     return Subject(

@@ -161,7 +161,7 @@ class SimulatedFleet:
                 )
                 for replica in self.replicas
             ),
-            engine="simulated",
+            import_class="simulated",
             prepared={pool_id: count for pool_id, count in self.prepared.items() if count},
         )
 

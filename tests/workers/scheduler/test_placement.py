@@ -40,7 +40,7 @@ def replica(
 
 
 def chat(desired: int, *replicas: ReplicaView) -> DeploymentView:
-    return DeploymentView(id=CHAT, desired=desired, pool_ids=(FAST, SLOW), replicas=replicas, engine="simulated")
+    return DeploymentView(id=CHAT, desired=desired, pool_ids=(FAST, SLOW), replicas=replicas, import_class="simulated")
 
 
 def test_missing_replicas_go_to_the_least_loaded_nodes_of_the_first_pool() -> None:

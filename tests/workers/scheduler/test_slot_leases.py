@@ -13,10 +13,13 @@ import pytest
 from django.db import connection, transaction
 from django.db.models import Q
 
+from catalogue.models import Model, ModelRevision
+from tenants.audit import SYSTEM
 from tests.workers.conftest import Fleet, add_node
 from workers.agent.store.replica_rows import NodeRows
 from workers.devices.provider import Device
-from workers.errors import Superseded
+from workers.errors import Refused, Superseded
+from workers.fleet import deployments, inventory, operations
 from workers.models import Deployment, Level, Node, Placeholder, Replica, Slot, SlotLease
 from workers.scheduler import reconciler, slot_leases
 
@@ -236,6 +239,26 @@ def test_only_a_warm_zygote_of_the_same_engine_is_promoted(fleet: Fleet) -> None
     assert replica.placeholder_id is None
     assert states(*rows) == ["warm", "warming", "warm"]
     assert holders(fleet.node) == ["placeholder", "placeholder", "placeholder", "replica"]
+
+
+@pytest.mark.django_db
+def test_a_zygote_for_a_model_in_a_folder_is_not_spent_on_one_of_hugging_face(fleet: Fleet) -> None:
+    ModelRevision.objects.filter(id=fleet.revision.id).update(engine="vllm", source="/models/tiny")
+    fleet.revision.refresh_from_db()
+    folder = deploy(fleet, "folder")
+    model = Model.objects.create(name="org/model", owner=fleet.revision.model.owner)
+    revision = ModelRevision.objects.create(
+        model=model, source="org/model", digest="2" * 64, engine="vllm", context_length_tokens=64
+    )
+    hub = deployments.create(SYSTEM, name="hub", revision=revision, pools=[fleet.pool], replicas=1)
+    warm = place(fleet.node, engine="vllm", by=folder)
+    assert [each.deployment for each in inventory.read().placeholders[0].estimates] == ["folder"]
+    with pytest.raises(Refused) as refused:
+        operations.promote(SYSTEM, str(warm.id), "hub")
+    assert refused.value.why == "it has imported its engine for a model in a folder, and hub is a model of Hugging Face"
+    assert (reserve(hub, fleet.node).placeholder_id, states(warm)) == (None, ["warm"])
+    deployments.redeploy(SYSTEM, "folder", revision=revision, pools=[fleet.pool])
+    assert states(warm) == ["evicting"]
 
 
 @pytest.mark.django_db
