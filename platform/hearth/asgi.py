@@ -85,11 +85,14 @@ class PortalRole:
         from channels.security.websocket import AllowedHostsOriginValidator
         from django.core.asgi import get_asgi_application
 
+        from portal.access.load_limits import LoadLimits
         from portal.routing import websocket_urlpatterns
 
         self._serves_inference = serves_inference
         self._django = get_asgi_application()
-        self._websockets = AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)))
+        websockets = AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)))
+        self._pages = LoadLimits(self._django)
+        self._websockets = LoadLimits(websockets)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one connection."""
@@ -97,10 +100,12 @@ class PortalRole:
             await self._websockets(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._lifespan(receive, send)
-        elif scope["path"].startswith("/v1/") and not self._serves_inference:
-            await wrong_port(scope, receive, send)
-        else:
+        elif not scope["path"].startswith("/v1/"):
+            await self._pages(scope, receive, send)
+        elif self._serves_inference:
             await self._django(scope, receive, send)
+        else:
+            await wrong_port(scope, receive, send)
 
     async def _lifespan(self, receive: Any, send: Any) -> None:
         heartbeat: asyncio.Task[None] | None = None

@@ -22,10 +22,11 @@ DATABASE_TIMEOUTS = {
 }
 
 
-def django_database(url: str) -> dict[str, Any]:
+def django_database(url: str, *, kept_seconds: int = 0) -> dict[str, Any]:
     """Return Django's database entry for a ``postgresql://`` URL, which names a socket folder as ``?host=``.
 
-    An empty URL gives an entry that cannot connect, so that commands that need no database still run.
+    ``kept_seconds``: how long a thread keeps its connection. An empty URL gives an entry that cannot connect, so that
+    commands that need no database still run.
     Raises BadSetting for any other scheme.
     """
     if not url:
@@ -43,7 +44,7 @@ def django_database(url: str) -> dict[str, Any]:
         "HOST": host,
         "PORT": str(parts.port or ""),
         "OPTIONS": {**DATABASE_TIMEOUTS, **query},
-        "CONN_MAX_AGE": 60,
+        "CONN_MAX_AGE": kept_seconds,
         "CONN_HEALTH_CHECKS": True,
     }
 

@@ -1,0 +1,183 @@
+"""Clients without a session cannot take the portal's threads, database connections or memory from others."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection
+
+from portal.access import load_limits
+from portal.access.load_limits import LoadLimits
+from tenants import key_format, tokens
+from tenants.models import PolicyEpoch
+from tests.gateway.fixtures.http_server import until
+from tests.portal import fixtures
+from tests.portal.portal_process import other_connection, portal_process
+
+STRANGER, OPERATOR = "127.0.0.2", "127.0.0.3"
+PATIENCE_SECONDS = 60
+_STATUS = re.compile(rb"HTTP/1\.1 (\d+)")
+
+
+class Page:
+    """Responds once it is released."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+        self.bodies: list[bytes] = []
+        self.running = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.bodies.append((await receive())["body"])
+        self.running += 1
+        await self.go_on.wait()
+        self.running -= 1
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def ask(limits: LoadLimits, pieces: list[bytes] | None = None, *, client: str = STRANGER) -> tuple[int, bytes]:
+    """Send one request and return the response. Without ``pieces`` its body never arrives."""
+    sent: list[Any] = []
+    unread = [{"type": "http.request", "body": piece, "more_body": True} for piece in pieces or []]
+    if unread:
+        unread[-1]["more_body"] = False
+    scope = {"type": "http", "path": "/api/v1/x", "client": (client, 1), "headers": []}
+
+    async def receive() -> Any:
+        return unread.pop(0) if unread else await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await limits(scope, receive, send)
+    return sent[0]["status"], sent[1]["body"]
+
+
+async def test_one_client_runs_a_share_and_its_others_wait_while_another_client_is_served() -> None:
+    page = Page()
+    limits = LoadLimits(page)
+    flood = [asyncio.ensure_future(ask(limits, [b""])) for _ in range(200)]
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await until(lambda: page.running == load_limits.RUNNING_OF_CLIENT and any(each.done() for each in flood))
+        refused = [each.result() for each in flood if each.done()]
+        assert {status for status, _ in refused} == {503}
+        assert len(refused) == 200 - load_limits.RUNNING_OF_CLIENT - load_limits.WAITING_OF_CLIENT
+        others = asyncio.ensure_future(ask(limits, [b"other"], client=OPERATOR))
+        await until(lambda: b"other" in page.bodies)
+        assert page.running == load_limits.RUNNING_OF_CLIENT + 1
+        page.go_on.set()
+        assert (await others)[0] == 200
+        assert sorted(status for status, _ in await asyncio.gather(*flood)) == [200] * 72 + [503] * 128
+    assert not limits._clients
+    assert not limits._bytes
+
+
+async def test_a_request_that_waits_too_long_is_refused_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load_limits, "WAIT_SECONDS", 0.05)
+    page = Page()
+    limits = LoadLimits(page)
+    running = [asyncio.ensure_future(ask(limits, [b""])) for _ in range(load_limits.RUNNING_OF_CLIENT)]
+    await until(lambda: page.running == load_limits.RUNNING_OF_CLIENT)
+    status, body = await ask(limits, [b""])
+    assert (status, b'"too_busy"' in body) == (503, True)
+    page.go_on.set()
+    await asyncio.gather(*running)
+    assert (limits._waiting, limits._clients) == (0, {})
+
+
+@pytest.mark.parametrize(
+    ("pieces", "status", "code"),
+    [([b"x" * 2**18] * 5, 413, b"body_too_large"), (None, 408, b"body_too_slow"), ([b"x"] * 3, 200, b"")],
+)
+async def test_a_body_is_bounded_in_bytes_and_time(
+    monkeypatch: pytest.MonkeyPatch, pieces: list[bytes] | None, status: int, code: bytes
+) -> None:
+    monkeypatch.setattr(load_limits, "BODY_SECONDS", 30.0 if pieces else 0.05)
+    page = Page()
+    page.go_on.set()
+    limits = LoadLimits(page)
+    answered = await ask(limits, pieces)
+    assert (answered[0], code in answered[1]) == (status, True)
+    assert page.bodies == ([b"xxx"] if status == 200 else [])
+    assert (limits._all_bytes, limits._bytes) == (0, {})
+
+
+async def test_the_bodies_of_one_client_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load_limits, "BODIES_BYTES_OF_CLIENT", 10)
+    page = Page()
+    limits = LoadLimits(page)
+    running = asyncio.ensure_future(ask(limits, [b"12345678"]))
+    await until(lambda: page.running == 1)
+    assert (await ask(limits, [b"123"]))[0] == 503
+    others = asyncio.ensure_future(ask(limits, [b"123"], client=OPERATOR))
+    page.go_on.set()
+    assert {status for status, _ in await asyncio.gather(running, others)} == {200}
+
+
+@pytest.fixture
+def portal(transactional_db: None, app_database_url: str, tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """A portal process: its port, and an operator's token."""
+    PolicyEpoch.objects.get_or_create(id=1)
+    world = fixtures.build()
+    token = tokens.issue(fixtures.OPERATOR, world.operator, name="test").secret
+    with portal_process(app_database_url, tmp_path / "portal.log") as base:
+        yield base.rpartition(":")[2], token
+
+
+@pytest.mark.django_db(transaction=True)
+def test_requests_without_a_valid_token_leave_an_operator_his_database_connections(portal: tuple[str, str]) -> None:
+    port, token = portal
+    strangers, served, most = asyncio.run(_flood(int(port), token))
+    assert set(strangers) <= {401, 503}
+    assert strangers.count(401) >= load_limits.RUNNING_OF_CLIENT + load_limits.WAITING_OF_CLIENT
+    assert served == [200] * len(served)
+    assert most <= load_limits.RUNNING + 1
+    with closing(other_connection()) as database:
+        assert _portal_connections(database) == 0
+
+
+async def _flood(port: int, token: str) -> tuple[list[int], list[int], int]:
+    """Send 250 requests of a stranger at once, and an operator's one after another.
+
+    Returns the statuses of both, and the most connections that the portal had to the database.
+    """
+    unknown = key_format.generate("ho").text()
+    flood = [asyncio.ensure_future(_request(port, unknown, STRANGER)) for _ in range(250)]
+    served, most = [], 0
+    with closing(other_connection()) as database:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not all(each.done() for each in flood) or len(served) < 5:
+                served.append(await _request(port, token, OPERATOR))
+                most = max(most, _portal_connections(database))
+            return await asyncio.gather(*flood), served, most
+
+
+async def _request(port: int, token: str, address: str) -> int:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
+    writer.write(
+        f"GET /api/v1/tenants HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {token}\r\n"
+        "connection: close\r\n\r\n".encode()
+    )
+    found = _STATUS.match(await reader.read())
+    writer.close()
+    assert found is not None
+    return int(found[1])
+
+
+def _portal_connections(database: psycopg.Connection[Any]) -> int:
+    """Count the connections of the role hearth_app to the test's database."""
+    row = database.execute(
+        "SELECT count(*) FROM pg_stat_activity WHERE usename = 'hearth_app' AND datname = %s",
+        [connection.settings_dict["NAME"]],
+    ).fetchone()
+    database.rollback()
+    assert row is not None
+    return int(row[0])
