@@ -23,7 +23,7 @@ from tenants import networks
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Any, Receive, Send], Awaitable[None]]
+Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 #: Largest body. A price list or a policy has some kilobytes.
 BODY_BYTES = 2**20

@@ -1,15 +1,20 @@
 """Slow down password guessing: a limited number of wrong passwords per 15 minutes, counted in Redis for all processes.
 
-Failures are counted per (name, address) and, with a higher limit, per address. They are not counted per name alone,
-because then any client could lock an operator out. While Redis is unavailable nothing is counted, because operators
-must be able to sign in during such an incident; each guess then still costs a password hash, about 0.25 s.
+Attempts are counted per (name, client) and, with a higher limit, per client: an IPv4 address or the /64 of an IPv6
+address. They are not counted per name alone, because then any client could lock an operator out. An attempt is counted
+before its password is checked, so that many at once do not all find room, and a right password gives it back. While
+Redis is unavailable attempts are limited by their cost alone: each process checks MAX_HASHES passwords at once, 0.25 s
+each, because operators must be able to sign in during such an incident.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
+from threading import BoundedSemaphore
 
 from django.conf import settings
 from redis import Redis
@@ -18,55 +23,81 @@ from redis.exceptions import OutOfMemoryError
 from redis.exceptions import TimeoutError as TooSlow
 
 from portal.errors import TooManyAttempts
+from tenants import networks
 
 WINDOW_SECONDS = 900
-MAX_PER_NAME_AND_ADDRESS = 10
-MAX_PER_ADDRESS = 60
+MAX_PER_NAME_AND_CLIENT = 10
+MAX_PER_CLIENT = 60
+#: Passwords that are checked at once, and how long one waits for its turn.
+MAX_HASHES = 4
+HASH_WAIT_SECONDS = 5.0
+RETRY_SECONDS = 5
 #: Redis is unavailable. Any other Redis error is a bug and is raised.
 UNAVAILABLE = (Disconnected, TooSlow, OutOfMemoryError)
 
 log = logging.getLogger(__name__)
 
+_hashes = BoundedSemaphore(MAX_HASHES)
 
-def check(name: str, address: str) -> None:
-    """Raise TooManyAttempts if this name and address, or this address alone, had too many failures."""
-    keys = _keys(name, address)
+
+@contextmanager
+def attempt(name: str, address: str) -> Iterator[None]:
+    """Count one attempt; the block checks the password and raises when it is wrong.
+
+    Raises TooManyAttempts, before the block runs, if this name and client or this client alone had too many.
+    """
+    keys = _keys(name, networks.client_network(address))
+    _count(keys)
+    if not _hashes.acquire(timeout=HASH_WAIT_SECONDS):
+        raise TooManyAttempts(RETRY_SECONDS)
     try:
-        counts = _redis().mget(list(keys))
-        for key, limit, count in zip(keys, keys.values(), counts, strict=True):
-            if int(count or 0) >= limit:
-                raise TooManyAttempts(max(1, int(_redis().ttl(key))))
-    except UNAVAILABLE as error:
-        log.warning("cannot read the count of wrong passwords: %s", error)
+        yield
+    finally:
+        _hashes.release()
+    _give_back(keys)
 
 
-def count_failure(name: str, address: str) -> None:
-    """Count one wrong password. The window of 15 minutes starts at the first."""
+def _count(keys: Mapping[str, int]) -> None:
+    """Count one attempt under each key. The window starts at the first. Raises TooManyAttempts."""
     try:
         with _redis().pipeline() as pipeline:
-            for key in _keys(name, address):
+            for key in keys:
                 # EXPIRE with NX would be shorter, but the embedded Redis is older than that
                 pipeline.set(key, 0, ex=WINDOW_SECONDS, nx=True)
                 pipeline.incr(key)
+                pipeline.ttl(key)
+            replies = pipeline.execute()
+    except UNAVAILABLE as error:
+        log.warning("cannot count an attempt to sign in: %s", error)
+        return
+    for (key, limit), count, ttl in zip(keys.items(), replies[1::3], replies[2::3], strict=True):
+        if int(count) > limit:
+            log.warning("too many wrong passwords; attempts are refused for %s s (%s)", ttl, key)
+            raise TooManyAttempts(max(1, int(ttl)))
+
+
+def _give_back(keys: Mapping[str, int]) -> None:
+    """Forget this name and client after a right password, and take the attempt off the client's count."""
+    both, client = keys
+    try:
+        with _redis().pipeline() as pipeline:
+            pipeline.delete(both)
+            pipeline.set(client, 0, ex=WINDOW_SECONDS, nx=True)  # it may have expired meanwhile
+            pipeline.decr(client)
             pipeline.execute()
     except UNAVAILABLE as error:
-        log.warning("cannot count a wrong password: %s", error)
+        log.warning("cannot reset the count of attempts to sign in: %s", error)
 
 
-def reset(name: str, address: str) -> None:
-    """Delete the count of this name and address after a right password."""
-    try:
-        _redis().delete(next(iter(_keys(name, address))))
-    except UNAVAILABLE as error:
-        log.warning("cannot reset the count of wrong passwords: %s", error)
+def _keys(name: str, client: str) -> dict[str, int]:
+    """Return the key and the limit of both counters, that of name and client first.
 
-
-def _keys(name: str, address: str) -> dict[str, int]:
-    """Return each counter's key and limit. Names are hashed, because people type passwords into the name field."""
-    both = hashlib.sha256(f"{name.casefold()}\0{address}".encode()).hexdigest()[:32]
+    Names are hashed, because people type passwords into the name field.
+    """
+    both = hashlib.sha256(f"{name.casefold()}\0{client}".encode()).hexdigest()[:32]
     return {
-        f"hearth:guess:both:{both}": MAX_PER_NAME_AND_ADDRESS,
-        f"hearth:guess:address:{hashlib.sha256(address.encode()).hexdigest()[:32]}": MAX_PER_ADDRESS,
+        f"hearth:guess:both:{both}": MAX_PER_NAME_AND_CLIENT,
+        f"hearth:guess:address:{hashlib.sha256(client.encode()).hexdigest()[:32]}": MAX_PER_CLIENT,
     }
 
 

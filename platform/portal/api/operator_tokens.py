@@ -108,11 +108,8 @@ class TokenView(APIView):
 
 def _user(request: Request, username: str, password: str) -> User:
     """Return the user with this name and password. Raises TooManyAttempts, AuthenticationFailed."""
-    address = client_address(request._request)
-    login_throttle.check(username, address)
-    user = authenticate(request, username=username, password=password)
-    if not isinstance(user, User):
-        login_throttle.count_failure(username, address)
-        raise AuthenticationFailed("The name or the password is wrong.", "invalid_credentials")
-    login_throttle.reset(username, address)
-    return user
+    with login_throttle.attempt(username, client_address(request._request)):
+        user = authenticate(request, username=username, password=password)
+        if not isinstance(user, User):
+            raise AuthenticationFailed("The name or the password is wrong.", "invalid_credentials")
+        return user

@@ -26,22 +26,18 @@ class SignInForm(AuthenticationForm):
 
     def clean(self) -> dict[str, Any]:
         """Check the password. The error is the same for an unknown name and a wrong password."""
-        name = self.cleaned_data.get("username") or ""
+        name = self.cleaned_data.get("username")
+        if not name or not self.cleaned_data.get("password"):  # no password is checked
+            return super().clean()
         assert self.request is not None
         address = client_address(self.request)
         try:
-            login_throttle.check(name, address)
+            with login_throttle.attempt(name, address):
+                return super().clean()
         except TooManyAttempts as error:
             self.retry_after_seconds = error.retry_after_seconds
             minutes = -(-error.retry_after_seconds // 60)
             raise ValidationError(f"Too many wrong passwords. Try again in {minutes} min.", TOO_MANY) from None
-        try:
-            cleaned = super().clean()
-        except ValidationError:
-            login_throttle.count_failure(name, address)
-            raise
-        login_throttle.reset(name, address)
-        return cleaned
 
 
 class SignInView(LoginView):

@@ -151,7 +151,8 @@ async def _flood(port: int, token: str) -> tuple[list[int], list[int], int]:
     """
     unknown = key_format.generate("ho").text()
     flood = [asyncio.ensure_future(_request(port, unknown, STRANGER)) for _ in range(250)]
-    served, most = [], 0
+    served: list[int] = []
+    most = 0
     with closing(other_connection()) as database:
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not all(each.done() for each in flood) or len(served) < 5:

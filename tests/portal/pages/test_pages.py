@@ -110,6 +110,14 @@ def test_guessing_passwords_is_slowed_down_per_name_and_address(world: World) ->
     assert elsewhere.status_code == 302
 
 
+def test_a_form_without_a_password_does_not_reset_the_count_of_wrong_ones(world: World) -> None:
+    browser = Client()
+    for password in ["guess"] * 9 + ["", "guess"]:
+        browser.post("/portal/login/", {"username": "ada", "password": password})
+    refused = browser.post("/portal/login/", {"username": "ada", "password": PASSWORD})
+    assert "Too many wrong passwords" in refused.content.decode()
+
+
 def test_every_page_forbids_foreign_scripts_and_is_kept_nowhere(used: World, signed_in: SignIn) -> None:
     for answer in (Client().get("/portal/login/"), signed_in(used.operator).get("/portal/")):
         assert "script-src 'self'" in answer["Content-Security-Policy"]
