@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any
 
 from django.contrib.admin import AdminSite
+from django.contrib.auth import logout
 from django.contrib.auth.views import redirect_to_login
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
@@ -52,5 +53,7 @@ class OperatorSite(AdminSite):
         return redirect_to_login("/admin/")
 
     def logout(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponseBase:  # type: ignore[override]
-        """Redirect to the portal, whose pages have the button that signs out."""
+        """Sign out as the portal does: a form does, opening the address does not."""
+        if request.method == "POST":
+            logout(request)
         return redirect("portal:overview")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from django.core.exceptions import ValidationError
@@ -81,6 +81,11 @@ class ActionDialog:
     def shown_command(self) -> str:
         """Return the command with the values that the fields begin with."""
         return self.command.format(**{each.name: each.value for each in self.subject.fields})
+
+    def filled(self, values: Mapping[str, str]) -> ActionDialog:
+        """Return the dialog with these values in its fields."""
+        fields = tuple(replace(each, value=values.get(each.name, each.value)) for each in self.subject.fields)
+        return replace(self, subject=replace(self.subject, fields=fields))
 
     def run(self, actor: Actor, values: Mapping[str, str]) -> Effect:
         """Run the verb with the values of the fields by name. Raises WorkerError."""

@@ -8,14 +8,16 @@ from functools import wraps
 from typing import Any
 from urllib.parse import urlencode
 
+from django.contrib import messages
 from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed
 from django.shortcuts import redirect, render
 from django.urls import reverse
 
 from portal.access.principal import Principal, principal_of_user, tenants_of
-from portal.errors import BadQuery
-from tenants.errors import NotFound
+from portal.errors import BadQuery, NotPermitted
+from portal.forms.base import PageForm
+from tenants.errors import NotFound, TenantError
 from tenants.models import Tenant, User
 
 #: Everything from this origin and nothing inline. uPlot and htmx set styles through the DOM, which this allows.
@@ -75,6 +77,25 @@ def form_action(back: str) -> Callable[[View], View]:
         return guarded
 
     return decorate
+
+
+def submit(
+    request: HttpRequest, form: PageForm, change: Callable[[], str], *, back: str, slug: str
+) -> HttpResponse | None:
+    """Make a change that a form asks for, show its result as a message and redirect to ``back``.
+
+    None if the form was refused: its errors say why. A change that this principal may not make is a message.
+    """
+    if not form.is_valid():
+        return None
+    try:
+        messages.success(request, change())
+    except NotPermitted as error:
+        messages.error(request, f"Nothing was changed. {error.reason}")
+    except TenantError as error:
+        form.refuse(error)
+        return None
+    return redirect(back, slug=slug)
 
 
 def operator_page(view: PrincipalView) -> View:

@@ -16,13 +16,13 @@ from portal.access.limit_permissions import TargetNames
 from portal.access.principal import Principal, tenant_for
 from portal.errors import BadForm, NotPermitted
 from portal.formats.query_params import posted
-from portal.pages.base import form_action, page, show
+from portal.forms.cache import CacheSettingForm
+from portal.pages.base import form_action, page, show, submit
 from portal.reporting import cache_usage
 from tenants import cache_settings, purges, registry
-from tenants.cache_settings import LARGEST, CacheOverrides
 from tenants.errors import BadName, NotAllowed, NotFound
 from tenants.ids import TenantId
-from tenants.models import ApiKey, Project, Tenant, TenantPolicy
+from tenants.models import ApiKey, Project, Tenant
 from tenants.purges import PurgeTarget
 from tenants.rls import as_tenant
 
@@ -30,48 +30,28 @@ MAX_ROWS = 200
 #: What the form can purge, with its labels; each but the last has a field of the same name.
 PURGEABLE = {"request": "One request", "key": "A key", "model": "A model", "everything": "Everything"}
 
-#: The form's labels of a setting's fields.
-_LABELS = {"mode": "Stores", "ttl_seconds": "Lifetime, seconds", "writes_per_minute": "Stored a minute"}
-
 
 @require_GET
 @page
 def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
     """Show the current settings, with forms for those who may change them."""
-    tenant = tenant_for(principal, slug)
-    with as_tenant(TenantId(tenant.id)):
-        live = ApiKey.objects.filter(tenant=tenant, revoked_at=None, rotated_to=None)
-        found = list(live.order_by("name")[:MAX_ROWS])
-        context = {
-            "policy": registry.policy_of(tenant),
-            "settings": list(limit_permissions.cache_settings_of(tenant).order_by("-id")[:MAX_ROWS]),
-            "projects": list(Project.objects.filter(tenant=tenant, archived_at=None).order_by("slug")),
-            "keys": found,
-            "storing_keys": [key for key in found if "cache:write" in key.scopes],
-            "models": limit_permissions.models_of(tenant),
-        }
-    context |= {"may_set": limit_permissions.may_set_any(principal, tenant), "modes": TenantPolicy.CacheMode.values}
-    context |= {"stored": cache_usage.stored(tenant)}
-    return show(request, principal, "portal/cache.html", context, active="cache", tenant=tenant)
+    return _show_cache(request, principal, tenant_for(principal, slug))
 
 
 @form_action("portal:cache")
 @page
-def set_setting(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseRedirect:
+def set_setting(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
     """Set the cache of a project or key, replacing its current setting."""
     tenant = tenant_for(principal, slug)
+    form = CacheSettingForm(request.POST, projects=_projects(tenant), keys=_live_keys(tenant))
 
     def change() -> str:
-        terms = CacheOverrides(
-            mode=posted(request, "mode"), **{name: _whole_number(name, posted(request, name)) for name in LARGEST}
-        )
-        if terms == CacheOverrides():
-            raise BadForm("fill in at least one of “Stores”, “Lifetime, seconds” and “Stored a minute”")
-        subject = limit_permissions.target_for(principal, tenant, _target_names(posted(request, "for")))
-        cache_settings.set_setting(principal.actor, subject, terms)
+        target = limit_permissions.target_for(principal, tenant, form.target())
+        cache_settings.set_setting(principal.actor, target, form.overrides())
         return "Saved. Every gateway applies it within a second."
 
-    return _apply(request, tenant, change)
+    done = submit(request, form, change, back="portal:cache", slug=slug)
+    return done or _show_cache(request, principal, tenant, form=form)
 
 
 @form_action("portal:cache")
@@ -93,7 +73,7 @@ def remove_setting(request: HttpRequest, principal: Principal, slug: str, settin
 
 @form_action("portal:cache")
 @page
-def purge(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseRedirect:
+def purge(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
     """Purge everything, or the answers of one model, key or request."""
     tenant = tenant_for(principal, slug)
 
@@ -104,21 +84,58 @@ def purge(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
         cache_usage.delete(tenant, target)
         return f"Purged: {_purged(target, tenant)}. Every gateway applies it within a second."
 
-    return _apply(request, tenant, change)
+    try:
+        return _apply(request, tenant, change)
+    except BadName as error:
+        problem = f"“{error.name}” is not valid. Use {error.allowed}."
+    except BadForm as error:
+        problem = error.problem
+    return _show_cache(request, principal, tenant, purge_problem=problem)
+
+
+def _show_cache(
+    request: HttpRequest,
+    principal: Principal,
+    tenant: Tenant,
+    *,
+    form: CacheSettingForm | None = None,
+    purge_problem: str = "",
+) -> HttpResponse:
+    """Show the page, with a form that was refused as it was filled in."""
+    projects, keys = _projects(tenant), _live_keys(tenant)
+    with as_tenant(TenantId(tenant.id)):
+        context = {
+            "policy": registry.policy_of(tenant),
+            "settings": list(limit_permissions.cache_settings_of(tenant).order_by("-id")[:MAX_ROWS]),
+            "storing_keys": [key for key in keys if "cache:write" in key.scopes],
+            "models": limit_permissions.models_of(tenant),
+        }
+    context |= {
+        "may_set": limit_permissions.may_set_any(principal, tenant),
+        "stored": cache_usage.stored(tenant),
+        "form": form or CacheSettingForm(projects=projects, keys=keys),
+        "purge_problem": purge_problem,
+        "purging": request.POST if purge_problem else {},
+    }
+    status = 400 if form or purge_problem else 200
+    return show(request, principal, "portal/cache.html", context, active="cache", tenant=tenant, status=status)
+
+
+def _projects(tenant: Tenant) -> list[Project]:
+    with as_tenant(TenantId(tenant.id)):
+        return list(Project.objects.filter(tenant=tenant, archived_at=None).order_by("slug"))
+
+
+def _live_keys(tenant: Tenant) -> list[ApiKey]:
+    with as_tenant(TenantId(tenant.id)):
+        live = ApiKey.objects.filter(tenant=tenant, revoked_at=None, rotated_to=None)
+        return list(live.order_by("name")[:MAX_ROWS])
 
 
 def _apply(request: HttpRequest, tenant: Tenant, change: Callable[[], str]) -> HttpResponseRedirect:
     """Make a change, show its result as a message, and redirect to the page."""
     try:
         messages.success(request, change())
-    except BadName as error:
-        label = _LABELS.get(error.kind, error.kind)
-        messages.error(
-            request,
-            f"Nothing was changed: {label} {error.name!r} is not valid. Use {error.allowed}.",
-        )
-    except BadForm as error:
-        messages.error(request, f"Nothing was changed: {error.problem}.")
     except NotAllowed as error:
         messages.error(request, f"Nothing was changed: the {error.kind} {error.name} is {error.state}.")
     except NotPermitted as error:
@@ -130,15 +147,15 @@ def _purge_target(request: HttpRequest, tenant: Tenant) -> PurgeTarget:
     """Read what to purge. Raises BadForm for no choice, for several, and for a field of another choice."""
     chosen = request.POST.getlist("what")
     if len(chosen) != 1 or chosen[0] not in PURGEABLE:
-        raise BadForm("choose what to purge: one request, a key, a model or everything")
+        raise BadForm("Choose what to purge: one request, a key, a model or everything.")
     what = chosen[0]
     filled = {name: text for name in ("request", "key", "model") if (text := posted(request, name))}
     named = filled.pop(what, "")
     if filled:
         others = " and ".join(f"“{PURGEABLE[name]}”" for name in filled)
-        raise BadForm(f"“{PURGEABLE[what]}” was chosen, but {others} was filled in as well")
+        raise BadForm(f"“{PURGEABLE[what]}” was chosen, but {others} was filled in as well.")
     if what != "everything" and not named:
-        raise BadForm(f"“{PURGEABLE[what]}” was chosen, but its field is empty")
+        raise BadForm(f"“{PURGEABLE[what]}” was chosen, but its field is empty.")
     if what == "key":
         return limit_permissions.purge_target(tenant, TargetNames(key=_uuid("key", named)))
     if what == "request":
@@ -157,29 +174,10 @@ def _purged(target: PurgeTarget, tenant: Tenant) -> str:
     return f"every stored answer of {tenant.name}"
 
 
-def _target_names(text: str) -> TargetNames:
-    """Read ``project:<slug>`` or ``key:<id>``. Raises BadName."""
-    kind, _, name = text.partition(":")
-    if kind == "project" and name:
-        return TargetNames(project=name)
-    if kind == "key":
-        with suppress(ValueError):
-            return TargetNames(key=UUID(name))
-    raise BadName("choice", text[:64], "project or key")
-
-
 def _uuid(kind: str, text: str) -> UUID:
     """Read an id in Hearth's own form; UUID() also accepts braces and prefixes. Raises BadForm."""
     with suppress(ValueError):
         found = UUID(text)
         if str(found) == text.lower():
             return found
-    raise BadForm(f"“{text[:64]}” is not the id of a {kind}")
-
-
-def _whole_number(name: str, text: str) -> int | None:
-    if not text:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) <= 15):
-        raise BadName(name, text[:64], f"a whole number from 0 to {LARGEST[name]}, or empty for the value one level up")
-    return int(text)
+    raise BadForm(f"“{text[:64]}” is not the id of a {kind}.")

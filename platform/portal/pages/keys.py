@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any, Literal, TypeVar
+from typing import Literal
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -19,7 +17,9 @@ from django.views.decorators.http import require_GET, require_http_methods
 
 from portal.access import one_time_secrets
 from portal.access.principal import Principal, tenant_for
-from portal.formats.query_params import posted, text
+from portal.formats.query_params import text
+from portal.forms.base import PageForm
+from portal.forms.keys import ChangeKeyForm, NewKeyForm, RotateKeyForm
 from portal.pages.base import form_action, page, show
 from tenants import keys
 from tenants.errors import BadName, NotAllowed, NotFound
@@ -27,25 +27,7 @@ from tenants.ids import TenantId
 from tenants.models import ApiKey, Project, Tenant
 from tenants.rls import as_tenant
 
-#: The sets of scopes that the form offers.
-SCOPE_CHOICES = {
-    "inference": keys.DEFAULT_SCOPES,
-    "inference-only": ("inference", "cache:read", "cache:write"),
-    "store-nothing": ("inference", "cache:read", "management:read"),
-    "no-cache": ("inference", "management:read"),
-    "manage": keys.SCOPES,
-}
-#: Seconds until the old key of a rotation expires, as the form offers them.
-OVERLAPS = {"0": "at once", "3600": "in an hour", "86400": "in a day", "604800": "in 7 days", "2592000": "in 30 days"}
-#: Days until a key expires, as the form offers them.
-LIFETIMES = {"never": "never", "7": "in 7 days", "30": "in 30 days", "90": "in 90 days", "365": "in a year"}
-#: Form value of a field that stays as it is.
-KEEP = "keep"
-MAX_NAME_LENGTH = 200
-MAX_MODELS = 200
 MAX_ROWS = 500
-
-T = TypeVar("T")
 
 
 @require_GET
@@ -67,18 +49,15 @@ def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
 def create(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
     """Create a key and redirect to the list, which shows the key's secret once."""
     tenant = _manageable_tenant(principal, slug)
-    name = posted(request, "name")
-    scopes = SCOPE_CHOICES.get(request.POST.get("scopes", "inference"))
-    project = Project.objects.filter(tenant=tenant, slug=posted(request, "project") or "default").first()
-    if not name or len(name) > MAX_NAME_LENGTH or scopes is None or project is None:
-        problem = f"Enter a name of at most {MAX_NAME_LENGTH} characters and choose a project of this tenant."
-        return _show_keys(request, principal, tenant, problem=problem, status=400)
-    try:
-        issued = keys.issue(principal.actor, project, name=name, scopes=scopes)
-    except NotAllowed as error:
-        problem = f"The project {error.name} is {error.state}."
-        return _show_keys(request, principal, tenant, problem=problem, status=409)
-    return _redirect_with_secret(request, tenant, issued)
+    form = NewKeyForm(request.POST, projects=_open_projects(tenant))
+    if form.is_valid():
+        wanted = form.cleaned_data
+        try:
+            issued = keys.issue(principal.actor, wanted["project"], name=wanted["name"], scopes=wanted["scopes"])
+            return _redirect_with_secret(request, tenant, issued)
+        except NotAllowed as error:
+            form.refuse(error)
+    return _show_keys(request, principal, tenant, form=form)
 
 
 @require_http_methods(["GET", "POST"])
@@ -86,16 +65,18 @@ def create(request: HttpRequest, principal: Principal, slug: str) -> HttpRespons
 def change(request: HttpRequest, principal: Principal, slug: str, key: UUID) -> HttpResponse:
     """Show the form that changes a key, and change it. An invalid form is shown again as it was filled in."""
     tenant = _manageable_tenant(principal, slug)
-    form = _KeyForm(tenant=tenant, action="change", key=_key_of(tenant, key))
-    values = _form_values(form.key)
+    dialog = _KeyDialog(tenant=tenant, action="change", key=_key_of(tenant, key))
     if request.method == "GET":
-        return form.show(request, principal, values)
-    try:
-        keys.change(principal.actor, form.key, **_changes(request))
-    except (BadName, NotAllowed) as error:
-        return form.show(request, principal, values | request.POST.dict(), _problem(error))
-    messages.success(request, f"{form.key.name} was changed. Every gateway applies it within a second.")
-    return redirect("portal:keys", slug=tenant.slug)
+        return dialog.show(request, principal, ChangeKeyForm(key=dialog.key))
+    form = ChangeKeyForm(request.POST, key=dialog.key)
+    if form.is_valid():
+        try:
+            keys.change(principal.actor, dialog.key, **form.changes())
+            messages.success(request, f"{dialog.key.name} was changed. Every gateway applies it within a second.")
+            return redirect("portal:keys", slug=tenant.slug)
+        except (BadName, NotAllowed) as error:
+            form.refuse(error)
+    return dialog.show(request, principal, form)
 
 
 @require_http_methods(["GET", "POST"])
@@ -103,17 +84,19 @@ def change(request: HttpRequest, principal: Principal, slug: str, key: UUID) -> 
 def rotate(request: HttpRequest, principal: Principal, slug: str, key: UUID) -> HttpResponse:
     """Show the form that rotates a key, and rotate it; the list of keys then shows the new secret once."""
     tenant = _manageable_tenant(principal, slug)
-    form = _KeyForm(tenant=tenant, action="rotate", key=_key_of(tenant, key))
+    dialog = _KeyDialog(tenant=tenant, action="rotate", key=_key_of(tenant, key))
     if request.method == "GET":
-        if ApiKey.objects.filter(rotated_from=form.key).exists():
-            messages.info(request, f"{form.key.name} was rotated already. Rotate the key that replaced it.")
+        if ApiKey.objects.filter(rotated_from=dialog.key).exists():
+            messages.info(request, f"{dialog.key.name} was rotated already. Rotate the key that replaced it.")
             return redirect("portal:keys", slug=tenant.slug)
-        return form.show(request, principal, {"overlap": "86400"})
-    try:
-        issued = keys.rotate(principal.actor, form.key, _overlap(request))
-    except (BadName, NotAllowed) as error:
-        return form.show(request, principal, request.POST.dict(), _problem(error))
-    return _redirect_with_secret(request, tenant, issued)
+        return dialog.show(request, principal, RotateKeyForm())
+    form = RotateKeyForm(request.POST)
+    if form.is_valid():
+        try:
+            return _redirect_with_secret(request, tenant, keys.rotate(principal.actor, dialog.key, form.period()))
+        except (BadName, NotAllowed) as error:
+            form.refuse(error)
+    return dialog.show(request, principal, form)
 
 
 @form_action("portal:keys")
@@ -128,23 +111,20 @@ def revoke(request: HttpRequest, principal: Principal, slug: str, key: UUID) -> 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _KeyForm:
-    """The form that changes or rotates one key: a dialog for ``dialogs.js``, else a page of its own."""
+class _KeyDialog:
+    """What changes or rotates one key: a dialog for ``dialogs.js``, else a page of its own."""
 
     tenant: Tenant
     action: Literal["change", "rotate"]
     key: ApiKey
 
-    def show(
-        self, request: HttpRequest, principal: Principal, values: Mapping[str, Any], problem: str = ""
-    ) -> HttpResponse:
-        """Render the form with these values; ``problem`` says why the last attempt was refused."""
+    def show(self, request: HttpRequest, principal: Principal, form: PageForm) -> HttpResponse:
+        """Render the form, with the errors of the last attempt if there are any."""
         part = f"portal/parts/key_{self.action}.html"
-        context = {"key": self.key, "values": values, "problem": problem, "part": part, "tenant": self.tenant}
-        context |= {"overlaps": OVERLAPS, "lifetimes": LIFETIMES, "max_name_length": MAX_NAME_LENGTH}
+        context = {"key": self.key, "form": form, "part": part, "tenant": self.tenant}
         if request.headers.get("HX-Request"):
             return render(request, part, context)
-        status = 400 if problem else 200
+        status = 400 if form.errors else 200
         return show(
             request, principal, "portal/key_form.html", context, active="keys", tenant=self.tenant, status=status
         )
@@ -186,82 +166,29 @@ def _show_keys(
     *,
     new: ApiKey | None = None,
     secret: str | None = None,
-    problem: str = "",
-    status: int = 200,
+    form: NewKeyForm | None = None,
 ) -> HttpResponse:
-    """Show the list of keys, with the key that was just issued or the problem that prevented it.
+    """Show the list of keys, with the key that was just issued or the form that was refused.
 
     ``secret`` is the secret of ``new``, or None when it was shown before.
     """
     with as_tenant(TenantId(tenant.id)):
         rows = ApiKey.objects.filter(tenant=tenant).select_related("project", "rotated_from", "rotated_to")
         listed = list(rows.order_by("-id")[:MAX_ROWS])
-        projects = list(Project.objects.filter(tenant=tenant, archived_at=None).order_by("slug"))
     now = timezone.now()
     ended = [key for key in listed if key.revoked_at or (key.expires_at and key.expires_at <= now)]
     context = {
         "live": [key for key in listed if key not in ended],
         "ended": ended,
-        "projects": projects,
         "new": new,
         "secret": secret,
-        "problem": problem,
+        "form": form or NewKeyForm(projects=_open_projects(tenant)),
         "may_manage": principal.may_manage(tenant.id),
     }
+    status = 400 if form is not None else 200
     return show(request, principal, "portal/keys.html", context, active="keys", tenant=tenant, status=status)
 
 
-def _form_values(key: ApiKey) -> dict[str, str]:
-    """Return the form's values for a key as it is now."""
-    scopes = next((name for name, choice in SCOPE_CHOICES.items() if set(choice) == set(key.scopes)), KEEP)
-    return {
-        "name": key.name,
-        "scopes": scopes,
-        "models": "\n".join(key.allowed_models),
-        "networks": "\n".join(key.allowed_networks),
-        "expires": KEEP,
-    }
-
-
-def _changes(request: HttpRequest) -> dict[str, Any]:
-    """Return the fields that the form changes. Raises BadName."""
-    name, scopes, expires = posted(request, "name"), posted(request, "scopes"), posted(request, "expires")
-    models = _lines(posted(request, "models"))
-    if not name or len(name) > MAX_NAME_LENGTH:
-        raise BadName("name", name, f"1 to {MAX_NAME_LENGTH} characters")
-    if len(models) > MAX_MODELS or any(len(model) > MAX_NAME_LENGTH for model in models):
-        raise BadName("models", f"{len(models)} models", f"at most {MAX_MODELS}, each of {MAX_NAME_LENGTH} characters")
-    changes: dict[str, Any] = {
-        "name": name,
-        "allowed_models": models,
-        "allowed_networks": _lines(posted(request, "networks")),
-    }
-    if scopes != KEEP:
-        changes["scopes"] = list(_one_of(SCOPE_CHOICES, scopes, "scopes"))
-    if expires != KEEP:
-        _one_of(LIFETIMES, expires, "expiry")
-        changes["expires_at"] = None if expires == "never" else timezone.now() + timedelta(days=int(expires))
-    return changes
-
-
-def _overlap(request: HttpRequest) -> timedelta:
-    chosen = posted(request, "overlap")
-    _one_of(OVERLAPS, chosen, "overlap")
-    return timedelta(seconds=int(chosen))
-
-
-def _one_of(choices: Mapping[str, T], chosen: str, what: str) -> T:
-    if chosen not in choices:
-        raise BadName(what, chosen[:64], ", ".join(choices))
-    return choices[chosen]
-
-
-def _lines(entries: str) -> list[str]:
-    """Return the distinct entries of a text field, separated by line breaks or commas."""
-    return list(dict.fromkeys(each.strip() for each in entries.replace(",", "\n").splitlines() if each.strip()))
-
-
-def _problem(error: BadName | NotAllowed) -> str:
-    if isinstance(error, NotAllowed):
-        return f"Nothing was changed: the {error.kind} is {error.state}."
-    return f"Nothing was changed: {error.name!r} is not valid; use {error.allowed}."
+def _open_projects(tenant: Tenant) -> list[Project]:
+    with as_tenant(TenantId(tenant.id)):
+        return list(Project.objects.filter(tenant=tenant, archived_at=None).order_by("slug"))

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from decimal import Decimal
 from uuid import UUID
 
 from django.contrib import messages
@@ -20,17 +17,13 @@ from billing.budgets.status import BudgetStatus
 from billing.reports import peak_usage
 from billing.reports.peak_usage import Quarter, Rate
 from portal.access import limit_permissions
-from portal.access.limit_permissions import TargetNames
 from portal.access.principal import Principal, tenant_for
 from portal.errors import NotPermitted
-from portal.formats import money
-from portal.formats.query_params import posted
-from portal.pages.base import form_action, page, show
+from portal.forms.limits import BudgetForm, LimitForm, Targets
+from portal.pages.base import form_action, page, show, submit
 from tenants import budgets, limits
-from tenants.budgets import BudgetTerms
-from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound
+from tenants.errors import NotAllowed, NotFound
 from tenants.ids import TenantId
-from tenants.limits import LARGEST, LimitValues
 from tenants.models import ApiKey, Budget, Limit, Project, Tenant
 from tenants.rls import as_tenant
 
@@ -39,7 +32,6 @@ MAX_ROWS = 200
 PEAK_WINDOW = timedelta(hours=24)
 #: Shares of a budget from which it is shown as nearly used up and as used up.
 NEAR, OVER = 0.8, 1.0
-_AMOUNT = re.compile(r"[0-9]{1,8}(\.[0-9]{1,12})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,48 +91,68 @@ class LimitRow:
 @page
 def index(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
     """Show budgets and limits, with forms for those who may set them."""
-    tenant = tenant_for(principal, slug)
+    return _show_limits(request, principal, tenant_for(principal, slug))
+
+
+def _show_limits(
+    request: HttpRequest,
+    principal: Principal,
+    tenant: Tenant,
+    *,
+    limit_form: LimitForm | None = None,
+    budget_form: BudgetForm | None = None,
+) -> HttpResponse:
+    """Show the page, with a form that was refused as it was filled in."""
     may_set = limit_permissions.may_set_any(principal, tenant)
     since = timezone.now() - PEAK_WINDOW
+    targets = _targets(principal, tenant)
     with as_tenant(TenantId(tenant.id)):
         statuses = limit_permissions.read_budget_statuses(
             list(limit_permissions.budgets_of(tenant).order_by("-id")[:MAX_ROWS])
         )
         listed = list(limit_permissions.limits_of(tenant).order_by("-id")[:MAX_ROWS])
         quarters = peak_usage.quarters(tenant.id, since) if listed else []
-        context = {
-            "projects": list(Project.objects.filter(tenant=tenant, archived_at=None).order_by("slug")),
-            "keys": list(
-                ApiKey.objects.filter(tenant=tenant, revoked_at=None, rotated_to=None).order_by("name")[:MAX_ROWS]
-            ),
-            "models": limit_permissions.models_of(tenant),
-        }
     rows = [_budget_row(each, principal, may_set) for each in statuses]
     found = [_limit_row(each, quarters, principal, may_set) for each in listed]
-    context |= {
+    context = {
         "budgets": rows,
         "limits": found,
         "nearest": _nearest(rows),
         "may_set": may_set,
-        "periods": Budget.Period.choices,
+        "limit_form": limit_form or LimitForm(targets=targets),
+        "budget_form": budget_form or BudgetForm(targets=targets),
     }
-    return show(request, principal, "portal/limits.html", context, active="limits", tenant=tenant)
+    status = 400 if limit_form or budget_form else 200
+    return show(request, principal, "portal/limits.html", context, active="limits", tenant=tenant, status=status)
+
+
+def _targets(principal: Principal, tenant: Tenant) -> Targets:
+    """Return what this principal can choose in the forms."""
+    with as_tenant(TenantId(tenant.id)):
+        live = ApiKey.objects.filter(tenant=tenant, revoked_at=None, rotated_to=None)
+        return Targets(
+            projects=list(Project.objects.filter(tenant=tenant, archived_at=None).order_by("slug")),
+            keys=list(live.order_by("name")[:MAX_ROWS]),
+            models=limit_permissions.models_of(tenant),
+            whole_tenant=principal.is_operator,
+            currency=tenant.currency,
+        )
 
 
 @form_action("portal:limits")
 @page
-def set_limit(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseRedirect:
+def set_limit(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
     """Set a limit, replacing the target's current one."""
     tenant = tenant_for(principal, slug)
+    form = LimitForm(request.POST, targets=_targets(principal, tenant))
 
     def change() -> str:
-        values = LimitValues(**{name: _whole_number(name, posted(request, name)) for name in LARGEST})
-        limits.set_limit(
-            principal.actor, limit_permissions.target_for(principal, tenant, _target_names(request)), values
-        )
+        target = limit_permissions.target_for(principal, tenant, form.target())
+        limits.set_limit(principal.actor, target, form.values())
         return "Saved. Every gateway applies it within a second."
 
-    return _apply(request, tenant, change)
+    done = submit(request, form, change, back="portal:limits", slug=slug)
+    return done or _show_limits(request, principal, tenant, limit_form=form)
 
 
 @form_action("portal:limits")
@@ -162,23 +174,18 @@ def remove_limit(request: HttpRequest, principal: Principal, slug: str, limit: U
 
 @form_action("portal:limits")
 @page
-def set_budget(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseRedirect:
+def set_budget(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
     """Create a budget, or change the target's budget of this period."""
     tenant = tenant_for(principal, slug)
+    form = BudgetForm(request.POST, targets=_targets(principal, tenant))
 
     def change() -> str:
-        terms = BudgetTerms(
-            limit_pico=_amount_pico(posted(request, "limit")),
-            period=posted(request, "period") or Budget.Period.MONTH.value,
-            action=posted(request, "action") or Budget.Action.BLOCK.value,
-            alert_percents=_percents(posted(request, "alert_percents")),
-        )
-        _, created = budgets.put(
-            principal.actor, limit_permissions.target_for(principal, tenant, _target_names(request)), terms
-        )
+        target = limit_permissions.target_for(principal, tenant, form.target())
+        _, created = budgets.put(principal.actor, target, form.terms())
         return f"The budget was {'set' if created else 'changed'}. Spending since the start of its period counts."
 
-    return _apply(request, tenant, change)
+    done = submit(request, form, change, back="portal:limits", slug=slug)
+    return done or _show_limits(request, principal, tenant, budget_form=form)
 
 
 @form_action("portal:limits")
@@ -202,12 +209,8 @@ def _apply(request: HttpRequest, tenant: Tenant, change: Callable[[], str]) -> H
     """Make a change, show its result as a message, and redirect to the page."""
     try:
         messages.success(request, change())
-    except BadName as error:
-        messages.error(request, f"Nothing was changed: {error.kind} {error.name!r} is not valid. Use {error.allowed}.")
     except NotAllowed as error:
         messages.error(request, f"Nothing was changed: the {error.kind} {error.name} is {error.state}.")
-    except AlreadyExists:
-        messages.error(request, "Nothing was changed: this budget was created at the same moment. Reload the page.")
     except NotPermitted as error:
         messages.error(request, f"Nothing was changed. {error.reason}")
     return redirect("portal:limits", slug=tenant.slug)
@@ -249,38 +252,3 @@ def _share(limit: int | None, rate: int | None) -> float | None:
     if limit is None or rate is None:
         return None
     return rate / limit if limit else float(rate > 0)
-
-
-def _target_names(request: HttpRequest) -> TargetNames:
-    """Read the target: ``tenant``, ``project:<slug>`` or ``key:<id>``. Raises BadName."""
-    kind, _, name = posted(request, "for").partition(":")
-    model = posted(request, "model")
-    if kind == "tenant":
-        return TargetNames(model=model)
-    if kind == "project":
-        return TargetNames(project=name, model=model)
-    if kind == "key":
-        with suppress(ValueError):
-            return TargetNames(key=UUID(name), model=model)
-    raise BadName("for", posted(request, "for"), "the tenant, one of its projects or one of its keys")
-
-
-def _whole_number(name: str, text: str) -> int | None:
-    if not text:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) <= 15):
-        raise BadName(name, text, f"a whole number from 0 to {LARGEST[name]}, or empty for unlimited")
-    return int(text)
-
-
-def _amount_pico(text: str) -> int:
-    if not _AMOUNT.fullmatch(text):
-        raise BadName("limit", text, "an amount such as 25 or 0.50, with at most twelve decimals")
-    return int(Decimal(text) * money.PICO)
-
-
-def _percents(text: str) -> list[int]:
-    words = text.replace(",", " ").replace("%", " ").split()
-    if not all(word.isascii() and word.isdigit() and len(word) <= 3 for word in words):
-        raise BadName("alerts at", text, "whole numbers from 1 to 100, such as 50 80 95")
-    return [int(word) for word in words]

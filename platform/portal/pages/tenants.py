@@ -14,8 +14,9 @@ from django.views.decorators.http import require_GET, require_http_methods
 from billing.ledger.rollups import Sums
 from billing.reports import usage
 from portal.access.principal import Principal, tenant_for, tenants_of
-from portal.formats.query_params import posted
-from portal.pages.base import form_action, operator_page, page, show
+from portal.forms.policy import PolicyForm
+from portal.forms.tenants import NewTenantForm
+from portal.pages.base import form_action, operator_page, page, show, submit
 from portal.pages.usage import PLATFORM_CURRENCY, UsageRow, presets
 from portal.reporting import periods
 from tenants import registry
@@ -24,19 +25,6 @@ from tenants.ids import TenantId
 from tenants.models import Tenant, TenantPolicy
 from tenants.rls import as_tenant
 
-NUMBER_FIELDS = (
-    "cache_ttl_seconds",
-    "cache_entry_bytes",
-    "cache_quota_bytes",
-    "salt_epoch",
-    "queue_seconds",
-    "queue_requests",
-    "queue_bytes",
-    "idempotency_bytes_per_hour",
-)
-#: Number fields that may be empty, which means unlimited.
-OPTIONAL_NUMBER_FIELDS = ("cache_writes_per_minute",)
-CHOICE_FIELDS = {"cache_mode": TenantPolicy.CacheMode, "cache_scope": TenantPolicy.Scope}
 #: How many versions of the policy the page shows.
 MAX_VERSIONS = 20
 
@@ -45,29 +33,35 @@ MAX_VERSIONS = 20
 @operator_page
 def index(request: HttpRequest, principal: Principal) -> HttpResponse:
     """List all tenants with their usage of the period."""
+    return _show_tenants(request, principal, NewTenantForm())
+
+
+def _show_tenants(request: HttpRequest, principal: Principal, form: NewTenantForm) -> HttpResponse:
     period = periods.parse(request.GET, timezone.now(), default="30d")
     used = {each.tenant_id: each.sums for each in usage.by_tenant(period)}
     requests = sum(sums.requests for sums in used.values())
     rows = [_row(tenant, used.get(TenantId(tenant.id), Sums()), requests, period) for tenant in tenants_of(principal)]
     context = {"rows": rows, "period": period, "periods": presets(request), "currency": PLATFORM_CURRENCY}
-    return show(request, principal, "portal/tenants.html", context, active="tenants")
+    context |= {"form": form}
+    status = 400 if form.errors else 200
+    return show(request, principal, "portal/tenants.html", context, active="tenants", status=status)
 
 
 @form_action("portal:tenants")
 @operator_page
 def create(request: HttpRequest, principal: Principal) -> HttpResponseBase:
     """Create a tenant and redirect to its keys."""
-    slug, name = posted(request, "slug"), posted(request, "name")
-    try:
-        tenant = registry.create_tenant(principal.actor, slug=slug, name=(name or slug)[:200])
-    except AlreadyExists:
-        messages.error(request, f"A tenant with the slug {slug!r} already exists.")
-    except BadName as error:
-        messages.error(request, f"{slug!r} is not a valid slug. Use {error.allowed}.")
-    else:
-        messages.success(request, f"{tenant.name} was created. Create a key so that it can send requests.")
-        return redirect("portal:keys", slug=tenant.slug)
-    return redirect("portal:tenants")
+    form = NewTenantForm(request.POST)
+    if form.is_valid():
+        slug, name = form.cleaned_data["slug"], form.cleaned_data["name"]
+        try:
+            tenant = registry.create_tenant(principal.actor, slug=slug, name=name or slug)
+        except (AlreadyExists, BadName) as error:
+            form.refuse(error)
+        else:
+            messages.success(request, f"{tenant.name} was created. Create a key so that it can send requests.")
+            return redirect("portal:keys", slug=tenant.slug)
+    return _show_tenants(request, principal, form)
 
 
 @require_http_methods(["GET", "POST"])
@@ -75,21 +69,24 @@ def create(request: HttpRequest, principal: Principal) -> HttpResponseBase:
 def policy(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseBase:
     """Show the current policy and earlier versions; let operators change it."""
     tenant = tenant_for(principal, slug)
+    current = registry.policy_of(tenant)
+    form = PolicyForm(request.POST if request.method == "POST" else None, policy=current)
     if request.method == "POST":
         if not principal.is_operator:
             raise NotFound("page", request.path)
-        try:
-            registry.set_policy(principal.actor, tenant, **_submitted_policy(request))
-            messages.success(request, "Saved. Every gateway applies it within a second.")
-        except BadName as error:
-            messages.error(
-                request, f"Nothing was changed: {error.kind} {error.name!r} is not valid. Use {error.allowed}."
-            )
-        return redirect("portal:policy", slug=tenant.slug)
+
+        def change() -> str:
+            registry.set_policy(principal.actor, tenant, **form.changes())
+            return "Saved. Every gateway applies it within a second."
+
+        done = submit(request, form, change, back="portal:policy", slug=slug)
+        if done is not None:
+            return done
     with as_tenant(TenantId(tenant.id)):
         versions = list(TenantPolicy.objects.filter(tenant=tenant).order_by("-version")[:MAX_VERSIONS])
-    context = {"policy": versions[0], "versions": versions, "choices": CHOICE_FIELDS}
-    return show(request, principal, "portal/policy.html", context, active="policy", tenant=tenant)
+    context = {"policy": current, "versions": versions, "form": form}
+    status = 400 if form.errors else 200
+    return show(request, principal, "portal/policy.html", context, active="policy", tenant=tenant, status=status)
 
 
 @form_action("portal:policy")
@@ -122,21 +119,3 @@ def _row(tenant: Tenant, sums: Sums, requests: int, period: periods.Period) -> d
     link = f"{reverse('portal:tenant', args=[tenant.slug])}?{period.query}"
     share = sums.requests / requests if requests else 0.0
     return {"tenant": tenant, "usage": UsageRow(name=tenant.slug, sums=sums, share=share, link=link)}
-
-
-def _submitted_policy(request: HttpRequest) -> dict[str, Any]:
-    """Return the fields of the form. An empty number means unlimited where that is possible, else no change.
-
-    Raises BadName for text that is not a whole number.
-    """
-    fields: dict[str, Any] = {name: posted(request, name) for name in CHOICE_FIELDS if name in request.POST}
-    for name in (*NUMBER_FIELDS, *OPTIONAL_NUMBER_FIELDS):
-        text = posted(request, name)
-        if not text:
-            if name in OPTIONAL_NUMBER_FIELDS and name in request.POST:
-                fields[name] = None
-            continue
-        if not (text.isascii() and text.isdigit() and len(text) <= 15):
-            raise BadName(name, text, "a whole number")
-        fields[name] = int(text)
-    return fields

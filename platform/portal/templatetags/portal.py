@@ -45,6 +45,12 @@ SHAPES = {
     "failed": "bad",
 }
 
+#: How a request ended, by its state.
+REQUEST_STATES = {
+    "client_gone": "client disconnected",
+    "engine_error": "engine failed",
+}
+
 
 @register.simple_tag
 def icon(name: str) -> SafeString:
@@ -82,6 +88,12 @@ def moment(value: datetime | None) -> SafeString | str:
     return format_html(
         '<time datetime="{}">{} UTC</time>', utc.isoformat(timespec="milliseconds"), utc.strftime("%Y-%m-%d %H:%M:%S")
     )
+
+
+@register.filter
+def request_state(state: str) -> str:
+    """Write how a request ended."""
+    return REQUEST_STATES.get(state, state)
 
 
 @register.filter

@@ -80,6 +80,10 @@ def test_an_operator_signs_in_at_the_portal(world: World) -> None:
     assert browser.post("/portal/login/", form)["Location"] == "/admin/"
     assert browser.get("/admin/login/")["Location"] == "/admin/"
     assert browser.get("/admin/").status_code == 200
+    browser.get("/admin/logout/")
+    assert browser.get("/admin/").status_code == 200
+    browser.post("/admin/logout/")
+    assert browser.get("/admin/")["Location"] == "/portal/login/?next=/admin/"
 
 
 def test_a_large_table_is_counted_by_estimate(world: World, signed_in: SignIn, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,7 +174,7 @@ def test_a_member_makes_a_key_that_is_shown_once(page: Page, complaints: list[st
     sign_in(page, "acme-owner")
     expect(page).to_have_url(re.compile("/portal/tenants/acme/$"))
     page.get_by_test_id("rail-keys").click()
-    page.get_by_test_id("key-name").fill("laptop")
+    page.get_by_label("Name", exact=True).fill("laptop")
     page.get_by_test_id("key-create").click()
     expect(page.get_by_test_id("secret")).to_have_text(re.compile("^hk_[a-z0-9]{12}_"))
     page.reload()

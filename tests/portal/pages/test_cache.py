@@ -124,19 +124,38 @@ def test_what_cannot_be_read_is_told_and_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    ("form", "told"),
+    ("form", "field", "problem"),
     [
-        ({}, "fill in at least one of “Stores”, “Lifetime, seconds” and “Stored a minute”"),
-        ({"mode": "some"}, "Stores &#x27;some&#x27;"),
-        ({"ttl_seconds": "2592001"}, "Lifetime, seconds &#x27;2592001&#x27;"),
-        ({"writes_per_minute": "many"}, "Stored a minute &#x27;many&#x27;"),
+        ({}, "__all__", "Fill in at least one of “Stores”, “Lifetime, in seconds” and “Stored a minute”."),
+        ({"mode": "some"}, "mode", "Choose one of the list."),
+        (
+            {"ttl_seconds": "2592001"},
+            "ttl_seconds",
+            "Enter a whole number from 0 to 2,592,000, or nothing for inherited.",
+        ),
+        (
+            {"writes_per_minute": "many"},
+            "writes_per_minute",
+            "Enter a whole number from 0 to 2,147,483,647, or nothing for inherited.",
+        ),
     ],
 )
 def test_a_refused_setting_is_told_in_the_words_of_the_form(
-    world: World, signed_in: SignIn, form: dict[str, str], told: str
+    world: World, signed_in: SignIn, form: dict[str, str], field: str, problem: str
 ) -> None:
-    answer = signed_in(world.operator).post(f"{PAGE}set/", {"for": "project:default", **form}, follow=True)
-    assert f"Nothing was changed: {told}" in answer.content.decode()
+    answer = signed_in(world.operator).post(f"{PAGE}set/", {"for": "project:default", **form})
+    assert answer.status_code == 400
+    assert answer.context["form"].errors == {field: [problem]}
+    assert problem in answer.content.decode()
+
+
+def test_a_refused_purge_keeps_what_was_chosen(world: World, signed_in: SignIn) -> None:
+    answer = signed_in(world.operator).post(f"{PAGE}purge/", {"what": "request", "request": "not-an-id"})
+    page = answer.content.decode()
+    assert answer.status_code == 400
+    assert "“not-an-id” is not the id of a request." in page
+    assert 'value="request" checked' in page
+    assert 'value="not-an-id"' in page
 
 
 def test_a_viewer_looks_and_changes_nothing(world: World, signed_in: SignIn) -> None:

@@ -319,7 +319,7 @@ def test_an_operator_sets_the_queue_and_idempotency_terms_and_members_see_them(w
     browser.post(path, {"queue_seconds": "3601"})
     assert registry.policy_of(world.acme.tenant).version == 2
     seen = signed_in(world.acme.owner).get(path).content.decode()
-    for text in ("12 s", "34 requests, 5,600 bytes", "7,800 bytes an hour"):
+    for text in ("12 s", "34 requests, 5.5 KiB", "7.6 KiB an hour"):
         assert text in seen, text
     assert 'name="queue_seconds"' not in seen
     assert signed_in(world.globex.owner).get(path).status_code == 404

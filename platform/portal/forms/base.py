@@ -1,0 +1,115 @@
+"""What every form of the portal has: ids, plain errors next to their fields, and fields of numbers and targets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, ClassVar
+from uuid import UUID
+
+from django import forms
+from django.core.exceptions import ValidationError
+
+from portal.access.limit_permissions import TargetNames
+from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound, TenantError
+from tenants.models import ApiKey, Project
+
+CHOOSE = "Choose one of the list."
+
+#: A choice's value and its words.
+Choice = tuple[str, str]
+
+
+class PageForm(forms.Form):
+    """A form of a page. Shown again after an error, it has what was typed and the focus on the first wrong field."""
+
+    #: Begins the ids of the form's fields, which must be unique on the page.
+    id_prefix: ClassVar[str]
+    #: The form's field for each name that an error of ``tenants`` carries.
+    fields_of_errors: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, data: Mapping[str, Any] | None = None, **options: Any) -> None:
+        super().__init__(data, auto_id=f"{self.id_prefix}-%s", label_suffix="", **options)
+
+    def add_error(self, field: str | None, error: Any) -> None:
+        """Add an error, and put the focus on the first field that has one."""
+        super().add_error(field, error)
+        wrong = [each for name, each in self.fields.items() if name in self.errors]
+        for each in wrong:
+            each.widget.attrs.pop("autofocus", None)
+        if wrong:
+            wrong[0].widget.attrs["autofocus"] = True
+
+    def refuse(self, error: TenantError) -> None:
+        """Add an error that a change of ``tenants`` raised, next to its field. Raises ``error`` if it is no such."""
+        match error:
+            case BadName(kind, name, allowed):
+                field, problem = self.fields_of_errors.get(kind, kind), f"“{name}” is not valid. Use {allowed}."
+            case NotAllowed(kind, name, state):
+                field, problem = self.fields_of_errors.get(kind, kind), f"The {kind} {name} is {state}."
+            case NotFound("model" as kind, name):
+                field, problem = kind, f"There is no model {name} that this tenant may call."
+            case AlreadyExists(kind, name):
+                field, problem = self.fields_of_errors.get(kind, kind), f"There is a {kind} {name} already."
+            case _:
+                raise error
+        self.add_error(field if field in self.fields else None, problem)
+
+
+def whole_number(
+    label: str, largest: int, *, smallest: int = 0, empty: str = "", required: bool = False, help_text: str = ""
+) -> forms.IntegerField:
+    """Return a field for a whole number. ``empty`` says what an empty field means."""
+    problem = f"Enter a whole number from {smallest:,} to {largest:,}{f', or nothing for {empty}' if empty else ''}."
+    return forms.IntegerField(
+        label=label,
+        required=required,
+        min_value=smallest,
+        max_value=largest,
+        help_text=help_text,
+        error_messages=dict.fromkeys(("invalid", "min_value", "max_value", "required"), problem),
+        widget=forms.NumberInput({"placeholder": empty} if empty else {}),
+    )
+
+
+def choice(label: str, choices: Sequence[Choice], *, required: bool = True, help_text: str = "") -> forms.ChoiceField:
+    """Return a field for one of several values."""
+    return forms.ChoiceField(
+        label=label,
+        choices=choices,
+        required=required,
+        help_text=help_text,
+        error_messages={"invalid_choice": CHOOSE, "required": CHOOSE},
+    )
+
+
+class TargetField(forms.CharField):
+    """A tenant, project or key: ``tenant``, ``project:<slug>`` or ``key:<id>``, read as TargetNames.
+
+    Whether it exists, and whether the user may change it, ``limit_permissions.target_for`` decides.
+    """
+
+    def __init__(self, label: str) -> None:
+        super().__init__(label=label, widget=forms.Select, error_messages={"required": CHOOSE})
+
+    def offer(self, projects: Sequence[Project], keys: Sequence[ApiKey], *, whole_tenant: bool) -> None:
+        """Set the choices."""
+        assert isinstance(self.widget, forms.Select)
+        first = [("tenant", "the whole tenant")] if whole_tenant else []
+        self.widget.choices = [
+            *first,
+            *((f"project:{project.slug}", f"project {project.slug}") for project in projects),
+            *((f"key:{key.id}", f"key {key.name}") for key in keys),
+        ]
+
+    def clean(self, value: Any) -> TargetNames:
+        """Return the target. Raises ValidationError."""
+        kind, _, name = super().clean(value).partition(":")
+        if kind == "tenant" and not name:
+            return TargetNames()
+        if kind == "project" and name:
+            return TargetNames(project=name)
+        if kind == "key":
+            with suppress(ValueError):
+                return TargetNames(key=UUID(name))
+        raise ValidationError(CHOOSE)

@@ -1,0 +1,180 @@
+"""The forms that create, change and rotate an API key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.utils import timezone
+
+from portal.forms.base import CHOOSE, Choice, PageForm, choice
+from tenants import keys
+from tenants.models import ApiKey, Project
+
+MAX_NAME_LENGTH = 200
+MAX_MODELS = 200
+#: Form value of a field that stays as it is.
+KEEP = "keep"
+#: The sets of scopes that the forms offer.
+SCOPE_SETS: Mapping[str, Sequence[str]] = {
+    "inference": keys.DEFAULT_SCOPES,
+    "inference-only": ("inference", "cache:read", "cache:write"),
+    "store-nothing": ("inference", "cache:read", "management:read"),
+    "no-cache": ("inference", "management:read"),
+    "manage": keys.SCOPES,
+}
+SCOPE_CHOICES: Sequence[Choice] = (
+    ("inference", "call models and read usage"),
+    ("inference-only", "call models"),
+    ("store-nothing", "call models and read usage, store no answers in the cache"),
+    ("no-cache", "call models and read usage, without the prediction cache"),
+    ("manage", "call models, read usage, manage keys"),
+)
+#: Seconds until the old key of a rotation expires.
+OVERLAPS: Sequence[Choice] = (
+    ("0", "at once"),
+    ("3600", "in an hour"),
+    ("86400", "in a day"),
+    ("604800", "in 7 days"),
+    ("2592000", "in 30 days"),
+)
+#: Days until a key expires.
+LIFETIMES: Sequence[Choice] = (
+    ("never", "never"),
+    ("7", "in 7 days"),
+    ("30", "in 30 days"),
+    ("90", "in 90 days"),
+    ("365", "in a year"),
+)
+
+
+def _name() -> forms.CharField:
+    problem = f"Enter a name of at most {MAX_NAME_LENGTH} characters."
+    return forms.CharField(
+        label="Name",
+        max_length=MAX_NAME_LENGTH,
+        error_messages={"required": problem, "max_length": problem},
+        widget=forms.TextInput({"placeholder": "laptop"}),
+    )
+
+
+class LinesField(forms.CharField):
+    """Distinct entries, one per line or separated by commas."""
+
+    def __init__(self, *, max_entries: int = 0, **options: Any) -> None:
+        super().__init__(required=False, **options)
+        self.max_entries = max_entries
+
+    def clean(self, value: Any) -> list[str]:
+        """Return the entries. Raises ValidationError for too many or too long ones."""
+        text = super().clean(value).replace(",", "\n")
+        entries = list(dict.fromkeys(each.strip() for each in text.splitlines() if each.strip()))
+        if self.max_entries and len(entries) > self.max_entries:
+            raise ValidationError(f"Enter at most {self.max_entries}; these are {len(entries)}.")
+        if any(len(entry) > MAX_NAME_LENGTH for entry in entries):
+            raise ValidationError(f"Enter names of at most {MAX_NAME_LENGTH} characters, one per line.")
+        return entries
+
+
+class NewKeyForm(PageForm):
+    """Name, project and scopes of a new key."""
+
+    id_prefix = "key"
+
+    name = _name()
+    project = forms.CharField(label="Project", required=False, widget=forms.Select)
+    scopes = choice("Scopes", SCOPE_CHOICES, required=False)
+
+    def __init__(self, data: Mapping[str, Any] | None = None, *, projects: Sequence[Project]) -> None:
+        super().__init__(data, initial={"project": "default"})
+        self.projects = {project.slug: project for project in projects}
+        self.fields["project"].widget = forms.Select(choices=[(each.slug, each.name) for each in projects])
+
+    def clean_project(self) -> Project:
+        """Return the project. Raises ValidationError for one that is archived or not of this tenant."""
+        found = self.projects.get(self.cleaned_data["project"] or "default")
+        if found is None:
+            raise ValidationError(CHOOSE)
+        return found
+
+    def clean_scopes(self) -> Sequence[str]:
+        """Return the scopes."""
+        return SCOPE_SETS[self.cleaned_data["scopes"] or "inference"]
+
+
+class ChangeKeyForm(PageForm):
+    """What of a key can be changed."""
+
+    id_prefix = "change"
+
+    name = _name()
+    scopes = choice("Scopes", SCOPE_CHOICES)
+    expires = choice("Expires", LIFETIMES)
+    models = LinesField(
+        label="Allowed models, one per line; empty for all",
+        max_entries=MAX_MODELS,
+        widget=forms.Textarea({"rows": 3}),
+    )
+    networks = LinesField(
+        label="Allowed networks, one per line; empty for all",
+        widget=forms.Textarea({"rows": 3, "class": "mono", "placeholder": "192.0.2.0/24"}),
+    )
+    fields_of_errors = {"allowed_networks": "networks", "scope": "scopes"}
+
+    def __init__(self, data: Mapping[str, Any] | None = None, *, key: ApiKey) -> None:
+        known = next((name for name, scopes in SCOPE_SETS.items() if set(scopes) == set(key.scopes)), KEEP)
+        super().__init__(
+            data,
+            initial={
+                "name": key.name,
+                "scopes": known,
+                "models": "\n".join(key.allowed_models),
+                "networks": "\n".join(key.allowed_networks),
+                "expires": KEEP,
+            },
+        )
+        kept = [(KEEP, ", ".join(key.scopes) or "none")] if known == KEEP else []
+        until = f"{key.expires_at:%-d %b %Y %H:%M} UTC" if key.expires_at else "never"
+        _scopes, _expires = self.fields["scopes"], self.fields["expires"]
+        assert isinstance(_scopes, forms.ChoiceField)
+        assert isinstance(_expires, forms.ChoiceField)
+        # what is kept is accepted even where it is not offered
+        _scopes.choices = [*(kept or [(KEEP, "unchanged")]), *SCOPE_CHOICES]
+        _expires.choices = [(KEEP, f"unchanged: {until}"), *LIFETIMES]
+
+    def changes(self) -> dict[str, Any]:
+        """Return the fields to change, as ``keys.change`` takes them."""
+        cleaned = self.cleaned_data
+        changes: dict[str, Any] = {
+            "name": cleaned["name"],
+            "allowed_models": cleaned["models"],
+            "allowed_networks": cleaned["networks"],
+        }
+        if cleaned["scopes"] != KEEP:
+            changes["scopes"] = list(SCOPE_SETS[cleaned["scopes"]])
+        if cleaned["expires"] != KEEP:
+            changes["expires_at"] = _expiry(cleaned["expires"])
+        return changes
+
+
+class RotateKeyForm(PageForm):
+    """When the old key of a rotation expires."""
+
+    id_prefix = "rotate"
+
+    overlap = choice("The old key expires", OVERLAPS)
+    fields_of_errors = {"overlap_seconds": "overlap"}
+
+    def __init__(self, data: Mapping[str, Any] | None = None) -> None:
+        super().__init__(data, initial={"overlap": "86400"})
+
+    def period(self) -> timedelta:
+        """Return how long the old key still works."""
+        return timedelta(seconds=int(self.cleaned_data["overlap"]))
+
+
+def _expiry(days: str) -> datetime | None:
+    return None if days == "never" else timezone.now() + timedelta(days=int(days))

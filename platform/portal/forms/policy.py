@@ -1,0 +1,99 @@
+"""The form of a tenant's policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django import forms
+
+from portal.formats.numbers import size, whole_duration
+from portal.forms.base import Choice, PageForm, choice, whole_number
+from tenants.models import TenantPolicy
+from tenants.registry import LARGEST
+
+CACHE_MODES: Sequence[Choice] = (("off", "nothing"), ("deterministic", "deterministic answers"), ("all", "all answers"))
+CACHE_SCOPES: Sequence[Choice] = (
+    ("tenant", "the whole tenant"),
+    ("project", "each project on its own"),
+    ("key", "each key on its own"),
+)
+#: Fields that may be empty, which means unlimited. Any other empty field stays as it is.
+UNLIMITED_IF_EMPTY = frozenset({"cache_writes_per_minute"})
+
+
+def _number(name: str, label: str, help_text: str, **options: Any) -> forms.IntegerField:
+    return whole_number(label, LARGEST[name], help_text=help_text, **options)
+
+
+class PolicyForm(PageForm):
+    """What a tenant may do. Fields that are missing or empty stay as they are."""
+
+    id_prefix = "policy"
+
+    cache_mode = choice(
+        "What the prediction cache stores",
+        CACHE_MODES,
+        required=False,
+        help_text="Deterministic answers are those with temperature 0, top_k 1 or a seed.",
+    )
+    cache_scope = choice(
+        "Who shares stored answers and warm prefixes",
+        CACHE_SCOPES,
+        required=False,
+        help_text="Tenants never share with each other.",
+    )
+    cache_ttl_seconds = _number(
+        "cache_ttl_seconds", "Lifetime of a stored answer, in seconds", "Older answers are not served."
+    )
+    cache_entry_bytes = _number(
+        "cache_entry_bytes", "Largest answer that is stored, in bytes", "Compressed; larger ones are served only."
+    )
+    cache_quota_bytes = _number(
+        "cache_quota_bytes",
+        "All stored answers together, in bytes",
+        "Compressed; the least recently used make room for new ones.",
+    )
+    cache_writes_per_minute = _number(
+        "cache_writes_per_minute",
+        "Answers that one key may store per minute",
+        "Further answers are served but not stored.",
+        empty="unlimited",
+    )
+    salt_epoch = _number(
+        "salt_epoch",
+        "Cache epoch",
+        "A higher number empties both of the tenant's caches, on every engine. It cannot be lowered again.",
+        smallest=1,
+    )
+    queue_seconds = _number(
+        "queue_seconds", "Longest wait for a replica, in seconds", "With 0 no request waits for a replica to start."
+    )
+    queue_requests = _number(
+        "queue_requests", "Requests that may wait per gateway process", "Further ones are refused with 429."
+    )
+    queue_bytes = _number(
+        "queue_bytes", "Size of all waiting requests per gateway process, in bytes", "They wait in memory."
+    )
+    idempotency_bytes_per_hour = _number(
+        "idempotency_bytes_per_hour",
+        "Answers stored for Idempotency-Keys, in bytes per hour",
+        "Compressed; further answers cannot be replayed.",
+    )
+
+    def __init__(self, data: Mapping[str, Any] | None = None, *, policy: TenantPolicy) -> None:
+        super().__init__(data, initial={name: getattr(policy, name) for name in self.base_fields})
+        for name, field in self.fields.items():
+            value = getattr(policy, name)
+            if name.endswith("bytes") or "bytes_per" in name:
+                field.help_text += f" Now {size(value)}."
+            elif name.endswith("_seconds") and value >= 60:
+                field.help_text += f" Now {whole_duration(value)}."
+
+    def changes(self) -> dict[str, Any]:
+        """Return the fields to change, as ``registry.set_policy`` takes them."""
+        return {
+            name: value
+            for name, value in self.cleaned_data.items()
+            if name in self.data and (value not in {None, ""} or name in UNLIMITED_IF_EMPTY)
+        }
