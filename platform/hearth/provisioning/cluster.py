@@ -20,7 +20,7 @@ from django.db.models.functions import Now
 from hearth.checks.preflight import PreflightError
 from hearth.instance.start_options import PoolOptions
 from hearth.provisioning import secrets_transfer
-from tenants import audit
+from tenants import audit, schema_version
 from tenants.audit import SYSTEM
 from tenants.models import AuditEntry
 from workers import processes
@@ -66,6 +66,7 @@ def check_secrets(names: Iterable[str]) -> None:
 def check_servers() -> None:
     """Raise JoinRefused unless the database answers and has this version's tables, and Redis answers."""
     try:
+        unknown = schema_version.unknown_migration(connection)
         executor = MigrationExecutor(connection)
         missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
     except Error as error:
@@ -73,6 +74,8 @@ def check_servers() -> None:
             f"The database of DATABASE_URL does not answer: {_first_line(error)}.",
             "Check the address and its password, that the server listens on the network, and its pg_hba.conf.",
         ) from error
+    if unknown is not None:
+        raise JoinRefused(schema_version.PROBLEM.format(migration=unknown), schema_version.REMEDY)
     if missing:
         raise JoinRefused(
             "The database lacks tables of this version of Hearth.",

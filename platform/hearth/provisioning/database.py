@@ -61,7 +61,9 @@ class PlaceholderStatus:
 
 
 def migrate(instance: Instance) -> None:
-    """Migrate the database to this version as its owner, in a separate process. Raises MigrationFailed.
+    """Migrate the database to this version as its owner, in a separate process.
+
+    Raises MigrationFailed, before anything is written if a newer version migrated it.
 
     Then create the missing monthly partitions of usage, and grant the role that runs Hearth its rights, which only the
     owner may do.
@@ -81,7 +83,8 @@ def _manage(instance: Instance, *arguments: str) -> None:
         status = subprocess.run(command, env=environment, stdout=log, stderr=log, check=False, cwd="/").returncode
     if status != 0:
         lines = log_path.read_text().strip().splitlines()
-        raise MigrationFailed(f"{lines[-1] if lines else 'no output'} (log: {log_path})")
+        reason = lines[-1].removeprefix("CommandError: ") if lines else "no output"
+        raise MigrationFailed(f"{reason} (log: {log_path})")
 
 
 def connect(instance: Instance) -> None:

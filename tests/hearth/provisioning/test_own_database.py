@@ -83,3 +83,27 @@ def test_a_role_that_inherits_the_tenant_role_is_refused(server: PostgresServer)
     with psycopg.connect(superuser_url(server), autocommit=True) as connection:
         connection.execute("GRANT hearth_tenant TO runner WITH INHERIT TRUE")
     assert manage(server, "grant_role", "runner").returncode != 0
+
+
+def test_a_database_of_a_newer_version_is_refused_before_anything_is_written(
+    server: PostgresServer, shared_instance_dir: Path
+) -> None:
+    assert manage(server, "migrate").returncode == 0
+    elsewhere = urlsplit(superuser_url(server))._replace(path="/elsewhere").geturl()
+    with psycopg.connect(elsewhere, autocommit=True) as connection:
+        connection.execute("DELETE FROM django_migrations WHERE app = 'workers'")
+        connection.execute("INSERT INTO django_migrations VALUES (9999, 'tenants', '9999_of_tomorrow', now())")
+        before = connection.execute("SELECT * FROM django_migrations ORDER BY id").fetchall()
+        refused = manage(server, "migrate")
+        assert connection.execute("SELECT * FROM django_migrations ORDER BY id").fetchall() == before
+    assert refused.returncode != 0
+    assert "does not know its migration tenants.9999_of_tomorrow" in refused.stderr
+
+    owner = urlsplit(server.urls.owner)._replace(path="/elsewhere").geturl()
+    environment = os.environ | {"DATABASE_URL": owner, "HEARTH_DATA_DIR": str(shared_instance_dir)}
+    for command in (["up"], ["bootstrap"], ["role", "gateway"], ["node", "--engine", "simulated"]):
+        hearth = [str(Path(sys.executable).with_name("hearth")), *command]
+        started = subprocess.run(hearth, env=environment, capture_output=True, text=True, check=False)
+        assert started.returncode == 1, command
+        assert "belongs to a newer version of Hearth" in started.stderr, command
+        assert "Nothing was changed." in started.stderr, command
