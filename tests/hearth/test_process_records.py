@@ -169,6 +169,28 @@ def test_a_role_that_dies_is_started_again_after_a_growing_delay(child: Child) -
     assert record.restarts == 2
 
 
+def test_the_delay_is_short_again_once_a_role_was_ready(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child_process, "READY_CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(child_process, "READY_AFTER_SECONDS", 0.0)
+    child.start()
+    for _ in range(3):
+        line = _kill_and_wait(child)
+    assert "restarting it in 2 s" in line
+    child.is_ready = lambda: True
+    while child.process is None:
+        child.poll()
+        time.sleep(0.01)
+    assert child.poll() is None
+    assert "restarting it in 0.5 s" in _kill_and_wait(child)
+
+
+def test_a_role_that_is_ready_for_a_moment_only_waits_longer_each_time(child: Child) -> None:
+    child.is_ready = lambda: True
+    child.start()
+    lines = [_kill_and_wait(child) for _ in range(3)]
+    assert "restarting it in 2 s" in lines[-1]
+
+
 def test_a_role_that_will_not_end_is_killed_and_named(child: Child) -> None:
     child.command = [sys.executable, "-c", STUBBORN]
     child.grace_seconds = 0.1

@@ -7,7 +7,9 @@ import errno
 import shutil
 import socket
 import sys
+import time
 import uuid
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import psutil
@@ -21,6 +23,7 @@ NEWEST_PYTHON = (3, 12)
 #: An empty PostgreSQL takes 40 MiB, and its write-ahead log grows to 1 GiB under load. With less it soon stops.
 NEEDED_FREE_MIB = 512
 LAST_PORT = 65535
+PORT_CLOSES_SECONDS = 2.0
 
 
 class PreflightError(Exception):
@@ -108,11 +111,11 @@ def check_disk(instance: Instance, *, free_mib: int) -> None:
         raise _disk_full(instance, free_mib)
 
 
-def check_ports(instance: Instance) -> None:
+def check_ports(instance: Instance, *, used_by: Collection[str] = ()) -> None:
     """Raise PreflightError unless the gateway, the portal and each role's health pages can listen on their ports.
 
-    Binds each port for a moment without SO_REUSEPORT. The gateway sets it, and would otherwise silently share a port
-    with another instance.
+    Skips the ports of the processes ``used_by``, which run already. Binds each port for a moment without SO_REUSEPORT.
+    The gateway sets it, and would otherwise silently share a port with another instance.
     """
     if instance.portal_port > LAST_PORT:
         raise PreflightError(
@@ -120,16 +123,17 @@ def check_ports(instance: Instance) -> None:
             f"Set HEARTH_PORT to at most {LAST_PORT - 1}.",
         )
     _check_health_ports_fit(instance)
-    wanted = [
-        _Port(instance.host, instance.port, "gateway", _CLIENT_PORTS),
-        _Port(instance.host, instance.portal_port, "portal", _CLIENT_PORTS),
-    ]
-    for name in health_ports.names(instance):
+    wanted = []
+    if not any(name.startswith("gateway") for name in used_by):
+        wanted.append(_Port(instance.host, instance.port, "gateway", _CLIENT_PORTS))
+    if "portal" not in used_by:
+        wanted.append(_Port(instance.host, instance.portal_port, "portal", _CLIENT_PORTS))
+    for name in [name for name in health_ports.names(instance) if name not in used_by]:
         port = health_ports.port_of(instance, name)
         wanted.append(_Port(instance.metrics_host, port, f"metrics listener of role {name}", _HEALTH_PORTS))
     for each in wanted:
         try:
-            _try_to_listen(each.host, each.port)
+            _wait_to_listen(each.host, each.port)
         except OSError as error:
             raise _port_error(each, error) from error
 
@@ -177,6 +181,20 @@ def port_holder(port: int) -> PortHolder | None:
     except psutil.Error:
         command = "?"
     return PortHolder(pid, command[:120])
+
+
+def _wait_to_listen(host: str, port: int) -> None:
+    """Listen for a moment; wait for a port that no process holds: the last thread of a killed one closes it."""
+    deadline = time.monotonic() + PORT_CLOSES_SECONDS
+    while True:
+        try:
+            _try_to_listen(host, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or port_holder(port) is not None or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            return
 
 
 def _try_to_listen(host: str, port: int) -> None:

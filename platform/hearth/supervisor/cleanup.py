@@ -1,17 +1,19 @@
 """End the roles and engines that a killed instance left behind, by recorded pid and start time.
 
-Embedded servers are not ended here: a start adopts those that still run.
+A start ends only the roles that it cannot keep. Embedded servers are not ended here: a start adopts those that run.
 """
 
 from __future__ import annotations
 
 import shutil
+import time
+from collections.abc import Collection
 from pathlib import Path
 
 from hearth import process_records
 from hearth.instance.instance import Instance
 from hearth.paths import agent_sockets_dir, gateway_sockets_dir
-from workers.processes import session_members
+from workers.processes import POLL_SECONDS, ProcessIdentity, session_members
 
 #: A gateway without its supervisor still serves: let it finish short requests.
 GRACE_SECONDS = 3.0
@@ -28,9 +30,23 @@ def clear(instance: Instance) -> list[str]:
     return ended
 
 
-def clear_roles(instance: Instance) -> list[str]:
-    """End the recorded roles only; the next agent adopts the engines. Returns the names. Idempotent."""
-    return _end_recorded(instance.records_dir, grace_seconds=GRACE_SECONDS)
+def clear_roles(instance: Instance, *, kept: Collection[str] = ()) -> list[str]:
+    """End the recorded roles except ``kept``; agents adopt the engines. Returns the names. Idempotent."""
+    return _end_recorded(instance.records_dir, grace_seconds=GRACE_SECONDS, kept=kept)
+
+
+def clear_role(instance: Instance, name: str) -> None:
+    """End one recorded role. Idempotent."""
+    others = {path.stem for path in instance.records_dir.glob("*.json")} - {name}
+    clear_roles(instance, kept=others)
+
+
+def has_engines(instance: Instance) -> bool:
+    """Return whether an engine or a placeholder of an earlier agent still runs."""
+    return any(
+        (leader := process_records.read_record(path)) is not None and session_members(leader)
+        for path in instance.engines_dir.glob("*.json")
+    )
 
 
 def end_engines(instance: Instance, *, grace_seconds: float) -> list[str]:
@@ -45,12 +61,22 @@ def remove_sockets(instance: Instance) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _end_recorded(folder: Path, *, grace_seconds: float) -> list[str]:
-    ended = []
+def _end_recorded(folder: Path, *, grace_seconds: float, kept: Collection[str] = ()) -> list[str]:
+    """End all recorded processes together, so that the grace period passes once."""
+    running: dict[str, ProcessIdentity] = {}
     for path in sorted(folder.glob("*.json")):
+        if path.stem in kept:
+            continue
         leader = process_records.read_record(path)
         if leader is not None and session_members(leader):
-            process_records.end_session(leader, grace_seconds=grace_seconds)
-            ended.append(path.stem)
+            running[path.stem] = leader
         path.unlink(missing_ok=True)
-    return ended
+    if grace_seconds > 0:
+        for leader in running.values():
+            process_records.request_stop(leader)
+        deadline = time.monotonic() + grace_seconds
+        while any(map(session_members, running.values())) and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+    for leader in running.values():
+        process_records.end_session(leader, grace_seconds=0)
+    return list(running)

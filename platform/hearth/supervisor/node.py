@@ -1,7 +1,8 @@
 """`hearth node`: an additional machine, which runs an agent with its engines, and the drain of their usage.
 
-The database, Redis, gateway and portal run on the first machine. A killed node leaves its engines running, and the next
-start adopts them. A node that stops in order lets its engines finish, and other nodes take over their replicas.
+The database, Redis, gateway and portal run on the first machine. A killed node leaves its roles and engines running,
+and the next start adopts them. A node that stops in order lets its engines finish, and other nodes take over their
+replicas.
 """
 
 from __future__ import annotations
@@ -75,9 +76,7 @@ class NodeHost:
 
     def _start(self) -> None:
         self._instance.node_path.unlink(missing_ok=True)
-        ended = cleanup.clear_roles(self._instance)
-        if ended:
-            self._progress.log(f"Ended processes of a killed node: {', '.join(ended)}; its engines continue")
+        self._processes.clear(self._roles)
         self._processes.write_record()
         database.connect(self._instance)
         check_membership(NODE_SECRETS)
@@ -113,6 +112,7 @@ class NodeHost:
         if self._joined:
             self._progress.log("Leaving")
         self._processes.end(self._leave)
+        cleanup.clear_roles(self._instance)  # what it kept, if the start failed before it adopted them
         if self._joined:
             database.disconnect()
             self._progress.log("Stopped")

@@ -1,7 +1,7 @@
 """Keep role processes alive, and end them in order, for `hearth up` and `hearth node`.
 
 The supervisor has no state that the next one needs: after a kill -9, roles and engines continue, and the next start
-finds them by their recorded pids.
+finds them by their recorded pids. It keeps those that are alive and of its own version and settings.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 
 from hearth import process_records
@@ -18,8 +19,8 @@ from hearth.instance.instance import Instance
 from hearth.instance.progress import Progress
 from hearth.instance.roles import ENGINES_STOP_STAGE, Role
 from hearth.instance.roles import processes as processes_of
-from hearth.supervisor import child_process, cleanup, lock
-from hearth.supervisor.child_process import Child
+from hearth.supervisor import build, child_process, cleanup, health_pages, lock
+from hearth.supervisor.child_process import Child, ChildRecord
 from workers.processes import ProcessIdentity, identify, is_running
 
 TICK_SECONDS = 0.2
@@ -80,22 +81,57 @@ class ProcessGroup:
         """Remove the record of :meth:`write_record`."""
         (self._instance.data_dir / SUPERVISOR_RECORD).unlink(missing_ok=True)
 
+    def clear(self, roles: Iterable[Role]) -> set[str]:
+        """End what an earlier supervisor left, except processes of these roles that this one would start the same.
+
+        Returns the names of those that it keeps; :meth:`start` adopts them.
+        """
+        children = [child for role in roles for child in self._children_of(role)]
+        kept = {child.name for child in children if self._fit(child) is not None}
+        ended = cleanup.clear_roles(self._instance, kept=kept)
+        if ended:
+            self._progress.log(f"Ended processes of a killed supervisor: {', '.join(ended)}")
+        return kept
+
     def start(self, roles: Iterable[Role]) -> None:
-        """Start the roles, in order. Raises OSError."""
-        for role in roles:
-            for name, instance in processes_of(role, self._instance):
-                child = Child(
-                    name=name,
-                    command=role.command(instance),
-                    environment=instance.environment(role.name),
-                    log_path=instance.log_path(name),
-                    record_path=instance.records_dir / f"{name}.json",
-                    grace_seconds=role.grace_seconds,
-                    stop_stage=role.stop_stage,
-                )
-                self._children.append(child)
-                child.start()
-        self._progress.log(f"Started {', '.join(child.name for child in self._children)}")
+        """Start the roles, in order, and adopt those that :meth:`clear` kept. Raises OSError."""
+        started, adopted = [], []
+        for child in [child for role in roles for child in self._children_of(role)]:
+            self._children.append(child)
+            found = self._fit(child)
+            if found is not None:
+                child.adopt(found)
+                adopted.append(child.name)
+                continue
+            cleanup.clear_role(self._instance, child.name)  # kept before, and died or is to run with other options
+            child.start()
+            started.append(child.name)
+        if adopted:
+            self._progress.log(f"Kept {', '.join(adopted)}, which went on without a supervisor")
+        if started:
+            self._progress.log(f"Started {', '.join(started)}")
+
+    def _children_of(self, role: Role) -> Iterator[Child]:
+        for name, instance in processes_of(role, self._instance):
+            yield Child(
+                name=name,
+                command=role.command(instance),
+                environment=instance.environment(role.name),
+                log_path=instance.log_path(name),
+                record_path=instance.records_dir / f"{name}.json",
+                grace_seconds=role.grace_seconds,
+                stop_stage=role.stop_stage,
+                is_ready=partial(health_pages.is_ready, self._instance, name),
+            )
+
+    def _fit(self, child: Child) -> ChildRecord | None:
+        """Return the record of a process that may stay: it runs, is alive, and would be started the same today."""
+        found = child_process.read_record(child.record_path)
+        if found is None or not is_running(found.process):
+            return None
+        if found.fingerprint != build.fingerprint(child.command, child.environment):
+            return None
+        return found if health_pages.is_alive(self._instance, child.name) else None
 
     def raise_if_stopping(self) -> None:
         """Raise Interrupted if a stop was requested."""

@@ -1,6 +1,7 @@
 """`hearth up`: start an instance in order, keep it alive, end it in order.
 
 Order of the start: preflight, lock, cleanup after a killed instance, servers, migrations, first data, roles, engines.
+After a supervisor that was killed alone, the healthy roles and the engines go on meanwhile, and this one adopts them.
 Order of the stop: roles that take requests, roles that start engines, engines, agent, drain, servers.
 """
 
@@ -67,11 +68,11 @@ class Supervisor:
                 self._end()
 
     def _start(self, *, show_summary: bool) -> None:
-        ended = cleanup.clear(self._instance)
-        if ended:
-            self._progress.log(f"Ended processes of a killed instance: {', '.join(ended)}")
+        self._instance.up_path.unlink(missing_ok=True)
+        self._instance.node_path.unlink(missing_ok=True)
+        kept = self._processes.clear(ROLES)
         self._processes.write_record()
-        preflight.check_ports(self._instance)
+        preflight.check_ports(self._instance, used_by=kept)
         self._start_servers()
         self._processes.raise_if_stopping()
         database.migrate(self._instance)
@@ -82,9 +83,8 @@ class Supervisor:
         database.disconnect()
         engine = choose(wanted, self._instance, self._progress, stopping=self._processes.stop.requested)
         self._processes.raise_if_stopping()
-        database.withdraw(
-            self._instance.node
-        )  # no earlier replica runs here; gateways would route to rows that say ready
+        if "agent" not in kept and not cleanup.has_engines(self._instance):
+            database.withdraw(self._instance.node)  # gateways would route to rows that say ready
         first = database.bootstrap(self._instance, self._options, engine)
         self._database_ready = True
         self._processes.start(ROLES)
@@ -185,6 +185,7 @@ class Supervisor:
         self._processes.end(database.request_stop)
         if self._database_ready:
             database.disconnect()
+        cleanup.clear_roles(self._instance)  # what it kept, if the start failed before it adopted them
         for server in (self._redis, self._postgres):
             if server is not None:
                 server.stop()

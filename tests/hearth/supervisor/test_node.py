@@ -190,7 +190,7 @@ def test_a_killed_node_keeps_its_engines_and_a_stopped_one_hands_over(first: Ins
     node.wait()
     again = second.start_node()
     wait_for(lambda: second.said().count("Ready: node second") == 2, "the node again", 60)
-    assert "its engines go on" in second.said()
+    assert "Kept drain, agent" in second.said()
     assert second.engines() == [engine]
     assert session_members(engine)
 

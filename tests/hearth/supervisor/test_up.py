@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import stat
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -107,17 +109,58 @@ def test_postgres_that_is_killed_comes_back_and_answers_go_on(instance: Instance
     assert _answers(instance)
 
 
-def test_after_kill_minus_nine_the_next_up_clears_and_recovers(instance: Instance) -> None:
+def test_after_a_killed_supervisor_the_next_up_keeps_what_is_healthy_and_answers_go_on(instance: Instance) -> None:
+    first = instance.up()
+    engines = instance.engines()
+    before = {role["name"]: role["pid"] for role in instance.status()["roles"]}
+    supervisor = instance.supervisor()
+    os.kill(supervisor.pid, signal.SIGKILL)
+    assert process_records.wait_until_gone(supervisor, timeout_seconds=5)
+
+    os.kill(before["inference"], signal.SIGKILL)  # gone
+    os.kill(before["beat"], signal.SIGSTOP)  # runs, and is not alive
+    record = instance.folder / "run" / "portal.json"  # of another version
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"fingerprint": "other"}))
+
+    answers: list[bool] = []
+    done = threading.Event()
+
+    def ask() -> None:
+        while not done.is_set():
+            answers.append(_answers(instance, first))
+
+    client = threading.Thread(target=ask)
+    client.start()
+    try:
+        second = instance.up()
+    finally:
+        done.set()
+        client.join()
+    assert answers
+    assert all(answers)
+    assert second["tenants"] == first["tenants"]
+    assert second["admin"] == first["admin"]
+    assert second["pid"] != first["pid"]
+    after = {role["name"]: role["pid"] for role in instance.status()["roles"]}
+    assert {name for name in before if before[name] != after[name]} == {"inference", "beat", "portal"}
+    assert set(instance.engines()) >= set(engines)
+
+    os.kill(after["gateway"], signal.SIGKILL)  # an adopted role is kept alive like any other
+    wait_for(lambda: _role(instance, "gateway")["pid"] != after["gateway"])
+    wait_for(lambda: _answers(instance))
+
+
+def test_after_the_loss_of_every_process_the_next_up_recovers(instance: Instance) -> None:
     first = instance.up()
     engines = instance.engines()
     roles = [role["pid"] for role in instance.status()["roles"]]
     supervisor = instance.supervisor()
     os.kill(supervisor.pid, signal.SIGKILL)
+    for pid in (*roles, *(engine.pid for engine in engines)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     assert process_records.wait_until_gone(supervisor, timeout_seconds=5)
-    second = instance.up()
-    assert second["tenants"] == first["tenants"]
-    assert second["admin"] == first["admin"]
-    assert second["pid"] != first["pid"]
+    assert instance.up()["tenants"] == first["tenants"]
     assert not [engine for engine in engines if is_running(engine)]
     assert not {role["pid"] for role in instance.status()["roles"]} & set(roles)
     assert _answers(instance)
@@ -172,9 +215,11 @@ def _role(instance: Instance, name: str) -> dict[str, Any]:
     return record
 
 
-def _answers(instance: Instance) -> bool:
-    key = instance.up_json["tenants"][0]["api_key"]
-    asked = urllib.request.Request(instance.up_json["api_base"] + "/models", headers={"authorization": f"Bearer {key}"})
+def _answers(instance: Instance, up: dict[str, Any] | None = None) -> bool:
+    """Return whether the gateway answers; ``up`` is the content of up.json where there is none now."""
+    up = up or instance.up_json
+    key = up["tenants"][0]["api_key"]
+    asked = urllib.request.Request(up["api_base"] + "/models", headers={"authorization": f"Bearer {key}"})
     try:
         with urllib.request.urlopen(asked, timeout=10) as answer:
             return bool(json.load(answer)["data"])
