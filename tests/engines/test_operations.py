@@ -88,6 +88,13 @@ async def test_parts_of_a_message_are_joined_by_line_ends(client: Client) -> Non
     assert rendered[0] == rendered[1]
 
 
+async def test_a_responses_input_is_rendered_as_it_is_counted(client: Client) -> None:
+    asked = {"model": "tiny", "input": "Hello there", "instructions": "Be brief.", "max_output_tokens": 1}
+    rendered = (await client.post("/v1/responses/render", asked)).body
+    answered = (await client.post("/v1/responses", asked)).body
+    assert len(rendered["token_ids"]) == answered["usage"]["input_tokens"]
+
+
 async def test_rendering_keeps_what_the_engine_needs(client: Client) -> None:
     body = {"model": "tiny", "messages": HELLO, "cache_salt": "s", "max_tokens": 5, "temperature": 0}
     rendered = (await client.post(f"{CHAT}/render", body)).body

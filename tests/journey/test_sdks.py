@@ -31,7 +31,8 @@ SCHEMA: dict[str, object] = {
     "required": ["city"],
     "additionalProperties": False,
 }
-FUNCTION: Any = {"type": "function", "function": {"name": "weather", "strict": True, "parameters": SCHEMA}}
+#: Without ``strict``, as most clients send it: the engine holds every call to its schema.
+FUNCTION: Any = {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}
 #: Anthropic's SDK has no argument for it.
 COLD = {"temperature": 0}
 #: A call takes that many: the tiny model puts blanks around it.
@@ -170,6 +171,8 @@ def test_openai_responds_streamed_and_not(client: openai.OpenAI) -> None:
         said = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
         final = stream.get_final_response()
     assert said == final.output_text == whole.output_text
+    counted = client.responses.input_tokens.count(model=MODEL, input="Hello there")
+    assert counted.input_tokens == whole.usage.input_tokens
 
 
 @pytest.mark.long
@@ -192,7 +195,7 @@ def test_a_streamed_call_with_log_probabilities_is_read_alike_from_the_cache(cli
 
 def test_a_response_stored_whole_is_told_to_the_helper_of_streams(client: openai.OpenAI) -> None:
     asked: Any = {"model": MODEL, "input": f"{uuid4()} Hello", "temperature": 0, "max_output_tokens": CALL_TOKENS}
-    asked["tools"] = [{"type": "function", **FUNCTION["function"]}]
+    asked["tools"] = [{"type": "function", **FUNCTION["function"], "strict": True}]  # the helper parses only those
     asked["tool_choice"] = "required"
     whole = client.responses.create(**asked)
     with client.responses.stream(**asked) as stream:
@@ -300,7 +303,7 @@ def test_anthropic_streams_and_counts(claude: anthropic.Anthropic) -> None:
 
 
 def test_anthropic_calls_a_tool(claude: anthropic.Anthropic) -> None:
-    tool: Any = {"name": "weather", "input_schema": SCHEMA, "strict": True}
+    tool: Any = {"name": "weather", "input_schema": SCHEMA}
     with claude.messages.stream(
         model=MODEL, max_tokens=CALL_TOKENS, messages=HELLO, tools=[tool], tool_choice={"type": "any"}, extra_body=COLD
     ) as stream:
@@ -309,6 +312,36 @@ def test_anthropic_calls_a_tool(claude: anthropic.Anthropic) -> None:
     (call,) = message.content
     assert call.type == "tool_use"
     assert (call.name, Weather.model_validate(call.input).city in {"Paris", "Rome"}) == ("weather", True)
+
+
+def test_output_that_is_no_tool_call_is_not_anthropics_clients_fault(claude: anthropic.Anthropic) -> None:
+    # vLLM's grammar follows ``const`` and forgets ``type``, so the arguments are a string.
+    tool: Any = {"name": "weather", "input_schema": {"type": "object", "const": "x"}}
+    with pytest.raises(anthropic.InternalServerError, match="does not make a valid response") as failure:
+        claude.messages.create(
+            model=MODEL, max_tokens=60, messages=HELLO, tools=[tool], tool_choice={"type": "any"}, extra_body=COLD
+        )
+    assert failure.value.status_code == 502
+    assert "pydantic" not in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tools": [{"name": "weather", "input_schema": {"type": "array"}}]}, "It must be 'object'"),
+        ({"tool_choice": {"type": "any"}}, "there are no tools"),
+        (
+            {"tools": [{"name": "weather", "input_schema": {"properties": {"city": {"type": "town"}}}}]},
+            "Invalid structural tag",
+        ),
+    ],
+    ids=["array", "no_tools", "no_schema"],
+)
+def test_anthropics_client_is_told_which_tools_are_wrong(
+    claude: anthropic.Anthropic, changes: Any, message: str
+) -> None:
+    with pytest.raises(anthropic.BadRequestError, match=message):
+        claude.messages.create(model=MODEL, max_tokens=60, messages=HELLO, extra_body=COLD, **changes)
 
 
 @pytest.mark.long
@@ -365,11 +398,13 @@ def test_langchain_invokes_and_streams_with_usage(instance: Instance) -> None:
 
 @pytest.mark.long
 def test_langchain_binds_tools_and_schemas(instance: Instance) -> None:
-    bound = chain(instance, max_tokens=CALL_TOKENS).bind_tools([FUNCTION], tool_choice="required")
+    bound = chain(instance, max_tokens=CALL_TOKENS).bind_tools([FUNCTION], tool_choice="any")
     (call,) = bound.invoke("Hello there").tool_calls
     assert (call["name"], call["args"]["city"] in {"Paris", "Rome"}) == ("weather", True)
-    structured = chain(instance, max_tokens=60).with_structured_output(Weather, method="json_schema")
-    assert isinstance(structured.invoke("Hello there"), Weather)
+    methods: tuple[Literal["json_schema", "function_calling"], ...] = ("json_schema", "function_calling")
+    for method in methods:
+        structured = chain(instance, max_tokens=CALL_TOKENS).with_structured_output(Weather, method=method)
+        assert isinstance(structured.invoke("Hello there"), Weather)
 
 
 @pytest.mark.long

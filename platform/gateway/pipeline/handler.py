@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 MODELS = "/v1/models"
 #: Where OpenAI stores responses; Hearth does not.
 STORED_RESPONSES = "/v1/responses/"
+COMPACTION = STORED_RESPONSES + "compact"
 #: The status that counts a request whose client disconnected before its response began.
 CLIENT_GONE = 499
 
@@ -84,6 +85,12 @@ class Pipeline:
             return await self._components.poll_deferred(caller, path.removeprefix(POLL_PATH))
         if path.startswith(STORED_RESPONSES):
             await self.auth.authenticate(request.headers, request.client)
+            if path == COMPACTION:
+                raise NotFound(
+                    "Hearth does not compact conversations. Leave out old turns, or let the model summarize them, and "
+                    "send the rest as 'input' to /v1/responses.",
+                    "unknown_path",
+                )
             raise NotFound(
                 "Hearth does not store responses. Send the whole conversation as 'input' instead.",
                 "response_not_stored",

@@ -174,7 +174,8 @@ class Inference:
         try:
             document = orjson.loads(reply.first)
             usage, complete = endpoint.usage(document), endpoint.is_complete(document)
-        except (orjson.JSONDecodeError, AttributeError, TypeError, ValueError):
+            client_body = endpoint.client_body(reply.first)
+        except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError, ValueError):
             raise EngineFailed(
                 "The engine's response is not valid. Nothing was charged; try again.", "engine_failed"
             ) from None
@@ -186,7 +187,7 @@ class Inference:
         stored = self._store(started.policy, body, usage, timeline.engine_seconds * 1000)
         await self._meter.synced()
         status, cost = started.policy.status_headers(stored=stored), self._cost_headers(usage)
-        return Response(status=200, headers=[*JSON, *timeline.headers, *status, *cost], body=reply.first)
+        return Response(status=200, headers=[*JSON, *timeline.headers, *status, *cost], body=client_body)
 
     async def _followed(self, followed: Followed) -> Response:
         """Meter and return the response that another request received."""

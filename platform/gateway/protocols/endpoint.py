@@ -168,6 +168,10 @@ class Endpoint:
         """Return the usage in a complete response; None when it has none."""
         return None
 
+    def client_body(self, body: bytes) -> bytes:
+        """Return an engine's complete response as the client gets it. Raises ValueError, KeyError or TypeError."""
+        return body
+
     def is_complete(self, document: dict[str, Any]) -> bool:
         """Return whether a response ended by itself, so that it may be stored."""
         return False

@@ -6,7 +6,7 @@ from gateway.protocols.anthropic_messages import CountTokens, Messages
 from gateway.protocols.endpoint import Endpoint
 from gateway.protocols.openai_chat import Chat, Completions
 from gateway.protocols.openai_embeddings import Embeddings
-from gateway.protocols.openai_responses import Responses
+from gateway.protocols.openai_responses import CountInputTokens, Responses
 from gateway.protocols.tokenize import Detokenize, Tokenize
 
 ENDPOINTS: dict[str, Endpoint] = {
@@ -15,6 +15,7 @@ ENDPOINTS: dict[str, Endpoint] = {
         Chat(),
         Completions(),
         Responses(),
+        CountInputTokens(),
         Embeddings(),
         Messages(),
         CountTokens(),

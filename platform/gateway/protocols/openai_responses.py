@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 
@@ -12,7 +12,7 @@ from caching.fingerprint import IGNORED
 from caching.replay import responses
 from gateway.errors import BadRequest, GatewayError
 from gateway.protocols import media, validators
-from gateway.protocols.endpoint import Endpoint, EventKind, StreamParser, Usage, usage_of_total
+from gateway.protocols.endpoint import Cacheable, Endpoint, EventKind, StreamParser, Usage, usage_of_total
 from gateway.protocols.openai_chat import as_bytes, conversation, tools
 from routing.prefix_hash import PromptMessage
 
@@ -98,9 +98,9 @@ class Responses(Endpoint):
         "user": validators.text,
         "prompt_cache_key": validators.text,
     }
-    limits = ("max_output_tokens",)
+    limits: ClassVar[tuple[str, ...]] = ("max_output_tokens",)
     streams = True
-    cacheable = "both"
+    cacheable: ClassVar[Cacheable] = "both"
     ignored = IGNORED - _REPEATED
 
     def prepare(self, body: dict[str, Any]) -> None:
@@ -147,6 +147,34 @@ class Responses(Endpoint):
     def error_event(self, error: GatewayError) -> bytes:
         """Return the protocol's ``error`` event as the first event."""
         return _error_event(error, 0)
+
+
+class CountInputTokens(Responses):
+    """``/v1/responses/input_tokens``: free. The engine renders the prompt as for a response, and writes nothing."""
+
+    path = "/v1/responses/input_tokens"
+    engine_path = "/v1/responses/render"
+    limits = ()
+    streams = False
+    cacheable = "never"
+    metered = False
+    salted = False
+
+    def messages(self, body: Mapping[str, Any]) -> list[PromptMessage]:
+        """Return nothing: the engine computes no prefix."""
+        return []
+
+    def usage(self, document: Mapping[str, Any]) -> Usage | None:
+        """Return None: nothing is used."""
+        return None
+
+    def is_complete(self, document: dict[str, Any]) -> bool:
+        """Return False: a count is not stored."""
+        return False
+
+    def client_body(self, body: bytes) -> bytes:
+        """Return OpenAI's count of the tokens that the engine rendered."""
+        return orjson.dumps({"object": "response.input_tokens", "input_tokens": len(orjson.loads(body)["token_ids"])})
 
 
 def _with_role(item: dict[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,8 @@ STRIPPED = (
     "stream_interval",
 )
 _STRIPPED = frozenset(STRIPPED)
+#: The first bytes of gzip (RFC 1952).
+_GZIP = b"\x1f\x8b"
 
 #: The depth that orjson can write. It reads up to 1024, but what cannot be written cannot be sent to the engine.
 MAX_DEPTH = 254
@@ -112,7 +114,7 @@ def _read(raw: bytes) -> dict[str, Any]:
         if levels > MAX_DEPTH:
             orjson.dumps(body)
     except orjson.JSONDecodeError as error:
-        raise BadRequest(f"The body is not valid JSON: {error}.", "invalid_json") from None
+        raise BadRequest(_unreadable(raw, error), "invalid_json") from None
     except TypeError:
         raise BadRequest(
             f"The body is nested too deeply. At most {MAX_DEPTH} levels are allowed.", "invalid_value"
@@ -120,3 +122,14 @@ def _read(raw: bytes) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise BadRequest("The body must be a JSON object.", "invalid_type")
     return body
+
+
+def _unreadable(raw: bytes, error: ValueError) -> str:
+    """Return why the body is not valid JSON."""
+    if raw.startswith(_GZIP):
+        return "The body is compressed with gzip, which Hearth does not accept. Send it uncompressed."
+    try:
+        raw.decode()
+    except UnicodeDecodeError as wrong:
+        return f"The body is not valid JSON: byte {wrong.start} is not UTF-8."
+    return f"The body is not valid JSON: {error}."

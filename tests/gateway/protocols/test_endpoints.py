@@ -40,6 +40,7 @@ DETOKENIZE: dict[str, Any] = {"model": MODEL, "tokens": [1, 2]}
 #: Path, body, answer, and whether it is metered.
 ASKED = [
     ("/v1/responses", RESPONSES, RESPONSE, True),
+    ("/v1/responses/input_tokens", RESPONSES, {"object": "response.input_tokens", "input_tokens": 3}, False),
     ("/v1/messages", MESSAGES, MESSAGE, True),
     ("/v1/messages/count_tokens", COUNTED, COUNT, False),
     ("/v1/embeddings", EMBED, EMBEDDINGS, True),
@@ -146,7 +147,37 @@ async def test_no_response_is_stored_or_read(gateway: Gateway) -> None:
     for method, path in (("GET", "/v1/responses/resp_1"), ("POST", "/v1/responses/resp_1/cancel")):
         got = await gateway.ask(method=method, path=path)
         assert (got.status, got.error["code"]) == (404, "response_not_stored")
+    compacted = await gateway.ask(RESPONSES, path="/v1/responses/compact")
+    assert (compacted.status, compacted.error["code"]) == (404, "unknown_path")
+    assert "does not compact" in compacted.error["message"]
     assert len(gateway.bodies()) == 1
+
+
+async def test_a_count_of_input_tokens_keeps_no_state_and_cannot_be_streamed(gateway: Gateway) -> None:
+    path = "/v1/responses/input_tokens"
+    stored = await gateway.ask({**RESPONSES, "previous_response_id": "resp_1"}, path=path)
+    assert (stored.status, stored.error["param"]) == (400, "previous_response_id")
+    streamed = await gateway.ask({**RESPONSES, "stream": True}, path=path)
+    assert (streamed.status, streamed.error["param"]) == (400, "stream")
+    assert gateway.bodies() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"tools": [{"name": "f", "input_schema": {"type": "array"}}]}, "tools[0].input_schema.type"),
+        ({"tools": [{"name": "f", "input_schema": {"type": ["object"]}}]}, "tools[0].input_schema.type"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice"),
+        ({"tool_choice": {"type": "tool", "name": "f"}, "tools": []}, "tool_choice"),
+    ],
+)
+async def test_tools_that_no_call_can_follow_never_reach_an_engine(
+    gateway: Gateway, changes: dict[str, Any], param: str
+) -> None:
+    got = await gateway.ask({**MESSAGES, **changes}, path="/v1/messages")
+    assert (got.status, got.json["error"]["type"]) == (400, "invalid_request_error")
+    assert f"'{param}'" in got.json["error"]["message"]
+    assert gateway.bodies() == []
 
 
 async def test_anthropics_key_header_and_error_envelope_are_understood(gateway: Gateway) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from typing import Any
 
@@ -123,6 +124,16 @@ def test_a_wrong_prompt_is_named(prompt: Any) -> None:
 )
 def test_a_body_that_is_no_json_is_refused(raw: bytes) -> None:
     assert refused(raw) == ("invalid_json", None)
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [(gzip.compress(b"{}"), "is compressed with gzip"), (b'{"a": "\xff"}', "byte 7 is not UTF-8")],
+    ids=["gzip", "latin"],
+)
+def test_a_body_that_is_no_text_is_told_why(raw: bytes, message: str) -> None:
+    with pytest.raises(BadRequest, match=message):
+        request_body.parse(CHAT, raw)
 
 
 @pytest.mark.parametrize("raw", [b"[]", b"1", b"null", b'"text"', b"true"])
@@ -285,6 +296,7 @@ VALID: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": CONVERSED,
     "/v1/completions": {"prompt": "Once"},
     "/v1/responses": {"input": "Hello"},
+    "/v1/responses/input_tokens": {"input": "Hello"},
     "/v1/embeddings": {"input": ["Hello"]},
     "/v1/messages": {**CONVERSED, "max_tokens": 5},
     "/v1/messages/count_tokens": CONVERSED,

@@ -7,7 +7,7 @@ from aiohttp import web
 
 from workers.simulated.engine.jobs import new_id
 from workers.simulated.engine.tokenizer import render_chat
-from workers.simulated.http import anthropic_messages
+from workers.simulated.http import anthropic_messages, openai_responses
 from workers.simulated.http.generation_routes import chat_prompt, completion_prompts
 from workers.simulated.http.service import Service
 from workers.simulated.requests import field_reader
@@ -42,6 +42,10 @@ def routes(service: Service) -> list[web.RouteDef]:
         prefix = f"chatcmpl-{request.headers.get('X-Request-Id') or new_id()}"
         return _json(_rendered(service, prefix, chat_prompt(service, parsed), parsed.common))
 
+    async def render_response(request: web.Request) -> web.Response:
+        parsed = read_chat(openai_responses.chat_body(await _body(request)), service.settings)
+        return _json(_rendered(service, f"resp_{new_id()}", chat_prompt(service, parsed), parsed.common))
+
     async def render_prompts(request: web.Request) -> web.Response:
         parsed = read_completion(await _body(request))
         prefix = f"cmpl-{request.headers.get('X-Request-Id') or new_id()}"
@@ -63,6 +67,7 @@ def routes(service: Service) -> list[web.RouteDef]:
         web.post("/v1/messages/count_tokens", count_tokens),
         web.post("/v1/chat/completions/render", render_conversation),
         web.post("/v1/completions/render", render_prompts),
+        web.post("/v1/responses/render", render_response),
     ]
 
 

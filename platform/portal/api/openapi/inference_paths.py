@@ -98,6 +98,9 @@ PATHS: dict[str, Any] = {
     "/v1/chat/completions": _post("create_chat_completion", "Chat", "ChatRequest", "Answer", events=_CHUNKS),
     "/v1/completions": _post("create_completion", "Complete a prompt", "PromptRequest", "Answer", events=_CHUNKS),
     "/v1/responses": _post("create_response", "Respond, without state", "ResponseRequest", "Response", events=_TYPED),
+    "/v1/responses/input_tokens": _post(
+        "count_response_tokens", "Count the tokens of a response's input; free", "ResponseRequest", "InputTokenCount"
+    ),
     "/v1/embeddings": _post("create_embeddings", "Create embeddings", "EmbeddingsRequest", "Embeddings"),
     "/v1/messages": _post(
         "create_message",

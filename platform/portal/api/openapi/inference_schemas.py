@@ -119,6 +119,7 @@ _RESPONSES: dict[str, Any] = {
         usage=_of(input_tokens=_INTEGER, output_tokens=_INTEGER, cache_read_input_tokens=_INTEGER),
     ),
     "TokenCount": _of(input_tokens=_INTEGER),
+    "InputTokenCount": _of(object=_TEXT, input_tokens=_INTEGER),
     "Embeddings": _of(
         object=_TEXT, data=_list(_OBJECT), model=_TEXT, usage=_of(prompt_tokens=_INTEGER, total_tokens=_INTEGER)
     ),
