@@ -264,7 +264,12 @@ def read() -> Environment:
     except ValidationError as error:
         first = error.errors()[0]
         name = str(first["loc"][0])
-        allowed = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+        allowed = (
+            first["msg"]
+            .removeprefix("Value error, ")
+            .removeprefix("Input should be ")
+            .partition(", unable to parse")[0]
+        )
         raise BadSetting(variable(name), first["input"], allowed) from None
 
 

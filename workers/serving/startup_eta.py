@@ -73,11 +73,6 @@ def etas() -> dict[UUID, float]:
     }
 
 
-def eta_seconds(deployment: Deployment) -> float:
-    """Return the value of :func:`etas` for one deployment."""
-    return etas().get(deployment.id, UNMEASURED_SECONDS)
-
-
 def expected(measured: Sequence[StartSummary], level: str) -> float:
     """Return how long a start from ``level`` takes, given the measurements of its revision."""
     colder = (start_times.expected_seconds(measured, each) for each in _COLDER[_COLDER.index(Level(level)) :])

@@ -130,14 +130,14 @@ class Inference:
         except NOT_NOW as failure:
             self._meter.wait()
             self._queued_at = time.perf_counter()
-            guest = QueuedRequest(
+            queued = QueuedRequest(
                 caller=context.caller,
                 model=context.model,
                 size_bytes=len(request.body),
                 tokens=ask.prefix.tokens + ask.max_new_tokens,
                 waited_seconds=self._coalescer.waited_seconds,
             )
-            return await self._components.replica_queue.wait(guest, failure, lambda: self._send(ask, policy))
+            return await self._components.replica_queue.wait(queued, failure, lambda: self._send(ask, policy))
 
     async def _send(self, ask: RoutingRequest, policy: CachePolicy) -> StartedReply:
         """Return the first reply of the replicas that are ready now. Raises GatewayError, NOT_NOW included."""

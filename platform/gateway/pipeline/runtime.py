@@ -50,8 +50,8 @@ class Runtime:
         self.components.admission.close()
         await self.components.prediction_cache.close()
         await self.components.single_flight.close()
-        for turns in self.redis:
-            await turns.close()
+        for client in self.redis:
+            await client.close()
         self.wal.close()
 
 

@@ -72,7 +72,7 @@ def items(name: str, value: Any, what: str, most: int) -> None:
     if not isinstance(value, list):
         raise wrong(name, value, f"a list of {what}")
     if not value:
-        raise BadRequest(f"'{name}' is empty. Send at least one of its {what}.", "invalid_value", name)
+        raise BadRequest(f"'{name}' is empty. It must have at least one item.", "invalid_value", name)
     if len(value) > most:
         raise BadRequest(f"'{name}' has {len(value)} {what}. At most {most} are allowed.", "invalid_value", name)
 

@@ -33,8 +33,9 @@ def up(detach: bool, detached: bool, **given: Any) -> None:
     replicas. At the end it prints an address, a login and a curl command to paste. While the instance runs, a second
     `hearth up` prints the same summary. Ctrl-C stops everything in order, a second Ctrl-C at once.
 
-    What the options deploy is changed afterwards in the portal, or by another start with other options. An option
-    that is left out keeps its value of the last start; the defaults of a first start are in [brackets].
+    An option that is left out keeps its value of the last start; the defaults of a first start are in [brackets]. So
+    `--model hearth-tiny --engine auto` returns from another model or from simulated engines. Replicas and placeholders
+    can be changed in the portal too.
     """
     instance = from_environment()
     options = start_options(given)

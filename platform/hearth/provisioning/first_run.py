@@ -113,12 +113,13 @@ def _last_revision(last: Mapping[str, Any]) -> ModelRevision | None:
 
 
 def _model(options: StartOptions, last: ModelRevision | None, engine: Literal["vllm", "simulated"]) -> ModelSpec:
-    """Return the model of the options; without one, the model of the last start."""
+    """Return the model of the options; without one, the model of the last start. TINY_NAME is Hearth's own model."""
     if options.model is None and last is not None:
         source = "" if last.model.name == TINY_NAME else last.source
         context_tokens = last.context_length_tokens
     else:
-        source, context_tokens = options.model or "", DEFAULT_CONTEXT_TOKENS
+        wanted = options.model or ""
+        source, context_tokens = "" if wanted == TINY_NAME else wanted, DEFAULT_CONTEXT_TOKENS
     return ModelSpec(source=source, engine=engine, context_tokens=options.context_tokens or context_tokens)
 
 
@@ -151,8 +152,8 @@ def _deployment(revision: ModelRevision, options: StartOptions, last: Mapping[st
         "placeholders": _given(options.placeholders, last.get("placeholders"), DEFAULT_PLACEHOLDERS),
         "placeholder_level": _given(options.placeholder_level, last.get("placeholder_level"), DEFAULT_LEVEL),
     }
-    pool = cluster.local_pool(node or socket.gethostname(), options.new_node)
     with transaction.atomic():
+        pool = cluster.local_pool(node or socket.gethostname(), options.new_node)
         _apply(revision, wanted, last, pool)
         minimum = Deployment.objects.get(name=name).min_replicas
     _write_private(settings.DATA_DIR / start_options.FILE_NAME, json.dumps(wanted, indent=2))

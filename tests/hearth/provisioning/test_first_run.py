@@ -13,6 +13,7 @@ import pytest
 from django.utils import timezone
 from pytest_django.fixtures import Settings
 
+from catalogue.models import Model, ModelRevision
 from hearth import secrets
 from hearth.instance import start_options
 from hearth.instance.start_options import PoolOptions, StartOptions
@@ -140,6 +141,17 @@ def test_a_new_node_joins_the_pool_that_is_asked_for_and_an_old_one_stays_where_
     assert Node.objects.get().pool.name == "lab"
     with pytest.raises(cluster.JoinRefused, match="its pool is lab, not elsewhere"):
         run(new_node=PoolOptions(pool="elsewhere"))
+    assert [pool.name for pool in Pool.objects.all()] == ["lab"]
+
+
+def test_the_name_of_hearths_own_model_leads_back_from_another() -> None:
+    run()
+    run(model="org/other")
+    run(model="hearth-tiny")
+    assert {model.name for model in Model.objects.all()} == {"hearth-tiny", "org/other"}
+    [revision] = ModelRevision.objects.filter(model__name="hearth-tiny")
+    assert revision.source != "hearth-tiny"
+    assert Deployment.objects.get(name="hearth-tiny").min_replicas > 0
 
 
 def test_the_clusters_secrets_are_declared_once_and_others_are_refused(settings: Settings, tmp_path: Path) -> None:

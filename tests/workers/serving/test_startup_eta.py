@@ -27,27 +27,28 @@ def measure(deployment: Deployment, level: str, *seconds: float) -> None:
 
 
 def test_without_a_measurement_a_guess_is_promised(fleet: Fleet) -> None:
-    assert startup_eta.eta_seconds(fleet.deploy(0)) == startup_eta.UNMEASURED_SECONDS
+    deployment = fleet.deploy(0)
+    assert startup_eta.etas()[deployment.id] == startup_eta.UNMEASURED_SECONDS
 
 
 def test_the_median_of_the_newest_starts_is_promised(fleet: Fleet) -> None:
     deployment = fleet.deploy(0)
     measure(deployment, Level.COLD, *[900.0] * 5)
     measure(deployment, Level.COLD, *[20.0, 30.0] * (start_times.NEWEST // 2))
-    assert startup_eta.eta_seconds(deployment) == 25.0
+    assert startup_eta.etas()[deployment.id] == 25.0
 
 
 def test_a_warm_placeholder_of_its_engine_shortens_the_promise(fleet: Fleet) -> None:
     deployment = fleet.deploy(0)
     measure(deployment, Level.COLD, 26.0)
     measure(deployment, Level.H2, 3.5)
-    assert startup_eta.eta_seconds(deployment) == 26.0
+    assert startup_eta.etas()[deployment.id] == 26.0
     waiting = Placeholder.objects.create(
         node=fleet.node, engine="other", target_level=Level.H2, level=Level.H2, state=Placeholder.State.WARM
     )
-    assert startup_eta.eta_seconds(deployment) == 26.0
+    assert startup_eta.etas()[deployment.id] == 26.0
     Placeholder.objects.filter(id=waiting.id).update(engine=deployment.revision.engine)
-    assert startup_eta.eta_seconds(deployment) == 3.5
+    assert startup_eta.etas()[deployment.id] == 3.5
 
 
 def test_a_replica_that_is_coming_promises_what_its_own_start_takes(fleet: Fleet) -> None:
@@ -57,7 +58,7 @@ def test_a_replica_that_is_coming_promises_what_its_own_start_takes(fleet: Fleet
     Replica.objects.create(
         deployment=deployment, revision=deployment.revision, state=Replica.State.STARTING, start_level=Level.H2
     )
-    assert startup_eta.eta_seconds(deployment) == 3.5
+    assert startup_eta.etas()[deployment.id] == 3.5
 
 
 def test_a_level_that_was_not_measured_is_taken_for_a_colder_one_never_for_a_warmer(fleet: Fleet) -> None:
