@@ -53,9 +53,9 @@ BEHIND_SECONDS = 5.0
 #: For one reply of Redis; batches may have to wait for it.
 TIMEOUT_SECONDS = 1.0
 #: Pause between rounds while Redis is unavailable.
-RETRY_SECONDS = 2.0
-#: How long a period's counter is maintained after its end: requests that began in it may still run.
-LINGER_SECONDS = 3600
+RETRY_SECONDS = 1.0
+#: How long a period's counter is maintained after its end: a deferred request accepted in it may run a day later.
+LINGER_SECONDS = 25 * 3600
 #: Age at which an open hold without a START in this host's log is released. A gateway that dies between hold and START
 #: leaves one. If a request of another host runs for longer, its charge is subtracted once its row is stored.
 ORPHANED_SECONDS = 3600
@@ -133,11 +133,18 @@ class BudgetReconciler:
         self._counters = counters
         self._open_starts = open_starts
         self._due = 0.0
+        #: How long the last round took; None before the first.
+        self._took: float | None = None
         self._redis_failed = False
         #: Open requests of this host without a hold in Redis, in this round and in the last. If the log was read to its
         #: end in between, a request in both is not merely about to end.
         self._missing: set[str] = set()
         self._missed: frozenset[str] = frozenset()
+
+    @property
+    def due_at(self) -> float:
+        """When the next round is due, time.monotonic()."""
+        return self._due
 
     def run_if_due(self, *, caught_up: bool) -> None:
         """Run a round if one is due. ``caught_up``: the log was read to its end. Raises django.db.Error.
@@ -158,7 +165,10 @@ class BudgetReconciler:
             return
         self._redis_failed = False
         took = time.monotonic() - began
-        self._due = time.monotonic() + max(ROUND_SECONDS, (TIME_SHARE - 1) * took)
+        # One long round was a stall of the database, which must not be followed by a pause of several times its length.
+        usual = min(took, self._took) if self._took is not None else 0.0
+        self._took = took
+        self._due = time.monotonic() + max(ROUND_SECONDS, (TIME_SHARE - 1) * usual)
 
     def round(self, now: datetime) -> None:
         """Open periods, raise alerts, and recount where a counter is wrong. Idempotent.

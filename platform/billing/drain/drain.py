@@ -40,7 +40,8 @@ logger = logging.getLogger(__name__)
 BATCH_ROWS = 5000
 POLL_SECONDS = 0.1
 FIRST_RETRY_SECONDS = 0.1
-LAST_RETRY_SECONDS = 5.0
+#: Hard budgets are unknown until the drain has connected again.
+LAST_RETRY_SECONDS = 1.0
 LOCK_FILE = "drain.lock"
 REFUSED_FILE = "refused.jsonl"
 

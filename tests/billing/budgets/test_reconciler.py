@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 import pytest
+from django.utils import timezone
 from redis import Redis
 
 from billing.budgets import spending
@@ -266,3 +268,21 @@ def test_what_somebody_else_wrote_into_redis_stops_no_drain(desk: Desk, acme: Cu
 def test_redis_that_is_away_stops_no_drain(acme: Customer) -> None:
     budget(acme.tenant, LIMIT_PICO)
     BudgetReconciler(BudgetCounters("redis://127.0.0.1:1", timeout_seconds=0.2), list).run_if_due(caught_up=True)
+
+
+def test_a_stall_is_not_multiplied(desk: Desk, acme: Customer) -> None:
+    made = budget(acme.tenant, LIMIT_PICO)
+    desk.reconciler.run_if_due(caught_up=True)
+    while time.monotonic() < desk.reconciler.due_at:
+        time.sleep(0.01)
+    began = time.monotonic()
+    desk.redis.client_pause(2000)
+    desk.reconciler.run_if_due(caught_up=True)
+    stalled = time.monotonic() - began
+    assert stalled >= 1.9, "the round waited for Redis"
+    assert desk.reconciler.due_at - time.monotonic() < stalled
+    desk.redis.flushdb()
+    while time.monotonic() < desk.reconciler.due_at:
+        time.sleep(0.01)
+    desk.reconciler.run_if_due(caught_up=True)
+    assert desk.left(made, timezone.now()) is not None
