@@ -7,7 +7,11 @@ WorkerError
 ├── BadCount      a number out of range
 ├── BadValue      an argument that cannot be parsed
 ├── Refused       not possible in the current state
-└── Superseded    a newer agent owns the node, so this one may not write
+├── Superseded    a newer agent owns the node, so this one may not write
+└── NotAccepted   a deferred request was not stored
+    ├── TooManyUnfinished   its tenant has as many, or as many bytes, as it may have
+    ├── KeyReused           another request was accepted under its Idempotency-Key
+    └── Abandoned           its caller did not wait for it
 """
 
 from __future__ import annotations
@@ -82,3 +86,19 @@ class Superseded(WorkerError):
 
     node: str
     epoch: int
+
+
+class NotAccepted(WorkerError):
+    """A deferred request was not stored, and never will be."""
+
+
+class TooManyUnfinished(NotAccepted):
+    """The tenant's requests that wait or run are as many, or as many bytes, as it may have."""
+
+
+class KeyReused(NotAccepted):
+    """Another request was accepted under the same Idempotency-Key."""
+
+
+class Abandoned(NotAccepted):
+    """The caller did not allow the commit."""

@@ -270,6 +270,25 @@ def queue_full(model: str, retry_after_seconds: float) -> Unavailable:
     )
 
 
+def too_many_deferred(requests: int, size_bytes: int) -> RateLimited:
+    """Return the error for a tenant with as many deferred requests as it may have."""
+    return RateLimited(
+        f"This tenant has as many deferred requests as it may have: {requests} that wait or run, with bodies of "
+        f"{size_bytes >> 20} MiB together. Retry when some are done.",
+        "too_many_deferred",
+        headers=[_retry_after(10)],
+    )
+
+
+def database_unavailable() -> Unavailable:
+    """Return the error for a deferred request that was not stored, or cannot be read."""
+    return Unavailable(
+        "Deferred requests need the database, which is unavailable. Nothing was accepted. Retry shortly.",
+        "database_unavailable",
+        headers=[_retry_after(1)],
+    )
+
+
 def internal_error() -> GatewayError:
     """Return the error for an unexpected failure."""
     return GatewayError(

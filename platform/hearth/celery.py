@@ -48,6 +48,7 @@ bootstep.install(app, _open_canary_log, agent_sockets_dir(environment.read().dat
 celery_roles.install(app)
 
 RECONCILE_SECONDS = 2.0
+TEND_DEFERRED_SECONDS = 3.0
 
 app.conf.beat_schedule = {
     # A tick that waited longer than its period only repeats the next one.
@@ -58,8 +59,8 @@ app.conf.beat_schedule = {
     },
     "deferred": {
         "task": "gateway.tasks.tend_deferred",
-        "schedule": 60.0,
-        "options": {"queue": "control", "expires": 60.0},
+        "schedule": TEND_DEFERRED_SECONDS,
+        "options": {"queue": "control", "expires": TEND_DEFERRED_SECONDS},
     },
 }
 if find_spec("billing.tasks") is not None:

@@ -140,7 +140,7 @@ SPECTACULAR_SETTINGS = {
 CELERY_BROKER_URL = service_urls.celery_url(service_urls.redis_url(ENVIRONMENT, ENVIRONMENT.redis_broker_url))
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_TRANSPORT_OPTIONS = {
-    "visibility_timeout": 3600,  # longer than the longest deferred request, or it would run twice
+    "visibility_timeout": 3600,
     "socket_timeout": 10,
     "socket_keepalive": True,
     "health_check_interval": 10,

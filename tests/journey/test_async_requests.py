@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from functools import partial
 from uuid import uuid4
 
 import pytest
@@ -74,3 +77,18 @@ def test_a_deferred_stream_is_refused(instance: Instance) -> None:
     answer = instance.chat("globex", "No.", headers=ASYNC, stream=True)
     assert answer.status == 400
     assert answer.json()["error"]["param"] == "stream"
+
+
+@pytest.mark.long
+def test_what_a_killed_worker_ran_is_run_again_and_charged_once(simulated: Instance) -> None:
+    prompts = [f"{uuid4()} Tell me a long story." for _ in range(4)]
+    fields = {"max_tokens": 2000, "ignore_eos": True}
+    tickets = [simulated.chat("globex", prompt, headers=ASYNC, **fields).json()["id"] for prompt in prompts]
+    (worker,) = [int(role["pid"]) for role in simulated.status()["roles"] if role["name"] == "inference"]
+    os.kill(worker, signal.SIGKILL)
+    for ticket in tickets:
+        answer = wait_for(partial(_poll, simulated, "globex", ticket), "the answer", seconds=120)
+        assert (answer.status, answer.headers["x-request-id"]) == (200, ticket)
+        row = simulated.usage("globex", ticket)
+        assert row["state"] == "complete"
+        assert row["completion_tokens"] == answer.json()["usage"]["completion_tokens"]

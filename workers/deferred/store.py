@@ -1,38 +1,42 @@
-"""Asynchronous requests: stored here, claimed by one task, visible to their tenant only.
+"""Asynchronous requests: stored here, run by one task at a time, visible to their tenant only.
 
-The row is the queue; a message on the broker only carries its id. Messages expire after QUEUE_LIMIT and
-:func:`requeue_lost` sends new ones, so a lost message is replaced, and a duplicate finds the row claimed.
+The row is the queue. A message on the broker only wakes a worker up, which claims the request whose turn it is
+(:mod:`workers.deferred.claims`); so a lost message is replaced by any other, and one too many finds nothing.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
 from uuid import UUID
 
-from django.db import transaction
-from django.db.models import F
-from django.db.models.functions import Now
+from django.db import IntegrityError, connection, transaction
+from django.db.models import Count, Sum
+from django.db.models.functions import Length, Now
 
-from tenants.ids import KeyId, ProjectId, TenantId
+from tenants.ids import KeyId, ProjectId, TenantId, new_id
 from tenants.rls import as_tenant
+from workers.errors import Abandoned, KeyReused, TooManyUnfinished
 from workers.models import DeferredRequest
 
-#: How long the body and the response are stored.
+#: How long the request and its response are stored.
 KEEP = dt.timedelta(hours=24)
-#: A task that runs for longer is dead: an engine may send nothing for 10 minutes at most, and streams end.
-RUN_LIMIT = dt.timedelta(minutes=45)
-#: A row queued for longer has lost its message, or the workers are behind; sending it again is harmless.
-QUEUE_LIMIT = dt.timedelta(minutes=1)
-MAX_ATTEMPTS = 2
-SEND_AT_ONCE = 1000
+#: Most requests, and bytes of their bodies, of one tenant that wait or run: 26 of the largest bodies.
+MAX_UNFINISHED = 1000
+MAX_UNFINISHED_BYTES = 256 * 1024 * 1024
+#: Longest time of one statement of an acceptance, and of its transaction without one: others of the tenant wait for it.
+SUBMIT_SECONDS = 10
+#: Rows deleted in one statement.
+DELETE_AT_ONCE = 1000
+
+#: First half of the advisory lock of a tenant's acceptances: "defr" in ASCII.
+_LOCK = 0x64656672
 
 _State = DeferredRequest.State
 State = Literal["queued", "running", "done", "failed"]
-Enqueue = Callable[[UUID], None]
+UNFINISHED = (_State.QUEUED, _State.RUNNING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +52,11 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claimed:
-    """A request that this task has claimed; ``attempt`` is 1, or 2 after a first task died."""
+class Repetition:
+    """The Idempotency-Key of a submission and the request sent under it, both as MACs."""
 
-    id: UUID
-    submission: Submission
-    key_public_id: str
-    attempt: int
+    name: bytes
+    request: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,61 +74,42 @@ class DeferredResponse:
     body: bytes | None
 
 
-def submit(submission: Submission, *, enqueue: Enqueue, identity: UUID | None = None) -> UUID:
-    """Store the request and return its id; ``enqueue`` is called with it once the row is committed.
+def submit(
+    submission: Submission,
+    *,
+    identity: UUID | None = None,
+    repetition: Repetition | None = None,
+    may_commit: Callable[[], bool] = lambda: True,
+) -> UUID:
+    """Store the request and return its id: ``identity``, or that of an earlier submission with this repetition.
 
-    ``identity`` is the request id if the caller already has one. If ``enqueue`` raises, the row stays queued and is
-    sent again within QUEUE_LIMIT and a minute.
+    ``may_commit`` is called last, before the commit. Raises TooManyUnfinished, KeyReused, Abandoned; then nothing is
+    stored. Raises django.db.Error; if ``may_commit`` was called, :func:`is_stored` tells what became of the commit.
     """
     with transaction.atomic():
-        row = DeferredRequest(
-            tenant_id=submission.tenant_id,
-            project_id=submission.project_id,
-            key_id=submission.key_id,
-            endpoint=submission.endpoint,
-            headers=dict(submission.headers),
-            body=submission.body,
-            expires_at=Now() + KEEP,
-        )
-        if identity is not None:
-            row.id = identity
+        _enter(submission.tenant_id)
+        if repetition is not None and (found := _repeated(repetition)) is not None:
+            return found
+        _require_room(submission)
+        row = _row(submission, identity or new_id(), repetition)
         row.save(force_insert=True)
-        transaction.on_commit(lambda: enqueue(row.id), robust=True)
+        if not may_commit():
+            raise Abandoned
     return row.id
 
 
-def claim(identity: UUID) -> Claimed | None:
-    """Claim the request; None if it is not queued. Only one of several callers gets it."""
-    taken = DeferredRequest.objects.filter(id=identity, state=_State.QUEUED, expires_at__gt=Now()).update(
-        state=_State.RUNNING, started_at=Now(), attempts=F("attempts") + 1
-    )
-    if not taken:
-        return None
-    row = DeferredRequest.objects.select_related("key").get(id=identity)
-    return Claimed(
-        id=row.id,
-        attempt=row.attempts,
-        key_public_id=row.key.public_id,
-        submission=Submission(
-            tenant_id=cast(TenantId, row.tenant_id),
-            project_id=cast(ProjectId, row.project_id),
-            key_id=cast(KeyId, row.key_id),
-            endpoint=row.endpoint,
-            headers=row.headers,
-            body=bytes(row.body),
-        ),
-    )
+def is_stored(submission: Submission, identity: UUID) -> bool:
+    """Return whether the request is stored, after a commit with an unknown end. Raises django.db.Error.
 
-
-def finish(identity: UUID, status: int, headers: Mapping[str, str], body: bytes) -> bool:
-    """Store the response, whatever its HTTP status; False if the request is not running. The first response stays."""
-    return _end(identity, _State.DONE, status, headers, body)
-
-
-def fail(identity: UUID, reason: str) -> bool:
-    """Store an OpenAI error with status 500 as the response; False if the request is not running."""
-    body, headers = _error(reason)
-    return _end(identity, _State.FAILED, 500, headers, body)
+    If False, it never will be: inserting the same id again waits for a transaction that may still commit it.
+    """
+    try:
+        with transaction.atomic():
+            _row(submission, identity, None).save(force_insert=True)
+            transaction.set_rollback(True)
+    except IntegrityError:
+        return True
+    return False
 
 
 def find(tenant_id: TenantId, identity: UUID) -> DeferredResponse | None:
@@ -148,40 +131,52 @@ def find(tenant_id: TenantId, identity: UUID) -> DeferredResponse | None:
     )
 
 
-def requeue_lost(*, enqueue: Enqueue) -> int:
-    """Send requests again that lost their message or, once, their task; fail those that died twice.
-
-    Return how many were sent.
-    """
-    dead = DeferredRequest.objects.filter(state=_State.RUNNING, started_at__lt=Now() - RUN_LIMIT)
-    body, headers = _error("The request was started twice and did not finish.")
-    dead.filter(attempts__gte=MAX_ATTEMPTS).update(
-        state=_State.FAILED, status=500, response_headers=headers, response=body, finished_at=Now()
-    )
-    dead.update(state=_State.QUEUED, started_at=None)
-    waiting = DeferredRequest.objects.filter(
-        state=_State.QUEUED, created_at__lt=Now() - QUEUE_LIMIT, expires_at__gt=Now()
-    )
-    identities = list(waiting.order_by("created_at").values_list("id", flat=True)[:SEND_AT_ONCE])
-    for identity in identities:
-        enqueue(identity)
-    return len(identities)
-
-
 def expire() -> int:
-    """Erase expired bodies and responses, and fail expired requests that did not run. Return how many were erased."""
-    past = DeferredRequest.objects.filter(expires_at__lte=Now())
-    past.filter(state__in=(_State.QUEUED, _State.RUNNING)).update(state=_State.FAILED, status=500, finished_at=Now())
-    return past.exclude(body=b"").update(body=b"", headers={}, response=None, response_headers={})
+    """Delete expired requests, their bodies and responses, some at a time. Return how many."""
+    past = DeferredRequest.objects.filter(expires_at__lte=Now()).order_by("expires_at").values("id")
+    deleted, _ = DeferredRequest.objects.filter(id__in=past[:DELETE_AT_ONCE]).delete()
+    return deleted
 
 
-def _end(identity: UUID, state: str, status: int, headers: Mapping[str, str], body: bytes) -> bool:
-    changed = DeferredRequest.objects.filter(id=identity, state=_State.RUNNING).update(
-        state=state, status=status, response_headers=dict(headers), response=body, finished_at=Now()
+def _row(submission: Submission, identity: UUID, repetition: Repetition | None) -> DeferredRequest:
+    return DeferredRequest(
+        id=identity,
+        tenant_id=submission.tenant_id,
+        project_id=submission.project_id,
+        key_id=submission.key_id,
+        endpoint=submission.endpoint,
+        headers=dict(submission.headers),
+        body=submission.body,
+        idempotency_name=None if repetition is None else repetition.name,
+        idempotency_request=None if repetition is None else repetition.request,
+        expires_at=Now() + KEEP,
     )
-    return bool(changed)
 
 
-def _error(message: str) -> tuple[bytes, dict[str, str]]:
-    error = {"message": message, "type": "server_error", "param": None, "code": "deferred_failed"}
-    return json.dumps({"error": error}).encode(), {"content-type": "application/json"}
+def _enter(tenant_id: TenantId) -> None:
+    """Let one acceptance of a tenant run at a time, so that each sees what the others have stored."""
+    milliseconds = SUBMIT_SECONDS * 1000
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET LOCAL statement_timeout = {milliseconds}")
+        cursor.execute(f"SET LOCAL idle_in_transaction_session_timeout = {milliseconds}")
+        cursor.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", [_LOCK, str(tenant_id)])
+
+
+def _repeated(repetition: Repetition) -> UUID | None:
+    """Return the id of the request accepted under this Idempotency-Key. Raises KeyReused."""
+    row = DeferredRequest.objects.filter(idempotency_name=repetition.name).only("id", "idempotency_request").first()
+    if row is None:
+        return None
+    if row.idempotency_request is None or bytes(row.idempotency_request) != repetition.request:
+        raise KeyReused
+    return row.id
+
+
+def _require_room(submission: Submission) -> None:
+    """Raise TooManyUnfinished if the submission exceeds the tenant's share of the queue."""
+    own = DeferredRequest.objects.filter(tenant_id=submission.tenant_id, state__in=UNFINISHED)
+    sums = own.aggregate(requests=Count("id"), size_bytes=Sum(Length("body")))
+    if sums["requests"] >= MAX_UNFINISHED:
+        raise TooManyUnfinished
+    if (sums["size_bytes"] or 0) + len(submission.body) > MAX_UNFINISHED_BYTES:
+        raise TooManyUnfinished

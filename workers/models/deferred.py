@@ -34,11 +34,23 @@ class DeferredRequest(models.Model):
     response_headers = models.JSONField(default=dict)
     response = models.BinaryField(null=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
-    #: Tasks that have claimed it. A second one takes over if the first died.
+    #: Tasks that have claimed it; the number of the last one is its fence: no earlier one may store a response.
     attempts = models.PositiveSmallIntegerField(default=0, db_default=0)
+    #: Attempts that ended with a dead worker or a failed engine, for which the request itself may be the cause.
+    crashes = models.PositiveSmallIntegerField(default=0, db_default=0)
+    #: When the last attempt started.
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
-    #: Then the body and the response are erased.
+    #: Not claimed before, after an attempt that failed.
+    retry_at = models.DateTimeField(null=True)
+    #: While it runs: until when its worker is known to live.
+    lease_until = models.DateTimeField(null=True)
+    #: When it is taken from a worker whose lease ended, unless that worker renews it first.
+    takeover_at = models.DateTimeField(null=True)
+    #: The Idempotency-Key of its acceptance and the request under it, both as MACs; see ``gateway.pipeline``.
+    idempotency_name = models.BinaryField(null=True, unique=True)
+    idempotency_request = models.BinaryField(null=True)
+    #: Then the row is deleted.
     expires_at = models.DateTimeField()
 
     class Meta:
@@ -47,7 +59,12 @@ class DeferredRequest(models.Model):
                 name="deferred_done_has_status", condition=~Q(state="done") | Q(status__isnull=False)
             ),
         )
-        indexes = (models.Index(fields=("state", "created_at"), name="deferred_by_state"),)
+        indexes = (
+            models.Index(fields=("state", "created_at"), name="deferred_by_state"),
+            models.Index(fields=("tenant", "state", "created_at"), name="deferred_by_tenant"),
+            models.Index(fields=("tenant", "started_at"), name="deferred_by_turn"),
+            models.Index(fields=("expires_at",), name="deferred_by_expiry"),
+        )
 
     def __str__(self) -> str:
         return str(self.id)

@@ -11,7 +11,7 @@ from billing.drain.batch import Position
 from billing.ledger import usage_rows
 from billing.ledger.usage_rows import UsageRow
 from billing.wal.reader import Damage, read
-from billing.wal.records import End, Progress, Record, Start
+from billing.wal.records import End, Progress, Record, Start, Withdrawn
 from billing.wal.segments import Segment
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,8 @@ class LogTail:
         self._open: dict[int, _Open] = {}
 
     def read(self, segments: Sequence[Segment], *, alive: bool, limit: int) -> list[UsageRow]:
-        """Return up to ``limit`` further rows; at the end of a dead writer's log, also a row for each open request.
+        """Return up to ``limit`` further rows; at the end of a dead writer's log, also a row for each open request
+        that does not run again.
 
         ``segments`` are the writer's, in order, listed after ``alive`` was determined.
         """
@@ -63,7 +64,8 @@ class LogTail:
                     if len(rows) >= limit:
                         return rows
         if not alive:
-            rows += [usage_rows.interrupted(left.start, left.progress) for left in self._open.values()]
+            left_open = [left for left in self._open.values() if not left.start.deferred]
+            rows += [usage_rows.interrupted(left.start, left.progress) for left in left_open]
             self._open.clear()
             self.finished = True
         return rows
@@ -91,6 +93,8 @@ class LogTail:
                     left.progress = record
             case End():
                 return self._end(record)
+            case Withdrawn():
+                self._open.pop(record.request_id.int, None)
         return None
 
     def _end(self, end: End) -> UsageRow | None:

@@ -1,4 +1,4 @@
-"""The log records of one request: START before dispatch, PROGRESS at intervals, END.
+"""The log records of one request: START before dispatch, PROGRESS at intervals, END or WITHDRAWN.
 
 Records are msgpack arrays, tag first, in field order; ids are 16 raw bytes, times are Unix nanoseconds. The file
 header contains the format version. Within one version, fields are only appended, with defaults: an older reader
@@ -46,6 +46,8 @@ class Start(msgspec.Struct, frozen=True, array_like=True, tag="S", kw_only=True)
     route_reason: str
     #: Held in budgets for it, pico-dollars, so that a lost hold can be restored.
     held_pico: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
+    #: It runs again under the same id if its process dies, so an interrupted attempt leaves no row.
+    deferred: bool = False
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True, tag="P", kw_only=True):
@@ -84,7 +86,14 @@ class End(msgspec.Struct, frozen=True, array_like=True, tag="E", kw_only=True):
     source_id: RequestId | None = None
 
 
-Record = Start | Progress | End
+class Withdrawn(msgspec.Struct, frozen=True, array_like=True, tag="W", kw_only=True):
+    """An attempt that leaves no row, in place of its END: another attempt runs the request under the same id."""
+
+    request_id: RequestId
+    at_ns: Nanoseconds
+
+
+Record = Start | Progress | End | Withdrawn
 
 _encoder = msgspec.msgpack.Encoder(uuid_format="bytes")
 _decoder: msgspec.msgpack.Decoder[Record] = msgspec.msgpack.Decoder(Record)

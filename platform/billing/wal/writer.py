@@ -26,7 +26,7 @@ from zlib import crc32
 from billing import metrics
 from billing.errors import RecordTooLarge, WalBroken, WalClosed, WalError, WalFull, WalOverCap
 from billing.wal.disk_usage import SEGMENTS_IN_CAP, DiskQuota
-from billing.wal.records import End, Record, Start, encode
+from billing.wal.records import End, Record, Start, Withdrawn, encode
 from billing.wal.segments import FRAME, HEADER, MAX_PAYLOAD_BYTES, header, lock_path, segment_path
 from tenants.ids import RequestId, new_id
 
@@ -172,7 +172,7 @@ class WalWriter:
 
     def _remember(self, record: Record, frame: bytes) -> None:
         """Remember what a new segment must begin with."""
-        if isinstance(record, End):
+        if isinstance(record, End | Withdrawn):
             self._open.pop(record.request_id, None)
             return
         known = self._open.get(record.request_id)

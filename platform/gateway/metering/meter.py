@@ -11,12 +11,12 @@ import msgspec
 
 from billing.errors import WalError
 from billing.wal.records import CacheResult, End, Progress, Start, State, TokensSource
-from billing.wal.writer import WalWriter
 from caching.entry import Entry
 from gateway import metrics
 from gateway.admission.controller import Reservation
 from gateway.admission.cost_estimate import CostReservation
 from gateway.errors import Unavailable
+from gateway.metering.usage_log import UsageLog
 from gateway.protocols.endpoint import NOTHING, Usage
 from gateway.request import RequestContext
 from tenants.ids import ReplicaId, RequestId
@@ -36,7 +36,7 @@ class Meter:
     the disk does not take is retried. So a hold is open exactly while its request has a START and no END.
     """
 
-    def __init__(self, wal: WalWriter, context: RequestContext) -> None:
+    def __init__(self, wal: UsageLog, context: RequestContext) -> None:
         self._wal = wal
         self._timeline = context.timeline
         self._caller = context.caller

@@ -3,32 +3,76 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 from uuid import UUID
 
 import orjson
 from celery import current_app
-from django.db import DatabaseError, InterfaceError, close_old_connections
+from django.db import Error, InterfaceError, OperationalError, close_old_connections, connection
+from kombu.exceptions import OperationalError as BrokerError
 
-from gateway.errors import NotFound, Unavailable
-from gateway.request import JSON, Headers, Request, RequestContext, Response
+from gateway.cache.cache_control import HEADER as PREDICTION_CACHE
+from gateway.errors import NotFound, database_unavailable, idempotency_key_reused, too_many_deferred
+from gateway.pipeline.idempotency import slot_of
+from gateway.request import JSON, Headers, Request, RequestContext, RequestTimeline, Response
 from tenants.snapshot import Caller
 from workers.deferred import store
+from workers.errors import Abandoned, KeyReused, TooManyUnfinished
 
-#: The headers that still matter when the request runs.
-STORED_HEADERS = ("x-session-id", "cache-control", "x-request-id")
+log = logging.getLogger(__name__)
+
+#: Every header that matters when the request runs.
+STORED_HEADERS = ("x-session-id", "cache-control", PREDICTION_CACHE, "x-request-id")
 POLL_PATH = "/v1/requests/"
 TASK = "gateway.tasks.run_deferred"
+QUEUE = "inference"
 
-#: Longer than the broker's own timeout (settings, 10 s), so that no stored request is reported as rejected.
-TIMEOUT_SECONDS = 15.0
+TIMEOUT_SECONDS = 10.0
+#: Interval at which the end of a commit is looked up while the database is unavailable.
+RETRY_SECONDS = 0.5
+#: Threads that wait for the database; further requests wait for a thread.
+THREADS = 8
+#: Most messages that wait for the broker. Requests without one are found by ``gateway.tasks.tend_deferred``.
+MAX_MESSAGES = 1000
 
 T = TypeVar("T")
 
+_database = ThreadPoolExecutor(THREADS, thread_name_prefix="deferred-database")
+_broker = ThreadPoolExecutor(1, thread_name_prefix="deferred-broker")
+_messages = threading.BoundedSemaphore(MAX_MESSAGES)
+
+
+class _CommitGate:
+    """Decides once whether a request is committed or refused, whichever is asked first. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._decided: str | None = None
+
+    def may_commit(self) -> bool:
+        return self._decide("commit")
+
+    def refuse(self) -> bool:
+        """Return whether the request will not be committed."""
+        return self._decide("refuse")
+
+    def _decide(self, wish: str) -> bool:
+        with self._lock:
+            self._decided = self._decided or wish
+            return self._decided == wish
+
 
 async def accept(context: RequestContext, request: Request) -> Response:
-    """Store the request, send its id to Celery, and return 202 with the URL to poll. Raises Unavailable."""
+    """Store the request, wake a worker up, and return 202 with the URL to poll.
+
+    Raises RateLimited, BadRequest, and Unavailable, after which it is certain that the request does not run. So when
+    the database stops answering in the middle of a commit, this waits until it answers again.
+    """
     caller, timeline = context.caller, context.timeline
     headers = {name: request.headers[name] for name in STORED_HEADERS if name in request.headers}
     submission = store.Submission(
@@ -39,28 +83,29 @@ async def accept(context: RequestContext, request: Request) -> Response:
         headers=headers,
         body=request.body,
     )
-    await _in_thread(lambda: store.submit(submission, enqueue=enqueue, identity=timeline.request_id))
-    location = f"{POLL_PATH}{timeline.request_id}"
-    return Response(
-        status=202,
-        headers=[
-            *JSON,
-            *timeline.headers,
-            (b"location", location.encode()),
-            (b"preference-applied", b"respond-async"),
-            (b"retry-after", b"1"),
-        ],
-        body=_status(str(timeline.request_id), "queued"),
-    )
+    slot = await slot_of(caller, request)
+    repetition = None if slot is None else store.Repetition(name=slot.name, request=slot.request)
+    gate = _CommitGate()
+    try:
+        stored = await _in_database(lambda: _store(submission, repetition, gate, timeline.request_id), gate)
+    except TooManyUnfinished:
+        raise too_many_deferred(store.MAX_UNFINISHED, store.MAX_UNFINISHED_BYTES) from None
+    except KeyReused:
+        raise idempotency_key_reused() from None
+    announce(stored)
+    return _accepted(stored, timeline)
 
 
 async def poll(caller: Caller, text: str) -> Response:
-    """Return the response once it is stored, 202 until then. Raises NotFound, also for another project's id."""
+    """Return the response once it is stored, 202 until then.
+
+    Raises NotFound, also for another project's id, and Unavailable.
+    """
     try:
         request_id = UUID(text)
     except ValueError:
         raise _unknown(text) from None
-    found = await _in_thread(lambda: store.find(caller.tenant_id, request_id))
+    found = await _in_database(lambda: store.find(caller.tenant_id, request_id))
     if found is None or found.project_id != caller.project_id:
         raise _unknown(text)
     if found.status is None:
@@ -70,9 +115,45 @@ async def poll(caller: Caller, text: str) -> Response:
     return Response(status=found.status, headers=headers, body=found.body or b"")
 
 
-def enqueue(request_id: UUID) -> None:
-    """Send the id of a stored request to the inference queue. A message that expires there is sent again."""
-    current_app.send_task(TASK, args=[str(request_id)], queue="inference", expires=store.QUEUE_LIMIT.total_seconds())
+def announce(request_id: UUID) -> None:
+    """Wake a worker up, in the background: a broker that does not answer delays nobody's 202."""
+    if _messages.acquire(blocking=False):
+        _broker.submit(_announce, request_id)
+
+
+def wake(request_id: str = "", *, expires_seconds: float = store.KEEP.total_seconds()) -> None:
+    """Send a message that wakes one worker up. Raises kombu's OperationalError."""
+    current_app.send_task(TASK, args=[request_id], queue=QUEUE, expires=expires_seconds)
+
+
+def _announce(request_id: UUID) -> None:
+    try:
+        wake(str(request_id))
+    except (BrokerError, OSError) as error:
+        log.warning(
+            "no message was sent for the deferred request %s; it starts some seconds later: %s", request_id, error
+        )
+    finally:
+        _messages.release()
+
+
+def _accepted(stored: UUID, timeline: RequestTimeline) -> Response:
+    """Return the 202 of a request, or of the earlier one with the same Idempotency-Key."""
+    own, name = timeline.request_name.encode(), str(stored)
+    headers = [(each, name.encode() if value == own else value) for each, value in timeline.headers]
+    if stored != timeline.request_id:
+        headers.append((b"idempotent-replayed", b"true"))
+    return Response(
+        status=202,
+        headers=[
+            *JSON,
+            *headers,
+            (b"location", f"{POLL_PATH}{name}".encode()),
+            (b"preference-applied", b"respond-async"),
+            (b"retry-after", b"1"),
+        ],
+        body=_status(name, "queued"),
+    )
 
 
 def _status(request_id: str, state: str) -> bytes:
@@ -87,18 +168,58 @@ def _unknown(text: str) -> NotFound:
     )
 
 
-async def _in_thread(work: Callable[[], T]) -> T:
-    def run() -> T:
-        close_old_connections()
-        try:
-            return work()
-        finally:
-            close_old_connections()
-
+def _store(
+    submission: store.Submission, repetition: store.Repetition | None, gate: _CommitGate, request_id: UUID
+) -> UUID:
+    """Store the request and return its id. Raises NotAccepted and django.db.Error; then nothing is stored."""
     try:
-        async with asyncio.timeout(TIMEOUT_SECONDS):
-            return await asyncio.to_thread(run)
-    except (DatabaseError, InterfaceError, TimeoutError) as error:
-        raise Unavailable(
-            "Deferred requests need the database, which is unavailable. Retry shortly.", "database_unavailable"
-        ) from error
+        return store.submit(submission, identity=request_id, repetition=repetition, may_commit=gate.may_commit)
+    except Error:
+        if gate.refuse() or not _is_stored(submission, request_id):
+            raise
+        return request_id  # the commit's confirmation was lost
+
+
+def _is_stored(submission: store.Submission, request_id: UUID) -> bool:
+    """Return what became of a commit, as soon as the database answers."""
+    while True:
+        connection.close()
+        try:
+            return store.is_stored(submission, request_id)
+        except (OperationalError, InterfaceError) as error:
+            log.warning("whether the deferred request %s is stored is unknown yet: %s", request_id, error)
+            time.sleep(RETRY_SECONDS)
+
+
+async def _in_database(work: Callable[[], T], gate: _CommitGate | None = None) -> T:
+    """Return the result of ``work``, which runs in a thread. Raises Unavailable at the deadline.
+
+    Work that may commit asks its ``gate``; once that has allowed it, its end is waited for.
+    """
+    gate = gate or _CommitGate()
+    future = _database.submit(_with_connection, work)
+    running = asyncio.wrap_future(future)
+    running.add_done_callback(_ignore_error)  # of work that nobody waits for any more
+    try:
+        await asyncio.wait({running}, timeout=TIMEOUT_SECONDS)
+        if not running.done() and gate.refuse():
+            raise database_unavailable()
+        return await asyncio.shield(running)
+    except (Error, Abandoned) as error:
+        raise database_unavailable() from error
+    finally:
+        gate.refuse()
+        future.cancel()
+
+
+def _with_connection(work: Callable[[], T]) -> T:
+    close_old_connections()
+    try:
+        return work()
+    finally:
+        close_old_connections()
+
+
+def _ignore_error(running: asyncio.Future[T]) -> None:
+    if not running.cancelled():
+        running.exception()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from billing.wal.writer import WalWriter
 from gateway.admission.controller import AdmissionController
 from gateway.cache.parsed_requests import ParsedRequestCache
 from gateway.cache.two_level_store import PredictionCache
 from gateway.coalescing.shared_flights import SharedFlights
 from gateway.control_plane.snapshot_feed import SnapshotFeed
+from gateway.metering.usage_log import UsageLog
 from gateway.pipeline.idempotency import Idempotency
 from gateway.pipeline.revocation import ActiveRequests
 from gateway.request import Request, RequestContext, Response
@@ -32,7 +32,7 @@ class Components:
     prediction_cache: PredictionCache
     parsed_requests: ParsedRequestCache
     dispatcher: Dispatcher
-    wal: WalWriter
+    wal: UsageLog
     defer: Defer
     active_requests: ActiveRequests
     idempotency: Idempotency

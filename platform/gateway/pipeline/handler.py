@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable
+from dataclasses import dataclass, replace
 from functools import partial
 from uuid import UUID
 
@@ -12,8 +14,19 @@ import orjson
 
 from catalogue.registry import ServedModel
 from gateway import metrics
-from gateway.admission.controller import AdmissionRequest
-from gateway.errors import BadRequest, GatewayError, NotFound, WrongMethod, internal_error, model_not_allowed
+from gateway.admission import cost_estimate
+from gateway.admission.controller import AdmissionRequest, Reservation
+from gateway.cache.cache_control import parse_directives
+from gateway.errors import (
+    BadRequest,
+    GatewayError,
+    NotFound,
+    Unavailable,
+    WrongMethod,
+    internal_error,
+    model_not_allowed,
+)
+from gateway.metering.usage_log import AttemptLog
 from gateway.pipeline.async_requests import POLL_PATH
 from gateway.pipeline.auth import Authenticator, may_call, require_inference
 from gateway.pipeline.components import Components
@@ -37,12 +50,22 @@ COMPACTION = STORED_RESPONSES + "compact"
 CLIENT_GONE = 499
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One run of a deferred request: its response, and the log that must still be committed or withdrawn."""
+
+    response: Response
+    log: AttemptLog
+
+
 class Pipeline:
     """Answers every request under ``/v1/``. It never raises, except when it is cancelled."""
 
     def __init__(self, components: Components) -> None:
         self._components = components
         self.auth = Authenticator(components.feed)
+        #: asyncio keeps no strong reference to tasks.
+        self._withdrawals: set[asyncio.Task[None]] = set()
 
     async def handle(self, request: Request) -> Response:
         """Return the response, errors included, in the format of the path; each has the request id in its headers."""
@@ -53,20 +76,33 @@ class Pipeline:
         response.headers.extend(timeline.timings())
         return response
 
-    async def run_deferred(self, request_id: UUID, public_id: str, endpoint: Endpoint, request: Request) -> Response:
-        """Run a request that was accepted earlier, under its own id; its request limit is not taken a second time."""
+    async def run_deferred(self, request_id: UUID, public_id: str, endpoint: Endpoint, request: Request) -> Attempt:
+        """Run a request that was accepted earlier, under its own id; its request limit is not taken a second time.
+
+        The caller commits or withdraws the attempt's log.
+        """
         timeline = _timeline(request_id, request)
-        return await _answered(self._run_deferred(public_id, endpoint, request, timeline), timeline, endpoint.path)
+        log = AttemptLog(self._components.wal)
+        work = self._run_deferred(public_id, endpoint, request, timeline, log)
+        try:
+            response = await _answered(work, timeline, endpoint.path)
+        except BaseException:
+            background = asyncio.ensure_future(log.withdraw())
+            self._withdrawals.add(background)
+            background.add_done_callback(self._withdrawals.discard)
+            raise
+        return Attempt(response=response, log=log)
 
     async def _run_deferred(
-        self, public_id: str, endpoint: Endpoint, request: Request, timeline: RequestTimeline
+        self, public_id: str, endpoint: Endpoint, request: Request, timeline: RequestTimeline, log: AttemptLog
     ) -> Response:
         caller = self.auth.known(public_id)
         call = request_body.parse(endpoint, request.body)
         model = self._model(caller, call.model)
         timeline.model = model.name
         context = RequestContext(caller=caller, call=call, model=model, timeline=timeline)
-        work = Inference(self._components, context).run(request, limited=False)
+        components = replace(self._components, wal=log)
+        work = Inference(components, context).run(request, limited=False)
         return await self._components.active_requests.run(ActiveRequest(context=context, client=None), work)
 
     async def _route(self, request: Request, timeline: RequestTimeline) -> Response:
@@ -125,9 +161,33 @@ class Pipeline:
     async def _defer(self, context: RequestContext, request: Request) -> Response:
         if context.call.stream:
             raise BadRequest("A deferred request cannot stream. Remove 'stream'.", "invalid_value", "stream")
-        reservation = await self._components.admission.admit(_deferral(context))
+        parse_directives(request.headers)  # so that a header that is not valid is refused now, not when it runs
+        reservation = await self._admit_deferral(context, len(request.body))
         context.timeline.headers.extend(reservation.headers())
         return await self._components.defer(context, request)
+
+    async def _admit_deferral(self, context: RequestContext, body_bytes: int) -> Reservation:
+        """Take one request from the limits, and check that hard budgets could hold it: they hold it once it runs.
+
+        While they cannot be read, the request is accepted. Raises RateLimited, BudgetExceeded, Unavailable.
+        """
+        cost = cost_estimate.cost_reservation(
+            self._components.feed.snapshot.prices,
+            context.caller,
+            context.call,
+            context.model,
+            body_bytes,
+            context.timeline.request_id,
+        )
+        admission = self._components.admission
+        if cost is None:
+            return await admission.admit(_deferral(context, 0))
+        try:
+            reservation = await admission.admit(_deferral(context, cost.held_pico))
+        except Unavailable:
+            return await admission.admit(_deferral(context, 0))
+        reservation.settle(tokens=0, amount_pico=0)
+        return reservation
 
     def _model(self, caller: Caller, name: str) -> ServedModel:
         model = self._components.feed.snapshot.catalogue.find(caller.tenant_id, name)
@@ -170,14 +230,17 @@ async def _answered(work: Awaitable[Response], timeline: RequestTimeline, metric
         metrics.answered(metric_path, timeline.model, status)
 
 
-def _deferral(context: RequestContext) -> AdmissionRequest:
-    """Return what accepting a deferred request takes: one request, and tokens only once it runs."""
+def _deferral(context: RequestContext, hold_pico: int) -> AdmissionRequest:
+    """Return what accepting a deferred request takes: one request, and tokens only once it runs.
+
+    Its id is not the request's, so that a late end of this reservation cannot end the one of the run.
+    """
     return AdmissionRequest(
         caller=context.caller,
         model_name=context.model.name,
-        request_id=context.timeline.request_id,
+        request_id=new_id(),
         tokens=0,
-        hold_pico=0,
+        hold_pico=hold_pico,
         cache_key=None,
     )
 

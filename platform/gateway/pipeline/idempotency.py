@@ -64,17 +64,9 @@ class Idempotency:
 
         A key whose work fails is released. Raises BadRequest, Conflict, Unavailable, and what ``work`` raises.
         """
-        text = request.headers.get(HEADER)
-        if text is None:
+        slot = await slot_of(caller, request)
+        if slot is None:
             return await work()
-        if not _TEXT.fullmatch(text):
-            raise errors.BadRequest(
-                "The Idempotency-Key is not valid. It must be 1 to 255 printable ASCII characters.",
-                "invalid_value",
-                HEADER,
-            )
-        how = request.headers.get("prefer", "").lower().encode("latin-1", "replace")
-        slot = await _off_loop(len(request.body), partial(KeySlot.of, caller, request.path, text, (how, request.body)))
         hourly_bytes = caller.policy.idempotency_bytes_per_hour
         claimed = _ClaimedKey(self._redis, slot, self._claim_seconds, self._storing, hourly_bytes)
         try:
@@ -85,6 +77,21 @@ class Idempotency:
         except BaseException:
             claimed.release()
             raise
+
+
+async def slot_of(caller: Caller, request: Request) -> KeySlot | None:
+    """Return where the request's key is stored; None without a key. Raises BadRequest."""
+    text = request.headers.get(HEADER)
+    if text is None:
+        return None
+    if not _TEXT.fullmatch(text):
+        raise errors.BadRequest(
+            "The Idempotency-Key is not valid. It must be 1 to 255 printable ASCII characters.",
+            "invalid_value",
+            HEADER,
+        )
+    how = request.headers.get("prefer", "").lower().encode("latin-1", "replace")
+    return await _off_loop(len(request.body), partial(KeySlot.of, caller, request.path, text, (how, request.body)))
 
 
 class _ClaimedKey:

@@ -4,33 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import uuid4
 
 import orjson
 import pytest
+from django.db import connection, transaction
+from django.utils import timezone
 from redis.asyncio import Redis
 
 import hearth.celery  # noqa: F401 - whoever sends a task needs the app configured first
+from billing.drain.drain import Drain
+from billing.models import UsageRecord
+from billing.wal.records import Withdrawn
 from gateway import tasks
+from gateway.pipeline import async_requests
 from tenants import keys
 from tenants.caller_limits import LimitLine
 from tenants.limits import LimitValues, set_limit
 from tenants.policy_target import PolicyTarget
 from tests.gateway.fixtures import tenants
 from tests.gateway.fixtures.asgi_client import Exchange
-from tests.gateway.fixtures.scripted_app import answer, saying
+from tests.gateway.fixtures.budget import MOST_NEW_TOKENS, body, budgeted, held_pico
+from tests.gateway.fixtures.scripted_app import after, answer, hang_up, saying, silence
 from tests.gateway.fixtures.tenants import HELLO, Gateway, in_database, until
 from tests.tenants.customers import OPERATOR
+from workers.deferred import claims, store
 from workers.models import DeferredRequest
 
 LATER = {"prefer": "respond-async"}
 QUEUE = "hearth.celery.inference"
+#: Number of an advisory lock.
+COMMITS = 4711
 
 
 @pytest.fixture(autouse=True)
-async def worker(gateway: Gateway) -> AsyncIterator[None]:
+async def worker(gateway: Gateway, emptied: None) -> AsyncIterator[None]:
     """The inference role's own journey, taken down again."""
     yield
     await asyncio.to_thread(tasks.background.close)
@@ -46,6 +58,17 @@ async def work(request_id: str) -> None:
     await in_database(lambda: tasks.run_deferred(request_id))
 
 
+async def work_again(request_id: str) -> None:
+    """Do the same after the pause between two attempts."""
+    await in_database(lambda: DeferredRequest.objects.filter(id=request_id).update(retry_at=None))
+    await work(request_id)
+
+
+def charges() -> list[tuple[str, int]]:
+    """Return the id and completion tokens of every stored usage row."""
+    return [(str(row.id), row.completion_tokens) for row in UsageRecord.objects.all()]
+
+
 async def test_a_deferred_request_is_kept_announced_run_and_polled(gateway: Gateway) -> None:
     accepted = await gateway.ask(headers=LATER)
     ticket = accepted.json
@@ -54,6 +77,7 @@ async def test_a_deferred_request_is_kept_announced_run_and_polled(gateway: Gate
     assert accepted.answer_headers["x-request-id"] == ticket["id"]
     assert accepted.answer_headers["preference-applied"] == "respond-async"
     async with Redis.from_url(os.environ["REDIS_URL"]) as redis:
+        await asyncio.to_thread(async_requests._broker.submit(int).result)  # every message before has been sent
         (message,) = await redis.lrange(QUEUE, 0, -1)
     assert ticket["id"] in str(orjson.loads(message))
     assert b"Hello" not in message
@@ -132,12 +156,13 @@ async def test_the_engines_refusal_is_the_answer(gateway: Gateway) -> None:
     assert (done.status, done.error["message"]) == (400, "too long")
 
 
-async def test_a_worker_that_cannot_begin_says_so_and_keeps_nobody_waiting(gateway: Gateway, tmp_path: Path) -> None:
+async def test_a_worker_that_cannot_begin_tries_again_and_then_says_so(gateway: Gateway, tmp_path: Path) -> None:
     ticket = (await gateway.ask(headers=LATER)).json
     (tmp_path / "wal").rename(tmp_path / "elsewhere")
     (tmp_path / "wal").write_text("not a folder")
-    with pytest.raises(OSError, match="File exists"):
-        await work(ticket["id"])
+    for _ in range(claims.MAX_CRASHES):
+        assert (await poll(gateway, ticket["id"])).status == 202
+        await work_again(ticket["id"])
     done = await poll(gateway, ticket["id"])
     assert (done.status, done.error["code"]) == (500, "deferred_failed")
 
@@ -154,6 +179,286 @@ async def test_a_deferred_request_waits_for_a_replica_as_any_other(gateway: Gate
     await in_database(lambda: tenants.place(gateway.world, [engine.port for engine in gateway.engines]))
     await working
     assert (await poll(gateway, ticket["id"])).json == answer()
+
+
+async def test_answer_and_charge_are_stored_together_and_the_log_adds_nothing(gateway: Gateway) -> None:
+    ticket = (await gateway.ask(headers=LATER)).json
+    await work(ticket["id"])
+    assert await in_database(charges) == [(ticket["id"], 3)]
+    await until(gateway.ends)
+    assert await in_database(lambda: drained(gateway)) == [(ticket["id"], 3)]
+
+
+async def test_a_worker_that_dies_is_replaced_under_the_same_id_and_only_the_answer_is_charged(
+    gateway: Gateway,
+) -> None:
+    gateway.let_all_say(silence)
+    ticket = (await gateway.ask(headers=LATER)).json
+    stale = asyncio.ensure_future(work(ticket["id"]))
+    await until(gateway.starts)
+    assert await in_database(lambda: take_from_worker(ticket["id"])) == 1
+    await stale  # its lease is lost, so that it stops
+    await until(lambda: any(isinstance(record, Withdrawn) for record in gateway.records()))
+    gateway.let_all_say(saying(answer()))
+    await work(ticket["id"])
+    done = await poll(gateway, ticket["id"])
+    assert (done.json, done.answer_headers["x-request-id"]) == (answer(), ticket["id"])
+    await until(gateway.ends)
+    assert [str(start.request_id) for start in gateway.starts()] == [ticket["id"]] * 2
+    assert await in_database(lambda: drained(gateway)) == [(ticket["id"], 3)]
+
+
+async def test_an_attempt_whose_process_died_leaves_no_row(gateway: Gateway) -> None:
+    gateway.let_all_say(silence)
+    ticket = (await gateway.ask(headers=LATER)).json
+    lost = asyncio.ensure_future(work(ticket["id"]))
+    await until(gateway.starts)
+    await in_database(lambda: take_from_worker(ticket["id"]))
+    await lost
+    await asyncio.to_thread(tasks.background.close)
+    assert await in_database(lambda: drained(gateway)) == []
+
+
+async def test_a_failure_that_may_pass_is_tried_again_and_answered(gateway: Gateway) -> None:
+    gateway.let_all_say(hang_up)
+    ticket = (await gateway.ask(headers=LATER)).json
+    await work(ticket["id"])
+    assert (await poll(gateway, ticket["id"])).status == 202
+    gateway.let_all_say(saying(answer()))
+    await work_again(ticket["id"])
+    assert (await poll(gateway, ticket["id"])).json == answer()
+
+
+async def test_a_request_that_breaks_engines_is_not_tried_for_a_day(gateway: Gateway) -> None:
+    gateway.let_all_say(hang_up)
+    ticket = (await gateway.ask(headers=LATER)).json
+    for _ in range(claims.MAX_CRASHES):
+        assert (await poll(gateway, ticket["id"])).status == 202
+        await work_again(ticket["id"])
+    done = await poll(gateway, ticket["id"])
+    assert (done.status, done.error["code"]) == (502, "engine_failed")
+
+
+async def test_do_not_store_is_obeyed_by_a_deferred_request(gateway: Gateway) -> None:
+    for headers, reason in [({"x-prediction-cache": "off"}, "header"), ({"cache-control": "no-store"}, "no-store")]:
+        ticket = (await gateway.ask(headers={**LATER, **headers})).json
+        await work(ticket["id"])
+        done = await poll(gateway, ticket["id"])
+        assert (done.answer_headers["x-cache"], done.answer_headers["x-cache-reason"]) == ("bypass", reason)
+    assert (await gateway.ask()).answer_headers["x-cache"] == "miss"
+
+
+async def test_only_what_is_stored_is_wanted_by_a_deferred_request_too(gateway: Gateway) -> None:
+    ticket = (await gateway.ask(headers={**LATER, "cache-control": "only-if-cached"})).json
+    await work(ticket["id"])
+    done = await poll(gateway, ticket["id"])
+    assert (done.status, done.error["code"]) == (504, "not_cached")
+    assert gateway.bodies() == []
+
+
+async def test_an_unknown_cache_switch_is_refused_when_the_request_is_sent(gateway: Gateway) -> None:
+    refused = await gateway.ask(headers={**LATER, "x-prediction-cache": "of"})
+    assert (refused.status, refused.error["param"]) == (400, "x-prediction-cache")
+    assert not await in_database(DeferredRequest.objects.exists)
+
+
+async def test_a_full_queue_is_refused_and_a_stranger_has_its_own(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "MAX_UNFINISHED", 1)
+    assert (await gateway.ask(headers=LATER)).status == 202
+    refused = await gateway.ask(headers=LATER)
+    assert (refused.status, refused.error["code"]) == (429, "too_many_deferred")
+    assert refused.answer_headers["retry-after"] == "10"
+    assert (await gateway.ask(key=gateway.world.globex.secret, headers=LATER)).status == 202
+
+
+async def test_what_a_hard_budget_cannot_hold_is_refused_when_it_is_sent(gateway: Gateway) -> None:
+    books = await budgeted(gateway, 2 * held_pico(body()))
+    await books.keep()
+    accepted = await gateway.ask(body(), headers=LATER)
+    assert accepted.status == 202
+    refused = await gateway.ask(body(max_tokens=10 * MOST_NEW_TOKENS), headers=LATER)
+    assert (refused.status, refused.error["code"]) == (429, "budget_exceeded")
+    await until(lambda: not books.holds())
+    assert books.left() == 2 * held_pico(body()), "a request that waits holds nothing"
+    assert await in_database(DeferredRequest.objects.count) == 1
+
+
+async def test_a_503_means_that_nothing_was_accepted_also_once_the_database_goes_on(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(async_requests, "TIMEOUT_SECONDS", 0.5)
+    async with stalled("LOCK TABLE workers_deferredrequest IN ACCESS EXCLUSIVE MODE"):
+        refused = [await gateway.ask(headers={**LATER, "idempotency-key": f"order {n}"}) for n in range(2)]
+    assert {(each.status, each.error["code"]) for each in refused} == {(503, "database_unavailable")}
+    await asyncio.to_thread(threads_are_idle)
+    assert not await in_database(DeferredRequest.objects.exists)
+    accepted = await gateway.ask(headers={**LATER, "idempotency-key": "order 1"})
+    assert accepted.status == 202
+    assert await in_database(DeferredRequest.objects.count) == 1
+
+
+@pytest.mark.parametrize("dies", [False, True])
+async def test_a_commit_without_a_reply_is_waited_for(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, slow_commits: None, dies: bool
+) -> None:
+    monkeypatch.setattr(async_requests, "TIMEOUT_SECONDS", 0.5)
+    async with stalled(f"SELECT pg_advisory_lock({COMMITS})"):
+        asked = asyncio.ensure_future(gateway.ask(headers=LATER))
+        waiting = await in_database(in_commit)
+        await asyncio.wait({asked}, timeout=1)
+        assert not asked.done(), "neither 202 nor 503 would be certain"
+        if dies:
+            await in_database(lambda: terminate(waiting))
+    answered = await asked
+    assert answered.status == (503 if dies else 202)
+    assert await in_database(DeferredRequest.objects.count) == (0 if dies else 1)
+
+
+async def test_an_answer_is_stored_and_charged_once_however_often_the_database_goes_away(gateway: Gateway) -> None:
+    go_on = asyncio.Event()
+    gateway.let_all_say(after(go_on))
+    ticket = (await gateway.ask(headers=LATER)).json
+    own: list[int] = []
+
+    def run() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            own.extend(cursor.fetchone())
+        tasks.run_deferred(ticket["id"])
+
+    working = asyncio.ensure_future(in_database(run))
+    await until(gateway.starts)
+    await in_database(lambda: terminate(own))
+    go_on.set()
+    await working
+    assert (await poll(gateway, ticket["id"])).status == 200
+    assert await in_database(lambda: drained(gateway)) == [(ticket["id"], 3)]
+    assert len(gateway.bodies()) == 1
+
+
+async def test_a_request_whose_message_is_lost_is_found(gateway: Gateway) -> None:
+    async with Redis.from_url(os.environ["REDIS_URL"]) as redis:
+        tickets = [(await gateway.ask(headers=LATER)).json["id"] for _ in range(3)]
+        await asyncio.to_thread(async_requests._broker.submit(int).result)
+        await redis.delete(QUEUE)
+        await in_database(tasks.tend_deferred)
+        assert await redis.llen(QUEUE) == 3
+        await in_database(tasks.tend_deferred)
+        assert await redis.llen(QUEUE) == 3, "one message for each request that waits"
+    for ticket in tickets:
+        await work("")
+        assert (await poll(gateway, ticket)).status == 200
+
+
+async def test_a_broker_that_stands_still_delays_no_acceptance(gateway: Gateway) -> None:
+    released = threading.Event()
+    blocked = async_requests._broker.submit(released.wait)
+    try:
+        assert (await gateway.ask(headers=LATER)).status == 202
+        assert not blocked.done()
+    finally:
+        released.set()
+
+
+async def test_one_key_is_accepted_once_although_redis_forgot_it(gateway: Gateway) -> None:
+    headers = {**LATER, "idempotency-key": "order 1"}
+    first = await gateway.ask(headers=headers)
+    async with Redis.from_url(os.environ["REDIS_URL"]) as redis:
+        await redis.flushdb()
+    again = await gateway.ask(headers=headers)
+    assert (again.status, again.json) == (202, first.json)
+    assert again.answer_headers["location"] == first.answer_headers["location"]
+    assert again.answer_headers["x-request-id"] == first.answer_headers["x-request-id"]
+    assert again.answer_headers["idempotent-replayed"] == "true"
+    async with Redis.from_url(os.environ["REDIS_URL"]) as redis:
+        await redis.flushdb()
+    other = await gateway.ask({**HELLO, "seed": 1}, headers=headers)
+    assert (other.status, other.error["code"]) == (422, "idempotency_key_reused")
+    assert (await gateway.ask(key=gateway.world.globex.secret, headers=headers)).json != first.json
+
+
+@pytest.fixture
+def slow_commits(committed: None) -> Iterator[None]:
+    """Let commits of deferred requests wait for the lock COMMITS."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"""
+            CREATE FUNCTION slow_commit() RETURNS trigger LANGUAGE plpgsql AS
+                'BEGIN PERFORM pg_advisory_xact_lock_shared({COMMITS}); RETURN NULL; END';
+            CREATE CONSTRAINT TRIGGER slow_commit AFTER INSERT ON workers_deferredrequest
+                DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION slow_commit();
+            """
+        )
+    connection.close()
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute("DROP TRIGGER slow_commit ON workers_deferredrequest; DROP FUNCTION slow_commit()")
+    connection.close()
+
+
+@asynccontextmanager
+async def stalled(statement: str) -> AsyncIterator[None]:
+    """Hold the lock that the statement takes during the block."""
+    begun, released = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(statement)
+            begun.set()
+            released.wait(60)
+
+    holding = asyncio.ensure_future(in_database(hold))
+    try:
+        await until(begun.is_set)
+        yield
+    finally:
+        released.set()
+        await holding
+
+
+def threads_are_idle() -> None:
+    """Wait until all that was begun in the threads of acceptances has ended."""
+    barrier = threading.Barrier(async_requests.THREADS + 1)
+    for _ in range(async_requests.THREADS):
+        async_requests._database.submit(barrier.wait)
+    barrier.wait(60)
+
+
+def in_commit() -> list[int]:
+    """Return the process ids of the database's connections that wait for COMMITS, once there is one."""
+    waiting = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND NOT granted"
+    found: list[int] = []
+    with connection.cursor() as cursor:
+        while not found:
+            cursor.execute(waiting, [COMMITS])
+            found = [pid for (pid,) in cursor.fetchall()]
+    return found
+
+
+def terminate(pids: list[int]) -> None:
+    """End connections to the database."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s) AS pid", [pids])
+
+
+def take_from_worker(request_id: str) -> int:
+    """Let the lease of a running request end, and the time to renew it."""
+    rows = DeferredRequest.objects.filter(id=request_id)
+    rows.update(takeover_at=timezone.now())
+    return claims.take_over()
+
+
+def drained(gateway: Gateway) -> list[tuple[str, int]]:
+    """Store the usage log, and return what :func:`charges` returns."""
+    drain = Drain(gateway.wal, "here")
+    try:
+        while drain.step():
+            pass
+    finally:
+        drain.close()
+    return charges()
 
 
 def _limits(gateway: Gateway) -> tuple[LimitLine, ...]:
