@@ -23,7 +23,7 @@ from portal.errors import NotPermitted
 from tenants import policy_target
 from tenants.errors import NotFound
 from tenants.ids import TenantId
-from tenants.models import ApiKey, Budget, CacheSetting, Limit, Membership, Tenant
+from tenants.models import ApiKey, Budget, CacheSetting, Limit, Tenant
 from tenants.policy_target import PolicyTarget
 from tenants.purges import PurgeTarget
 from tenants.rls import as_tenant
@@ -47,11 +47,7 @@ class TargetNames:
 
 def may_set_any(principal: Principal, tenant: Tenant) -> bool:
     """Return whether this principal may set limits, budgets and cache settings of the tenant's projects and keys."""
-    if principal.is_operator:
-        return True
-    if principal.user is None:
-        return principal.may_manage(tenant.id)
-    return Membership.objects.filter(user=principal.user, tenant=tenant, role=Membership.Role.OWNER).exists()
+    return principal.may_manage(tenant.id) if principal.user is None else principal.is_owner_of(tenant.id)
 
 
 def require_may_set(principal: Principal, tenant: Tenant) -> None:

@@ -37,6 +37,8 @@ class Principal:
     tenants: frozenset[TenantId] | None
     #: Tenants whose projects and keys this principal may change; None for all.
     manages: frozenset[TenantId] | None
+    #: Tenants of which this user is an owner; None for all.
+    owns: frozenset[TenantId] | None = frozenset()
     #: Scopes of a key; None for a user, whose role decides.
     scopes: frozenset[str] | None = None
     #: Models that a key may call; empty for all that its tenant sees, and for users.
@@ -56,6 +58,10 @@ class Principal:
         """Return whether this principal may change projects and keys of that tenant."""
         return self.manages is None or TenantId(tenant_id) in self.manages
 
+    def is_owner_of(self, tenant_id: UUID) -> bool:
+        """Return whether this is a user with every right in that tenant."""
+        return self.owns is None or TenantId(tenant_id) in self.owns
+
     def may_read(self) -> bool:
         """Return whether this principal may read; false only for a key without the scope ``management:read``."""
         return self.scopes is None or READ in self.scopes
@@ -65,7 +71,7 @@ def principal_of_user(user: User) -> Principal:
     """Return the principal of a user: staff see everything, others the tenants of their memberships (one query)."""
     actor = Actor(kind="user", name=user.get_username(), user=user)
     if user.is_staff:
-        return Principal(kind="operator", actor=actor, tenants=None, manages=None, user=user)
+        return Principal(kind="operator", actor=actor, tenants=None, manages=None, owns=None, user=user)
     roles: Mapping[UUID, str] = dict(
         Membership.objects.filter(user=user)
         .exclude(tenant__state=Tenant.State.ARCHIVED)
@@ -76,6 +82,7 @@ def principal_of_user(user: User) -> Principal:
         actor=actor,
         tenants=frozenset(TenantId(tenant_id) for tenant_id in roles),
         manages=frozenset(TenantId(tenant_id) for tenant_id, role in roles.items() if role in KEY_ROLES),
+        owns=frozenset(TenantId(tenant_id) for tenant_id, role in roles.items() if role == Membership.Role.OWNER),
         user=user,
     )
 

@@ -15,8 +15,9 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods
 
-from portal.access import one_time_secrets
+from portal.access import key_grants, one_time_secrets
 from portal.access.principal import Principal, tenant_for
+from portal.errors import NotPermitted
 from portal.formats.query_params import text
 from portal.forms.base import PageForm
 from portal.forms.keys import ChangeKeyForm, NewKeyForm, RotateKeyForm
@@ -53,8 +54,11 @@ def create(request: HttpRequest, principal: Principal, slug: str) -> HttpRespons
     if form.is_valid():
         wanted = form.cleaned_data
         try:
+            key_grants.require_grantable(principal, tenant, {"scopes": wanted["scopes"]})
             issued = keys.issue(principal.actor, wanted["project"], name=wanted["name"], scopes=wanted["scopes"])
             return _redirect_with_secret(request, tenant, issued)
+        except NotPermitted as error:
+            form.add_error("scopes", error.reason)
         except NotAllowed as error:
             form.refuse(error)
     return _show_keys(request, principal, tenant, form=form)
@@ -71,9 +75,13 @@ def change(request: HttpRequest, principal: Principal, slug: str, key: UUID) -> 
     form = ChangeKeyForm(request.POST, key=dialog.key)
     if form.is_valid():
         try:
-            keys.change(principal.actor, dialog.key, **form.changes())
+            changes = form.changes()
+            key_grants.require_grantable(principal, tenant, changes, key=dialog.key)
+            keys.change(principal.actor, dialog.key, **changes)
             messages.success(request, f"{dialog.key.name} was changed. Every gateway applies it within a second.")
             return redirect("portal:keys", slug=tenant.slug)
+        except NotPermitted as error:
+            form.add_error("scopes", error.reason)
         except (BadName, NotAllowed) as error:
             form.refuse(error)
     return dialog.show(request, principal, form)
@@ -93,7 +101,10 @@ def rotate(request: HttpRequest, principal: Principal, slug: str, key: UUID) -> 
     form = RotateKeyForm(request.POST)
     if form.is_valid():
         try:
+            key_grants.require_grantable(principal, tenant, {}, key=dialog.key)
             return _redirect_with_secret(request, tenant, keys.rotate(principal.actor, dialog.key, form.period()))
+        except NotPermitted as error:
+            form.add_error(None, error.reason)
         except (BadName, NotAllowed) as error:
             form.refuse(error)
     return dialog.show(request, principal, form)

@@ -13,7 +13,7 @@ from rest_framework.test import APIClient
 
 from catalogue import registry as catalogue
 from tenants import keys, registry
-from tenants.models import ApiKey, AuditEntry, Project, TenantPolicy
+from tenants.models import ApiKey, AuditEntry, Membership, Project, TenantPolicy, User
 from tests.portal import fixtures
 from tests.portal.conftest import bearer, error_of
 from tests.portal.fixtures import World
@@ -103,6 +103,28 @@ def test_a_key_grants_no_scope_that_it_lacks(world: World) -> None:
         "/api/v1/tenants/acme/keys", {"name": "x", "scopes": ["inference"]}, format="json"
     )
     assert answer.status_code == 403
+
+
+def test_a_developer_gets_no_owners_rights_by_a_key(world: World) -> None:
+    tenant, project = world.acme.tenant, world.acme.project
+    developer = User.objects.create_user("dev", password=fixtures.PASSWORD)
+    Membership.objects.create(user=developer, tenant=tenant, role=Membership.Role.DEVELOPER)
+    client = APIClient()
+    client.force_login(developer)
+    plain = keys.issue(fixtures.OPERATOR, project, name="plain", scopes=("inference",)).key
+    managing = keys.issue(fixtures.OPERATOR, project, name="managing", scopes=keys.SCOPES).key
+    path = "/api/v1/tenants/acme/keys"
+    every = {"scopes": list(keys.SCOPES)}
+    for refused in (
+        client.post(path, {"name": "x", **every}, format="json"),
+        client.patch(f"{path}/{plain.id}", every, format="json"),
+        client.patch(f"{path}/{managing.id}", {"allowed_networks": []}, format="json"),
+        client.post(f"{path}/{managing.id}/rotate", {}, format="json"),
+    ):
+        assert (refused.status_code, error_of(refused)["code"]) == (403, "permission_denied")
+    assert client.post(path, {"name": "x"}, format="json").status_code == 201
+    assert client.post(f"{path}/{plain.id}/rotate", {}, format="json").status_code == 201
+    assert client.delete(f"{path}/{managing.id}").status_code == 200
 
 
 @pytest.mark.parametrize(("models", "status"), [(["small"], 201), (["small", "large"], 403), ([], 403)])

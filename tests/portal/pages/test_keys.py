@@ -20,6 +20,26 @@ PAGES = "/portal/tenants/acme/keys/"
 FORM = {"name": "demo", "scopes": "keep", "models": "", "networks": "", "expires": "keep"}
 
 
+def test_a_developers_form_for_a_key_that_manages_is_shown_again_with_the_reason(
+    world: World, signed_in: SignIn
+) -> None:
+    developer = User.objects.create_user("dev", password=fixtures.PASSWORD)
+    Membership.objects.create(user=developer, tenant=world.acme.tenant, role=Membership.Role.DEVELOPER)
+    browser = signed_in(developer)
+    managing = keys.issue(fixtures.OPERATOR, world.acme.project, name="managing", scopes=keys.SCOPES).key
+    path = "/portal/tenants/acme/keys/"
+    for refused in (
+        browser.post(path + "create/", {"name": "mine", "scopes": "manage", "project": "default"}),
+        browser.post(f"{path}{managing.id}/rotate/", {"overlap": "0"}),
+        browser.post(f"{path}{managing.id}/change/", {"name": "x", "scopes": "keep", "expires": "keep"}),
+    ):
+        assert refused.status_code == 400
+        assert "Only owners of the tenant and operators" in refused.content.decode()
+    managing.refresh_from_db()
+    assert (managing.name, managing.expires_at) == ("managing", None)
+    assert ApiKey.objects.filter(tenant=world.acme.tenant).count() == 2
+
+
 def test_a_key_is_changed_and_the_list_says_so(world: World, signed_in: SignIn) -> None:
     key, browser = world.acme.key, signed_in(world.acme.owner)
     form = {

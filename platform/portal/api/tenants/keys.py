@@ -11,11 +11,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from portal.access.key_grants import require_grantable
 from portal.access.principal import Principal, tenant_for
 from portal.api import pagination
 from portal.api.authentication import principal_of
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
-from portal.api.tenants.key_grants import require_grantable
 from portal.api.tenants.projects import managed, project_of
 from tenants import keys
 from tenants.errors import NotFound
@@ -124,7 +124,7 @@ class KeysView(APIView):
         body.is_valid(raise_exception=True)
         reject_unknown_fields(body)
         wanted = dict(body.validated_data)
-        require_grantable(principal, wanted)
+        require_grantable(principal, found, wanted)
         project = project_of(found, wanted.pop("project"))
         issued = keys.issue(principal.actor, project, **wanted)
         return _issued(issued)
@@ -152,7 +152,7 @@ class KeyView(APIView):
         body = ChangedKeySerializer(data=request.data)
         body.is_valid(raise_exception=True)
         reject_unknown_fields(body)
-        require_grantable(principal, body.validated_data)
+        require_grantable(principal, found.tenant, body.validated_data, key=found)
         return Response(KeySerializer(keys.change(principal.actor, found, **body.validated_data)).data)
 
     @extend_schema(operation_id="revoke_key", responses={200: KeySerializer, **error_responses(403, 404)})
@@ -192,7 +192,7 @@ class RotateKeyView(APIView):
         reject_unknown_fields(body)
         fields = ("scopes", "allowed_models", "allowed_networks", "expires_at")
         rights = {field: getattr(found, field) for field in fields}
-        require_grantable(principal, rights)
+        require_grantable(principal, found.tenant, rights, key=found)
         overlap = timedelta(seconds=body.validated_data["overlap_seconds"])
         return _issued(keys.rotate(principal.actor, found, overlap))
 
