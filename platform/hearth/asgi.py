@@ -21,6 +21,7 @@ from django.conf import settings
 
 import hearth.celery  # noqa: F401 - sending a task needs the configured app
 from gateway.asgi import GatewayApp
+from gateway.cors import CrossOrigin
 from gateway.errors import NotFound
 from gateway.pipeline import runtime
 from hearth.health import web_roles
@@ -30,6 +31,8 @@ from hearth.instance import file_limits
 YOUNG_OBJECTS = 50_000
 #: Longest time to read one request body, so that a slow sender does not occupy the gateway.
 BODY_TIMEOUT_SECONDS = 30.0
+#: Needs no key and says nothing but whether the gateway serves. The health pages are on a port of their own.
+HEALTH_PATH = "/health"
 
 
 class GatewayRole:
@@ -44,13 +47,18 @@ class GatewayRole:
             send_timeout_seconds=settings.SEND_TIMEOUT_SECONDS,
         )
         self._health = web_roles.GatewayHealth(self._gateway, lambda: self._runtime, self._running)
+        self._served: Any = (
+            CrossOrigin(self._gateway, settings.CORS_ORIGINS) if settings.CORS_ORIGINS else self._gateway
+        )
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one connection."""
         if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
         elif scope["type"] == "http" and scope["path"].startswith("/v1/"):
-            await self._gateway(scope, receive, send)
+            await self._served(scope, receive, send)
+        elif scope["type"] == "http" and scope["path"] == HEALTH_PATH and scope["method"] in {"GET", "HEAD"}:
+            await _answer(send, 200 if self._health.is_ready() else 503)
         else:
             await wrong_port(scope, receive, send)
 
@@ -130,6 +138,14 @@ def _relax_garbage_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
+
+
+async def _answer(send: Any, status: int) -> None:
+    """Answer /health as engines do: by the status, for load balancers and clients that know nothing else."""
+    body = b'{"status":"ok"}' if status == 200 else b'{"status":"unavailable"}'
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 async def wrong_port(scope: Any, receive: Any, send: Any) -> None:

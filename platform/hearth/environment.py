@@ -6,7 +6,10 @@ per class below, written by ``python -m hearth.configuration_page``.
 
 from __future__ import annotations
 
+import difflib
 import platform
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,6 +22,20 @@ from tenants.networks import Network, parse
 from workers.engines.environment import DEFAULT_FOLDER, DEFAULT_TORCH_INDEX
 
 PREFIX = "HEARTH_"
+#: Variables of Compose files and systemd units, of engines that an agent started, and of tests.
+OTHERS = (
+    "HEARTH_APP_PASSWORD",
+    "HEARTH_BIND",
+    "HEARTH_BOOTSTRAP_OPTIONS",
+    "HEARTH_ENGINE_FENCE",
+    "HEARTH_ENGINE_OF",
+    "HEARTH_NODE_OPTIONS",
+    "HEARTH_OWNER_PASSWORD",
+    "HEARTH_REDIS_PASSWORD",
+    "HEARTH_REPLICA_ID",
+    "HEARTH_SERVERS_BIND",
+    "HEARTH_TEST_",
+)
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 RoleName = Literal["all", "gateway", "portal", "drain", "agent", "control", "inference", "beat"]
@@ -233,6 +250,16 @@ class RequestSettings(_Settings):
     )
 
 
+class BrowserSettings(_Settings):
+    """Which web pages may call the gateway from a browser."""
+
+    cors_origins: Names = Field(
+        default=(),
+        description="Origins (scheme, host and port) of web pages whose scripts may call /v1, comma separated; `*`: "
+        "all. Empty, because a page that can call it shows its API key to whoever opens it.",
+    )
+
+
 class PortalSettings(_Settings):
     """What the portal and the operators' API accept."""
 
@@ -243,7 +270,7 @@ class PortalSettings(_Settings):
     debug: bool = Field(default=False, description="1: Django's debug pages. Off, because they show secrets.")
 
 
-class Environment(InstanceSettings, EngineSettings, ServerSettings, RequestSettings, PortalSettings):
+class Environment(InstanceSettings, EngineSettings, ServerSettings, RequestSettings, BrowserSettings, PortalSettings):
     """All settings of a process."""
 
 
@@ -253,6 +280,7 @@ GROUPS: tuple[type[_Settings], ...] = (
     EngineSettings,
     ServerSettings,
     RequestSettings,
+    BrowserSettings,
     PortalSettings,
 )
 
@@ -278,6 +306,35 @@ def variable(field: str) -> str:
     found: Any = Environment.model_fields.get(field)
     alias = found.validation_alias if found is not None else field
     return str(alias) if alias else PREFIX + field.upper()
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownVariable:
+    """A variable that looks like a setting and is none; ``close`` is a setting with a similar name, or empty."""
+
+    name: str
+    close: str
+
+    @property
+    def problem(self) -> str:
+        """Return what is wrong."""
+        return f"{self.name} is set, and Hearth has no such setting: it has no effect."
+
+    @property
+    def remedy(self) -> str:
+        """Return what to do."""
+        meant = f"Did you mean {self.close}? If not, remove it" if self.close else "Remove it"
+        return f"{meant}; docs/configuration.md lists all settings."
+
+
+def unknown(names: Iterable[str]) -> list[UnknownVariable]:
+    """Return the names that begin like a setting but are none, sorted."""
+    known = variables()
+    return [
+        UnknownVariable(name, next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.75)), ""))
+        for name in sorted(names)
+        if name.startswith(PREFIX) and name not in known and not name.startswith(OTHERS)
+    ]
 
 
 def variables() -> tuple[str, ...]:

@@ -141,6 +141,14 @@ async def test_a_gateway_that_cannot_open_its_log_says_so_until_it_can(gateway: 
     assert str(gateway.wal) not in refused.body.decode()
 
 
+async def test_head_works_where_get_does(gateway: Gateway) -> None:
+    assert (await gateway.ask(method="HEAD", path="/v1/models")).status == 200
+    refused = await gateway.ask(method="HEAD", path="/v1/chat/completions")
+    assert (refused.status, refused.answer_headers["allow"]) == (405, "POST")
+    unknown = await gateway.ask(method="DELETE", path="/v1/models")
+    assert unknown.answer_headers["allow"] == "GET, HEAD"
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.journey.instance import MODEL, Instance
+from tests.journey.instance import MODEL, Instance, request
 
 pytestmark = [pytest.mark.journey, pytest.mark.real_engine]
 
@@ -82,3 +82,9 @@ def test_an_unknown_path_and_a_wrong_method_are_told_what_is_served(front: Insta
     assert (unknown.status, unknown.json()["error"]["code"]) == (404, "unknown_path")
     wrong = front.call("/chat/completions", front.key("acme"))
     assert (wrong.status, wrong.headers["allow"]) == (405, "POST")
+
+
+def test_the_gateway_answers_health_and_head_on_its_own_port(instance: Instance) -> None:
+    assert request(f"{instance.api_base.removesuffix('/v1')}/health", "").status == 200
+    head = request(f"{instance.api_base}/models", instance.key("acme"), method="HEAD")
+    assert (head.status, head.text) == (200, "")

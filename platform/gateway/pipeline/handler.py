@@ -285,10 +285,13 @@ def _metric_path(path: str) -> str:
 
 
 def _require_method(request: Request, method: str) -> None:
-    if request.method != method:
-        raise WrongMethod(
-            f"{request.path} does not accept {request.method}. Use {method}.",
-            "method_not_allowed",
-            headers=[(b"allow", method.encode())],
-            closes=True,
-        )
+    """Raise WrongMethod for another method. HEAD works where GET does; the server sends no body then."""
+    if request.method == method or (request.method, method) == ("HEAD", "GET"):
+        return
+    allowed = "GET, HEAD" if method == "GET" else method
+    raise WrongMethod(
+        f"{request.path} does not accept {request.method}. Use {method}.",
+        "method_not_allowed",
+        headers=[(b"allow", allowed.encode())],
+        closes=True,
+    )

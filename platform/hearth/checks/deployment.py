@@ -45,6 +45,7 @@ def findings(instance: Instance) -> list[Finding]:
     """Return every problem found. Raises BadSetting."""
     settings = environment.read()
     return [
+        *(Finding(each.problem, each.remedy) for each in environment.unknown(os.environ)),
         *_databases(settings),
         *_passwords(settings),
         *_secrets(instance),

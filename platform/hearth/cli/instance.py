@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from hearth import environment
 from hearth.checks import preflight
 from hearth.cli import daemon, status
 from hearth.cli.start_options import START_OPTIONS, start_options, with_options
@@ -39,6 +40,9 @@ def up(detach: bool, detached: bool, **given: Any) -> None:
     """
     instance = from_environment()
     options = start_options(given)
+    if not detached:
+        for each in environment.unknown(os.environ):
+            click.echo(f"hearth: warning: {each.problem} {each.remedy}", err=True)
     try:
         if not detach:
             Supervisor(instance, options, Progress()).run(show_summary=not detached)
@@ -100,7 +104,7 @@ def status_command(as_json: bool) -> None:
 def manage(arguments: tuple[str, ...]) -> None:
     """Run a Django management command on the instance; `migrate` runs as the owner of the database."""
     instance = from_environment()
-    environment = instance.environment()
+    variables = instance.environment()
     if arguments and arguments[0] in OWNER_COMMANDS:
-        environment["DATABASE_URL"] = instance.owner_url()
-    os.execve(sys.executable, [sys.executable, "-m", "django", *arguments], environment)
+        variables["DATABASE_URL"] = instance.owner_url()
+    os.execve(sys.executable, [sys.executable, "-m", "django", *arguments], variables)

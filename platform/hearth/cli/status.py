@@ -10,7 +10,7 @@ from billing.wal.disk_usage import DiskUsage, bytes_in
 from hearth import environment, secrets
 from hearth.embedded.postgres import PostgresServer
 from hearth.embedded.redis import RedisServer
-from hearth.instance import health_ports, start_options
+from hearth.instance import health_ports, running, start_options
 from hearth.instance.instance import Instance
 from hearth.instance.roles import ROLES, processes
 from hearth.provisioning import database
@@ -95,6 +95,8 @@ def read(instance: Instance) -> Status:
     """Return the status. Changes nothing. Takes a second, most of it to load Django."""
     supervisor = supervisor_process(instance)
     now = phase(instance)
+    if now != "down":
+        instance = running.as_started(instance)
     ready = up_file.read(instance.up_path) if now == "up" else None
     member = node.read(instance.node_path) if now == "up" else None
     names = member.roles if member else [name for role in ROLES for name, _ in processes(role, instance)]

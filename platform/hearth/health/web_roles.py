@@ -67,6 +67,10 @@ class GatewayHealth:
             redis if self._redis_breaker_open() else Check("redis", "ok"),
         )
 
+    def is_ready(self) -> bool:
+        """Return whether nothing is missing that requests need, as ``/readyz`` does."""
+        return all(check.state != "missing" for check in self.checks())
+
     def _database(self) -> Check:
         age = self._feed_age()
         if age is None:

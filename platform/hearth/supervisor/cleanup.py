@@ -11,6 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from hearth import process_records
+from hearth.instance import running
 from hearth.instance.instance import Instance
 from hearth.paths import agent_sockets_dir, gateway_sockets_dir
 from workers.processes import POLL_SECONDS, ProcessIdentity, session_members
@@ -27,6 +28,7 @@ def clear(instance: Instance) -> list[str]:
     ended = clear_roles(instance) + _end_recorded(instance.engines_dir, grace_seconds=GRACE_SECONDS)
     instance.up_path.unlink(missing_ok=True)
     instance.node_path.unlink(missing_ok=True)
+    running.remove(instance)
     return ended
 
 

@@ -17,6 +17,7 @@ from hearth.checks import preflight
 from hearth.embedded.errors import EmbeddedServerError
 from hearth.embedded.postgres import PostgresServer
 from hearth.embedded.redis import RedisServer
+from hearth.instance import running
 from hearth.instance.instance import Instance
 from hearth.instance.progress import Progress
 from hearth.instance.roles import ROLES
@@ -73,6 +74,7 @@ class Supervisor:
         kept = self._processes.clear(ROLES)
         self._processes.write_record()
         preflight.check_ports(self._instance, used_by=kept)
+        running.write(self._instance)
         self._start_servers()
         self._processes.raise_if_stopping()
         database.migrate(self._instance)
@@ -191,6 +193,7 @@ class Supervisor:
                 server.stop()
         cleanup.remove_sockets(self._instance)
         self._processes.remove_record()
+        running.remove(self._instance)
         if started:
             self._progress.log("Stopped")
 

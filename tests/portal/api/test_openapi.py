@@ -7,6 +7,7 @@ from contextlib import redirect_stderr
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.test import Client
 from drf_spectacular.drainage import GENERATOR_STATS, reset_generator_stats
 from drf_spectacular.validation import validate_schema
@@ -31,6 +32,20 @@ def test_nothing_in_it_was_guessed(db: None) -> None:
     with redirect_stderr(io.StringIO()) as said:
         Client().get("/api/v1/openapi.json")
     assert not GENERATOR_STATS, said.getvalue()
+
+
+def test_every_operation_has_a_summary_and_the_server_of_its_port(document: Any) -> None:
+    direct = Client().get("/api/v1/openapi.json", HTTP_HOST=f"127.0.0.1:{settings.GATEWAY_PORT + 1}").json()
+    portal, gateway = (f"http://127.0.0.1:{settings.GATEWAY_PORT + shift}" for shift in (1, 0))
+    assert [each["url"] for each in direct["servers"]] == [portal]
+    for path, item in direct["paths"].items():
+        for operation in item.values():
+            assert operation["summary"], path
+            served = operation.get("servers", direct["servers"])
+            assert [each["url"] for each in served] == [gateway if path.startswith("/v1/") else portal]
+    proxied = Client().get("/api/v1/openapi.json", HTTP_HOST="localhost").json()
+    assert {each["url"] for each in proxied["paths"]["/v1/models"]["get"]["servers"]} == {"http://localhost"}
+    assert document["paths"]["/api/v1/models/{name}"]["patch"]["summary"] == "Change model"
 
 
 def test_it_covers_the_management_and_the_inference_api(document: Any) -> None:

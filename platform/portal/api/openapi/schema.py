@@ -63,7 +63,36 @@ class DocumentView(SpectacularJSONAPIView):
 
 
 def add_inference(result: dict[str, Any], generator: Any, request: Any, public: bool) -> dict[str, Any]:
-    """Add the paths of ``/v1``, which the gateway serves. Returns ``result`` itself."""
-    result["paths"] |= PATHS
+    """Add the paths of ``/v1``, which the gateway serves, servers and summaries. Returns ``result`` itself."""
+    here, gateway = _servers(request)
+    for item in result["paths"].values():
+        for operation in item.values():
+            operation.setdefault("summary", _summary(operation["operationId"]))
+    result["paths"] |= {
+        path: {method: {**operation, "servers": gateway} for method, operation in item.items()}
+        for path, item in PATHS.items()
+    }
     result["components"]["schemas"] |= SCHEMAS
+    result["servers"] = here
     return result
+
+
+def _summary(operation: str) -> str:
+    """Return an operation's id as words, for clients that list operations."""
+    return operation.replace("_", " ").capitalize()
+
+
+def _servers(request: Any) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    """Return the addresses of the management API and of the gateway, as the request reaches the first.
+
+    Behind a proxy both have one address; otherwise the gateway's port is the one before the portal's.
+    """
+    host = request.get_host() if request is not None else f"127.0.0.1:{settings.GATEWAY_PORT + 1}"
+    scheme = "https" if request is not None and request.is_secure() else "http"
+    name, colon, port = host.rpartition(":")
+    direct = bool(colon) and port == str(settings.GATEWAY_PORT + 1)
+    gateway = f"{name}:{settings.GATEWAY_PORT}" if direct else host
+    return (
+        [{"url": f"{scheme}://{host}", "description": "Management API"}],
+        [{"url": f"{scheme}://{gateway}", "description": "Inference API"}],
+    )
