@@ -76,8 +76,39 @@
     if (text && !window.confirm(text)) event.preventDefault();
   });
 
+  // On phones a table of cards writes each column's name before its value, and rows of links begin at the current one.
+  function labelCells(table) {
+    const names = [...table.querySelectorAll("thead th")].map((each) => each.textContent.trim());
+    for (const row of table.tBodies[0]?.rows ?? []) {
+      [...row.cells].forEach((cell, index) => {
+        cell.dataset.label = names[index];
+        const value = document.createElement("span");
+        value.className = "cell";
+        value.append(...cell.childNodes);
+        cell.append(value);
+      });
+    }
+  }
+
+  // A table that scrolls sideways can be scrolled with the keyboard only if it can have the focus.
+  function reachable(scroller) {
+    if (scroller.scrollWidth <= scroller.clientWidth) return;
+    scroller.tabIndex = 0;
+    scroller.setAttribute("role", "group"); // a region would be one landmark more for each table
+    scroller.setAttribute("aria-label", "Table, scrolls sideways");
+  }
+
+  function showCurrent(link) {
+    const row = link.parentElement;
+    const beyond = link.getBoundingClientRect().right - row.getBoundingClientRect().right;
+    if (beyond > 0) row.scrollLeft += beyond + 24;
+  }
+
   document.addEventListener("htmx:afterSettle", (event) => localTimes(event.target));
   document.addEventListener("htmx:oobAfterSwap", (event) => localTimes(event.detail.elt ?? event.target));
   localTimes(document);
+  document.querySelectorAll("table.cards").forEach(labelCells);
+  document.querySelectorAll(".scroll").forEach(reachable);
+  document.querySelectorAll(".tabs [aria-current], .rail nav [aria-current]").forEach(showCurrent);
   document.querySelectorAll("form[data-choices]").forEach(enableChosenField);
 })();

@@ -1,0 +1,103 @@
+"""Pages as people with a screen reader, low vision or a phone meet them: axe finds nothing, all is in view."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page
+
+from tests.portal.browser import sign_in
+from tests.portal.portal_process import other_connection
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.timeout(180),
+    # playwright's event loop leaves its sockets to the garbage collector
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+AXE = Path(__file__).parents[3] / "node_modules" / "axe-core" / "axe.min.js"
+TENANT = "tenants/acme/"
+PAGES = (
+    "",
+    "fleet/",
+    "requests/",
+    "savings/",
+    "tenants/",
+    "models/",
+    "prices/",
+    "audit/",
+    TENANT,
+    f"{TENANT}savings/",
+    f"{TENANT}statement/",
+    f"{TENANT}keys/",
+    f"{TENANT}limits/",
+    f"{TENANT}cache/",
+    f"{TENANT}policy/",
+)
+
+
+def violations(page: Page) -> list[str]:
+    """Return what axe finds on the page: each rule with the first element that breaks it."""
+    page.evaluate(AXE.read_text())
+    found: list[str] = page.evaluate(
+        """async () => (await axe.run()).violations.map(
+            ({ id, nodes: [first] }) => `${id}: ${first.html.slice(0, 120)} ${first.failureSummary}`)"""
+    )
+    return found
+
+
+def test_axe_finds_nothing_on_any_page_light_or_dark(page: Page) -> None:
+    found = {"sign in": violations(page)}
+    sign_in(page, "ada")
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+        for path in PAGES:
+            page.goto(f"/portal/{path}")
+            found[f"{scheme} {path}"] = violations(page)
+        page.goto(f"/portal/{TENANT}limits/")
+        page.locator("form", has=page.get_by_role("button", name="Set limit")).evaluate(
+            "form => form.noValidate = true"
+        )
+        page.get_by_role("button", name="Set limit").click()
+        page.get_by_role("alert").wait_for()
+        found[f"{scheme} a refused form"] = violations(page)
+    assert [f"{where}: {each}" for where, what in found.items() for each in what] == []
+
+
+def test_a_phone_shows_keys_amounts_changes_and_the_current_tab(page: Page) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    sign_in(page, "ada")
+    for path, seen in (
+        ("keys/", "form [data-testid=key-create]"),
+        ("statement/", "[data-testid=lines] tbody td:last-child .cell"),
+        ("statement/", ".statement-total td:last-child"),
+        ("audit/", "[data-testid=audit] tbody td:last-child .cell"),
+        ("audit/", ".tabs [aria-current]"),
+        ("policy/", ".tabs [aria-current]"),
+    ):
+        page.goto(f"/portal/{TENANT}{path}")
+        wider = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wider == 0, path
+        box = page.locator(seen).first.bounding_box()
+        assert box is not None
+        assert box["x"] >= 0, seen
+        assert box["x"] + box["width"] <= 390, seen
+
+
+def test_long_changes_leave_the_audit_log_s_last_column_in_view(page: Page) -> None:
+    with other_connection() as other:
+        change = '{"name": "a department of a large company, again", "scopes": "inference, cache:read, cache:write"}'
+        other.execute(
+            "INSERT INTO tenants_auditentry (id, actor_kind, actor, action, object_kind, object_id, before, after)"
+            " VALUES (gen_random_uuid(), 'user', 'somebody.with.a.long.name@example.com', 'cache_setting.removed',"
+            " 'deployment', 'x', %s, %s)",
+            [change, change],
+        )
+    page.set_viewport_size({"width": 1440, "height": 1000})
+    sign_in(page, "ada")
+    page.goto("/portal/audit/")
+    beyond = page.evaluate("[...document.querySelectorAll('.scroll')].map(e => e.scrollWidth - e.clientWidth)")
+    assert beyond == [0]
