@@ -13,7 +13,7 @@ from typing import Any, TypedDict, Unpack
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from tenants import audit, policy_epoch
+from tenants import audit, caps, policy_epoch
 from tenants.audit import Actor
 from tenants.errors import AlreadyExists, BadName, NotAllowed
 from tenants.models import Budget
@@ -47,11 +47,14 @@ class Changes(TypedDict, total=False):
 def create(actor: Actor, target: PolicyTarget, terms: BudgetTerms) -> Budget:
     """Create a budget in the tenant's currency. Spending earlier in the running period counts.
 
-    Raises BadName for an invalid value, AlreadyExists if the target has a budget with that period.
+    Raises BadName for an invalid value, AlreadyExists if the target has a budget with that period, NotAllowed for
+    one budget too many.
     """
     if terms.period not in Budget.Period.values:
         raise BadName("period", terms.period, " | ".join(Budget.Period.values))
     values = _checked({name: getattr(terms, name) for name in FIELDS})
+    active = Budget.objects.filter(tenant=target.tenant, archived_at=None)
+    caps.require_room(target.tenant, active, caps.RULES, "budgets")
     try:
         with transaction.atomic():
             budget = Budget.objects.create(

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 from django.db import transaction
 
-from tenants import audit, policy_epoch
+from tenants import audit, caps, policy_epoch
 from tenants.audit import Actor
 from tenants.caller_limits import LONGEST_TTL_SECONDS
 from tenants.errors import BadName
@@ -29,15 +29,17 @@ class CacheOverrides:
 def set_setting(actor: Actor, target: PolicyTarget, terms: CacheOverrides) -> CacheSetting:
     """Set the setting of a project or key, replacing any before. Idempotent.
 
-    Raises BadName for a value out of range, a setting without values, and for a tenant as a whole.
+    Raises BadName for a value out of range, a setting without values, and for a tenant as a whole; NotAllowed for
+    one setting too many.
     """
     _check(target, terms)
     # Locking the tenant's row serialises concurrent creations of the same setting.
-    Tenant.objects.select_for_update().get(id=target.tenant.id)
+    tenant = Tenant.objects.select_for_update().get(id=target.tenant.id)
     who = {"tenant": target.tenant, "project": target.project, "key": target.key}
     setting = CacheSetting.objects.filter(**who).first()
     before = None if setting is None else overrides_of(setting)
     if setting is None:
+        caps.require_room(tenant, CacheSetting.objects.filter(tenant=tenant), caps.RULES, "cache settings")
         setting = CacheSetting.objects.create(**who, **asdict(terms))
     elif before == terms:
         return setting

@@ -11,7 +11,7 @@ from uuid import UUID
 from django.db import connection, transaction
 from django.utils import timezone
 
-from tenants import audit, key_format, networks, policy_epoch
+from tenants import audit, caps, key_format, networks, policy_epoch
 from tenants.audit import Actor
 from tenants.errors import BadName, KeyRefused, NotAllowed
 from tenants.models import ApiKey, Budget, CacheSetting, Limit, Project, Tenant
@@ -69,8 +69,8 @@ def issue(
 ) -> IssuedKey:
     """Create a key. Its text is returned only here.
 
-    Raises NotAllowed for an archived project or tenant, BadName for a scope that is not in SCOPES or an invalid
-    network.
+    Raises NotAllowed for an archived project or tenant and for a tenant with as many keys as it may have, BadName for
+    a scope that is not in SCOPES or an invalid network.
     """
     _require_open(project)
     _check_scopes(scopes)
@@ -94,8 +94,9 @@ def rotate(actor: Actor, key: ApiKey, overlap: timedelta) -> IssuedKey:
     """Issue a successor with the same rights. The old key expires after the overlap, or earlier if it already would.
 
     Limits, budgets and the cache setting move to the successor and still apply to the old key. The successor of a key
-    that expires has the same lifetime. Raises NotAllowed for a key that is revoked, expired or already rotated, or
-    whose project or tenant is archived; BadName for an overlap outside 0 to LONGEST_OVERLAP.
+    that expires has the same lifetime. Raises NotAllowed for a key that is revoked, expired or already rotated, whose
+    project or tenant is archived, or whose tenant has as many keys as it may have; BadName for an overlap outside 0 to
+    LONGEST_OVERLAP.
     """
     if not timedelta(0) <= overlap <= LONGEST_OVERLAP:
         raise BadName("overlap_seconds", f"{overlap.total_seconds():g}", f"0 to {LONGEST_OVERLAP.total_seconds():.0f}")
@@ -225,6 +226,7 @@ def lineages(key_ids: Iterable[UUID]) -> dict[UUID, frozenset[UUID]]:
 
 
 def _create(project: Project, **fields: Any) -> IssuedKey:
+    caps.require_room_for_key(project.tenant)
     credential = key_format.generate(PREFIX)
     stored, pepper_version = key_format.digest(credential.secret)
     key = ApiKey.objects.create(

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 from django.db import transaction
 
-from tenants import audit, policy_epoch
+from tenants import audit, caps, policy_epoch
 from tenants.audit import Actor
 from tenants.errors import BadName
 from tenants.models import Limit, Tenant
@@ -32,16 +32,17 @@ class LimitValues:
 def set_limit(actor: Actor, target: PolicyTarget, limit_values: LimitValues) -> Limit:
     """Set the target's limit, replacing any before. Idempotent.
 
-    Raises BadName for a value out of range, and for a limit without values.
+    Raises BadName for a value out of range, and for a limit without values; NotAllowed for one limit too many.
     """
     _check(limit_values)
     # Locking the tenant's row serialises concurrent creations of the same limit.
-    Tenant.objects.select_for_update().get(id=target.tenant.id)
+    tenant = Tenant.objects.select_for_update().get(id=target.tenant.id)
     who = {"tenant": target.tenant, "project": target.project, "key": target.key, "model_name": target.model_name}
     limit = Limit.objects.filter(**who).first()
     before = None if limit is None else asdict(values_of(limit))
     after = asdict(limit_values)
     if limit is None:
+        caps.require_room(tenant, Limit.objects.filter(tenant=tenant), caps.RULES, "limits")
         limit = Limit.objects.create(**who, **after)
     elif before == after:
         return limit

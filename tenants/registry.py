@@ -9,7 +9,7 @@ from typing import Any
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from tenants import audit, policy_epoch
+from tenants import audit, caps, policy_epoch
 from tenants.audit import Actor
 from tenants.caller_limits import (
     LARGEST_ENTRY_BYTES,
@@ -76,10 +76,11 @@ def create_tenant(actor: Actor, *, slug: str, name: str, policy: Policy | None =
 
 @transaction.atomic
 def create_project(actor: Actor, tenant: Tenant, *, slug: str, name: str) -> Project:
-    """Create a project. Raises BadName, AlreadyExists, NotAllowed for an archived tenant."""
+    """Create a project. Raises BadName, AlreadyExists, NotAllowed for an archived tenant or one with too many."""
     _check_slug("project", slug)
     if tenant.state == Tenant.State.ARCHIVED:
         raise NotAllowed("tenant", tenant.slug, tenant.state)
+    caps.require_room_for_project(tenant)
     try:
         with transaction.atomic():
             project = Project.objects.create(tenant=tenant, slug=slug, name=name)

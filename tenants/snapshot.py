@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from tenants import key_format, networks, policy_epoch
@@ -33,6 +34,9 @@ from tenants.ids import KeyId, ProjectId, TenantId, first_id_at
 from tenants.models import ApiKey, Budget, CachePurge, CacheSetting, Limit, Tenant, TenantPolicy
 from tenants.networks import Network
 from tenants.registry import POLICY_FIELDS, Policy
+
+#: How long a gateway says that a key was revoked or has expired, instead of that it is unknown. Rotations take less.
+REMEMBERED = timedelta(days=31)
 
 T = TypeVar("T")
 
@@ -122,6 +126,12 @@ class Snapshot:
         return credential is None or credential.public_id in self.keys
 
 
+def _known_keys() -> QuerySet[ApiKey]:
+    """Return the keys that are valid or were until REMEMBERED ago."""
+    dead_since = timezone.now() - REMEMBERED
+    return ApiKey.objects.exclude(revoked_at__lt=dead_since).exclude(expires_at__lt=dead_since)
+
+
 def load() -> Snapshot:
     """Read a snapshot from the database.
 
@@ -136,7 +146,7 @@ def load() -> Snapshot:
     purges = _purges()
     # Keys before policies: a tenant has its policy before its first key, so every key read has one. If a policy is
     # missing nevertheless, only that key is refused; the others are still loaded.
-    keys = list(ApiKey.objects.select_related("tenant", "project").order_by("-id"))
+    keys = list(_known_keys().select_related("tenant", "project").order_by("-id"))
     policies = {
         row["tenant_id"]: Policy(**{field: row[field] for field in POLICY_FIELDS})
         for row in TenantPolicy.objects.order_by("version").values("tenant_id", *POLICY_FIELDS)

@@ -11,6 +11,7 @@ from django.utils import timezone
 from tenants import key_format, keys, policy_epoch, registry, snapshot
 from tenants.caller_limits import CacheTerms
 from tenants.errors import KeyRefused
+from tenants.models import ApiKey
 from tests.tenants import customers
 from tests.tenants.customers import OPERATOR, Customer
 
@@ -76,6 +77,15 @@ def test_a_key_that_expires_stops_working_in_a_snapshot_taken_before(acme: Custo
     with pytest.raises(KeyRefused) as refused:
         later.authenticate(issued.secret)
     assert refused.value.reason == "expired"
+
+
+@pytest.mark.parametrize(("days", "reason"), [(30, "revoked"), (32, "unknown")])
+def test_a_key_that_was_revoked_long_ago_is_unknown(acme: Customer, days: int, reason: str) -> None:
+    keys.revoke(OPERATOR, acme.key)
+    ApiKey.objects.update(revoked_at=timezone.now() - timedelta(days=days))
+    with pytest.raises(KeyRefused) as refused:
+        snapshot.load().authenticate(acme.secret)
+    assert refused.value.reason == reason
 
 
 def test_a_key_that_was_proved_proves_no_other_text_and_no_other_snapshot(acme: Customer) -> None:
