@@ -27,7 +27,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from uuid import UUID
 
 from django.db import transaction
 from django.utils import timezone
@@ -39,7 +38,6 @@ from billing.budgets.holds import counter_name, hold_value
 from billing.budgets.redis_counters import Account, BudgetCounters, Recount
 from billing.budgets.spending import ActiveBudget, Window
 from billing.ledger.usage_rows import moment_of
-from billing.models import UsageRecord
 from billing.wal.records import Start
 from tenants.ids import TenantId, created_at
 
@@ -61,8 +59,6 @@ LINGER_SECONDS = 25 * 3600
 ORPHANED_SECONDS = 3600
 #: Recounted in one transaction, during which no batch is stored.
 TENANTS_AT_ONCE = 200
-#: Ids in one database query.
-IDS_AT_ONCE = 5000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +228,7 @@ class BudgetReconciler:
     def _observe(self, tenants: Mapping[TenantId, _Tenant], now: datetime) -> dict[TenantId, _Observed]:
         accounts = self._counters.read({tenant_id: tenant.names for tenant_id, tenant in tenants.items()})
         # After reading Redis: the holds must not be newer than the stored rows and charges.
-        stored = _stored(name for account in accounts.values() for name in account.holds)
+        stored = spending.stored_requests(name for account in accounts.values() for name in account.holds)
         spent = spending.spent(counter.window for tenant in tenants.values() for counter in tenant.counters)
         oldest = now.timestamp() - ORPHANED_SECONDS
         return {
@@ -267,26 +263,7 @@ def _windows(each: ActiveBudget, now: datetime) -> Iterator[Window]:
         yield each.window(datetime.fromtimestamp(running.start - 1, tz=UTC))
 
 
-def _stored(names: Iterable[str]) -> frozenset[str]:
-    """Return which of these requests, named in hex, have a stored row."""
-    ids = [request_id for name in names if (request_id := _request_id(name)) is not None]
-    return frozenset(
-        found.hex
-        for first in range(0, len(ids), IDS_AT_ONCE)
-        for found in UsageRecord.objects.filter(id__in=ids[first : first + IDS_AT_ONCE]).values_list("id", flat=True)
-    )
-
-
 def _made_at(name: str) -> float:
     """Return when the request was accepted, Unix seconds; infinity for a name that is not a request's."""
-    request_id = _request_id(name)
+    request_id = spending.request_of(name)
     return math.inf if request_id is None else created_at(request_id).timestamp()
-
-
-def _request_id(name: str) -> UUID | None:
-    """Return a hold's request; None for a name that is not a request's, such as a gateway's budget reserve."""
-    try:
-        found = UUID(hex=name)
-    except ValueError:
-        return None
-    return found if found.version == 7 else None

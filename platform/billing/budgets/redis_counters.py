@@ -85,15 +85,6 @@ class BudgetCounters:
         except ValueError as error:
             raise DataError(f"malformed holds or counters: {error}") from error
 
-    def left(self, wanted: Mapping[TenantId, Sequence[str]]) -> dict[str, int | None]:
-        """Return the amount left by counter; None for a counter that does not exist yet."""
-        keys = {name: f"{counter_prefix(tenant_id)}{name}" for tenant_id, names in wanted.items() for name in names}
-        with self._redis.pipeline(transaction=False) as pipe:
-            for key in keys.values():
-                pipe.get(key)
-            values = pipe.execute()
-        return {name: None if value is None else int(value) for name, value in zip(keys, values, strict=True)}
-
     def recount(self, recounts: Mapping[TenantId, Recount]) -> None:
         """Set the counters. Exact if no usage is stored meanwhile; requests may start and end."""
         if not recounts:

@@ -27,6 +27,8 @@ from tenants.caller_limits import Period
 from tenants.ids import first_id_at
 from tenants.models import Budget, Tenant
 
+#: Ids in one database query.
+IDS_AT_ONCE = 5000
 #: Number of the advisory lock: "budget" in ASCII.
 _LOCK = 0x627564676574
 _ADD = """
@@ -248,6 +250,25 @@ def _raise(each: ActiveBudget, window: Window, percent: int, pico: int) -> None:
                     "period_from": window.starts_at.isoformat(),
                 },
             )
+
+
+def stored_requests(names: Iterable[str]) -> frozenset[str]:
+    """Return which of these requests, named in hex, have a stored row."""
+    ids = [request_id for name in names if (request_id := request_of(name)) is not None]
+    return frozenset(
+        found.hex
+        for first in range(0, len(ids), IDS_AT_ONCE)
+        for found in UsageRecord.objects.filter(id__in=ids[first : first + IDS_AT_ONCE]).values_list("id", flat=True)
+    )
+
+
+def request_of(name: str) -> UUID | None:
+    """Return a hold's request; None for a name that is not a request's, such as a gateway's budget reserve."""
+    try:
+        found = UUID(hex=name)
+    except ValueError:
+        return None
+    return found if found.version == 7 else None
 
 
 def _of_model(each: ActiveBudget) -> Q:

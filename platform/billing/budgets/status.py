@@ -49,8 +49,9 @@ def statuses(budgets: Sequence[Budget], now: datetime, counters: BudgetCounters)
     """Return the status of each of these budgets. Their tenants must be loaded."""
     active = spending.resolve_all(budgets)
     windows = [each.window(now) for each in active]
+    # Before the spent amounts, so that no charge is missing from both.
+    held = _held([pair for pair in zip(active, windows, strict=True) if pair[0].hard], counters)
     spent = spending.spent(windows)
-    left = _left([pair for pair in zip(active, windows, strict=True) if pair[0].hard], counters)
     alerts = _alerts(active)
     found = []
     for budget, each, window in zip(budgets, active, windows, strict=True):
@@ -61,7 +62,7 @@ def statuses(budgets: Sequence[Budget], now: datetime, counters: BudgetCounters)
                 window,
                 # The reconciler opens a new budget's period within a second.
                 spending.counted(each, window) if known is None else known,
-                left.get(each.id),
+                held.get(each.id) if each.hard else 0,
                 tuple(alert for alert in alerts if alert.budget_id == each.id and alert.starts_at == window.starts_at),
                 now,
             )
@@ -70,16 +71,14 @@ def statuses(budgets: Sequence[Budget], now: datetime, counters: BudgetCounters)
 
 
 def _status(
-    budget: Budget, window: Window, spent: int, left: int | None, alerts: tuple[BudgetAlert, ...], now: datetime
+    budget: Budget, window: Window, spent: int, held: int | None, alerts: tuple[BudgetAlert, ...], now: datetime
 ) -> BudgetStatus:
-    hard = budget.action == Budget.Action.BLOCK
-    held = None if left is None else max(0, budget.limit_pico - spent - left)
     return BudgetStatus(
         budget=budget,
         starts_at=window.starts_at if window.start else None,
         ends_at=None if window.end is None else datetime.fromtimestamp(window.end, tz=UTC),
         spent_pico=spent,
-        held_pico=held if hard else 0,
+        held_pico=held,
         forecast_pico=_forecast(window, spent, now),
         alerts=alerts,
     )
@@ -92,16 +91,21 @@ def _forecast(window: Window, spent: int, now: datetime) -> int | None:
     return spent * (window.end - window.start) // passed
 
 
-def _left(pairs: Sequence[tuple[ActiveBudget, Window]], counters: BudgetCounters) -> Mapping[UUID, int | None]:
-    """Return the amount left in Redis, by budget; empty while Redis is unavailable."""
+def _held(pairs: Sequence[tuple[ActiveBudget, Window]], counters: BudgetCounters) -> Mapping[UUID, int]:
+    """Return what is held from each budget; empty while Redis is unavailable.
+
+    The holds themselves are summed: a counter follows a changed limit only with the reconciler's next round.
+    """
+    names = {each.id: counter_name(each.id, window.start) for each, window in pairs}
     wanted: dict[TenantId, list[str]] = {}
-    for each, window in pairs:
-        wanted.setdefault(TenantId(each.tenant_id), []).append(counter_name(each.id, window.start))
+    for each, _ in pairs:
+        wanted.setdefault(TenantId(each.tenant_id), []).append(names[each.id])
     try:
-        found = counters.left(wanted)
+        accounts = counters.read(wanted)
     except RedisError:
         return {}
-    return {each.id: found[counter_name(each.id, window.start)] for each, window in pairs}
+    stored = spending.stored_requests(name for account in accounts.values() for name in account.holds)
+    return {each.id: accounts[TenantId(each.tenant_id)].held(names[each.id], without=stored) for each, _ in pairs}
 
 
 def _alerts(active: Sequence[ActiveBudget]) -> list[BudgetAlert]:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.utils import timezone
+from redis import Redis
 from rest_framework.test import APIClient
 
 from billing.budgets import spending
+from billing.budgets.holds import counter_name, hold_value, holds_key
+from billing.budgets.reconciler import BudgetReconciler
+from billing.budgets.redis_counters import BudgetCounters
 from billing.drain import batch
 from billing.models import BudgetAlert
 from tenants import keys, snapshot
+from tenants.ids import TenantId, new_id
 from tenants.models import AuditEntry, Budget, Limit
 from tests.portal import fixtures
 from tests.portal.conftest import bearer, error_of
@@ -27,6 +35,14 @@ ANSWER_PICO = 600 * 150_000 + 400 * 15_000 + 100 * 600_000
 def put(client: APIClient, path: str, body: dict[str, Any]) -> Any:
     """Send a PUT with JSON."""
     return client.put(path, body, format="json")
+
+
+@pytest.fixture
+def counters() -> Iterator[BudgetReconciler]:
+    """A drain's reconciler of the session's Redis."""
+    opened = BudgetCounters(os.environ["REDIS_URL"], timeout_seconds=5)
+    yield BudgetReconciler(opened, list)
+    opened.close()
 
 
 @pytest.fixture
@@ -90,6 +106,23 @@ def test_what_bounds_the_tenant_as_a_whole_is_not_its_own_to_set(
         assert error_of(refused)["type"] == "permission_error"
     assert Limit.objects.get().requests_per_minute == 60
     assert Budget.objects.get(archived_at=None).limit_pico == DOLLAR_PICO
+
+
+def test_a_raised_budget_is_right_at_once(world: World, as_operator: APIClient, counters: BudgetReconciler) -> None:
+    now = timezone.now()
+    batch.store([fixtures.answered(world, world.acme, now, 1)], {}, node="here")
+    made = put(as_operator, BUDGETS, {"limit_pico": 0}).json()
+    counters.round(now)
+    running, settled = new_id(), fixtures.request_id(now, 1)
+    name = counter_name(UUID(made["id"]), int(datetime.fromisoformat(made["starts_at"]).timestamp()))
+    with Redis.from_url(os.environ["REDIS_URL"]) as redis:
+        holds = holds_key(TenantId(world.acme.tenant.id))
+        redis.hset(holds, running.hex, hold_value(7, [name]))
+        redis.hset(holds, settled.hex, f"={hold_value(ANSWER_PICO, [name])}")
+    raised = put(as_operator, BUDGETS, {"limit_pico": 25 * DOLLAR_PICO}).json()
+    assert (raised["spent_pico"], raised["held_pico"]) == (ANSWER_PICO, 7)
+    assert raised["left_pico"] == 25 * DOLLAR_PICO - ANSWER_PICO - 7
+    assert as_operator.get(f"{BUDGETS}/{made['id']}").json() == raised
 
 
 def test_a_key_that_may_only_look_sees_them_and_sets_none(
@@ -160,7 +193,7 @@ def test_a_budget_says_what_is_spent_left_and_forecast(
     spending.open_windows(windows)
     spending.raise_alerts(windows)
     (found,) = as_acme.get(BUDGETS).json()["data"]
-    assert (found["spent_pico"], found["held_pico"], found["left_pico"]) == (4 * ANSWER_PICO, None, 6 * ANSWER_PICO)
+    assert (found["spent_pico"], found["held_pico"], found["left_pico"]) == (4 * ANSWER_PICO, 0, 6 * ANSWER_PICO)
     assert [(alert["percent"], alert["spent_pico"]) for alert in found["alerts"]] == [(20, 4 * ANSWER_PICO)]
     start, end = (datetime.fromisoformat(found[name]) for name in ("starts_at", "ends_at"))
     assert (start.day, start.hour, start.tzinfo) == (1, 0, UTC)
