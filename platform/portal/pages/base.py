@@ -13,10 +13,13 @@ from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils import timezone
 
 from portal.access.principal import Principal, principal_of_user, tenants_of
 from portal.errors import BadQuery, NotPermitted
 from portal.forms.base import PageForm
+from portal.reporting import periods
+from portal.reporting.periods import Period
 from tenants.errors import NotFound, TenantError
 from tenants.models import Tenant, User
 
@@ -25,6 +28,9 @@ CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
     "connect-src 'self' ws: wss:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
+
+#: The cookie in which ``page.js`` reports the reader's time zone.
+ZONE_COOKIE = "hearth_timezone"
 
 #: A View takes the request and the path's parameters; a PrincipalView takes the principal between them.
 View = Callable[..., HttpResponseBase]
@@ -185,6 +191,12 @@ def other_tenants(principal: Principal, tenant: Tenant | None) -> tuple[Link, ..
         for other in tenants_of(principal)
         if tenant is None or other.id != tenant.id
     )
+
+
+def period_of(request: HttpRequest, default: str = periods.DEFAULT_PRESET) -> Period:
+    """Read the page's period, in the time zone that ``page.js`` reports. Raises BadQuery."""
+    zone = periods.zone_named(request.COOKIES.get(ZONE_COOKIE))
+    return periods.parse(request.GET, timezone.now(), default, zone)
 
 
 def with_query(request: HttpRequest, **changes: str | None) -> str:

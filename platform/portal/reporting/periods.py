@@ -1,14 +1,23 @@
-"""The period that a page or report covers, read from the query: ``?period=24h``, or ``?from=…&to=…``."""
+"""The period that a page or report covers, read from the query: ``?period=24h``, or ``?from=…&to=…``.
+
+Presets and chart steps are aligned to the reader's clock: days begin at midnight in the reader's time zone, hours at
+full hours, so that a step shows the same requests whenever the page is loaded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
+from itertools import count, takewhile
 from urllib.parse import urlencode
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from portal.errors import BadQuery
 
+UTC_ZONE = ZoneInfo("UTC")
+_ZONE_NAME = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,2}")
 #: Roll-ups cover 15 minutes, so every period begins and ends on a quarter of an hour.
 GRAIN = timedelta(minutes=15)
 PRESETS: dict[str, timedelta] = {
@@ -19,12 +28,28 @@ PRESETS: dict[str, timedelta] = {
     "30d": timedelta(days=30),
     "90d": timedelta(days=90),
 }
+#: How long one point of a preset's chart lasts.
+PRESET_STEPS: dict[str, timedelta] = {
+    "1h": GRAIN,
+    "6h": GRAIN,
+    "24h": timedelta(minutes=30),
+    "7d": timedelta(hours=3),
+    "30d": timedelta(days=1),
+    "90d": timedelta(days=1),
+}
+DAY = timedelta(days=1)
+#: Periods up to this length can be charted minute by minute, from single requests.
+FINE_LENGTH = timedelta(minutes=75)
+FINE_STEP = timedelta(minutes=1)
+#: From this step on, steps follow local clocks when these change; shorter ones would be doubled in the repeated hour.
+LOCAL_STEP = timedelta(hours=2)
 DEFAULT_PRESET = "24h"
 MAX_LENGTH = timedelta(days=400)
 #: Times outside are refused as typing errors; request ids can only hold times after 1970.
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 LATEST = datetime(2200, 1, 1, tzinfo=UTC)
-#: Points of a chart, at most: bars stay wide enough to hover over, and each rate rests on enough requests.
+#: Points of a custom period's chart, at most: bars stay wide enough to hover over, and each rate rests on enough
+#: requests.
 MAX_CHART_POINTS = 64
 #: Points of a series that the API returns, at most.
 MAX_API_POINTS = 10_000
@@ -33,22 +58,48 @@ STEPS = tuple(timedelta(minutes=minutes) for minutes in (15, 30, 60, 120, 180, 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Period:
-    """From ``start`` to before ``end``, both UTC and on a quarter of an hour."""
+    """From ``start`` to before ``end``, both UTC and on a quarter of an hour. ``zone`` is the reader's."""
 
     start: datetime
     end: datetime
     preset: str | None
+    zone: ZoneInfo = UTC_ZONE
 
     @property
     def step(self) -> timedelta:
         """How long one point of a chart lasts."""
+        if self.preset:
+            return PRESET_STEPS[self.preset]
         length = self.end - self.start
         return next((step for step in STEPS if length / step <= MAX_CHART_POINTS), STEPS[-1])
 
     @property
+    def moments(self) -> tuple[datetime, ...]:
+        """When each point of a chart begins, UTC; the first may begin before the period."""
+        step = self.step
+        first = aligned(self.start, step, self.zone)
+        if step < LOCAL_STEP:
+            return tuple(self._until_end(lambda number: first + number * step))
+        local = first.astimezone(self.zone).replace(tzinfo=None)
+        return tuple(self._until_end(lambda number: (local + number * step).replace(tzinfo=self.zone).astimezone(UTC)))
+
+    @property
+    def fine_moments(self) -> tuple[datetime, ...]:
+        """When each minute begins; empty for a period that is too long."""
+        if self.end - self.start > FINE_LENGTH:
+            return ()
+        return tuple(self._until_end(lambda number: self.start + number * FINE_STEP))
+
+    @property
     def previous(self) -> Period:
-        """The period of the same length that ends where this one starts."""
-        return Period(start=self.start - (self.end - self.start), end=self.start, preset=None)
+        """The period of the same length before: a preset's length earlier, else the one that ends at this start."""
+        if not self.preset:
+            return replace(self, start=self.start - (self.end - self.start), end=self.start)
+        days = PRESETS[self.preset]
+        return replace(self, start=_earlier(self.start, days, self.zone), end=self.end - days, preset=None)
+
+    def _until_end(self, moment: Callable[[int], datetime]) -> Iterator[datetime]:
+        return takewhile(lambda each: each < self.end, map(moment, count()))
 
     @property
     def label(self) -> str:
@@ -68,15 +119,41 @@ class Period:
         return urlencode({"from": _text(self.start), "to": _text(self.end)})
 
 
-def parse(query: Mapping[str, str], now: datetime, default: str = DEFAULT_PRESET) -> Period:
-    """Read the period from a query. Raises BadQuery."""
+def parse(
+    query: Mapping[str, str], now: datetime, default: str = DEFAULT_PRESET, zone: ZoneInfo | None = None
+) -> Period:
+    """Read the period from a query; its parameter ``timezone`` counts where no zone is given. Raises BadQuery."""
+    zone = zone or _zone(query)
     if "from" in query or "to" in query:
-        return _custom(query, now)
+        return replace(_custom(query, now), zone=zone)
     preset = query.get("period") or default
     if preset not in PRESETS:
         raise BadQuery("period", preset, f"one of {', '.join(PRESETS)}, or from and to")
-    end = _ceiling(now)
-    return Period(start=end - PRESETS[preset], end=end, preset=preset)
+    end, length = _ceiling(now), PRESETS[preset]
+    if length > DAY:
+        start = _earlier(aligned(now, DAY, zone), length - DAY, zone)
+    else:
+        start = aligned(end - length, PRESET_STEPS[preset], zone)
+    return Period(start=start, end=end, preset=preset, zone=zone)
+
+
+def zone_named(name: str | None) -> ZoneInfo | None:
+    """Return the time zone with an IANA name such as Europe/Berlin; None if there is none."""
+    if name is None or not _ZONE_NAME.fullmatch(name):
+        return None
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return None
+
+
+def aligned(moment: datetime, step: timedelta, zone: ZoneInfo) -> datetime:
+    """Return the last time at or before a moment at which a step begins, counted from midnight in the zone; UTC."""
+    local = moment.astimezone(zone).replace(tzinfo=None)
+    midnight = local.replace(hour=0, minute=0, second=0, microsecond=0)
+    found = (midnight + (local - midnight) // step * step).replace(tzinfo=zone)
+    repeated = found.replace(fold=local.fold).astimezone(UTC)
+    return repeated if repeated <= moment else found.astimezone(UTC)
 
 
 def parse_month(text: str | None, now: datetime) -> date:
@@ -90,6 +167,23 @@ def parse_month(text: str | None, now: datetime) -> date:
     if not EARLIEST <= month < LATEST:
         raise BadQuery("month", text, "a month of this century or the next, as YYYY-MM")
     return month.date()
+
+
+def _zone(query: Mapping[str, str]) -> ZoneInfo:
+    name = query.get("timezone")
+    if not name:
+        return UTC_ZONE
+    zone = zone_named(name)
+    if zone is None:
+        raise BadQuery("timezone", name, "a time zone of the IANA database, such as Europe/Berlin")
+    return zone
+
+
+def _earlier(moment: datetime, length: timedelta, zone: ZoneInfo) -> datetime:
+    """Return the same local time whole days, or a shorter length, earlier."""
+    if length % DAY:
+        return moment - length
+    return (moment.astimezone(zone).replace(tzinfo=None) - length).replace(tzinfo=zone).astimezone(UTC)
 
 
 def _custom(query: Mapping[str, str], now: datetime) -> Period:

@@ -106,6 +106,18 @@
 
   document.addEventListener("htmx:afterSettle", (event) => localTimes(event.target));
   document.addEventListener("htmx:oobAfterSwap", (event) => localTimes(event.detail.elt ?? event.target));
+  // The server cuts periods and chart steps at the reader's midnight. A page that did not know the zone is loaded again.
+  function reportTimeZone() {
+    const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+    const cookie = `hearth_timezone=${zone}`;
+    const known = () => document.cookie.split("; ").includes(cookie);
+    if (!zone || known()) return;
+    document.cookie = `${cookie}; path=/portal/; max-age=31536000; samesite=lax`;
+    const shown = document.querySelector("[data-timezone]")?.dataset.timezone;
+    if (shown && shown !== zone && known()) location.reload();
+  }
+
+  reportTimeZone();
   localTimes(document);
   document.querySelectorAll("table.cards").forEach(labelCells);
   document.querySelectorAll(".scroll").forEach(reachable);
