@@ -1,7 +1,8 @@
 """A tenant's monthly statement: usage, charges, cache savings, and whether the ledger agrees.
 
 Months are in the tenant's billing time zone; a request belongs to the month in which it was accepted. Amounts are
-exact. Money is rounded to cents once, per line, half to even, and the statement shows the sum of all rounding. The
+exact. Money is rounded to cents once, per line, half to even, and the statement shows the sum of all rounding. Requests
+that were refused before they ran are not on it. The
 statement of a running month changes; late usage of a past month is still added to it.
 """
 
@@ -20,6 +21,7 @@ from django.db.models.functions import Round
 from billing.errors import MixedCurrencies
 from billing.ledger import ledger
 from billing.models import PriceVersion, UsageRecord
+from billing.pricing import amounts
 from billing.pricing.rating import FREE_BEFORE_FIRST_TOKEN
 from tenants.ids import TenantId, first_id_at
 from tenants.models import Tenant
@@ -142,7 +144,10 @@ def statement(tenant_id: TenantId, year: int, month: int) -> Statement:
 
 
 def csv_rows(found: Statement) -> Iterator[tuple[str, ...]]:
-    """Yield the header, a row per line, then rounding and total; amounts in pico and in currency units."""
+    """Yield the header, a row per line, their total, what rounding to cents adds, and what is due.
+
+    Amounts are exact, in pico-units and in units of the currency: the lines add up to the total, both to what is due.
+    """
     yield CSV_HEADER
     for line in found.lines:
         yield (
@@ -152,11 +157,15 @@ def csv_rows(found: Statement) -> Iterator[tuple[str, ...]]:
             str(line.quantity),
             str(line.unit_price_pico),
             str(line.amount_pico),
-            _units(line.amount_cents),
+            amounts.units(line.amount_pico),
             found.currency,
         )
-    yield ("", "rounding", "", "", "", str(found.rounding_pico), "", found.currency)
-    yield ("", "total", "", "", "", str(found.amount_pico), _units(found.amount_cents), found.currency)
+    for name, pico in (
+        ("total", found.amount_pico),
+        ("rounding", found.rounding_pico),
+        ("due", found.amount_cents * PICO_PER_CENT),
+    ):
+        yield ("", name, "", "", "", str(pico), amounts.units(pico), found.currency)
 
 
 def cents(pico: int) -> int:
@@ -199,7 +208,7 @@ def _groups(tenant_id: TenantId, first: UUID, behind: UUID) -> list[dict[str, An
     """Return the month's sums by model, price version and kind of charge."""
     rows = (
         UsageRecord.objects.filter(
-            tenant_id=tenant_id, purpose=UsageRecord.Purpose.TENANT, id__gte=first, id__lt=behind
+            tenant_id=tenant_id, purpose=UsageRecord.Purpose.TENANT, id__gte=first, id__lt=behind, refusals=0
         )
         .annotate(charge=_CHARGE)
         .values("model_name", "price_version_id", "currency", "charge")
@@ -253,7 +262,3 @@ def _savings(groups: list[dict[str, Any]]) -> Savings:
         prefix_tokens=sum(group["cached_prompt_tokens"] for group in groups if group["charge"] == "tokens"),
         prefix_pico=sum(int(group["saved_prefix_pico"]) for group in groups),
     )
-
-
-def _units(amount_cents: int) -> str:
-    return f"{'-' if amount_cents < 0 else ''}{abs(amount_cents) // 100}.{abs(amount_cents) % 100:02}"

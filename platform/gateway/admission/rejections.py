@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from billing.pricing import amounts
 from gateway import metrics
 from gateway.admission.limit_plan import Kind, RateLimitHeader, scope_header
 from gateway.errors import BadRequest, BudgetExceeded, RateLimited, Unavailable
@@ -91,5 +92,4 @@ def _of_model(line: LimitLine | BudgetLine) -> str:
 
 
 def _money(line: BudgetLine) -> str:
-    cents = line.limit_pico // 10**10
-    return f"{cents // 100}.{cents % 100:02d} {line.currency}"
+    return f"{amounts.units(line.limit_pico)} {line.currency}"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-PICO = 10**12
+from billing.pricing import amounts
+
+PICO = amounts.PICO
 CENT_PICO = PICO // 100
 #: Significant digits of an amount under one cent.
 SMALL_DIGITS = 3
@@ -27,6 +29,11 @@ def shown(amount_pico: int | Decimal | None, currency: str = "USD") -> str:
     digits = len(str(magnitude))
     rounded = round(magnitude, SMALL_DIGITS - digits) if digits > SMALL_DIGITS else magnitude
     return f"{sign}{mark}{f'{Decimal(rounded) / PICO:.12f}'.rstrip('0')}"
+
+
+def in_full(amount_pico: int, currency: str = "USD") -> str:
+    """Return an amount for a page: exact, with two decimals or more."""
+    return f"{'−' if amount_pico < 0 else ''}{sign_of(currency)}{amounts.units(abs(amount_pico))}"
 
 
 def sign_of(currency: str) -> str:

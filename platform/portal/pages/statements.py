@@ -78,7 +78,7 @@ class LineDisplay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementDisplay:
-    """A statement formatted for display. Lines are rounded to cents that add up to ``due``; ``exact`` is unrounded."""
+    """A statement formatted for display: exact lines, their total, and what rounding to cents makes of it."""
 
     found: Statement
     lines: tuple[LineDisplay, ...]
@@ -91,7 +91,12 @@ class StatementDisplay:
     @property
     def exact(self) -> str:
         """The total before rounding, to the pico-unit."""
-        return f"{money.exact(self.found.amount_pico)} {self.found.currency}"
+        return money.in_full(self.found.amount_pico, self.found.currency)
+
+    @property
+    def rounding(self) -> str:
+        """What rounding each line to cents adds."""
+        return money.in_full(self.found.rounding_pico, self.found.currency)
 
     @property
     def without(self) -> int:
@@ -125,8 +130,8 @@ def _line(line: Line, currency: str) -> LineDisplay:
         quantity=line.quantity,
         unit="tokens" if per_token else "answers",
         price=price,
-        amount=_cents(line.amount_cents, currency),
-        exact=f"{money.exact(line.amount_pico)} {currency}",
+        amount=money.shown(line.amount_pico, currency),
+        exact=money.in_full(line.amount_pico, currency),
     )
 
 

@@ -174,7 +174,7 @@ async def test_a_budget_that_refuses_takes_nothing_from_another_nor_from_limits(
     gate = door()
     refused = await tried(gate, demand(who, hold_pico=6))
     assert isinstance(refused, BudgetExceeded)
-    assert "project's budget of 0.00 USD for 'm'" in refused.message
+    assert "project's budget of 0.000000000005 USD for 'm'" in refused.message
     assert (await left(redis, who), await left(redis, who, 1), len(await redis.keys())) == (100, 5, 2)
     assert isinstance(await tried(gate, demand(who, hold_pico=5)), Reservation)
 
