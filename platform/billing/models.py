@@ -128,6 +128,12 @@ class UsageRecord(models.Model):
     ttft_ms = models.FloatField(null=True)
     duration_ms = models.FloatField()
     client_request_id = models.CharField(max_length=200, blank=True, default="")
+    #: The error that the client received; empty without one, and in rows of earlier releases.
+    error_code = models.CharField(max_length=64, blank=True, default="", db_default="")
+    error_message = models.CharField(max_length=300, blank=True, default="", db_default="")
+    #: 0: the request ran. Else it was refused, or failed, before it ran: the row stands for this many alike, and costs
+    #: nothing without having a price.
+    refusals = models.PositiveIntegerField(default=0, db_default=0)
 
     class Meta:
         # Django cannot declare partitions: the migration creates the table (see 0001_initial).
@@ -189,7 +195,7 @@ class LedgerEntry(models.Model):
         return f"{self.account_id} {self.amount_pico}"
 
 
-#: Key id of roll-ups that do not distinguish keys.
+#: Key id of roll-ups that do not distinguish keys, and of refusals that were counted without their key.
 NO_KEY = UUID(int=0)
 
 
@@ -207,7 +213,10 @@ class UsageRollup(models.Model):
     key_id = models.UUIDField(default=NO_KEY, db_default=NO_KEY)
     model_name = models.CharField(max_length=200)
     requests = models.PositiveBigIntegerField(default=0)
+    #: Failures of the platform. Sums of earlier releases include refusals and disconnected clients.
     errors = models.PositiveBigIntegerField(default=0)
+    #: Requests that were refused; ``requests`` counts only those of them that an engine refused.
+    refused_requests = models.PositiveBigIntegerField(default=0, db_default=0)
     prediction_hits = models.PositiveBigIntegerField(default=0)
     coalesced_requests = models.PositiveBigIntegerField(default=0, db_default=0)
     bypassed_requests = models.PositiveBigIntegerField(default=0, db_default=0)

@@ -127,6 +127,10 @@ class RequestTimeline(msgspec.Struct, kw_only=True, eq=False):
     refusal: GatewayError | None = None
     #: The state in the request's END record, once it is written.
     ended: State | None = None
+    #: Whose request it is; None until its key was checked.
+    caller: Caller | None = None
+    #: The request has a usage record, or will have one when it runs later.
+    has_record: bool = False
 
     def timings(self) -> Headers:
         """Return the headers that report where the time went so far, in milliseconds (``server-timing``: W3C)."""

@@ -152,6 +152,21 @@ def failed(world: World, tenancy: Tenancy, moment: datetime, number: int) -> Usa
     )
 
 
+def refused(world: World, tenancy: Tenancy, moment: datetime, number: int, *, refusals: int = 1) -> UsageRow:
+    """Return requests that a limit refused before they ran."""
+    return _changed(
+        failed(world, tenancy, moment, number),
+        state="refused",
+        http_status=429,
+        route_reason="",
+        stream=False,
+        client_request_id="theirs",
+        error_code="rate_limit_exceeded",
+        error_message="Too many.",
+        refusals=refusals,
+    )
+
+
 def store(rows: Iterable[UsageRow]) -> None:
     """Store the rows as the drain does."""
     batch.store(list(rows), {}, node="n1")

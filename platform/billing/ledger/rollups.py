@@ -27,7 +27,16 @@ class Sums:
     """
 
     requests: int = 0
-    errors: int = 0
+    errors: int = field(
+        default=0, metadata={"doc": "Requests that the platform failed: engine errors and interrupted requests."}
+    )
+    refused_requests: int = field(
+        default=0,
+        metadata={
+            "doc": "Refused for a reason that the client can change (HTTP 4xx): body, model, limit, budget. "
+            "Not in `errors`; those refused before they ran are not in `requests` either."
+        },
+    )
     prediction_hits: int = 0
     coalesced_requests: int = field(default=0, metadata={"doc": "Received another running request's response."})
     bypassed_requests: int = field(
@@ -51,7 +60,8 @@ class Sums:
 #: The columns that sum, in order.
 SUMS = tuple(each.name for each in fields(Sums))
 ERROR_STATES = frozenset({"engine_error", "interrupted"})
-FIRST_ERROR_STATUS = 400
+#: The statuses of requests that their client has to change.
+REFUSED_STATUSES = range(400, 500)
 _KEYS = Bucket._fields
 _COLUMNS = ", ".join((*_KEYS, *SUMS))
 #: A row of the table, encoded as JSON. With traffic of 400 tenants nearly every request produces one.
@@ -86,8 +96,13 @@ def add_money(buckets: Buckets) -> None:
 
 
 def is_error(state: str, http_status: int) -> bool:
-    """Return whether the platform failed or refused a request. A client that disconnected is not an error."""
-    return state in ERROR_STATES or http_status >= FIRST_ERROR_STATUS
+    """Return whether the platform failed a request. Refusals and clients that disconnect are no such errors."""
+    return state in ERROR_STATES and http_status not in REFUSED_STATUSES
+
+
+def is_refused(state: str, http_status: int) -> bool:
+    """Return whether a request was refused for a reason that its client can change."""
+    return state == "refused" or (state in ERROR_STATES and http_status in REFUSED_STATUSES)
 
 
 def _upsert(buckets: Buckets, figures: Callable[[UsageRow], tuple[int, ...]]) -> None:
@@ -116,11 +131,20 @@ def _bypassed(row: UsageRow) -> bool:
     return row.cache_result == "bypass"
 
 
+def row_sums(row: UsageRow) -> Sums:
+    """Return what one row adds to its roll-up."""
+    return Sums(**dict(zip(SUMS, _figures(row), strict=True)))
+
+
 def _figures(row: UsageRow) -> tuple[int, ...]:
     """Return what a row adds to its bucket, in the order of SUMS."""
+    if row.refusals:
+        failed = row.refusals if is_error(row.state, row.http_status) else 0
+        return (failed, failed, row.refusals - failed, *(0,) * (len(SUMS) - 3))
     return (
         1,
         int(is_error(row.state, row.http_status)),
+        int(is_refused(row.state, row.http_status)),
         int(row.cache_result == "hit"),
         int(row.cache_result == "coalesced"),
         int(_bypassed(row)),

@@ -74,6 +74,11 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
     ttft_ms: float | None
     duration_ms: float
     client_request_id: str
+    error_code: Annotated[str, Shown(doc="The code of the error that the client received; empty without one.")] = ""
+    error_message: Annotated[str, Shown(doc="Its message, up to 300 characters.")] = ""
+    refusals: Annotated[
+        int, Shown(doc="0: the request ran. Else it was refused or failed before it ran; the row stands for this many.")
+    ] = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,11 +109,18 @@ SHOWN_COLUMNS = tuple(_column(*each) for each in get_type_hints(UsageRow, includ
 #: The integer of an id: hashing and comparing UUIDs themselves takes ten times as long.
 NUMBER = attrgetter("int")
 _TENANT: str = UsageRecord.Purpose.TENANT.value
-_LENGTHS = {
-    field.name: field.max_length
-    for field in UsageRecord._meta.concrete_fields
-    if field.name in {"endpoint", "model_name", "cache_reason", "route_reason", "client_request_id"}
-}
+_FROM_CLIENTS = frozenset(
+    {
+        "endpoint",
+        "model_name",
+        "cache_reason",
+        "route_reason",
+        "client_request_id",
+        "error_code",
+        "error_message",
+    }
+)
+_LENGTHS = {field.name: field.max_length for field in UsageRecord._meta.concrete_fields if field.name in _FROM_CLIENTS}
 
 
 class Bucket(NamedTuple):
@@ -191,6 +203,9 @@ def finished(start: Start, end: End) -> UsageRow:
         ttft_ms=end.ttft_ms,
         duration_ms=end.duration_ms,
         client_request_id=_text("client_request_id", start.client_request_id),
+        error_code=_text("error_code", end.error_code),
+        error_message=_text("error_message", end.error_message),
+        refusals=end.refusals,
     )
 
 
@@ -224,7 +239,9 @@ def interrupted(start: Start, progress: Progress | None) -> UsageRow:
 
 
 def rated(row: UsageRow, price: Price | None) -> UsageRow:
-    """Return the row with its charge, or unchanged if there is no price."""
+    """Return the row with its charge, or unchanged if there is no price. A refusal costs nothing at any price."""
+    if row.refusals:
+        return msgspec.structs.replace(row, amount_pico=0)
     if price is None:
         return row
     charge: Charge = rate(row, price.rates)

@@ -101,11 +101,11 @@ class BypassCount:
 
 
 def grouped(period: Period, tenant_id: TenantId | None, by: By) -> tuple[Group, ...]:
-    """Return each group with usage, highest prediction saving first. A rotated key counts with its newest successor."""
+    """Return each group with requests, highest prediction saving first. A rotated key counts with its successor."""
     column = _COLUMNS[by]
-    found = {
-        row[column]: sums_of(row) for row in rollups_in(period, tenant_id).values(column).annotate(**TOTALS).order_by()
-    }
+    rows = rollups_in(period, tenant_id).values(column).annotate(**TOTALS).order_by()
+    # Without requests: refusals only, of a model or key that may not even exist.
+    found = {row[column]: sums for row in rows if (sums := sums_of(row)).requests}
     if by == "model":
         groups = [Group(id=None, name=name, sums=sums) for name, sums in found.items()]
     else:

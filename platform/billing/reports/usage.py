@@ -7,16 +7,18 @@ requests; canaries appear only in the list of requests.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 from uuid import UUID
 
-from django.db.models import DateTimeField, DurationField, F, Func, Q, QuerySet, Sum, Value
+from django.contrib.postgres.fields import ArrayField
+from django.db.models import DateTimeField, F, Func, IntegerField, Q, QuerySet, Sum, Value
 
-from billing.ledger.rollups import ERROR_STATES, FIRST_ERROR_STATUS, SUMS, Sums
-from billing.ledger.usage_rows import BUCKET_SECONDS, UsageRow, stored
+from billing.ledger.rollups import ERROR_STATES, REFUSED_STATUSES, SUMS, Sums, row_sums
+from billing.ledger.usage_rows import BUCKET_SECONDS, UsageRow, moment_of, stored
 from billing.models import UsageRecord, UsageRollup
 from tenants.ids import TenantId, first_id_at
 from tenants.models import Tenant
@@ -56,6 +58,10 @@ class ModelSums:
     sums: Sums
 
 
+#: Whose errors: failures of the platform, requests that were refused, or both.
+Errors = Literal["platform", "client", "all"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:
     """What to list; None: any."""
@@ -68,7 +74,9 @@ class Filters:
     state: str | None = None
     cache_result: str | None = None
     purpose: str | None = UsageRecord.Purpose.TENANT
-    errors_only: bool = False
+    errors: Errors | None = None
+    #: A request's id, whatever its time, or the id that its client sent.
+    request_id: str | None = None
 
 
 def totals(period: Period, tenant_id: TenantId | None) -> Sums:
@@ -77,27 +85,40 @@ def totals(period: Period, tenant_id: TenantId | None) -> Sums:
 
 
 def series(period: Period, tenant_id: TenantId | None, step_seconds: int) -> tuple[Point, ...]:
-    """Return one point per step of the period, including empty ones; steps are whole quarters of an hour.
+    """Return one point per step from the period's start, including empty ones; steps are whole quarters of an hour.
 
     Raises ValueError for other steps.
     """
     if step_seconds < BUCKET_SECONDS or step_seconds % BUCKET_SECONDS:
         raise ValueError(f"a step of {step_seconds} s is not a multiple of a quarter of an hour")
     step, start = timedelta(seconds=step_seconds), floor(period.start)
-    bins = Func(
-        Value(step, output_field=DurationField()),
-        F("starts_at"),
-        Value(start, output_field=DateTimeField()),
-        function="date_bin",
-        output_field=DateTimeField(),
-    )
-    rows = rollups_in(period, tenant_id).annotate(bin=bins).values("bin").annotate(**TOTALS).order_by("bin")
-    found = {row["bin"]: sums_of(row) for row in rows}
     count = -(-(period.end - start) // step)
+    return series_at(period, tenant_id, [start + number * step for number in range(count)])
+
+
+def series_at(period: Period, tenant_id: TenantId | None, moments: Sequence[datetime]) -> tuple[Point, ...]:
+    """Return a point for each of these moments, in order, with what follows until the next; the last ends the period.
+
+    All are on quarters of an hour, the first not after the period's start.
+    """
+    edges = Value(list(moments), output_field=ArrayField(DateTimeField()))
+    place = Func(F("starts_at"), edges, function="width_bucket", output_field=IntegerField())
+    rows = rollups_in(period, tenant_id).annotate(place=place).values("place").annotate(**TOTALS).order_by("place")
+    found = {row["place"]: sums_of(row) for row in rows}
     return tuple(
-        Point(starts_at=moment, sums=found.get(moment, Sums()))
-        for moment in (start + number * step for number in range(count))
+        Point(starts_at=moment, sums=found.get(number, Sums())) for number, moment in enumerate(moments, start=1)
     )
+
+
+def fine_series(period: Period, tenant_id: TenantId | None, moments: Sequence[datetime]) -> tuple[Point, ...]:
+    """Return what :func:`series_at` does, from single requests: moments may be anywhere. For short periods only."""
+    points = [Sums()] * len(moments)
+    filters = Filters(start=moments[0], end=period.end)
+    for record in _records(tenant_id).filter(_conditions(filters)).iterator():
+        row = stored(record)
+        number = bisect_right(moments, moment_of(row.id)) - 1
+        points[number] += row_sums(row)
+    return tuple(Point(starts_at=moment, sums=sums) for moment, sums in zip(moments, points, strict=True))
 
 
 def by_tenant(period: Period) -> tuple[TenantSums, ...]:
@@ -143,9 +164,27 @@ def _conditions(filters: Filters) -> Q:
         found &= Q(id__gte=first_id_at(filters.start))
     if filters.end is not None:
         found &= Q(id__lt=first_id_at(filters.end))
-    if filters.errors_only:
-        found &= Q(http_status__gte=FIRST_ERROR_STATUS) | Q(state__in=ERROR_STATES)
+    if filters.errors is not None:
+        found &= _ERRORS[filters.errors]
+    if filters.request_id is not None:
+        found = _with_id(filters.request_id, found)
     return found
+
+
+_REFUSED_STATUS = Q(http_status__gte=REFUSED_STATUSES.start, http_status__lt=REFUSED_STATUSES.stop)
+#: As :func:`billing.ledger.rollups.is_error` and ``is_refused``.
+_PLATFORMS = Q(state__in=ERROR_STATES) & ~_REFUSED_STATUS
+_CLIENTS = Q(state=UsageRecord.State.REFUSED) | (Q(state__in=ERROR_STATES) & _REFUSED_STATUS)
+_ERRORS: Mapping[Errors, Q] = {"platform": _PLATFORMS, "client": _CLIENTS, "all": _PLATFORMS | _CLIENTS}
+
+
+def _with_id(text: str, others: Q) -> Q:
+    """Return the condition for a request's id, which needs no other, or for the id that its client sent."""
+    sent = others & Q(client_request_id=text)
+    try:
+        return Q(id=UUID(text)) | sent
+    except ValueError:
+        return sent
 
 
 def _records(tenant_id: TenantId | None) -> QuerySet[UsageRecord]:

@@ -84,6 +84,11 @@ class End(msgspec.Struct, frozen=True, array_like=True, tag="E", kw_only=True):
     avoided_engine_ms: Milliseconds = 0.0
     #: The original request.
     source_id: RequestId | None = None
+    #: The error that the client received; empty without one.
+    error_code: str = ""
+    error_message: str = ""
+    #: 0: the request ran. Else it was refused, or failed, before it ran, and stands for this many alike.
+    refusals: Tokens = 0
 
 
 class Withdrawn(msgspec.Struct, frozen=True, array_like=True, tag="W", kw_only=True):

@@ -15,7 +15,8 @@ from caching.entry import Entry
 from gateway import metrics
 from gateway.admission.controller import Reservation
 from gateway.admission.cost_estimate import CostReservation
-from gateway.errors import Unavailable
+from gateway.errors import GatewayError, Unavailable
+from gateway.metering.refusals import MESSAGE_CHARACTERS
 from gateway.metering.usage_log import UsageLog
 from gateway.protocols.endpoint import NOTHING, Usage
 from gateway.request import RequestContext
@@ -134,25 +135,44 @@ class Meter:
         """Return the usage of an incomplete response: the estimated prompt, and the tokens that were sent."""
         return msgspec.structs.replace(self.prompt_usage, completion_tokens=self.streamed_tokens)
 
-    def end(self, state: State, status: int, usage: Usage = NOTHING, *, source: TokensSource = "engine") -> None:
-        """Write the END. Raises Unavailable, and the request has not ended: its last bytes must not be sent."""
+    def end(
+        self,
+        state: State,
+        status: int,
+        usage: Usage = NOTHING,
+        *,
+        source: TokensSource = "engine",
+        error: GatewayError | None = None,
+    ) -> None:
+        """Write the END, with the error that the client received.
+
+        Raises Unavailable, and the request has not ended: its last bytes must not be sent.
+        """
         if self._closed:
             return
         if self._start is None:  # no engine ran it, so there is nothing to record
             self._close(None)
             return
-        end = self._new_end(state, status, usage, source)
+        end = self._new_end(state, status, usage, source, error)
         self._append(end)
         self._close(end)
 
-    def give_up(self, state: State, status: int, usage: Usage = NOTHING, *, source: TokensSource = "engine") -> None:
+    def give_up(
+        self,
+        state: State,
+        status: int,
+        usage: Usage = NOTHING,
+        *,
+        source: TokensSource = "engine",
+        error: GatewayError | None = None,
+    ) -> None:
         """Write the END of a request that has failed, retried later if it cannot be written now."""
         try:
-            self.end(state, status, usage, source=source)
-        except Unavailable as error:
-            log.error("the END of request %s could not be written yet: %s", self._timeline.request_id, error.message)
+            self.end(state, status, usage, source=source, error=error)
+        except Unavailable as failure:
+            log.error("the END of request %s could not be written yet: %s", self._timeline.request_id, failure.message)
             self._closed = True
-            self._retry_end(self._new_end(state, status, usage, source))
+            self._retry_end(self._new_end(state, status, usage, source, error))
 
     def hit(self, entry: Entry) -> None:
         """Write START and END of a cache hit, in one append. Raises Unavailable."""
@@ -161,6 +181,7 @@ class Meter:
         start = self._new_start(0, None, "")
         end = self._new_end("complete", 200, NOTHING, "cache")
         self._append(start, end)
+        self._timeline.has_record = True
         self._close(end)
 
     def follow(self, source_id: UUID) -> None:
@@ -202,6 +223,7 @@ class Meter:
         """Write a START. Only a written one needs an END."""
         self._append(start)
         self._start = start
+        self._timeline.has_record = True
 
     def _close(self, end: End | None) -> None:
         """Count the request as ended and settle its reservation; None: it used nothing."""
@@ -258,6 +280,7 @@ class Meter:
         status: int,
         usage: Usage,
         source: TokensSource,
+        error: GatewayError | None = None,
     ) -> End:
         started = self._timeline.started
         first = self.first_token_at
@@ -283,6 +306,8 @@ class Meter:
             avoided_cached_prompt_tokens=avoided.cached_prompt_tokens if avoided is not None else 0,
             avoided_engine_ms=avoided.engine_ms if avoided is not None else 0.0,
             source_id=RequestId(self._source_id) if self._source_id is not None else None,
+            error_code=error.code if error is not None else "",
+            error_message=error.message[:MESSAGE_CHARACTERS] if error is not None else "",
         )
 
     def _append(self, *records: Start | Progress | End) -> None:

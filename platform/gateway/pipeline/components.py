@@ -10,6 +10,7 @@ from gateway.cache.parsed_requests import ParsedRequestCache
 from gateway.cache.two_level_store import PredictionCache
 from gateway.coalescing.shared_flights import SharedFlights
 from gateway.control_plane.snapshot_feed import SnapshotFeed
+from gateway.metering.refusals import RefusalLog
 from gateway.metering.usage_log import UsageLog
 from gateway.pipeline.idempotency import Idempotency
 from gateway.pipeline.revocation import ActiveRequests
@@ -33,6 +34,7 @@ class Components:
     parsed_requests: ParsedRequestCache
     dispatcher: Dispatcher
     wal: UsageLog
+    refusals: RefusalLog
     defer: Defer
     active_requests: ActiveRequests
     idempotency: Idempotency

@@ -72,7 +72,7 @@ class Pipeline:
         timeline = _timeline(new_id(), request)
         if timeline.client_request_id:
             timeline.headers.append((b"x-client-request-id", timeline.client_request_id.encode("latin-1", "replace")))
-        response = await _answered(self._route(request, timeline), timeline, _metric_path(request.path))
+        response = await self._answered(self._route(request, timeline), timeline, _metric_path(request.path))
         response.headers.extend(timeline.timings())
         return response
 
@@ -85,7 +85,7 @@ class Pipeline:
         log = AttemptLog(self._components.wal)
         work = self._run_deferred(public_id, endpoint, request, timeline, log)
         try:
-            response = await _answered(work, timeline, endpoint.path)
+            response = await self._answered(work, timeline, endpoint.path)
         except BaseException:
             background = asyncio.ensure_future(log.withdraw())
             self._withdrawals.add(background)
@@ -96,6 +96,7 @@ class Pipeline:
     async def _run_deferred(
         self, public_id: str, endpoint: Endpoint, request: Request, timeline: RequestTimeline, log: AttemptLog
     ) -> Response:
+        # Not in the timeline: the next attempt has the same id, under which a refusal's row would hide its usage.
         caller = self.auth.known(public_id)
         call = request_body.parse(endpoint, request.body)
         model = self._model(caller, call.model)
@@ -135,7 +136,8 @@ class Pipeline:
         raise NotFound(f"The path {path} does not exist. Use one of {known}.", "unknown_path", closes=True)
 
     async def _infer(self, endpoint: Endpoint, request: Request, timeline: RequestTimeline) -> Response:
-        caller = require_inference(await self.auth.authenticate(request.headers, request.client))
+        caller = timeline.caller = await self.auth.authenticate(request.headers, request.client)
+        require_inference(caller)
         parsed = self._components.parsed_requests.find(caller, endpoint, request.body)
         call = request_body.parse(endpoint, request.body) if parsed is None else parsed.call
         model = self._model(caller, call.model)
@@ -164,6 +166,7 @@ class Pipeline:
         parse_directives(request.headers)  # so that a header that is not valid is refused now, not when it runs
         reservation = await self._admit_deferral(context, len(request.body))
         context.timeline.headers.extend(reservation.headers())
+        context.timeline.has_record = True  # if it fails now, it may be stored all the same, and run under this id
         return await self._components.defer(context, request)
 
     async def _admit_deferral(self, context: RequestContext, body_bytes: int) -> Reservation:
@@ -189,6 +192,26 @@ class Pipeline:
         reservation.settle(tokens=0, amount_pico=0)
         return reservation
 
+    async def _answered(self, work: Awaitable[Response], timeline: RequestTimeline, metric_path: str) -> Response:
+        """Return the response of ``work``, or its error as a response; count and record it. Log unexpected errors."""
+        status = CLIENT_GONE
+        try:
+            try:
+                response = await work
+            except GatewayError as error:
+                response = self._refused(error, timeline)
+            except Exception:
+                log.exception("request %s failed", timeline.request_id)
+                response = self._refused(internal_error(), timeline)
+            status = response.status
+            return response
+        finally:
+            metrics.answered(metric_path, timeline.model, status)
+
+    def _refused(self, error: GatewayError, timeline: RequestTimeline) -> Response:
+        self._components.refusals.record(timeline, error)
+        return refused(error, timeline)
+
     def _model(self, caller: Caller, name: str) -> ServedModel:
         model = self._components.feed.snapshot.catalogue.find(caller.tenant_id, name)
         if model is None:
@@ -211,23 +234,6 @@ class Pipeline:
             visible = [model for model in catalogue.visible(caller.tenant_id) if may_call(caller, model)]
             document = model_list.several(visible, anthropic=anthropic)
         return Response(status=200, headers=[*JSON, *timeline.headers], body=orjson.dumps(document))
-
-
-async def _answered(work: Awaitable[Response], timeline: RequestTimeline, metric_path: str) -> Response:
-    """Return the response of ``work``, or its error as a response, and count it. Log unexpected errors."""
-    status = CLIENT_GONE
-    try:
-        try:
-            response = await work
-        except GatewayError as error:
-            response = refused(error, timeline)
-        except Exception:
-            log.exception("request %s failed", timeline.request_id)
-            response = refused(internal_error(), timeline)
-        status = response.status
-        return response
-    finally:
-        metrics.answered(metric_path, timeline.model, status)
 
 
 def _deferral(context: RequestContext, hold_pico: int) -> AdmissionRequest:

@@ -16,8 +16,8 @@ from gateway.cache import replay
 from gateway.cache.lookup import CacheHit, CacheLookup
 from gateway.cache.policy import CachePolicy, policy_for
 from gateway.coalescing.coalescer import Coalescer, Followed
-from gateway.errors import NOT_NOW, EngineFailed, EngineRefused, GatewayError, not_cached
-from gateway.metering import cost_headers
+from gateway.errors import NOT_NOW, EngineFailed, GatewayError, internal_error, not_cached
+from gateway.metering import cost_headers, refusals
 from gateway.metering.meter import Meter
 from gateway.pipeline.components import Components
 from gateway.protocols.endpoint import Usage
@@ -226,15 +226,16 @@ class Inference:
     def _end_failed(self, error: BaseException) -> None:
         """Write the END of a request that failed before its response began, and let its followers try again."""
         self._coalescer.fail(error)
-        meter, refusal = self._meter, self._context.timeline.refusal
+        meter, timeline = self._meter, self._context.timeline
+        refusal = timeline.refusal
         match error:
-            case EngineRefused():
-                meter.give_up("refused", error.status)
             case GatewayError():
-                meter.give_up("engine_error", error.status)
+                meter.give_up(refusals.state_of(error), error.status, error=error)
             case asyncio.CancelledError() if refusal is not None:
-                meter.give_up("refused", refusal.status, meter.partial_usage(), source="estimated")
+                meter.give_up("refused", refusal.status, meter.partial_usage(), source="estimated", error=refusal)
             case asyncio.CancelledError():
                 meter.give_up("client_gone", 499, meter.partial_usage(), source="estimated")
             case _:
-                meter.give_up("engine_error", 500)
+                meter.give_up("engine_error", 500, error=internal_error())
+        if isinstance(error, GatewayError):  # a stream that has begun ends here and never reaches the handler
+            self._components.refusals.record(timeline, error)

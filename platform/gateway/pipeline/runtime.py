@@ -17,6 +17,7 @@ from gateway.coalescing.shared_flights import SharedFlights
 from gateway.control_plane.in_flight import InFlight
 from gateway.control_plane.load_reporter import LoadReporter, process_name
 from gateway.control_plane.snapshot_feed import ControlSnapshot, SnapshotFeed
+from gateway.metering.refusals import RefusalLog
 from gateway.pipeline import async_requests
 from gateway.pipeline.components import Components
 from gateway.pipeline.handler import Pipeline
@@ -52,6 +53,7 @@ class Runtime:
         await self.components.single_flight.close()
         for client in self.redis:
             await client.close()
+        self.components.refusals.close()
         self.wal.close()
 
 
@@ -98,6 +100,7 @@ def start(role: str) -> Runtime:
         parsed_requests=ParsedRequestCache(),
         dispatcher=Dispatcher(upstream, router, in_flight),
         wal=wal,
+        refusals=RefusalLog(wal),
         defer=async_requests.accept,
         active_requests=active_requests,
         idempotency=Idempotency(limits),

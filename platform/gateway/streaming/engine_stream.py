@@ -187,12 +187,12 @@ class EngineStream:
 
     def _cut(self) -> bytes:
         """Write the END of a cut stream, and return the error event."""
-        self._end_cut(self._ended_as)
+        self._end_cut(self._ended_as, self._ended or STREAM_BROKEN)
         if self._flight is not None:
             self._flight.fail(self._ended or STREAM_BROKEN)
         return self._parser.error_event(self._ended or STREAM_BROKEN)
 
-    def _end_cut(self, state: State) -> None:
+    def _end_cut(self, state: State, error: GatewayError | None = None) -> None:
         """Write the END: the engine's usage if it reported one, else the estimated prompt and the tokens passed on.
 
         An engine that failed before its first token costs nothing. A refused stream, or one that a budget covered only
@@ -204,8 +204,8 @@ class EngineStream:
         if self._extender is not None:
             self._extender.close()
         if state == "engine_error" and not self._meter.streamed_tokens:
-            self._meter.give_up(state, 200, NOTHING, source="streamed")
+            self._meter.give_up(state, 200, NOTHING, source="streamed", error=error)
         elif usage is not None and state != "refused":
-            self._meter.give_up(state, 200, usage)
+            self._meter.give_up(state, 200, usage, error=error)
         else:
-            self._meter.give_up(state, 200, self._meter.partial_usage(), source="streamed")
+            self._meter.give_up(state, 200, self._meter.partial_usage(), source="streamed", error=error)

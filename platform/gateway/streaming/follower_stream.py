@@ -215,4 +215,5 @@ class FollowerStream(Generic[B]):
         return True
 
     def _end(self, state: State) -> None:
-        self._meter.give_up(state, 200, NOTHING, source="cache")
+        error = None if state == "client_gone" else self._ended
+        self._meter.give_up(state, 200, NOTHING, source="cache", error=error)

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast, get_args
 from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.urls import reverse
-from django.utils import timezone
 from django.views.decorators.http import require_GET
 
-from billing.ledger.rollups import is_error
+from billing.ledger.rollups import is_error, is_refused
 from billing.ledger.usage_rows import UsageRow
 from billing.models import UsageRecord
 from billing.reports import usage
-from billing.reports.usage import Filters
+from billing.reports.usage import Errors, Filters
 from portal.access.principal import Principal, tenant_for, tenants_of
 from portal.errors import BadQuery
 from portal.formats import csv_export, query_params
-from portal.pages.base import operator_page, page, show, with_query
+from portal.pages.base import operator_page, page, period_of, show, with_query
 from portal.pages.usage import presets
-from portal.reporting import periods
 from portal.reporting.request_timeline import Step, steps
 from portal.reporting.requests_csv import CSV_HEADER, csv_rows
 from tenants.errors import NotFound
@@ -31,6 +30,7 @@ from tenants.rls import as_tenant
 
 PAGE_ROWS = 50
 STATES = tuple(UsageRecord.State.values)
+ERROR_FILTERS = (("all", "any error"), ("platform", "platform's errors"), ("client", "refused requests"))
 CACHE_RESULTS = ("hit", "miss", "coalesced", "bypass")
 
 
@@ -44,8 +44,13 @@ class Row:
 
     @property
     def failed(self) -> bool:
-        """Whether the platform refused the request or failed."""
+        """Whether the platform failed the request."""
         return is_error(self.request.state, self.request.http_status)
+
+    @property
+    def refused(self) -> bool:
+        """Whether the request was refused for a reason that its client can change."""
+        return is_refused(self.request.state, self.request.http_status)
 
 
 @require_GET
@@ -96,7 +101,7 @@ def detail(request: HttpRequest, principal: Principal, slug: str, request_id: UU
 
 def _filters(request: HttpRequest) -> Filters:
     """Read the filters from the query. Raises BadQuery."""
-    period = periods.parse(request.GET, timezone.now())
+    period = period_of(request)
     state = _one_of(request, "state", STATES)
     cache = _one_of(request, "cache", CACHE_RESULTS)
     return Filters(
@@ -105,8 +110,15 @@ def _filters(request: HttpRequest) -> Filters:
         model_name=query_params.text(request.GET, "model"),
         state=state,
         cache_result=cache,
-        errors_only=request.GET.get("errors") == "1",
+        errors=_errors(request),
+        request_id=query_params.text(request.GET, "id"),
     )
+
+
+def _errors(request: HttpRequest) -> Errors | None:
+    """Read whose errors to list; ``1``, of earlier links, means all."""
+    asked = _one_of(request, "errors", ("1", *get_args(Errors)))
+    return cast("Errors | None", "all" if asked == "1" else asked)
 
 
 def _one_of(request: HttpRequest, name: str, allowed: Sequence[str]) -> str | None:
@@ -138,11 +150,12 @@ def _show(
         "rows": [_row(each, slugs) for each in shown],
         "older": with_query(request, after=str(shown[-1].id)) if len(found) > PAGE_ROWS else None,
         "newest": with_query(request, after=None) if request.GET.get("after") else None,
-        "period": periods.parse(request.GET, timezone.now()),
+        "period": period_of(request),
         "periods": presets(request),
         "chosen": request.GET,
         "states": STATES,
         "cache_results": CACHE_RESULTS,
+        "error_filters": ERROR_FILTERS,
         "csv_url": f"{csv}?{request.GET.urlencode()}" if csv else "",
     }
     active = "tenant-requests" if tenant else "requests"

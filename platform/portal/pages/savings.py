@@ -7,7 +7,6 @@ from typing import Any, cast
 
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.urls import reverse
-from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from billing.reports import savings, usage
@@ -16,9 +15,9 @@ from caching import bypass
 from portal.access.principal import Principal, tenant_for
 from portal.errors import BadQuery
 from portal.formats import csv_export
-from portal.pages.base import operator_page, page, show
-from portal.pages.usage import PLATFORM_CURRENCY, presets
-from portal.reporting import archived_tenants, charts, periods, stat_tiles
+from portal.pages.base import operator_page, page, period_of, show
+from portal.pages.usage import PLATFORM_CURRENCY, points_of, presets
+from portal.reporting import archived_tenants, charts, stat_tiles
 from portal.reporting.periods import Period
 from portal.reporting.savings_csv import CSV_HEADER, csv_rows
 from tenants.ids import TenantId
@@ -70,7 +69,7 @@ class Reason:
 def of_tenant(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
     """Show one tenant's savings by project, key and model."""
     tenant = tenant_for(principal, slug)
-    period = periods.parse(request.GET, timezone.now())
+    period = period_of(request)
     csv = f"{reverse('portal:savings-csv', args=[slug])}?{period.query}"
     with as_tenant(TenantId(tenant.id)):
         context = _context(period, TenantId(tenant.id), tenant.currency, csv, ("project", "key", "model"))
@@ -85,7 +84,7 @@ def of_tenant(request: HttpRequest, principal: Principal, slug: str) -> HttpResp
 @operator_page
 def of_all(request: HttpRequest, principal: Principal) -> HttpResponse:
     """Show the savings of all tenants, by tenant and model."""
-    period = periods.parse(request.GET, timezone.now())
+    period = period_of(request)
     csv = f"{reverse('portal:all-savings-csv')}?{period.query}"
     context = _context(period, None, PLATFORM_CURRENCY, csv, ("tenant", "model"))
     context |= {"periods": presets(request), "csv_url": f"{reverse('portal:usage-csv')}?{period.query}"}
@@ -114,7 +113,7 @@ def _context(
     """Return what the page shows: four queries, and two for each table."""
     total = usage.totals(period, tenant_id)
     before = usage.totals(period.previous, tenant_id)
-    points = usage.series(period, tenant_id, int(period.step.total_seconds()))
+    points = points_of(period, tenant_id, total)
     return {
         "period": period,
         "currency": currency,
@@ -173,7 +172,7 @@ def _switch_label(switch: str | None) -> str:
 def _csv(
     request: HttpRequest, tenant_id: TenantId | None, name: str, allowed: tuple[str, ...]
 ) -> StreamingHttpResponse:
-    period = periods.parse(request.GET, timezone.now())
+    period = period_of(request)
     grouping = request.GET.get("by") or "model"
     if grouping not in allowed:
         raise BadQuery("by", grouping, f"one of {', '.join(allowed)}")

@@ -8,7 +8,6 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
-from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods
 
 from billing.ledger.rollups import Sums
@@ -16,7 +15,7 @@ from billing.reports import usage
 from portal.access.principal import Principal, tenant_for, tenants_of
 from portal.forms.policy import PolicyForm
 from portal.forms.tenants import NewTenantForm
-from portal.pages.base import form_action, operator_page, page, show, submit
+from portal.pages.base import form_action, operator_page, page, period_of, show, submit
 from portal.pages.usage import PLATFORM_CURRENCY, UsageRow, presets
 from portal.reporting import periods
 from tenants import registry
@@ -37,7 +36,7 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponse:
 
 
 def _show_tenants(request: HttpRequest, principal: Principal, form: NewTenantForm) -> HttpResponse:
-    period = periods.parse(request.GET, timezone.now(), default="30d")
+    period = period_of(request, default="30d")
     used = {each.tenant_id: each.sums for each in usage.by_tenant(period)}
     requests = sum(sums.requests for sums in used.values())
     rows = [_row(tenant, used.get(TenantId(tenant.id), Sums()), requests, period) for tenant in tenants_of(principal)]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
-from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from billing.ledger.rollups import Sums
@@ -17,7 +15,7 @@ from billing.reports import usage
 from portal.access.addresses import api_base, example_model
 from portal.access.principal import Principal, tenant_for, tenants_of
 from portal.formats import csv_export
-from portal.pages.base import operator_page, page, show, with_query
+from portal.pages.base import operator_page, page, period_of, show, with_query
 from portal.reporting import archived_tenants, charts, periods, stat_tiles
 from portal.reporting.periods import Period
 from tenants.ids import TenantId
@@ -26,6 +24,8 @@ from workers.fleet import inventory
 
 #: Currency of sums over all tenants; every price book is in it.
 PLATFORM_CURRENCY = "USD"
+#: A chart is drawn from single requests up to this number, which takes a third of a second.
+MAX_FINE_REQUESTS = 5000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ def overview(request: HttpRequest, principal: Principal) -> HttpResponse:
         if own is not None:
             return redirect("portal:tenant", slug=own.slug)
         return show(request, principal, "portal/no_tenant.html", {}, active="")
-    period = periods.parse(request.GET, timezone.now())
+    period = period_of(request)
     context = _usage(period, None, PLATFORM_CURRENCY)
     total: Sums = context["total"]
     context |= {
@@ -76,7 +76,7 @@ def overview(request: HttpRequest, principal: Principal) -> HttpResponse:
             total,
             context["before"],
             currency=PLATFORM_CURRENCY,
-            errors_link=f"{reverse('portal:requests')}?{period.query}&errors=1",
+            requests_link=f"{reverse('portal:requests')}?{period.query}",
         ),
     }
     return show(request, principal, "portal/overview.html", context, active="overview")
@@ -87,7 +87,7 @@ def overview(request: HttpRequest, principal: Principal) -> HttpResponse:
 def home(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
     """Show one tenant's usage and how to send a first request."""
     tenant = tenant_for(principal, slug)
-    period = periods.parse(request.GET, timezone.now())
+    period = period_of(request)
     with as_tenant(TenantId(tenant.id)):
         context = _usage(period, TenantId(tenant.id), tenant.currency)
     context |= {
@@ -99,7 +99,7 @@ def home(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
             context["total"],
             context["before"],
             currency=tenant.currency,
-            errors_link=f"{reverse('portal:tenant-requests', args=[tenant.slug])}?{period.query}&errors=1",
+            requests_link=f"{reverse('portal:tenant-requests', args=[tenant.slug])}?{period.query}",
         ),
     }
     return show(request, principal, "portal/tenant.html", context, active="home", tenant=tenant)
@@ -109,8 +109,8 @@ def home(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
 @operator_page
 def overview_csv(request: HttpRequest, principal: Principal) -> StreamingHttpResponse:
     """Download the numbers behind the overview's charts."""
-    period = periods.parse(request.GET, timezone.now())
-    return _csv(request, "usage", _points(period, None))
+    period = period_of(request)
+    return _csv(request, "usage", points_of(period, None, usage.totals(period, None)))
 
 
 @require_GET
@@ -118,9 +118,9 @@ def overview_csv(request: HttpRequest, principal: Principal) -> StreamingHttpRes
 def home_csv(request: HttpRequest, principal: Principal, slug: str) -> StreamingHttpResponse:
     """Download the numbers behind one tenant's charts."""
     tenant = tenant_for(principal, slug)
-    period = periods.parse(request.GET, timezone.now())
+    period = period_of(request)
     with as_tenant(TenantId(tenant.id)):
-        points = _points(period, TenantId(tenant.id))
+        points = points_of(period, TenantId(tenant.id), usage.totals(period, TenantId(tenant.id)))
     return _csv(request, f"usage-{tenant.slug}", points)
 
 
@@ -132,7 +132,9 @@ def _usage(period: Period, tenant_id: TenantId | None, currency: str) -> dict[st
         "currency": currency,
         "total": total,
         "before": usage.totals(period.previous, tenant_id),
-        "charts": charts.usage_charts(_points(period, tenant_id), total, period, currency) if total.requests else (),
+        "charts": charts.usage_charts(points_of(period, tenant_id, total), total, period, currency)
+        if total.requests
+        else (),
         "by_model": [_row(each.model_name, each.sums, total) for each in usage.by_model(period, tenant_id)],
     }
 
@@ -148,8 +150,11 @@ def _by_tenant(period: Period, total: Sums) -> list[UsageRow]:
     return [*rows, _row(gone.name, gone.sums, total)] if gone.ids else rows
 
 
-def _points(period: Period, tenant_id: TenantId | None) -> tuple[usage.Point, ...]:
-    return usage.series(period, tenant_id, int(period.step / timedelta(seconds=1)))
+def points_of(period: Period, tenant_id: TenantId | None, total: Sums) -> tuple[usage.Point, ...]:
+    """Return the points of the period's charts: minutes of a short period with few requests, else its steps."""
+    if period.fine_moments and total.requests <= MAX_FINE_REQUESTS:
+        return usage.fine_series(period, tenant_id, period.fine_moments)
+    return usage.series_at(period, tenant_id, period.moments)
 
 
 def _row(name: str, sums: Sums, total: Sums, link: str = "") -> UsageRow:

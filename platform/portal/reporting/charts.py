@@ -57,7 +57,7 @@ class Chart:
             "unit": self.unit,
             "sign": self.sign,
             "times": [int(moment.timestamp()) for moment in self.times],
-            "from": int(self.period.start.timestamp()),
+            "from": int(min(self.period.start, *self.times[:1]).timestamp()),
             "to": int(self.period.end.timestamp()),
             "step": int(self.period.step.total_seconds()),
             "series": [
@@ -172,6 +172,7 @@ CSV_HEADER = (
     "billed",
     "saved_by_prediction",
     "saved_by_prefix",
+    "refused_requests",
 )
 
 
@@ -193,6 +194,7 @@ def csv_rows(points: Sequence[Point]) -> list[tuple[str, ...]]:
             money.exact(point.sums.amount_pico),
             money.exact(point.sums.saved_prediction_pico),
             money.exact(point.sums.saved_prefix_pico),
+            str(point.sums.refused_requests),
         )
         for point in points
     ]

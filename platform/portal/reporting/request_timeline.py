@@ -42,6 +42,8 @@ class Step:
 
 def steps(found: UsageRow, *, shows_replica: bool) -> tuple[Step, ...]:
     """Return the steps in order. ``shows_replica``: name the replica, which only operators may see."""
+    if found.refusals:
+        return (_received(found), _not_run(found))
     taken = (_admitted(found), _looked_up(found), _routed(found, shows_replica), _first_token(found), _ended(found))
     return tuple(step for step in (*taken, _charged(found)) if step is not None)
 
@@ -51,6 +53,22 @@ def _admitted(found: UsageRow) -> Step:
         title="Admitted",
         detail=f"{found.endpoint}{', streamed' if found.stream else ''}",
         at=created_at(found.id),
+    )
+
+
+def _received(found: UsageRow) -> Step:
+    return Step(title="Received", detail=found.endpoint, at=created_at(found.id))
+
+
+def _not_run(found: UsageRow) -> Step:
+    """Return the last step of a request that was refused, or failed, before it ran."""
+    failed = is_error(found.state, found.http_status)
+    return Step(
+        title="It failed before an engine ran it" if failed else "It was refused",
+        detail=f"HTTP {found.http_status} {found.error_code}; not charged",
+        at=found.finished_at,
+        after=milliseconds(found.duration_ms),
+        tone="bad" if failed else "",
     )
 
 
@@ -100,11 +118,17 @@ def _ended(found: UsageRow) -> Step:
     written = f"{count(found.completion_tokens)} tokens written{speed}; " if found.completion_tokens else ""
     return Step(
         title=END_TITLES.get(found.state, found.state),
-        detail=f"{written}HTTP {found.http_status}" if found.http_status else f"{written}the HTTP status is unknown",
+        detail=f"{written}{_status(found)}",
         at=found.finished_at,
         after=milliseconds(found.duration_ms),
         tone="bad" if is_error(found.state, found.http_status) else "",
     )
+
+
+def _status(found: UsageRow) -> str:
+    if not found.http_status:
+        return "the HTTP status is unknown"
+    return f"HTTP {found.http_status} {found.error_code}".rstrip()
 
 
 def _charged(found: UsageRow) -> Step:

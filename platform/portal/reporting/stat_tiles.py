@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from billing.ledger.rollups import Sums
 from portal.formats import money
@@ -12,7 +12,8 @@ from portal.formats.numbers import compact, count, milliseconds, percent
 #: What each number means, shown when the pointer is over its label.
 MEANINGS = {
     "requests": "Requests that were admitted in this period.",
-    "errors": "Requests that the platform refused or failed to answer. A client that disconnects is not an error.",
+    "errors": "Requests that the platform failed to answer. Refusals and clients that disconnect are no errors.",
+    "refused": "Requests refused for a reason that the client can change: the body, the model, a limit or a budget.",
     "tokens-in": "Prompt tokens sent to engines, cached ones included.",
     "tokens-out": "Tokens that engines generated.",
     "prediction-rate": "Share of requests answered from the prediction cache or by a running identical request.",
@@ -73,12 +74,12 @@ def prefix_hit_rate(sums: Sums) -> float | None:
 
 
 def error_rate(sums: Sums) -> float | None:
-    """Return the share of requests that failed or were refused; None without requests."""
+    """Return the share of requests that the platform failed; None without requests."""
     return sums.errors / sums.requests if sums.requests else None
 
 
-def usage_tiles(now: Sums, before: Sums, *, currency: str, errors_link: str = "") -> tuple[StatTile, ...]:
-    """Return the tiles of a period's usage, compared with the previous period."""
+def usage_tiles(now: Sums, before: Sums, *, currency: str, requests_link: str) -> tuple[StatTile, ...]:
+    """Return the tiles of a period's usage, compared with the previous period. ``requests_link`` lists its requests."""
     return (
         _count_tile("requests", "Requests", now.requests, before.requests),
         StatTile(
@@ -88,13 +89,21 @@ def usage_tiles(now: Sums, before: Sums, *, currency: str, errors_link: str = ""
             unit=f"· {percent(error_rate(now))}" if now.requests else "",
             comparison=_change(now.errors, before.errors),
             tone="alarm" if now.errors else "",
-            link=errors_link if now.errors else "",
+            link=f"{requests_link}&errors=platform" if now.errors else "",
+        ),
+        StatTile(
+            key="refused",
+            label="Refused",
+            value=compact(now.refused_requests),
+            exact=count(now.refused_requests),
+            comparison=_change(now.refused_requests, before.refused_requests),
+            link=f"{requests_link}&errors=client" if now.refused_requests else "",
         ),
         _count_tile("tokens-in", "Tokens in", tokens_in(now), tokens_in(before)),
         _count_tile("tokens-out", "Tokens out", now.completion_tokens, before.completion_tokens),
         _rate_tile("prediction-rate", "Prediction hit rate", "of requests", prediction_hit_rate, now, before),
         _rate_tile("prefix-rate", "Prefix hit rate", "of tokens in", prefix_hit_rate, now, before),
-        _money_tile("billed", "Billed", now.amount_pico, before.amount_pico, currency, ""),
+        replace(_money_tile("billed", "Billed", now.amount_pico, before.amount_pico, currency, ""), wide=False),
         _prediction_saving_tile(now, before, currency),
         _money_tile(
             "saved-prefix", "Saved by prefix", now.saved_prefix_pico, before.saved_prefix_pico, currency, "warm"

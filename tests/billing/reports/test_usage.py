@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from billing.ledger.rollups import Sums
 from billing.pricing.prices import DEMO_RATES
@@ -111,20 +112,39 @@ def test_requests_page_backwards_without_gap_or_repeat(tenant_ids: tuple[TenantI
 @pytest.mark.parametrize(
     ("filters", "count"),
     [
-        (Filters(), 5),
-        (Filters(purpose=None), 6),
+        (Filters(), 8),
+        (Filters(purpose=None), 9),
         (Filters(purpose="canary"), 1),
         (Filters(model_name="other"), 1),
         (Filters(cache_result="hit"), 1),
         (Filters(state="engine_error"), 1),
-        (Filters(errors_only=True), 1),
+        (Filters(errors="all"), 3),
+        (Filters(errors="platform"), 1),
+        (Filters(errors="client"), 2),
+        (Filters(request_id="theirs"), 1),
+        (Filters(request_id="theirs", start=NOON + timedelta(hours=1)), 0),
         (Filters(start=NOON + timedelta(minutes=1), end=NOON + timedelta(minutes=31)), 2),
         (Filters(key_id=new_id()), 0),
     ],
 )
-@pytest.mark.usefixtures("tenant_ids")
-def test_requests_can_be_filtered(filters: Filters, count: int) -> None:
+def test_requests_can_be_filtered(tenant_ids: tuple[TenantId, TenantId], filters: Filters, count: int) -> None:
+    acme, _ = tenant_ids
+    store(
+        replace(row_at(NOON, acme, state="refused", tokens=(0, 0, 0)), http_status=400),
+        replace(row_at(NOON, acme, state="refused", tokens=(0, 0, 0)), http_status=429, refusals=5),
+        replace(row_at(NOON, acme, state="client_gone"), http_status=499, client_request_id="theirs"),
+    )
     assert len(usage.requests(None, filters=filters)) == count
+
+
+def test_a_request_is_found_by_its_id_whatever_its_time_and_by_nobody_else(
+    tenant_ids: tuple[TenantId, TenantId],
+) -> None:
+    acme, globex = tenant_ids
+    (newest,) = usage.requests(acme, limit=1)
+    filters = Filters(request_id=str(newest.id), start=NOON + timedelta(days=30))
+    assert usage.requests(acme, filters=filters) == (newest,)
+    assert usage.requests(globex, filters=filters) == ()
 
 
 def test_a_request_is_shown_with_its_charge(tenant_ids: tuple[TenantId, TenantId]) -> None:

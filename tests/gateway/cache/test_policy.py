@@ -140,7 +140,7 @@ async def test_only_if_cached_asks_no_engine_and_costs_a_request(gateway: Gatewa
         assert (refused.status, orjson.loads(refused.body)["error"]["code"]) == (504, "not_cached")
         assert refused.answer_headers.get("x-cache-reason") == reason
         assert refused.answer_headers["x-should-retry"] == "false"
-    assert (gateway.bodies(), gateway.records()) == ([], [])
+    assert (gateway.bodies(), gateway.starts()) == ([], [])
     first = await gateway.ask()
     hit = await gateway.ask(headers=wanted)
     assert (hit.status, hit.body, hit.answer_headers["x-cache"]) == (200, first.body, "hit")

@@ -166,7 +166,7 @@ async def test_a_key_without_the_scope_or_the_model_is_refused(gateway: Gateway)
     assert listed.json == {"object": "list", "data": []}
     one = await gateway.ask(key=other.secret, method="GET", path=f"/v1/models/{MODEL}", pieces=(b"",))
     assert (one.status, one.error["code"]) == (404, "model_not_found")
-    assert gateway.records() == []
+    assert gateway.starts() == []
 
 
 async def test_models_are_listed_and_described_in_openais_format(gateway: Gateway) -> None:
@@ -186,13 +186,13 @@ async def test_models_are_listed_and_described_in_openais_format(gateway: Gatewa
         ({**HELLO, "temperature": "hot"}, 400, "invalid_type", "temperature"),
     ],
 )
-async def test_a_bad_request_is_answered_with_what_is_wrong_and_leaves_no_trace(
+async def test_a_bad_request_is_answered_with_what_is_wrong_and_never_starts(
     gateway: Gateway, body: Any, status: int, code: str, param: str | None
 ) -> None:
     got = await gateway.ask(body)
     assert (got.status, got.error["code"], got.error["param"]) == (status, code, param)
     assert got.answer_headers["x-request-id"]
-    assert (len(gateway.bodies()), gateway.records()) == (0, [])
+    assert (len(gateway.bodies()), gateway.starts()) == (0, [])
 
 
 async def test_many_streams_at_once_are_each_their_own(gateway: Gateway) -> None:

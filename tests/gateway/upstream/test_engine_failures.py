@@ -119,14 +119,14 @@ async def test_the_salt_is_told_to_nobody(gateway: Gateway) -> None:
     assert salt not in got.body.decode()
 
 
-async def test_a_model_scaled_to_zero_says_so_and_nothing_is_written(gateway: Gateway) -> None:
+async def test_a_model_scaled_to_zero_says_so_and_nothing_starts(gateway: Gateway) -> None:
     await in_database(lambda: tenants.stop_replicas(maximum=0))
     await until(lambda: not gateway.runtime.feed.snapshot.endpoints)
     got = await gateway.ask()
     assert (got.status, got.error["code"]) == (503, "no_replica_ready")
     assert "is scaled to 0 replicas" in got.error["message"]
     assert (got.answer_headers.get("retry-after"), got.answer_headers["x-should-retry"]) == (None, "false")
-    assert gateway.records() == []
+    assert gateway.starts() == []
 
 
 async def test_a_stream_that_breaks_off_ends_with_an_error_event_and_is_charged_as_far_as_it_came(

@@ -69,7 +69,7 @@ def told(exchange: Exchange) -> tuple[int, str]:
 async def test_a_request_waits_for_the_first_replica_and_is_metered_once(gateway: Gateway, body: Any) -> None:
     await put_to_sleep(gateway)
     (waiting,) = await hold(gateway, body)
-    assert gateway.records() == []
+    assert gateway.starts() == []
     await wake_up(gateway)
     got = await waiting
     assert (got.status, got.answer_headers["x-cache"]) == (200, "miss")
@@ -87,7 +87,7 @@ async def test_one_that_waits_too_long_is_told_how_long_a_start_takes(gateway: G
     await gateway.set_policy(queue_seconds=1)
     got = await gateway.ask(body)
     assert (*told(got), got.answer_headers["retry-after"]) == (503, "no_replica_ready", RETRY_AFTER)
-    assert (gateway.records(), gateway.held()) == ([], 0)
+    assert (gateway.starts(), gateway.held()) == ([], 0)
 
 
 async def test_who_waited_for_an_identical_request_as_long_as_it_may_is_not_held_as_well(gateway: Gateway) -> None:
@@ -151,7 +151,7 @@ async def test_a_client_that_leaves_frees_its_place_at_once(gateway: Gateway, bo
     await until(lambda: gateway.held() == 0)
     await wake_up(gateway)
     await until(lambda: gateway.runtime.feed.snapshot.endpoints)
-    assert (gateway.bodies(), gateway.records()) == ([], [])
+    assert (gateway.bodies(), gateway.starts()) == ([], [])
 
 
 @both_doors
@@ -179,7 +179,7 @@ async def test_after_a_heartbeat_an_error_is_an_event(gateway: Gateway) -> None:
     kind, data = got.events[-1].split(b"\n")
     assert (got.status, kind) == (200, b"event: error")
     assert orjson.loads(data.removeprefix(b"data: "))["error"]["code"] == "no_replica_ready"
-    assert gateway.records() == []
+    assert gateway.starts() == []
     await gateway.idle()
 
 
@@ -236,7 +236,7 @@ async def test_a_key_revoked_while_its_request_waits_opens_nothing(gateway: Gate
     (waiting,) = await hold(gateway, HELLO, key=second.secret)
     await in_database(lambda: keys.revoke(OPERATOR, second.key))
     assert told(await waiting) == (401, "key_revoked")
-    assert gateway.records() == []
+    assert gateway.starts() == []
 
 
 @both_doors

@@ -57,6 +57,7 @@ def test_totals_are_exact_and_a_tenant_s_own(used: World, as_acme: APIClient) ->
     assert document["total"] == {
         "requests": 4,
         "errors": 1,
+        "refused_requests": 0,
         "prediction_hits": 1,
         "coalesced_requests": 0,
         "bypassed_requests": 0,
@@ -137,6 +138,24 @@ def test_a_series_covers_the_period_and_sums_to_the_total(used: World, as_acme: 
     assert as_acme.get("/api/v1/usage/series?period=90d&step=0").status_code == 400
 
 
+def test_refusals_are_listed_with_their_error_apart_from_the_platforms(
+    used: World, as_acme: APIClient, as_globex: APIClient, now: datetime
+) -> None:
+    refused = fixtures.refused(used, used.acme, now, 9, refusals=3)
+    fixtures.store([refused])
+    (row,) = as_acme.get("/api/v1/usage?errors=client").json()["data"]
+    assert (row["error_code"], row["error_message"], row["refusals"]) == ("rate_limit_exceeded", "Too many.", 3)
+    assert (row["amount_pico"], row["http_status"], row["client_request_id"]) == (0, 429, "theirs")
+    assert [each["state"] for each in as_acme.get("/api/v1/usage?errors=platform").json()["data"]] == ["engine_error"]
+    total = as_acme.get("/api/v1/usage/totals").json()["total"]
+    assert (total["requests"], total["errors"], total["refused_requests"]) == (4, 1, 3)
+    for wanted in (str(refused.id), "theirs"):
+        assert as_acme.get(f"/api/v1/usage?request_id={wanted}").json()["data"] == [row]
+        assert as_globex.get(f"/api/v1/usage?request_id={wanted}").json()["data"] == []
+    old = "from=2025-01-01T00:00Z&to=2025-01-02T00:00Z"
+    assert as_acme.get(f"/api/v1/usage?request_id={refused.id}&{old}").json()["data"] == [row]
+
+
 def test_requests_as_csv_have_exact_money(used: World, as_acme: APIClient) -> None:
     rows = cells(as_acme.get("/api/v1/usage?format=csv"))
     assert [row["billed"] for row in rows] == ["0.000000000000", "0.000000000000", "0.000156000000", "0.000156000000"]
@@ -151,8 +170,8 @@ def test_a_statement_equals_the_ledger_to_the_pico_dollar(used: World, as_acme: 
     assert document["savings"]["prefix_pico"] == 2 * WARM_PICO
     assert (document["requests"], document["free_requests"]) == (4, 1)
     rows = cells(as_acme.get(f"/api/v1/tenants/acme/statements/{now:%Y-%m}?format=csv"))
-    assert rows[-1]["class"] == "total"
-    assert rows[-1]["amount_pico"] == str(2 * ANSWER_PICO)
+    assert [row["class"] for row in rows[-3:]] == ["total", "rounding", "due"]
+    assert rows[-3]["amount_pico"] == str(2 * ANSWER_PICO)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from billing.ledger.rollups import Sums
 from billing.ledger.usage_rows import SHOWN_COLUMNS, Column, UsageRow
 from billing.models import UsageRecord
 from billing.reports import usage
-from billing.reports.usage import Filters
+from billing.reports.usage import Errors, Filters
 from portal.access.principal import Principal, tenant_for, tenants_of
 from portal.api import pagination
 from portal.api.authentication import principal_of
@@ -41,6 +41,8 @@ from tenants.ids import TenantId
 from tenants.rls import as_tenant
 
 CACHE_RESULTS = ("hit", "miss", "coalesced", "bypass")
+#: The values of the parameter ``errors``, and whose errors they list.
+ERRORS: Mapping[str, Errors | None] = {"true": "all", "false": None, "platform": "platform", "client": "client"}
 TENANT_PARAMETER = OpenApiParameter(
     "tenant", str, description="Slug or id. Default: all tenants for operators, its own for a key."
 )
@@ -50,7 +52,15 @@ FILTER_PARAMETERS = [
     OpenApiParameter("key", UUID),
     OpenApiParameter("state", str, enum=list(UsageRecord.State.values)),
     OpenApiParameter("cache", str, enum=CACHE_RESULTS, description="Result of the prediction cache."),
-    OpenApiParameter("errors", bool, description="true: only failed and refused requests."),
+    OpenApiParameter(
+        "errors",
+        str,
+        enum=list(ERRORS),
+        description="platform: requests that the platform failed. client: requests that were refused. true: both.",
+    ),
+    OpenApiParameter(
+        "request_id", str, description="A request's id, whatever the period, or the X-Request-ID that its client sent."
+    ),
 ]
 
 Found = TypeVar("Found")
@@ -211,7 +221,10 @@ class SeriesView(APIView):
         tenant_id = tenant_of(request)
         period = periods.parse(request.query_params, timezone.now())
         step = _step(request, period)
-        points = read_as(tenant_id, lambda: usage.series(period, tenant_id, step))
+        if period.preset and "step" not in request.query_params:
+            points = read_as(tenant_id, lambda: usage.series_at(period, tenant_id, period.moments))
+        else:
+            points = read_as(tenant_id, lambda: usage.series(period, tenant_id, step))
         document = {"start": period.start, "end": period.end, "step_seconds": step, "points": points}
         return Response(SeriesSerializer(document).data)
 
@@ -271,7 +284,7 @@ def _step(request: Request, period: periods.Period) -> int:
 def _filters(request: Request) -> Filters:
     query = request.query_params
     period = periods.parse(query, timezone.now())
-    for name, allowed in (("state", UsageRecord.State.values), ("cache", CACHE_RESULTS), ("errors", ("true", "false"))):
+    for name, allowed in (("state", UsageRecord.State.values), ("cache", CACHE_RESULTS), ("errors", ERRORS)):
         if query.get(name) and query[name] not in allowed:
             raise ValidationError({name: f"Use one of {', '.join(allowed)}."})
     return Filters(
@@ -282,7 +295,8 @@ def _filters(request: Request) -> Filters:
         model_name=query_params.text(query, "model"),
         state=query.get("state") or None,
         cache_result=query.get("cache") or None,
-        errors_only=query.get("errors") == "true",
+        errors=ERRORS[query.get("errors") or "false"],
+        request_id=query_params.text(query, "request_id"),
     )
 
 
