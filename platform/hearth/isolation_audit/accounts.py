@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from hearth.instance.instance import Instance
 from hearth.isolation_audit.errors import AuditFailed
@@ -54,16 +54,18 @@ def from_key_files(victim_file: Path | None, attacker_file: Path | None) -> Acco
 
 
 @contextmanager
-def temporary_tenants(instance: Instance) -> Iterator[Accounts]:
-    """Create tenants for an audit on this instance; always revoke their keys and archive them at the end.
+def temporary_tenants(instance: Instance, model: str) -> Iterator[Accounts]:
+    """Create tenants for an audit of a model; always revoke their keys and archive them at the end.
 
-    Changes nothing of other tenants. Raises AuditFailed when the database cannot be reached.
+    Changes nothing of other tenants. An empty ``model`` means any. Raises AuditFailed when the database cannot be
+    reached, and before it creates anything when new tenants may not call the model.
     """
     database.connect(instance)
     from django.db import Error as DatabaseError
 
     tenants: list[Tenant] = []
     try:
+        require_model(model)
         try:
             with _signals_blocked():
                 accounts = _create(tenants)
@@ -75,6 +77,22 @@ def temporary_tenants(instance: Instance) -> Iterator[Accounts]:
         raise AuditFailed("The database cannot be reached.", "`hearth up` starts the instance.") from error
     finally:
         database.disconnect()
+
+
+def require_model(name: str) -> None:
+    """Raise AuditFailed unless every tenant may call the model with this name, or any model if it is empty."""
+    from catalogue import registry as catalogue
+    from tenants.ids import TenantId
+
+    newcomer, found = TenantId(UUID(int=0)), catalogue.load()
+    names = [model.name for model in found.visible(newcomer)]
+    if not names:
+        raise AuditFailed("No model may be called by every tenant.", "Deploy one, or give two keys that may call one.")
+    if name and found.find(newcomer, name) is None:
+        raise AuditFailed(
+            f"The model {name!r} does not exist, or not every tenant may call it.",
+            f"Use one of {', '.join(names)}, or give two keys that may call it.",
+        )
 
 
 @contextmanager

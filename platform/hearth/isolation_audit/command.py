@@ -101,7 +101,9 @@ def audit_isolation(
         minutes=given["minutes"],
     )
     keys = accounts.from_key_files(victim_key_file, attacker_key_file)
-    whose: AbstractContextManager[Accounts] = nullcontext(keys) if keys else accounts.temporary_tenants(instance)
+    whose: AbstractContextManager[Accounts] = (
+        nullcontext(keys) if keys else accounts.temporary_tenants(instance, options.model)
+    )
     with _clean_stop(), whose as found:
         audit = run_audit(options, found)
     text = report.markdown(audit)

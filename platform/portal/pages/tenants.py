@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from django.contrib import messages
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.urls import reverse
@@ -13,9 +16,11 @@ from django.views.decorators.http import require_GET, require_http_methods
 from billing.ledger.rollups import Sums
 from billing.reports import usage
 from portal.access.principal import Principal, tenant_for, tenants_of
+from portal.errors import BadQuery
+from portal.formats import query_params
 from portal.forms.policy import PolicyForm
 from portal.forms.tenants import NewTenantForm
-from portal.pages.base import form_action, operator_page, page, period_of, show, submit
+from portal.pages.base import form_action, operator_page, page, period_of, show, submit, with_query
 from portal.pages.usage import PLATFORM_CURRENCY, UsageRow, presets
 from portal.reporting import periods
 from tenants import registry
@@ -26,12 +31,36 @@ from tenants.rls import as_tenant
 
 #: How many versions of the policy the page shows.
 MAX_VERSIONS = 20
+#: The states that the list can be narrowed to; without one, archived tenants are left out.
+LISTED_STATES = {"active": "active", "suspended": "suspended", "archived": "archived", "all": "all states"}
+#: The columns of the list that sort it, with their label; all but the name put the largest number first.
+SORTS: Mapping[str, tuple[str, Callable[[UsageRow], float] | None]] = {
+    "name": ("Tenant", None),
+    "requests": ("Requests", lambda row: row.sums.requests),
+    "tokens-in": ("Tokens in", lambda row: row.tokens_in),
+    "tokens-out": ("Tokens out", lambda row: row.sums.completion_tokens),
+    "prediction-rate": ("Prediction hit rate", lambda row: row.prediction_hit_rate or 0.0),
+    "prefix-rate": ("Prefix hit rate", lambda row: row.prefix_hit_rate or 0.0),
+    "billed": ("Billed", lambda row: row.sums.amount_pico),
+    "saved-prediction": ("Saved by prediction", lambda row: row.sums.saved_prediction_pico),
+    "saved-prefix": ("Saved by prefix", lambda row: row.sums.saved_prefix_pico),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SortColumn:
+    """One column's heading. ``query`` sorts the list by it."""
+
+    key: str
+    label: str
+    is_chosen: bool
+    query: str
 
 
 @require_GET
 @operator_page
 def index(request: HttpRequest, principal: Principal) -> HttpResponse:
-    """List all tenants with their usage of the period."""
+    """List tenants with their usage of the period; archived ones only on request."""
     return _show_tenants(request, principal, NewTenantForm())
 
 
@@ -39,9 +68,26 @@ def _show_tenants(request: HttpRequest, principal: Principal, form: NewTenantFor
     period = period_of(request, default="30d")
     used = {each.tenant_id: each.sums for each in usage.by_tenant(period)}
     requests = sum(sums.requests for sums in used.values())
-    rows = [_row(tenant, used.get(TenantId(tenant.id), Sums()), requests, period) for tenant in tenants_of(principal)]
-    context = {"rows": rows, "period": period, "periods": presets(request), "currency": PLATFORM_CURRENCY}
-    context |= {"form": form}
+    found, sort = _asked_for(request, tenants_of(principal)), _one_of(request, "sort", tuple(SORTS)) or "name"
+    rows = [_row(tenant, used.get(TenantId(tenant.id), Sums()), requests, period) for tenant in found]
+    if (key := SORTS[sort][1]) is not None:
+        rows.sort(key=lambda row: key(row["usage"]), reverse=True)
+    context = {
+        "rows": rows,
+        "columns": [
+            SortColumn(key=name, label=label, is_chosen=name == sort, query=with_query(request, sort=name))
+            for name, (label, _) in SORTS.items()
+        ],
+        "chosen": request.GET,
+        "kept": [(name, request.GET[name]) for name in ("period", "from", "to", "sort") if name in request.GET],
+        "states": LISTED_STATES,
+        "archived": tenants_of(principal).filter(state=Tenant.State.ARCHIVED).count(),
+        "archived_query": with_query(request, state=Tenant.State.ARCHIVED.value),
+        "period": period,
+        "periods": presets(request),
+        "currency": PLATFORM_CURRENCY,
+        "form": form,
+    }
     status = 400 if form.errors else 200
     return show(request, principal, "portal/tenants.html", context, active="tenants", status=status)
 
@@ -112,6 +158,23 @@ def archive(request: HttpRequest, principal: Principal, slug: str) -> HttpRespon
     tenant = registry.archive(principal.actor, tenant_for(principal, slug))
     messages.success(request, f"{tenant.name} is archived: its requests are refused within a second. Its usage stays.")
     return redirect("portal:policy", slug=tenant.slug)
+
+
+def _asked_for(request: HttpRequest, tenants: QuerySet[Tenant]) -> QuerySet[Tenant]:
+    """Return the tenants whose slug or name contains the text asked for, in the state asked for, by slug."""
+    state, text = _one_of(request, "state", tuple(LISTED_STATES)), query_params.text(request.GET, "q")
+    if state is None:
+        tenants = tenants.exclude(state=Tenant.State.ARCHIVED)
+    elif state != "all":
+        tenants = tenants.filter(state=state)
+    return tenants.filter(Q(slug__icontains=text) | Q(name__icontains=text)) if text else tenants
+
+
+def _one_of(request: HttpRequest, name: str, allowed: Sequence[str]) -> str | None:
+    value = request.GET.get(name) or None
+    if value is not None and value not in allowed:
+        raise BadQuery(name, value, f"one of {', '.join(allowed)}")
+    return value
 
 
 def _row(tenant: Tenant, sums: Sums, requests: int, period: periods.Period) -> dict[str, Any]:
