@@ -25,7 +25,7 @@ OTHERS = {
     "HF_TOKEN",
 }
 #: What only the compose files themselves read.
-OF_COMPOSE = {"POSTGRES_IMAGE", "REDIS_IMAGE", "HEARTH_BIND", "HEARTH_SERVERS_BIND"}
+OF_COMPOSE = {"POSTGRES_IMAGE", "REDIS_IMAGE", "HEARTH_BIND", "HEARTH_SERVERS_BIND", "HEARTH_REDIS_MAXMEMORY"}
 OF_COMPOSE |= {"HEARTH_BOOTSTRAP_OPTIONS", "HEARTH_NODE_OPTIONS"}
 KNOWN = set(variables()) | OTHERS
 SERVICES = [(path, name) for path in COMPOSE_FILES for name in compose(path)["services"]]

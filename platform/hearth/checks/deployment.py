@@ -69,7 +69,7 @@ def _databases(settings: Environment) -> Iterator[Finding]:
         )
     if not settings.redis_url and not all(getattr(settings, name) for name in REDIS_SETTINGS):
         yield Finding(
-            "The embedded Redis would be used: its version is old, and it ends with this machine.",
+            "The embedded Redis would be used: it has no backups and ends with this machine.",
             "Set REDIS_URL to a server of your own.",
         )
 

@@ -47,6 +47,8 @@ class ServerStatus:
     name: str
     state: str
     pid: int | None
+    #: The program of an embedded Redis and its version; None where it is always the wheel's, or does not run.
+    program: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +143,10 @@ def text(found: Status) -> str:
             f"  {role.name:<12} {role.state:<11} pid {role.pid or '-':<8} restarts {role.restarts} {uptime:<10} "
             f"{role.vitals_url}"
         )
-    lines += [f"  {server.name:<12} {server.state:<11} pid {server.pid or '-'}" for server in found.servers]
+    lines += [
+        f"  {server.name:<12} {server.state:<11} pid {server.pid or '-':<8} {server.program or ''}".rstrip()
+        for server in found.servers
+    ]
     for replica in found.replicas or ():
         lines.append(
             f"  replica {replica.deployment}/{replica.id[-6:]} {replica.state} on {replica.node}:{replica.port}"
@@ -193,7 +198,10 @@ def _server(name: str, server: PostgresServer | RedisServer | None) -> ServerSta
         state = "stopped"
     else:
         state = "running" if server.answers() else "silent"
-    return ServerStatus(name=name, state=state, pid=process.pid if process else None)
+    program = server.running_program() if isinstance(server, RedisServer) else None
+    return ServerStatus(
+        name=name, state=state, pid=process.pid if process else None, program=str(program) if program else None
+    )
 
 
 def _read_database(instance: Instance, *, only_here: bool) -> _Stored:

@@ -14,11 +14,17 @@ from gateway.admission.controller import AdmissionController, Reservation
 from gateway.admission.local_limiter import GatewayRank, LocalLimiter, Rejection
 from gateway.admission.lua_scripts import UNITS
 from gateway.errors import GatewayError, RateLimited, Unavailable
-from tenants import keyspace
+from tenants import keyspace, limits
 from tenants.ids import new_id
+from tenants.limits import LimitValues
+from tenants.policy_target import PolicyTarget
 from tenants.snapshot import Caller
+from tests.gateway.fixtures import tenants
+from tests.gateway.fixtures.budget import budgeted
 from tests.gateway.fixtures.callers import Doors, budget, caller, demand, line, tried, until
 from tests.gateway.fixtures.private_redis import PrivateRedis
+from tests.gateway.fixtures.tenants import HELLO, Gateway, in_database
+from tests.tenants.customers import OPERATOR
 
 TWO = GatewayRank(number=0, gateways=2), GatewayRank(number=1, gateways=2)
 
@@ -159,3 +165,30 @@ async def test_what_ends_while_redis_is_away_is_charged_when_it_is_back(server: 
         return await server.client.get(counter) == b"88"
 
     await until(charged)
+
+
+async def test_a_redis_without_memory_admits_no_more_than_the_limits_and_hard_budgets(
+    paused_at_will: tuple[Gateway, PrivateRedis],
+) -> None:
+    gateway, server = paused_at_will
+    acme = gateway.world.acme
+    await in_database(
+        lambda: limits.set_limit(
+            OPERATOR, PolicyTarget(tenant=acme.tenant), LimitValues(requests_per_minute=3, tokens_per_minute=None)
+        )
+    )
+    await tenants.until(lambda: gateway.caller().limits)
+    await server.client.config_set("maxmemory", "1")
+    answers = [await gateway.ask({**HELLO, "seed": number}) for number in range(5)]
+    assert [answer.status for answer in answers] == [200, 200, 200, 429, 429]
+    assert (await gateway.ask(headers={"idempotency-key": "once"})).status == 503
+
+
+async def test_a_redis_without_memory_spends_nothing_of_a_hard_budget_and_says_so(
+    paused_at_will: tuple[Gateway, PrivateRedis],
+) -> None:
+    gateway, server = paused_at_will
+    await budgeted(gateway, 10**15)
+    await server.client.config_set("maxmemory", "1")
+    refused = await gateway.ask()
+    assert (refused.status, refused.error["code"]) == (503, "budget_unknown"), refused.body

@@ -13,20 +13,69 @@ import pytest
 import redis
 
 from hearth.cli import status
-from hearth.embedded.errors import DiskFull, ServerFailed, from_output
-from hearth.embedded.redis import RedisServer
+from hearth.embedded.errors import BinaryMissing, DiskFull, ServerFailed, from_output
+from hearth.embedded.redis import RedisServer, installed
 from hearth.instance.instance import from_environment
 from hearth.paths import sockets_dir
 from hearth.process_records import wait_until_gone
 
+NOWHERE = "/nonexistent"
+WHEEL = pytest.param(NOWHERE, id="wheel")
+SYSTEM = pytest.param(
+    None, id="system", marks=pytest.mark.skipif(installed() is None, reason="no redis-server 7 or valkey-server here")
+)
 
-@pytest.fixture
-def server(instance_dir: Path) -> Iterator[RedisServer]:
+
+@pytest.fixture(params=[WHEEL, SYSTEM])
+def server(instance_dir: Path, request: pytest.FixtureRequest) -> Iterator[RedisServer]:
+    """A server of the wheel, and the one that the system has."""
     found = RedisServer(
-        data_dir=instance_dir / "redis", sockets_dir=sockets_dir(instance_dir), log_path=instance_dir / "redis.log"
+        data_dir=instance_dir / "redis",
+        sockets_dir=sockets_dir(instance_dir),
+        log_path=instance_dir / "redis.log",
+        search_path=request.param,
     )
     yield found
     found.stop()
+
+
+def test_the_systems_server_is_taken_from_version_seven_on(tmp_path: Path) -> None:
+    def pretend(name: str, said: str) -> None:
+        (tmp_path / name).write_text(f"#!/bin/sh\necho '{said}'\n")
+        (tmp_path / name).chmod(0o755)
+
+    assert installed(str(tmp_path)) is None
+    pretend("redis-server", "Redis server v=6.2.14 sha=00000000:0 malloc=libc bits=64")
+    assert installed(str(tmp_path)) is None
+    pretend("valkey-server", "Valkey server v=8.0.1 sha=00000000:0 malloc=libc bits=64")
+    found = installed(str(tmp_path))
+    assert str(found) == f"valkey-server 8.0.1, {tmp_path / 'valkey-server'}"
+
+
+def test_status_says_which_program_runs(server: RedisServer) -> None:
+    assert server.running_program() is None
+    with redis.Redis.from_url(server.start()) as client:
+        version = client.info("server")["redis_version"]
+    found = server.running_program()
+    assert found is not None
+    assert found.version == version
+
+
+def test_data_of_a_newer_server_is_not_taken_for_none(server: RedisServer) -> None:
+    server = replace(server, search_path=NOWHERE)
+    (server.data_dir / "appendonlydir").mkdir(parents=True)
+    with pytest.raises(BinaryMissing, match="no longer installed"):
+        server.start()
+
+
+def test_what_needs_more_memory_than_it_may_take_is_refused_and_nothing_evicted(server: RedisServer) -> None:
+    with redis.Redis.from_url(server.start()) as client:
+        assert int(client.config_get("maxmemory")["maxmemory"]) > 0
+        client.set("limit", "5", ex=600)
+        client.config_set("maxmemory", "1")
+        with pytest.raises(redis.exceptions.OutOfMemoryError):
+            client.set("more", "x")
+        assert client.get("limit") == b"5"
 
 
 def test_it_keeps_what_it_holds_over_a_restart(server: RedisServer) -> None:
@@ -83,7 +132,8 @@ def test_it_never_evicts_and_listens_on_its_socket_only(server: RedisServer) -> 
 def test_a_server_that_cannot_start_says_why(server: RedisServer) -> None:
     server.start()
     server.stop()
-    (server.data_dir / "appendonly.aof").write_bytes(b"*3\r\n$3\r\nNOT REDIS")
+    for file in [*server.data_dir.glob("appendonly.aof"), *server.data_dir.glob("appendonlydir/*.incr.aof")]:
+        file.write_bytes(b"*3\r\n$3\r\nNOT REDIS")
     with pytest.raises(ServerFailed, match="Bad file format"):
         server.start()
 
