@@ -36,6 +36,8 @@ PAGES = (
     f"{TENANT}limits/",
     f"{TENANT}cache/",
     f"{TENANT}policy/",
+    f"{TENANT}projects/",
+    "models/tiny-chat/",
 )
 
 

@@ -55,6 +55,15 @@ def test_the_page_tells_what_is_spent_left_and_how_close_it_came(bounded: World,
         assert "the whole tenant" in page
 
 
+def test_a_used_up_budget_leads_to_the_form_that_raises_it(bounded: World, signed_in: SignIn) -> None:
+    browser = signed_in(bounded.operator)
+    assert "Raise it" not in browser.get(PAGE).content.decode()
+    browser.post("/portal/tenants/acme/budgets/set/", {"for": "tenant", "limit": "0.01"})
+    page = browser.get(PAGE).content.decode()
+    assert '<a class="link" href="#set-budget">Raise it</a>' in page
+    assert 'id="set-budget"' in page
+
+
 def test_of_a_rotated_key_the_successor_is_offered(world: World, signed_in: SignIn) -> None:
     successor = keys.rotate(fixtures.OPERATOR, world.acme.key, timedelta(days=1)).key
     page = signed_in(world.acme.owner).get(PAGE).content.decode()

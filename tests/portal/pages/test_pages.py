@@ -203,6 +203,16 @@ def test_an_operator_scales_suspends_and_sets_a_policy(used: World, signed_in: S
     assert {"deployment.scaled", "policy.changed", "tenant.suspended", "tenant.active"} <= actions
 
 
+def test_a_suspended_tenant_s_pages_lead_to_where_it_is_resumed(used: World, signed_in: SignIn) -> None:
+    browser = signed_in(used.operator)
+    registry.suspend(fixtures.OPERATOR, used.acme.tenant)
+    for path in ("", "keys/"):
+        page = browser.get(f"/portal/tenants/acme/{path}").content.decode()
+        assert 'href="/portal/tenants/acme/policy/#state">Resume it</a>' in page, path
+    assert 'id="state"' in browser.get("/portal/tenants/acme/policy/").content.decode()
+    assert "Resume it" not in signed_in(used.acme.owner).get("/portal/tenants/acme/").content.decode()
+
+
 def test_a_tenant_s_name_is_never_markup(world: World, signed_in: SignIn) -> None:
     registry.create_tenant(fixtures.OPERATOR, slug="evil", name="<script>alert(1)</script>")
     browser = signed_in(world.operator)
