@@ -29,6 +29,8 @@ class NodeView:
     free: int
     with_placeholder: int = 0
     warm: Mapping[str, int] = field(default_factory=dict)
+    #: Zygotes that are on their way to be warm, by import class.
+    warming: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +85,15 @@ class _FreeSlots:
         self.free = Counter({node.id: node.free for node in nodes})
         self.slots = Counter({node.id: node.free + node.with_placeholder for node in nodes})
         self.warm = Counter({(node.id, kind): count for node in nodes for kind, count in node.warm.items()})
+        self.warming = Counter({(node.id, kind): count for node in nodes for kind, count in node.warming.items()})
+
+    def take_warming(self, deployment: DeploymentView) -> bool:
+        """Reserve a zygote that will soon be able to become a replica of the deployment; False if there is none."""
+        for node in self.nodes:
+            if node.pool_id in deployment.pool_ids and self.warming[node.id, deployment.import_class]:
+                self.warming[node.id, deployment.import_class] -= 1
+                return True
+        return False
 
     def choose(self, deployment: DeploymentView, pool_id: UUID) -> NodeView | None:
         """Return the best node of the pool for a replica.
@@ -114,8 +125,12 @@ class _FreeSlots:
         """Return whether a placeholder there can become a replica of the deployment at once."""
         return self.warm[node.id, deployment.import_class] > 0
 
+    def must_evict(self, node: NodeView, deployment: DeploymentView) -> bool:
+        """Return whether a replica there takes the slot of a placeholder."""
+        return self.free[node.id] < deployment.slots_per_replica
+
     def _cost(self, node: NodeView, deployment: DeploymentView) -> tuple[bool, bool, int, str]:
-        evicts = self.free[node.id] < deployment.slots_per_replica
+        evicts = self.must_evict(node, deployment)
         return (not self.is_warm(node, deployment), evicts, self.replicas[node.id], node.name)
 
 
@@ -142,13 +157,14 @@ def plan(deployments: Iterable[DeploymentView], nodes: Sequence[NodeView]) -> Pl
         stop |= dict.fromkeys(revived, "crashed")
         working = [replica for replica in working if replica.id not in revived]
         missing = deployment.desired - len(working) - len(revived)
-        chosen = _fill(deployment, working, missing, free_slots)
+        chosen, waiting = _fill(deployment, working, missing, free_slots, patient=_patient(leaving, missing))
         place += [(deployment.id, node.id) for node in chosen]
         stop |= {replica.id: "replaced" for replica in lost[: len(chosen)]}
         if missing <= 0:
             stop |= {replica.id: "replaced" for replica in lost}
             stop |= {replica.id: "surplus" for replica in _surplus(deployment, working, -missing)}
-        stop |= {replica.id: "drained" for replica in _drained(deployment, leaving, working, missing - len(chosen))}
+        homeless = missing - len(chosen) - waiting
+        stop |= {replica.id: "drained" for replica in _drained(deployment, leaving, working, homeless)}
     return PlacementPlan(place=tuple(place), stop=stop)
 
 
@@ -165,24 +181,38 @@ def _revive(deployment: DeploymentView, working: Sequence[ReplicaView], free_slo
     return revived
 
 
+def _patient(leaving: Sequence[ReplicaView], missing: int) -> int:
+    """Return how many of the missing replicas may wait: those that replace one that serves until they are ready."""
+    return max(0, min(missing, sum(replica.state == "ready" for replica in leaving)))
+
+
 def _fill(
-    deployment: DeploymentView, working: Sequence[ReplicaView], missing: int, free_slots: _FreeSlots
-) -> list[NodeView]:
-    """Return nodes for the missing replicas, as far as there are any: prepared pools first, then all in order."""
+    deployment: DeploymentView, working: Sequence[ReplicaView], missing: int, free_slots: _FreeSlots, *, patient: int
+) -> tuple[list[NodeView], int]:
+    """Return nodes for the missing replicas, as far as there are any, and how many replicas wait.
+
+    Prepared pools come first, then all in order. A ``patient`` replica that would evict a zygote that is nearly warm
+    waits for it instead: a promotion is faster than the cold start on its slot.
+    """
     there = Counter(replica.pool_id for replica in working)
     prepared = [
         pool_id for pool_id in deployment.pool_ids for _ in range(deployment.prepared.get(pool_id, 0) - there[pool_id])
     ]
     chosen: list[NodeView] = []
-    while len(chosen) < missing:
+    waiting = 0
+    while len(chosen) + waiting < missing:
         wanted_pools = [prepared.pop(0)] if prepared else deployment.pool_ids
         node = next((node for pool in wanted_pools if (node := free_slots.choose(deployment, pool))), None)
         if node is not None:
+            cold = not free_slots.is_warm(node, deployment) and free_slots.must_evict(node, deployment)
+            if cold and waiting < patient and free_slots.take_warming(deployment):
+                waiting += 1
+                continue
             free_slots.take(node, deployment)
             chosen.append(node)
         elif wanted_pools is deployment.pool_ids:
             break
-    return chosen
+    return chosen, waiting
 
 
 def _surplus(deployment: DeploymentView, working: Sequence[ReplicaView], count: int) -> list[ReplicaView]:

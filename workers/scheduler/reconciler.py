@@ -40,6 +40,8 @@ MOST_REVIVALS = 3
 _State = Replica.State
 #: States in which the replica has no process and gets none.
 ENDED = (_State.STOPPED, _State.FAILED, _State.LOST)
+#: States and target levels of placeholders whose process will be able to become a replica.
+_WARMING = {(Placeholder.State.REQUESTED, Level.H2), (Placeholder.State.WARMING, Level.H2)}
 _REASONS: dict[StopReason, str] = {
     "surplus": "more replicas than desired",
     "replaced": "replaced elsewhere",
@@ -124,13 +126,20 @@ def _nodes() -> tuple[NodeView, ...]:
         Slot.objects.filter(health=Slot.Health.OK)
         .annotate(lease=FilteredRelation("leases", condition=Q(leases__released_at=None)))
         .values_list("node_id", "lease__kind", "lease__placeholder__state", "lease__placeholder__level")
-        .annotate(engine=F("lease__placeholder__engine"), source=F("lease__placeholder__deployment__revision__source"))
+        .annotate(
+            engine=F("lease__placeholder__engine"),
+            source=F("lease__placeholder__deployment__revision__source"),
+            target=F("lease__placeholder__target_level"),
+        )
     )
     warm: dict[UUID, Counter[str]] = defaultdict(Counter)
-    for node_id, kind, state, level, engine, source in leased:
+    warming: dict[UUID, Counter[str]] = defaultdict(Counter)
+    for node_id, kind, state, level, engine, source, target in leased:
         slots[node_id][kind or "free"] += 1
         if (state, level) == (Placeholder.State.WARM, Level.H2):
             warm[node_id][import_class(engine, source or "")] += 1
+        elif (state, target) in _WARMING:
+            warming[node_id][import_class(engine, source or "")] += 1
     replicas = Counter(Replica.objects.exclude(state__in=ENDED).exclude(node=None).values_list("node_id", flat=True))
     return tuple(
         NodeView(
@@ -141,6 +150,7 @@ def _nodes() -> tuple[NodeView, ...]:
             free=slots[row.id]["free"],
             with_placeholder=slots[row.id]["placeholder"],
             warm=warm[row.id],
+            warming=warming[row.id],
         )
         for row in rows
     )

@@ -68,6 +68,27 @@ def test_a_placeholder_takes_over_for_one_crashed_replica_only() -> None:
     assert (steps.place, steps.stop) == (((CHAT, node(1).id),), {crashed[0].id: "crashed"})
 
 
+def test_the_replacement_of_a_drained_replica_waits_for_a_zygote_that_is_nearly_warm() -> None:
+    drained = dataclasses.replace(replica(1), leaving=True)
+    full = node(1, replicas=1, free=0, with_placeholder=1)
+    warming = replace(full, warming={"simulated": 1})
+    steps = plan([chat(1, drained)], [warming])
+    assert (steps.place, steps.stop) == ((), {})
+    warm = plan([chat(1, drained)], [replace(full, warm={"simulated": 1})])
+    assert (warm.place, warm.stop) == (((CHAT, full.id),), {})
+    other = replace(full, warming={"vllm": 1})
+    assert plan([chat(1, drained)], [other]).place == ((CHAT, full.id),)
+
+
+def test_only_a_replacement_waits_and_never_one_that_is_missing() -> None:
+    drained = dataclasses.replace(replica(1), leaving=True)
+    full = replace(node(1, replicas=1, free=0, with_placeholder=2), warming={"simulated": 2})
+    assert len(plan([chat(2, drained)], [full]).place) == 1
+    assert len(plan([chat(1)], [full]).place) == 1
+    ending = dataclasses.replace(drained, state="starting")
+    assert len(plan([chat(1, ending)], [full]).place) == 1
+
+
 def test_the_next_pool_takes_over_when_the_first_has_no_node() -> None:
     assert plan([chat(1)], [node(3, pool=SLOW)]).place == ((CHAT, node(3).id),)
 
