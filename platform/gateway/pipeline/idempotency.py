@@ -1,7 +1,9 @@
 """Run the request of an ``Idempotency-Key`` once, and replay its response when it is sent again.
 
 In the Redis of the limits the key first stores a claim of the process that runs the request, which expires if that
-process dies, and then the response.
+process dies, and then the response. A claim may also expire while Redis stands still, or be lost with Redis. So the
+processes of a host exclude each other by locks as well (:mod:`gateway.pipeline.key_locks`), from the claim until the
+response is stored.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import msgspec
 
 from gateway import errors
 from gateway.pipeline.idempotency_record import MAX_RESPONSE_BYTES, Claim, KeySlot, NotStored, Record, StoredResponse
+from gateway.pipeline.key_locks import KeyLocks
 from gateway.redis_client.client import RedisClient
 from gateway.redis_client.connection import RedisFailed, Script
 from gateway.request import Request, RequestTimeline, Response
@@ -34,8 +37,9 @@ _TEXT = re.compile(r"[\x20-\x7e]{1,255}")
 KEEP_SECONDS = 24 * 3600
 #: How long the claim of a process that died lasts.
 CLAIM_SECONDS = 15.0
-#: How often, and at which interval, storing a response is retried while Redis fails.
-RETRIES, RETRY_SECONDS = 10, 1.0
+#: How often, and at which interval, storing a response is retried while Redis fails. Few responses wait at a time:
+#: while Redis fails no key is claimed.
+RETRIES, RETRY_SECONDS = 3600, 1.0
 #: Larger bodies are hashed, packed and unpacked in a thread: they would block the event loop for 1 ms or more.
 INLINE_BYTES = 128 * 1024
 #: Headers that belong to one request, not to its response.
@@ -51,11 +55,12 @@ _RENEW = Script.of((_FOLDER / "renew_claim.lua").read_text())
 class Idempotency:
     """The idempotency keys of a process's requests. Lives on one event loop."""
 
-    def __init__(self, redis: RedisClient, *, claim_seconds: float = CLAIM_SECONDS) -> None:
-        self._redis = redis
-        self._claim_seconds = claim_seconds
+    def __init__(self, redis: RedisClient, locks: KeyLocks, *, claim_seconds: float = CLAIM_SECONDS) -> None:
+        self.redis = redis
+        self.locks = locks
+        self.claim_seconds = claim_seconds
         #: Stores in progress; asyncio keeps no strong reference to tasks.
-        self._storing: set[asyncio.Task[None]] = set()
+        self.storing: set[asyncio.Task[None]] = set()
 
     async def once(
         self, caller: Caller, request: Request, timeline: RequestTimeline, work: Callable[[], Awaitable[Response]]
@@ -68,10 +73,11 @@ class Idempotency:
         if slot is None:
             return await work()
         hourly_bytes = caller.policy.idempotency_bytes_per_hour
-        claimed = _ClaimedKey(self._redis, slot, self._claim_seconds, self._storing, hourly_bytes)
+        claimed = _ClaimedKey(self, slot, hourly_bytes)
         try:
             found = await claimed.take()
             if found is not None:
+                claimed.unlock()
                 return _replayed(found, slot, timeline)
             return await claimed.watch(await work(), timeline)
         except BaseException:
@@ -97,38 +103,38 @@ async def slot_of(caller: Caller, request: Request) -> KeySlot | None:
 class _ClaimedKey:
     """A key that this request has claimed, until its response is stored or the key is released."""
 
-    def __init__(
-        self,
-        redis: RedisClient,
-        slot: KeySlot,
-        claim_seconds: float,
-        storing: set[asyncio.Task[None]],
-        hourly_bytes: int,
-    ) -> None:
-        self._redis = redis
+    def __init__(self, keys: Idempotency, slot: KeySlot, hourly_bytes: int) -> None:
+        self._redis = keys.redis
+        self._locks = keys.locks
+        self._all_storing = keys.storing
+        self._claim_seconds = keys.claim_seconds
         self._hourly_bytes = hourly_bytes
-        self._all_storing = storing
         self._slot = slot
         self._claim = slot.seal(Claim(request=slot.request, fence=secrets.token_bytes(16)))
         self._not_stored = slot.seal(NotStored(request=slot.request))
-        self._claim_seconds = claim_seconds
-        self._milliseconds = int(claim_seconds * 1000)
+        self._milliseconds = int(self._claim_seconds * 1000)
+        #: Whether this request holds the key's lock.
+        self._locked = False
         self._renewing: asyncio.TimerHandle | None = None
         self._storing: asyncio.Task[None] | None = None
         self._attempted = asyncio.Event()
         self._is_released = False
 
     async def take(self) -> Record | None:
-        """Claim the key, or return the record that it has. Raises Unavailable."""
+        """Claim the key, or return the record that it has. Raises Conflict, Unavailable."""
         key = self._slot.redis_key
+        self._locked = self._locks.take(self._slot.name)
         try:
-            if await self._redis.execute("SET", key, self._claim, "NX", "PX", self._milliseconds) is not None:
+            if (
+                self._locked
+                and await self._redis.execute("SET", key, self._claim, "NX", "PX", self._milliseconds) is not None
+            ):
                 self._renew_later()
                 return None
             found = await self._redis.execute("GET", key)
         except RedisFailed:
             raise errors.idempotency_unavailable() from None
-        if found is None:  # the key was released between the two commands
+        if found is None:  # Redis has lost the claim of the request that holds the lock, or the key was just released
             raise errors.idempotency_in_progress()
         record = await _off_loop(len(found), partial(self._slot.open, found))
         if record is None:
@@ -164,6 +170,7 @@ class _ClaimedKey:
             self._storing = asyncio.ensure_future(self._store_with_retries(record, 0 if body is None else len(body)))
             self._all_storing.add(self._storing)
             self._storing.add_done_callback(self._all_storing.discard)
+            self._storing.add_done_callback(lambda _: self.unlock())
 
     async def stored(self) -> None:
         """Wait until Redis has stored the response or has failed once; retries continue in the background."""
@@ -175,6 +182,13 @@ class _ClaimedKey:
             self._is_released = True
             self._stop_renewing()
             self._redis.fire_script(_RELEASE, 1, self._slot.redis_key, self._claim)
+            self.unlock()
+
+    def unlock(self) -> None:
+        """Release the key's lock, if this request holds it."""
+        if self._locked:
+            self._locked = False
+            self._locks.release(self._slot.name)
 
     async def _store_with_retries(self, record: Record, size_bytes: int) -> None:
         try:

@@ -22,6 +22,7 @@ from gateway.pipeline import async_requests
 from gateway.pipeline.components import Components
 from gateway.pipeline.handler import Pipeline
 from gateway.pipeline.idempotency import Idempotency
+from gateway.pipeline.key_locks import KeyLocks
 from gateway.pipeline.revocation import ActiveRequests
 from gateway.redis_client.client import RedisClient
 from gateway.upstream.client import UpstreamClient
@@ -43,6 +44,7 @@ class Runtime:
     upstream: UpstreamClient
     redis: tuple[RedisClient, ...]
     wal: WalWriter
+    key_locks: KeyLocks
 
     async def close(self) -> None:
         """Close everything, the WAL last."""
@@ -54,6 +56,7 @@ class Runtime:
         for client in self.redis:
             await client.close()
         self.components.refusals.close()
+        self.key_locks.close()
         self.wal.close()
 
 
@@ -62,6 +65,7 @@ def start(role: str) -> Runtime:
     loop = asyncio.get_running_loop()
     # first, because nothing else here can fail
     wal = WalWriter(settings.WAL_DIR, role, settings.WAL_SYNC, max_bytes=settings.WAL_MAX_BYTES)
+    key_locks = KeyLocks(settings.WAL_DIR)
     router = Router()
     in_flight = InFlight()
     active_requests = ActiveRequests()
@@ -103,14 +107,20 @@ def start(role: str) -> Runtime:
         refusals=RefusalLog(wal),
         defer=async_requests.accept,
         active_requests=active_requests,
-        idempotency=Idempotency(limits),
+        idempotency=Idempotency(limits, key_locks),
         single_flight=single_flight,
         poll_deferred=async_requests.poll,
     )
     feed.start()
     redis = (limits,) if same else (limits, cache)
     return Runtime(
-        pipeline=Pipeline(components), components=components, feed=feed, upstream=upstream, redis=redis, wal=wal
+        pipeline=Pipeline(components),
+        components=components,
+        feed=feed,
+        upstream=upstream,
+        redis=redis,
+        wal=wal,
+        key_locks=key_locks,
     )
 
 

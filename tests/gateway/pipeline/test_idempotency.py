@@ -23,6 +23,7 @@ from tests.gateway.fixtures.idempotency_process import COMMAND
 from tests.gateway.fixtures.private_redis import PrivateRedis
 from tests.gateway.fixtures.scripted_app import (
     CHUNKS,
+    after,
     answer,
     delta,
     events,
@@ -262,6 +263,31 @@ async def test_an_answer_that_redis_does_not_take_is_given_all_the_same_and_kept
     redis.resume()
     again = await ask_until_it_runs(gateway)
     assert (again.answer_headers["idempotent-replayed"], len(gateway.bodies())) == ("true", 1)
+
+
+@pytest.mark.parametrize("loss", ["stall", "flush"])
+async def test_a_key_whose_claim_redis_lost_runs_once(paused_at_will: tuple[Gateway, PrivateRedis], loss: str) -> None:
+    gateway, redis = paused_at_will
+    gateway.runtime.components.idempotency.claim_seconds = 0.5
+    go_on = asyncio.Event()
+    gateway.let_all_say(after(go_on))
+    first = asyncio.ensure_future(ask(gateway))
+    await until(gateway.starts)
+    if loss == "stall":
+        redis.pause()
+        await asyncio.sleep(1)  # the claim expires
+        redis.resume()
+    else:
+        await redis.client.flushdb()
+    refused = await ask(gateway)
+    while refused.status == 503:  # the gateway connects to Redis again
+        refused = await ask(gateway)
+    assert (refused.status, refused.error["code"]) == (409, "idempotency_in_progress")
+    go_on.set()
+    assert (await first).status == 200
+    again = await ask_until_it_runs(gateway)
+    assert (again.answer_headers["idempotent-replayed"], again.body) == ("true", (await first).body)
+    assert (len(gateway.bodies()), len(gateway.ends())) == (1, 1)
 
 
 async def test_the_key_of_a_killed_process_is_free_after_a_while(gateway: Gateway) -> None:
