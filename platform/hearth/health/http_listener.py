@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -65,8 +66,12 @@ class Server(ThreadingHTTPServer):
         super().__init__(address, Handler)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Log the error of one request; usually its client disconnected."""
-        log.info("a request for the vitals of role %s failed", self.health.role, exc_info=True)
+        """Log the error of one request, without a traceback if its client disconnected."""
+        error = sys.exception()
+        if isinstance(error, ConnectionError | TimeoutError):
+            log.info("a client left the health pages of role %s: %s", self.health.role, error)
+        else:
+            log.warning("a request for the health pages of role %s failed", self.health.role, exc_info=True)
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -204,3 +204,19 @@ def test_a_question_that_hangs_holds_nobody_and_is_asked_once() -> None:
     for each in sharing:
         each.join()
     assert shared == ["here"] * 3
+
+
+def test_a_scraper_that_leaves_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    health = Health(role="tested", loops=(), checks=lambda: WELL, registry=registry())
+    with http_listener.Server(("127.0.0.1", 0), health) as server:
+        for error in (ConnectionResetError("reset by peer"), BrokenPipeError("broken pipe")):
+            try:
+                raise error
+            except OSError:
+                server.handle_error(None, None)
+    assert [record.getMessage() for record in caplog.records] == [
+        "a client left the health pages of role tested: reset by peer",
+        "a client left the health pages of role tested: broken pipe",
+    ]
+    assert not any(record.exc_info for record in caplog.records)
