@@ -12,7 +12,6 @@ from django.contrib.auth.views import redirect_to_login
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 
-from portal.pages.base import with_page_headers
 from tenants.models import User
 
 
@@ -37,7 +36,7 @@ class OperatorSite(AdminSite):
         def guarded(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponseBase:
             if self.has_permission(request):
                 response: HttpResponseBase = inner(request, *args, **kwargs)
-                return with_page_headers(response)
+                return response
             if request.user.is_authenticated:
                 raise Http404
             return redirect_to_login(request.get_full_path())

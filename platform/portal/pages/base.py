@@ -24,11 +24,6 @@ from tenants.errors import NotFound, TenantError
 from tenants.models import Tenant, User
 
 #: Everything from this origin and nothing inline. uPlot and htmx set styles through the DOM, which this allows.
-CONTENT_SECURITY_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
-    "connect-src 'self' ws: wss:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
-
 #: The cookie in which ``page.js`` reports the reader's time zone.
 ZONE_COOKIE = "hearth_timezone"
 
@@ -56,14 +51,12 @@ def page(view: PrincipalView) -> View:
             return redirect_to_login(request.get_full_path())
         principal = principal_of_user(request.user)
         try:
-            return with_page_headers(view(request, principal, *args, **kwargs))
+            return view(request, principal, *args, **kwargs)
         except NotFound:
-            return with_page_headers(
-                _error_page(request, principal, 404, "Page not found", "It does not exist, or you may not see it.")
-            )
+            return _error_page(request, principal, 404, "Page not found", "It does not exist, or you may not see it.")
         except BadQuery as error:
             problem = f"The parameter {error.param}={error.value!r} is not valid. Use {error.allowed}."
-            return with_page_headers(_error_page(request, principal, 400, "This address is not valid", problem))
+            return _error_page(request, principal, 400, "This address is not valid", problem)
 
     return guarded
 
@@ -114,14 +107,6 @@ def operator_page(view: PrincipalView) -> View:
         return view(request, principal, *args, **kwargs)
 
     return page(guarded)
-
-
-def with_page_headers(response: HttpResponseBase) -> HttpResponseBase:
-    """Add the headers of every page. Pages are not cached, so that the browser's next user cannot go back to them."""
-    response.headers["Content-Security-Policy"] = CONTENT_SECURITY_POLICY
-    response.headers.setdefault("Cache-Control", "no-store")
-    response.headers["Referrer-Policy"] = "same-origin"
-    return response
 
 
 def show(

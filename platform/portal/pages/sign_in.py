@@ -7,12 +7,11 @@ from typing import Any
 from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.views import LoginView
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
-from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.http import HttpResponse
 
 from portal.access import login_throttle
 from portal.access.addresses import client_address
 from portal.errors import TooManyAttempts
-from portal.pages.base import with_page_headers
 
 #: The code of the form's error after too many wrong passwords.
 TOO_MANY = "too_many"
@@ -54,7 +53,3 @@ class SignInView(LoginView):
             response.status_code = 429
             response.headers["Retry-After"] = str(form.retry_after_seconds)
         return response
-
-    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        """Respond with the headers that every page has."""
-        return with_page_headers(super().dispatch(request, *args, **kwargs))

@@ -129,6 +129,33 @@ def test_every_page_forbids_foreign_scripts_and_is_kept_nowhere(used: World, sig
         assert " onclick=" not in page
 
 
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/api/v1/tenants", 200),
+        ("/api/v1/nothing", 404),
+        ("/portal/nothing/", 404),
+        ("/admin/", 200),
+        ("/nothing", 404),
+    ],
+)
+def test_every_response_forbids_to_be_cached_framed_and_scripted(
+    world: World, signed_in: SignIn, path: str, status: int
+) -> None:
+    answer = signed_in(world.operator).get(path)
+    assert answer.status_code == status
+    assert answer["Cache-Control"] in ("no-store", "max-age=0, no-cache, no-store, must-revalidate, private")
+    assert "frame-ancestors 'none'" in answer["Content-Security-Policy"]
+    assert "unsafe" not in answer["Content-Security-Policy"]
+    assert (answer["Referrer-Policy"], answer["X-Content-Type-Options"]) == ("same-origin", "nosniff")
+
+
+def test_a_form_from_elsewhere_is_refused_with_the_headers_of_a_page(world: World) -> None:
+    answer = Client(enforce_csrf_checks=True).post("/portal/login/", {"username": "ada", "password": PASSWORD})
+    assert answer.status_code == 403
+    assert "script-src 'self'" in answer["Content-Security-Policy"]
+
+
 def test_signing_out_needs_a_form_and_ends_the_session(world: World, signed_in: SignIn) -> None:
     browser = signed_in(world.operator)
     assert browser.get("/portal/logout/").headers["Location"] == "/portal/"
