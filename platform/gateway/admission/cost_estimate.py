@@ -139,10 +139,10 @@ def price_missing(model_name: str) -> Unavailable:
 
 def _most_prompt_tokens(call: Call, model: ServedModel, body_bytes: int) -> int:
     context = model.context_length_tokens
-    if "prompt" in call.body:  # each of several prompts has its own context
-        return min(body_bytes + TEMPLATE_TOKENS, context * call.choices)
     if not call.choices:  # an embedding request has many texts
         return body_bytes + TEMPLATE_TOKENS
+    if "prompt" in call.body:  # each of several prompts has its own context
+        return min(body_bytes + TEMPLATE_TOKENS, context * call.choices)
     if _has_media([call.body.get(name) for name in ("messages", "input", "system")]):
         return context
     return min(body_bytes + TEMPLATE_TOKENS, context)

@@ -152,3 +152,11 @@ def test_a_stream_has_always_paid_for_what_it_passes_on(most: int, choices: int,
         assert held == found.held_pico
         left = found.paid_tokens - streamed
         assert left > step // 2 - 1 or found.paid_tokens == most * choices
+
+
+def test_a_field_that_an_endpoint_does_not_know_lowers_no_hold() -> None:
+    plain, _ = allowed({"model": "m", "input": "Hello"}, EMBED)
+    odd, _ = allowed({"model": "m", "input": "Hello", "prompt": "x"}, EMBED)
+    assert plain is not None
+    assert odd is not None
+    assert odd.prompt_tokens >= plain.prompt_tokens > 0
