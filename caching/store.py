@@ -13,6 +13,7 @@ index starts empty, and the entries that it listed expire.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -110,11 +111,11 @@ def delete(
     redis: Redis,
     tenant_id: TenantId,
     *,
-    model_name: str | None = None,
+    model_names: Collection[str] | None = None,
     key_id: UUID | None = None,
     request_id: UUID | None = None,
 ) -> int:
-    """Delete a tenant's entries, or only those of a model, key or request; return their number.
+    """Delete a tenant's entries, or only those of models, a key or a request; return their number.
 
     Entries stored meanwhile stay, even under a name to be deleted.
     """
@@ -122,7 +123,7 @@ def delete(
     found = [
         (name, about)
         for name, about in redis.hscan_iter(known, count=1000)
-        if name and _is(about, model_name=model_name, key_id=key_id, request_id=request_id)
+        if name and _is(about, model_names=model_names, key_id=key_id, request_id=request_id)
     ]
     prefix, dropped = entry_key(tenant_id, b""), 0
     for start in range(0, len(found), MOST_EVICTED):
@@ -131,10 +132,10 @@ def delete(
     return dropped
 
 
-def _is(about: bytes, *, model_name: str | None, key_id: UUID | None, request_id: UUID | None) -> bool:
+def _is(about: bytes, *, model_names: Collection[str] | None, key_id: UUID | None, request_id: UUID | None) -> bool:
     _, key, source, model = about.decode().split(" ", 3)
     return (
-        (model_name is None or model == model_name)
+        (model_names is None or model in model_names)
         and (key_id is None or key == key_id.hex)
         and (request_id is None or source == request_id.hex)
     )

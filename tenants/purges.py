@@ -17,7 +17,7 @@ from tenants import audit, keys, policy_epoch
 from tenants.audit import Actor
 from tenants.caller_limits import PURGES_HOLD_SECONDS
 from tenants.errors import BadName, NotAllowed
-from tenants.ids import first_id_at, new_id
+from tenants.ids import first_id_at, milliseconds_of, new_id
 from tenants.models import ApiKey, CachePurge, Tenant
 
 #: Largest difference between the clocks of gateways and portals. Without it, a request that a gateway with a fast clock
@@ -57,6 +57,24 @@ def purge(actor: Actor, tenant: Tenant, target: PurgeTarget) -> CachePurge:
     audit.record(actor, "cache.purged", ("cache_purge", made.id), tenant=tenant, after=_described(target))
     policy_epoch.bump()
     return made
+
+
+def follow_rename(old_name: str, new_name: str) -> None:
+    """Purge by a model's new name what is purged by its old one. Call it in the transaction of the renaming.
+
+    Gateways compare purges with the model's present name. Each tenant's newest purge is copied, a millisecond later.
+    """
+    since = first_id_at(timezone.now() - timedelta(seconds=PURGES_HOLD_SECONDS))
+    live = CachePurge.objects.filter(model_name=old_name, id__gte=since).order_by("tenant_id", "-id")
+    CachePurge.objects.bulk_create(
+        CachePurge(id=_just_after(made.id), tenant_id=made.tenant_id, model_name=new_name)
+        for made in live.distinct("tenant_id")
+    )
+
+
+def _just_after(value: UUID) -> UUID:
+    """Return a fresh id of the millisecond after an id's."""
+    return UUID(int=(milliseconds_of(value) + 1 << 80) | (new_id().int & ((1 << 80) - 1)))
 
 
 def _described(target: PurgeTarget) -> dict[str, str | bool]:

@@ -16,7 +16,7 @@ from django.db.models import F, Func, Value
 from django.utils import timezone
 
 from catalogue.models import Model, ModelAlias
-from tenants import audit, policy_epoch
+from tenants import audit, policy_epoch, purges
 from tenants.audit import Actor
 from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound
 from tenants.models import ApiKey, Budget, Limit, Tenant
@@ -58,7 +58,7 @@ def restore(actor: Actor, name: str) -> Model:
 
 @transaction.atomic
 def rename(actor: Actor, name: str, new_name: str) -> Model:
-    """Give a model another name; its old name becomes an alias, and keys and limits that name it follow.
+    """Give a model another name; its old name becomes an alias, and keys, limits and purges follow.
 
     Running engines know their old name: the caller replaces them. Raises NotFound, BadName, AlreadyExists; NotAllowed
     while a budget is for the model alone, because spending is counted by name and would start again at zero.
@@ -86,6 +86,7 @@ def rename(actor: Actor, name: str, new_name: str) -> Model:
             output_field=ArrayField(models.CharField(max_length=200)),
         )
     )
+    purges.follow_rename(old, new_name)
     _changed(actor, row, "model.renamed", before={"name": old}, after={"name": new_name})
     return row
 

@@ -116,10 +116,10 @@ def test_entries_are_deleted_by_model_key_and_request_and_nothing_of_another_ten
     keep(redis, "c", model_name="other")
     keep(redis, "a", tenant=GLOBEX, source_id=source)
     assert store.delete(redis, ACME, request_id=source) == 1
-    assert store.delete(redis, ACME, key_id=other_key, model_name="other") == 0
+    assert store.delete(redis, ACME, key_id=other_key, model_names={"other"}) == 0
     assert store.delete(redis, ACME, key_id=other_key) == 1
     assert (kept(redis, "abc"), store.usage_of(redis, ACME)) == ("c", CacheUsage(entries=1, bytes=SIZE))
-    assert (store.delete(redis, ACME, model_name="other"), store.delete(redis, ACME)) == (1, 0)
+    assert (store.delete(redis, ACME, model_names={"other"}), store.delete(redis, ACME)) == (1, 0)
     assert (kept(redis, "a", GLOBEX), store.usage_of(redis, ACME)) == ("a", CacheUsage(entries=0, bytes=0))
 
 

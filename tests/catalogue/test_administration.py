@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
+from uuid import uuid4
 
 import pytest
+from django.utils import timezone
 
 from catalogue import administration, registry
 from catalogue.models import Model
 from catalogue.registry import Description
-from tenants import budgets, keys, limits, policy_epoch
+from tenants import budgets, keys, limits, policy_epoch, purges, snapshot
 from tenants.audit import Actor
 from tenants.budgets import BudgetTerms
+from tenants.caller_limits import PURGES_HOLD_SECONDS
 from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound
-from tenants.ids import TenantId
+from tenants.ids import TenantId, first_id_at, new_id
 from tenants.limits import LimitValues
-from tenants.models import ApiKey, AuditEntry, Limit, Project, Tenant
+from tenants.models import ApiKey, AuditEntry, CachePurge, Limit, Project, Tenant
 from tenants.policy_target import PolicyTarget
+from tenants.purges import PurgeTarget
 from tenants.registry import create_tenant
 from tenants.rls import as_tenant
 
@@ -122,6 +127,30 @@ def test_a_renamed_model_answers_to_both_names_and_keys_and_limits_follow(owner:
     assert Limit.objects.get().model_name == "small"
     administration.rename(OPERATOR, "small", "tiny")
     assert (names(acme), name_of(acme, "small")) == (["tiny"], "tiny")
+
+
+def test_a_purge_by_the_old_name_holds_after_each_renaming_and_for_its_tenant_alone(
+    owner: Tenant, acme: Tenant, globex: Tenant
+) -> None:
+    secrets = {
+        tenant: keys.issue(OPERATOR, Project.objects.get(tenant=tenant), name="one").secret for tenant in (acme, globex)
+    }
+    source, key_id = new_id(), uuid4()
+    purges.purge(OPERATOR, acme, PurgeTarget(model_name="tiny"))
+    later = first_id_at(timezone.now() + timedelta(minutes=1))
+    for old, new in (("tiny", "small"), ("small", "tiny"), ("tiny", "other")):
+        administration.rename(OPERATOR, old, new)
+        of_acme, of_globex = (snapshot.load().authenticate(secrets[each]).cache.purges for each in (acme, globex))
+        assert of_acme.covers(source, key_id, new)
+        assert not of_acme.covers(later, key_id, new)
+        assert not of_globex.covers(source, key_id, new)
+
+
+def test_a_purge_that_no_answer_is_old_enough_for_is_not_renamed(owner: Tenant, acme: Tenant) -> None:
+    old = first_id_at(timezone.now() - timedelta(seconds=PURGES_HOLD_SECONDS + 60))
+    CachePurge.objects.create(id=old, tenant=acme, model_name="tiny")
+    administration.rename(OPERATOR, "tiny", "small")
+    assert CachePurge.objects.get().id == old
 
 
 def test_a_name_that_is_taken_or_has_a_budget_is_not_changed(owner: Tenant, acme: Tenant) -> None:

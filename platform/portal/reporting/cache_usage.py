@@ -12,6 +12,7 @@ from redis import Redis, RedisError
 
 from caching import store
 from caching.store import CacheUsage
+from catalogue.models import ModelAlias
 from tenants import keys
 from tenants.ids import TenantId
 from tenants.models import Tenant
@@ -31,18 +32,26 @@ def stored(tenant: Tenant) -> CacheUsage | None:
 def delete(tenant: Tenant, target: PurgeTarget) -> None:
     """Delete purged answers. For a key, also those of the keys that it replaced by rotation.
 
+    For a model, also those stored under its aliases, because its earlier names are among them.
+
     Answers that Redis cannot delete now expire later; no gateway serves them.
     """
     written_by: Iterable[UUID | None] = [None] if target.key is None else keys.lineages([target.key.id])[target.key.id]
+    names = _names_of(target.model_name) if target.model_name else None
     with suppress(RedisError):
         for key_id in written_by:
             store.delete(
                 _redis(),
                 TenantId(tenant.id),
-                model_name=target.model_name or None,
+                model_names=names,
                 key_id=key_id,
                 request_id=target.request_id,
             )
+
+
+def _names_of(model_name: str) -> frozenset[str]:
+    aliases = ModelAlias.objects.filter(model__name=model_name).values_list("name", flat=True)
+    return frozenset({model_name, *aliases})
 
 
 @cache

@@ -11,6 +11,7 @@ from redis import Redis
 from rest_framework.test import APIClient
 
 from caching.store import OVERHEAD_BYTES, STORE, CacheWrite, entry_key
+from catalogue import administration
 from tenants import keys, snapshot
 from tenants.ids import TenantId, new_id
 from tenants.models import ApiKey, AuditEntry, CachePurge, CacheSetting
@@ -108,6 +109,26 @@ def test_a_purge_deletes_what_redis_keeps_of_this_tenant_alone(
         assert purge(as_acme, {"everything": True}).status_code == 201
         assert as_acme.get(CACHE).json()["stored"] == {"entries": 0, "bytes": 0}
         assert as_globex.get("/api/v1/tenants/globex/cache").json()["stored"]["entries"] == 1
+
+
+def test_a_purge_of_a_renamed_model_deletes_what_redis_keeps_under_its_earlier_names(
+    world: World, as_acme: APIClient
+) -> None:
+    administration.rename(fixtures.OPERATOR, fixtures.MODEL, "small")
+    with Redis.from_url(settings.REDIS_CACHE_URL) as redis:
+        kept = [
+            stored(redis, key, number, model)
+            for number, (key, model) in enumerate(
+                [
+                    (world.acme.key, fixtures.MODEL),
+                    (world.acme.key, "small"),
+                    (world.acme.key, "other"),
+                    (world.globex.key, fixtures.MODEL),
+                ]
+            )
+        ]
+        assert purge(as_acme, {"model": "small"}).status_code == 201
+        assert [redis.exists(entry_key(each.tenant_id, each.name)) for each in kept] == [0, 0, 1, 1]
 
 
 def test_a_purge_of_a_key_deletes_what_it_and_those_before_it_wrote_and_no_more(
