@@ -101,6 +101,15 @@ def exclude_changes() -> None:
         cursor.execute("SELECT pg_advisory_xact_lock_shared(%s)", [_LOCK])
 
 
+def exclude_batches() -> None:
+    """Prevent batches and other price changes until the current transaction ends.
+
+    Take this lock before the policy epoch is raised: a price change raises the epoch while it holds the lock.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+
+
 def set_price(
     actor: Actor,
     book: PriceBook,
@@ -116,8 +125,7 @@ def set_price(
     """
     _check_range(model_name, rates)
     with transaction.atomic():
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+        exclude_batches()
         now = timezone.now()
         moment = effective_from or now
         if moment < now:

@@ -17,6 +17,7 @@ from tenants.audit import Actor
 from tenants.ids import PLATFORM_SLUG
 from workers.fleet import deployments
 from workers.models import Deployment
+from workers.scheduler import reconciler
 
 
 @transaction.atomic
@@ -30,6 +31,8 @@ def deploy(actor: Actor, spec: ModelSpec, replicas: int) -> Deployment:
     pool = cluster.local_pool(settings.NODE_NAME, PoolOptions())
     name = spec.model_name()
     model_checks.check(name, spec, pool)
+    prices.exclude_batches()  # these two locks before any row of the model and before the policy epoch
+    reconciler.lock(wait=True)
     revision = catalogue.register(actor, registry.find_tenant(PLATFORM_SLUG), spec.described())
     if spec.tenants is not None:
         administration.set_visibility(actor, name, Model.Visibility.PRIVATE, spec.tenants)

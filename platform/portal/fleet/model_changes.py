@@ -17,6 +17,7 @@ from tenants.audit import Actor
 from tenants.errors import NotFound
 from workers import tasks
 from workers.fleet import deployments
+from workers.scheduler import reconciler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +38,18 @@ class ModelChange:
 def change(actor: Actor, name: str, wanted: ModelChange) -> Model:
     """Apply a change to the model of this name or alias, all of it or nothing, and return the model.
 
+    Takes the locks of prices and of the reconciler before any row: their other holders raise the policy epoch last.
     Raises NotFound, BadName, AlreadyExists, NotAllowed.
     """
+    if wanted.name is not None:
+        prices.exclude_batches()
+    if wanted.name is not None or wanted.archived is not None:
+        reconciler.lock(wait=True)
     model = administration.find(name)
-    if wanted.visibility is not None or wanted.tenants is not None:
-        model = _set_visibility(actor, model, wanted)
     if wanted.name is not None:
         model = _rename(actor, model, wanted.name)
+    if wanted.visibility is not None or wanted.tenants is not None:
+        model = _set_visibility(actor, model, wanted)
     if wanted.aliases is not None:
         model = administration.set_aliases(actor, model.name, wanted.aliases)
     if wanted.archived is not None:

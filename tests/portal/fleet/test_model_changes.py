@@ -1,0 +1,75 @@
+"""Changes of a model beside other changes: operators who do both at once do not stop each other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from django.db import connection, transaction
+
+from billing.pricing import prices
+from hearth.provisioning.deploy import deploy
+from hearth.provisioning.model_source import ModelSpec
+from portal.fleet import model_changes
+from portal.fleet.model_changes import ModelChange
+from tenants import policy_epoch
+from tenants.models import PolicyEpoch
+from tests.portal import fixtures
+from tests.portal.fixtures import MODEL
+from tests.workers.agent_processes import until
+from workers.scheduler import reconciler
+
+
+def change(wanted: ModelChange) -> None:
+    """Change the model."""
+    model_changes.change(fixtures.OPERATOR, MODEL, wanted)
+
+
+def waits_for_a_lock() -> bool:
+    """Return whether a transaction waits for an advisory lock."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database"
+            " WHERE locktype = 'advisory' AND NOT granted AND datname = current_database()"
+        )
+        return bool(cursor.fetchone()[0])
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("lock", "changed"),
+    [
+        (prices.exclude_batches, lambda: change(ModelChange(name="small"))),
+        (lambda: reconciler.lock(wait=True), lambda: change(ModelChange(name="small"))),
+        (lambda: reconciler.lock(wait=True), lambda: change(ModelChange(visibility="private", archived=True))),
+        (
+            lambda: reconciler.lock(wait=True),
+            lambda: deploy(fixtures.OPERATOR, ModelSpec(source="", engine="simulated", name="further"), 0),
+        ),
+    ],
+    ids=["rename-price", "rename-tick", "archive-tick", "deploy-tick"],
+)
+def test_a_change_waits_for_a_lock_before_it_raises_the_policy_epoch(
+    lock: Callable[[], object], changed: Callable[[], object]
+) -> None:
+    PolicyEpoch.objects.get_or_create(id=1)  # a flush deletes it
+    fixtures.fleet(fixtures.build())
+    failed: list[Exception] = []
+
+    def other() -> None:
+        try:
+            changed()
+        except Exception as error:  # the test shows it
+            failed.append(error)
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=other)
+    with transaction.atomic():
+        lock()
+        thread.start()
+        until(waits_for_a_lock)
+        policy_epoch.bump()  # a deadlock if the other has raised it
+    thread.join()
+    assert failed == []
