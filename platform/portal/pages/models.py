@@ -22,7 +22,7 @@ from tenants.models import Tenant
 from workers.errors import WorkerError
 from workers.fleet import error_text as worker_errors
 
-#: Tenants offered as those that see a private model.
+#: Active tenants offered as those that see a private model, beside those that see it now.
 MOST_TENANTS = 1000
 
 
@@ -40,12 +40,15 @@ class ModelForm(forms.Form):
         required=False, label="Tenants", help_text="Only for a model that is not visible to every tenant."
     )
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, model: Model, **kwargs: Any) -> None:
+        """Offer the first active tenants, and all that the model is shared with: saving removes none of them."""
         super().__init__(*args, **kwargs)
         active = Tenant.objects.exclude(state=Tenant.State.ARCHIVED).order_by("slug")[:MOST_TENANTS]
+        shared = Tenant.objects.filter(id__in=model.shared_with)
+        offered = {tenant.slug: tenant for tenant in (*active, *shared)}
         field = self.fields["tenants"]
         assert isinstance(field, forms.MultipleChoiceField)
-        field.choices = [(tenant.slug, f"{tenant.name} ({tenant.slug})") for tenant in active]
+        field.choices = [(slug, f"{tenant.name} ({slug})") for slug, tenant in sorted(offered.items())]
 
     def change(self, old_name: str) -> ModelChange:
         """Return the change of a valid form. The model's old name becomes an alias."""
@@ -76,13 +79,13 @@ def edit(request: HttpRequest, principal: Principal, name: str) -> HttpResponseB
     model = _find(name)
     status = 200
     if request.method == "POST":
-        form = ModelForm(request.POST)
+        form = ModelForm(request.POST, model=model)
         if form.is_valid() and _changed(principal, model.name, form):
             messages.success(request, f"{form.cleaned_data['name']} is changed. Every gateway applies it in a second.")
             return redirect("portal:model", name=form.cleaned_data["name"])
         status = 400
     else:
-        form = ModelForm(initial=_initial(model))
+        form = ModelForm(initial=_initial(model), model=model)
     listed = next((each for each in model_list.read(archived=True) if each.name == model.name), None)
     context = {"form": form, "model": model, "listed": listed}
     return show(request, principal, "portal/model.html", context, active="models", status=status)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from django.db.models.functions import Now
 from django.test import Client
 from rest_framework.test import APIClient
 
 from catalogue.models import Model
+from portal.pages import models
 from tenants.models import AuditEntry, Project, Tenant
 from tests.portal import fixtures
 from tests.portal.conftest import error_of
@@ -112,6 +116,22 @@ def test_the_models_page_changes_a_model(world: World) -> None:
     assert browser.post("/portal/models/org/small/archive/", {"archived": "1"}).status_code == 302
     assert "archived" in browser.get("/portal/models/org/small/").content.decode()
     assert "org/small" not in browser.get("/portal/models/").content.decode()
+
+
+def test_the_models_page_keeps_the_tenants_that_a_model_is_shared_with(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models, "MOST_TENANTS", 0)
+    shared = sorted([world.acme.tenant.id, world.globex.tenant.id])
+    Model.objects.update(visibility="private", shared_with=shared)
+    Tenant.objects.filter(slug="globex").update(state="archived", archived_at=Now())
+    browser = signed_in(world, operator=True)
+    page = browser.get(f"/portal/models/{MODEL}/").content.decode()
+    chosen = re.findall(r'value="([^"]+)" selected>[^<]* \(', page)
+    assert chosen == ["acme", "globex"]
+    form = {"name": MODEL, "aliases": "other", "visibility": "private", "tenants": chosen}
+    assert browser.post(f"/portal/models/{MODEL}/", form).status_code == 302
+    assert Model.objects.get().shared_with == shared
 
 
 def test_the_models_page_keeps_what_was_typed_and_says_what_is_wrong(world: World) -> None:
