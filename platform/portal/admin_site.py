@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, NoReturn
 
 from django.contrib.admin import AdminSite
 from django.contrib.auth import logout
@@ -56,3 +56,11 @@ class OperatorSite(AdminSite):
         if request.method == "POST":
             logout(request)
         return redirect("portal:overview")
+
+    def password_change(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> NoReturn:
+        """Raise Http404: the tables change nothing, and Django's form would not limit wrong passwords."""
+        raise Http404
+
+    def password_change_done(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> NoReturn:
+        """Raise Http404, like :meth:`password_change`."""
+        raise Http404

@@ -72,6 +72,18 @@ def test_for_members_the_tables_do_not_exist(world: World, signed_in: SignIn) ->
     assert signed_in(User.objects.create(username="new")).get("/admin/").status_code == 404
 
 
+def test_a_password_is_not_changed_here(world: World, signed_in: SignIn) -> None:
+    browser = signed_in(world.operator)
+    for path in ("password_change/", "password_change/done/"):
+        assert browser.get(f"/admin/{path}").status_code == 404, path
+    form = {"old_password": PASSWORD, "new_password1": "a new long one", "new_password2": "a new long one"}
+    assert browser.post("/admin/password_change/", form).status_code == 404
+    assert User.objects.get(id=world.operator.id).check_password(PASSWORD)
+    index = browser.get("/admin/").content.decode()
+    assert "password" not in index
+    assert "/admin/logout/" in index
+
+
 def test_an_operator_signs_in_at_the_portal(world: World) -> None:
     browser = Client()
     for path in ("/admin/", "/admin/login/"):
