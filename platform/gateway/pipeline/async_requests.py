@@ -6,8 +6,9 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import TypeVar
 from uuid import UUID
 
@@ -20,6 +21,7 @@ from gateway.cache.cache_control import HEADER as PREDICTION_CACHE
 from gateway.errors import NotFound, database_unavailable, idempotency_key_reused, too_many_deferred
 from gateway.pipeline.idempotency import slot_of
 from gateway.request import JSON, Headers, Request, RequestContext, RequestTimeline, Response
+from tenants.ids import TenantId
 from tenants.snapshot import Caller
 from workers.deferred import store
 from workers.errors import Abandoned, KeyReused, TooManyUnfinished
@@ -33,6 +35,8 @@ TASK = "gateway.tasks.run_deferred"
 QUEUE = "inference"
 
 TIMEOUT_SECONDS = 10.0
+#: Threads of one tenant at once; its further requests wait behind its own.
+THREADS_OF_TENANT = 2
 #: Interval at which the end of a commit is looked up while the database is unavailable.
 RETRY_SECONDS = 0.5
 #: Threads that wait for the database; further requests wait for a thread.
@@ -45,6 +49,8 @@ T = TypeVar("T")
 _database = ThreadPoolExecutor(THREADS, thread_name_prefix="deferred-database")
 _broker = ThreadPoolExecutor(1, thread_name_prefix="deferred-broker")
 _messages = threading.BoundedSemaphore(MAX_MESSAGES)
+#: The threads that each tenant may still take, and how many of its requests use or wait for one.
+_shares: dict[TenantId, tuple[asyncio.Semaphore, int]] = {}
 
 
 class _CommitGate:
@@ -87,7 +93,9 @@ async def accept(context: RequestContext, request: Request) -> Response:
     repetition = None if slot is None else store.Repetition(name=slot.name, request=slot.request)
     gate = _CommitGate()
     try:
-        stored = await _in_database(lambda: _store(submission, repetition, gate, timeline.request_id), gate)
+        stored = await _in_database(
+            caller.tenant_id, lambda: _store(submission, repetition, gate, timeline.request_id), gate
+        )
     except TooManyUnfinished:
         raise too_many_deferred(store.MAX_UNFINISHED, store.MAX_UNFINISHED_BYTES) from None
     except KeyReused:
@@ -105,7 +113,7 @@ async def poll(caller: Caller, text: str) -> Response:
         request_id = UUID(text)
     except ValueError:
         raise _unknown(text) from None
-    found = await _in_database(lambda: store.find(caller.tenant_id, request_id))
+    found = await _in_database(caller.tenant_id, lambda: store.find(caller.tenant_id, request_id))
     if found is None or found.project_id != caller.project_id:
         raise _unknown(text)
     if found.status is None:
@@ -191,12 +199,37 @@ def _is_stored(submission: store.Submission, request_id: UUID) -> bool:
             time.sleep(RETRY_SECONDS)
 
 
-async def _in_database(work: Callable[[], T], gate: _CommitGate | None = None) -> T:
+@asynccontextmanager
+async def _thread_of(tenant_id: TenantId) -> AsyncIterator[None]:
+    """Wait until the tenant may take one more thread. Raises Unavailable at the deadline."""
+    share, users = _shares.get(tenant_id) or (asyncio.Semaphore(THREADS_OF_TENANT), 0)
+    _shares[tenant_id] = share, users + 1
+    try:
+        try:
+            await asyncio.wait_for(share.acquire(), TIMEOUT_SECONDS)
+        except TimeoutError:
+            raise database_unavailable() from None
+        try:
+            yield
+        finally:
+            share.release()
+    finally:
+        share, users = _shares[tenant_id]
+        _shares[tenant_id] = share, users - 1
+        if users == 1:
+            del _shares[tenant_id]
+
+
+async def _in_database(tenant_id: TenantId, work: Callable[[], T], gate: _CommitGate | None = None) -> T:
     """Return the result of ``work``, which runs in a thread. Raises Unavailable at the deadline.
 
     Work that may commit asks its ``gate``; once that has allowed it, its end is waited for.
     """
-    gate = gate or _CommitGate()
+    async with _thread_of(tenant_id):
+        return await _run(work, gate or _CommitGate())
+
+
+async def _run(work: Callable[[], T], gate: _CommitGate) -> T:
     future = _database.submit(_with_connection, work)
     running = asyncio.wrap_future(future)
     running.add_done_callback(_ignore_error)  # of work that nobody waits for any more

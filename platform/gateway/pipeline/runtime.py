@@ -65,7 +65,11 @@ def start(role: str) -> Runtime:
     loop = asyncio.get_running_loop()
     # first, because nothing else here can fail
     wal = WalWriter(settings.WAL_DIR, role, settings.WAL_SYNC, max_bytes=settings.WAL_MAX_BYTES)
-    key_locks = KeyLocks(settings.WAL_DIR)
+    try:
+        key_locks = KeyLocks(settings.WAL_DIR)
+    except OSError:
+        wal.close()
+        raise
     router = Router()
     in_flight = InFlight()
     active_requests = ActiveRequests()

@@ -50,10 +50,10 @@ class Shared(Protocol):
         """Register a connection, which is idle."""
 
     def idle(self, connection: ClientConnection) -> None:
-        """Note that a connection waits for its next request."""
+        """Note that a connection waits for its next request or for the rest of one."""
 
     def busy(self, connection: ClientConnection) -> None:
-        """Note that a connection has a request."""
+        """Note that a connection has a whole request."""
 
     def begin(self, request: RequestResponse) -> None:
         """Run the application for a request."""
@@ -160,7 +160,10 @@ class ClientConnection(asyncio.Protocol):
             else:
                 self._send_error(Rejection(500, "internal_error", "The request failed; nothing was charged."))
         elif request.keeps and self._queue:
-            self._begin(self._queue.popleft())
+            following = self._queue.popleft()
+            if not following.whole:
+                self._server.idle(self)
+            self._begin(following)
             self.resume_reading()
         elif not self.stays_open or not request.keeps:
             self._shut_down(lingers=True)
@@ -311,7 +314,7 @@ class ClientConnection(asyncio.Protocol):
         request = self._incoming = RequestResponse(self, scope, keeps=keeps, expects=self._expects and version == "1.1")
         scope["extensions"] = {ON_DISCONNECT: request.on_disconnect}
         if self._running is None:
-            self._server.busy(self)
+            self._server.idle(self)  # until its body is complete, which may take long
             self._begin(request)
         else:
             self._queue.append(request)
@@ -329,6 +332,7 @@ class ClientConnection(asyncio.Protocol):
         if self._incoming is not None and not (self._parser is not None and self._parser.should_upgrade()):
             self._incoming.end()
             self._incoming = None
+            self._server.busy(self)
 
     def _parse(self, parser: HttpRequestParser, data: bytes) -> None:
         """Parse bytes. Raises HttpParserError."""

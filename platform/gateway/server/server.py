@@ -52,7 +52,7 @@ class Server:
         self.date = b""
         self._most_connections = most_connections
         self._client_of = client_of
-        #: Open connections without a request, longest idle first; and how many each client has open.
+        #: Open connections without a whole request, longest idle first; and how many each client has open.
         self._idle: dict[ClientConnection, None] = {}
         self._open_by_client: Counter[str] = Counter()
         self._over = asyncio.Event()
@@ -72,12 +72,13 @@ class Server:
         self._idle[connection] = None
 
     def idle(self, connection: ClientConnection) -> None:
-        """Note that a connection waits for its next request."""
+        """Note that a connection waits, from now, for its next request or for the rest of one."""
         if connection in self.connections:
+            self._idle.pop(connection, None)
             self._idle[connection] = None
 
     def busy(self, connection: ClientConnection) -> None:
-        """Note that a connection has a request."""
+        """Note that a connection has a whole request."""
         self._idle.pop(connection, None)
 
     def begin(self, request: RequestResponse) -> None:

@@ -152,7 +152,7 @@ def _by_tenant(period: Period, total: Sums) -> list[UsageRow]:
 
 def points_of(period: Period, tenant_id: TenantId | None, total: Sums) -> tuple[usage.Point, ...]:
     """Return the points of the period's charts: minutes of a short period with few requests, else its steps."""
-    if period.fine_moments and total.requests <= MAX_FINE_REQUESTS:
+    if period.fine_moments and total.requests + total.refused_requests <= MAX_FINE_REQUESTS:
         return usage.fine_series(period, tenant_id, period.fine_moments)
     return usage.series_at(period, tenant_id, period.moments)
 

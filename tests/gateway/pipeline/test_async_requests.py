@@ -273,6 +273,17 @@ async def test_a_full_queue_is_refused_and_a_stranger_has_its_own(
     assert (await gateway.ask(key=gateway.world.globex.secret, headers=LATER)).status == 202
 
 
+async def test_requests_that_wait_to_be_stored_do_not_delay_a_stranger(gateway: Gateway) -> None:
+    async with stalled("SELECT 1 FROM tenants_tenant WHERE slug = 'acme' FOR UPDATE"):
+        waiting = [asyncio.ensure_future(gateway.ask(headers=LATER)) for _ in range(2 * async_requests.THREADS)]
+        await asyncio.wait(waiting, timeout=0.2)
+        assert not any(each.done() for each in waiting)
+        assert (await gateway.ask(key=gateway.world.globex.secret, headers=LATER)).status == 202
+        assert not any(each.done() for each in waiting)
+    assert {(await each).status for each in waiting} == {202}
+    assert not async_requests._shares
+
+
 async def test_what_a_hard_budget_cannot_hold_is_refused_when_it_is_sent(gateway: Gateway) -> None:
     books = await budgeted(gateway, 2 * held_pico(body()))
     await books.keep()

@@ -100,6 +100,23 @@ async def test_a_newcomer_displaces_the_connection_that_is_idle_longest(
 
 
 @served
+async def test_a_connection_whose_body_does_not_come_is_displaced_like_an_idle_one(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site.server, "_most_connections", 2)
+    unfinished = b"POST /a HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n"
+    slow = await site.client(unfinished, address="127.0.0.2")
+    await until(lambda: site.paths == ["/a"])
+    pipelined = await site.client(GET + unfinished, address="127.0.0.2")
+    assert (await pipelined.answer()).status == 200
+    await until(lambda: site.paths == ["/a"] * 3)
+    for displaced, address in ((slow, "127.0.0.3"), (pipelined, "127.0.0.4")):
+        newcomer = await site.client(GET, address=address)
+        assert (await newcomer.answer()).status == 200
+        assert await end_of(displaced) == b""
+
+
+@served
 async def test_clients_behind_a_trusted_proxy_displace_its_idle_connections(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
