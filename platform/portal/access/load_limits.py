@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from django.conf import settings
 
@@ -38,6 +38,11 @@ RUNNING_OF_CLIENT = 8
 WAITING_OF_CLIENT = 64
 WAITING = 512
 WAIT_SECONDS = 10.0
+#: Responses in more than one piece that are being sent, of all clients and of one: a client that reads slowly keeps its
+#: place among RUNNING meanwhile. Each piece, 64 KiB, is accepted within SEND_SECONDS, or the client is disconnected.
+SENDING = 12
+SENDING_OF_CLIENT = 4
+SEND_SECONDS = 10.0
 WEBSOCKETS = 512
 WEBSOCKETS_OF_CLIENT = 32
 
@@ -80,7 +85,8 @@ class LoadLimits:
         self._running = asyncio.Semaphore(RUNNING)
         self._waiting = 0
         self._clients: dict[str, _Client] = {}
-        #: Bytes of bodies in memory, and open WebSockets, by client.
+        #: Responses that are being sent, bytes of bodies in memory, and open WebSockets, by client.
+        self._sending: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
         self._all_bytes = 0
         self._websockets: Counter[str] = Counter()
@@ -93,7 +99,10 @@ class LoadLimits:
             return
         try:
             async with self._body(client, receive) as body, self._turn(client):
-                await self._application(scope, _replay(body, receive), send)
+                with _Sender(self._sending, client, send) as sender:
+                    await self._application(scope, _replay(body, receive), sender.send)
+                if sender.refused:
+                    raise _busy()
         except _Rejected as error:
             await _reject(error, scope, send)
         except _Disconnected:
@@ -180,6 +189,63 @@ class LoadLimits:
             raise _busy() from None
         finally:
             self._waiting -= 1
+
+
+class _Sender:
+    """Sends one response, if the client may have one more that takes long.
+
+    It never raises: Django closes its database connection only after an application that ran to its end.
+    """
+
+    def __init__(self, sending: Counter[str], client: str, send: Send) -> None:
+        self._sending = sending
+        self._client = client
+        self._send = send
+        #: The head of the response, until its body is known to be sent at once or may be sent in pieces.
+        self._head: Message | None = None
+        self._counts = False
+        #: No more is sent.
+        self._ended = False
+        #: Nothing was sent, because the client has too many responses that take long.
+        self.refused = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._counts:
+            self._sending[self._client] -= 1
+            if not self._sending[self._client]:
+                del self._sending[self._client]
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the response, or drop it."""
+        if self._ended:
+            return
+        if message["type"] == "http.response.start":
+            self._head = message
+            return
+        if message.get("more_body", False) and not self._counts and not self._count():
+            self._ended = self.refused = True
+            return
+        head, self._head = self._head, None
+        for part in (head, message):
+            if part is not None and not self._ended:
+                await self._pass_on(part)
+
+    def _count(self) -> bool:
+        if self._sending[self._client] >= SENDING_OF_CLIENT or self._sending.total() >= SENDING:
+            return False
+        self._sending[self._client] += 1
+        self._counts = True
+        return True
+
+    async def _pass_on(self, message: Message) -> None:
+        try:
+            async with asyncio.timeout(SEND_SECONDS):
+                await self._send(message)
+        except TimeoutError:
+            self._ended = True
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from functools import cache
 from threading import BoundedSemaphore
 
 from django.conf import settings
+from django.db import DatabaseError
 from redis import Redis
 from redis.exceptions import ConnectionError as Disconnected
 from redis.exceptions import OutOfMemoryError
@@ -49,12 +50,16 @@ def attempt(name: str, address: str) -> Iterator[None]:
     keys = _keys(name, networks.client_network(address))
     _count(keys)
     if not _hashes.acquire(timeout=HASH_WAIT_SECONDS):
+        _give_back(keys, all_of=False)
         raise TooManyAttempts(RETRY_SECONDS)
     try:
         yield
+    except DatabaseError:
+        _give_back(keys, all_of=False)
+        raise
     finally:
         _hashes.release()
-    _give_back(keys)
+    _give_back(keys, all_of=True)
 
 
 def _count(keys: Mapping[str, int]) -> None:
@@ -76,14 +81,16 @@ def _count(keys: Mapping[str, int]) -> None:
             raise TooManyAttempts(max(1, int(ttl)))
 
 
-def _give_back(keys: Mapping[str, int]) -> None:
-    """Forget this name and client after a right password, and take the attempt off the client's count."""
+def _give_back(keys: Mapping[str, int], *, all_of: bool) -> None:
+    """Take an attempt off both counts. ``all_of``: after a right password, all of those of name and client."""
     both, client = keys
     try:
         with _redis().pipeline() as pipeline:
-            pipeline.delete(both)
-            pipeline.set(client, 0, ex=WINDOW_SECONDS, nx=True)  # it may have expired meanwhile
-            pipeline.decr(client)
+            for key in (client,) if all_of else (both, client):
+                pipeline.set(key, 0, ex=WINDOW_SECONDS, nx=True)  # it may have expired meanwhile
+                pipeline.decr(key)
+            if all_of:
+                pipeline.delete(both)
             pipeline.execute()
     except UNAVAILABLE as error:
         log.warning("cannot reset the count of attempts to sign in: %s", error)

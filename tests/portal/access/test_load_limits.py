@@ -43,8 +43,17 @@ class Page:
         await send({"type": "http.response.body", "body": b""})
 
 
-async def ask(limits: LoadLimits, pieces: list[bytes] | None = None, *, client: str = STRANGER) -> tuple[int, bytes]:
-    """Send one request and return the response. Without ``pieces`` its body never arrives."""
+async def ask(
+    limits: LoadLimits,
+    pieces: list[bytes] | None = None,
+    *,
+    client: str = STRANGER,
+    reads: asyncio.Event | None = None,
+) -> tuple[int, bytes]:
+    """Send one request and return the status and the first piece of its response.
+
+    Without ``pieces`` its body never arrives. The client accepts what follows the first piece once it ``reads``.
+    """
     sent: list[Any] = []
     unread = [{"type": "http.request", "body": piece, "more_body": True} for piece in pieces or []]
     if unread:
@@ -55,6 +64,8 @@ async def ask(limits: LoadLimits, pieces: list[bytes] | None = None, *, client: 
         return unread.pop(0) if unread else await asyncio.Event().wait()
 
     async def send(message: Any) -> None:
+        if len(sent) == 2 and reads is not None:
+            await reads.wait()
         sent.append(message)
 
     await limits(scope, receive, send)
@@ -120,6 +131,29 @@ async def test_the_bodies_of_one_client_are_bounded_together(monkeypatch: pytest
     others = asyncio.ensure_future(ask(limits, [b"123"], client=OPERATOR))
     page.go_on.set()
     assert {status for status, _ in await asyncio.gather(running, others)} == {200}
+
+
+async def test_clients_that_do_not_read_hold_no_more_than_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = asyncio.Event()
+
+    async def page(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"first", "more_body": True})
+        await send({"type": "http.response.body", "body": b"last"})
+
+    limits = LoadLimits(page)
+    slow = [asyncio.ensure_future(ask(limits, [b""], reads=reads)) for _ in range(load_limits.SENDING_OF_CLIENT)]
+    await until(lambda: limits._sending[STRANGER] == load_limits.SENDING_OF_CLIENT)
+    status, body = await ask(limits, [b""])
+    assert (status, b'"too_busy"' in body) == (503, True)
+    assert (await ask(limits, [b""], client=OPERATOR)) == (200, b"first")
+    reads.set()
+    assert {status for status, _ in await asyncio.gather(*slow)} == {200}
+    assert not limits._sending
+    monkeypatch.setattr(load_limits, "SEND_SECONDS", 0.05)
+    await ask(limits, [b""], reads=asyncio.Event())
+    assert (limits._sending, limits._clients) == ({}, {})
 
 
 @pytest.fixture

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from threading import BoundedSemaphore
 
 import pytest
 from django.conf import settings
+from django.db import OperationalError
 from redis import Redis
 
 from portal.access import login_throttle
@@ -47,6 +49,18 @@ def test_a_right_password_gives_its_attempt_back() -> None:
     redis = Redis.from_url(settings.REDIS_LIMITS_URL)
     assert [redis.ttl(key) > 0 for key in redis.scan_iter("hearth:guess:*")] == [True, True]
     redis.close()
+
+
+def test_an_attempt_that_could_not_be_checked_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(login_throttle.MAX_PER_NAME_AND_CLIENT + 1):
+        with pytest.raises(OperationalError), login_throttle.attempt("ada", "192.0.2.7"):
+            raise OperationalError
+    monkeypatch.setattr(login_throttle, "_hashes", BoundedSemaphore(1))
+    monkeypatch.setattr(login_throttle, "HASH_WAIT_SECONDS", 0.01)
+    with login_throttle.attempt("ada", "192.0.2.7"):
+        assert not any(guess("bob") for _ in range(login_throttle.MAX_PER_NAME_AND_CLIENT + 1))
+    assert guess("ada")
+    assert guess("bob")
 
 
 def test_one_client_guesses_a_limited_number_of_times_whatever_the_names() -> None:
