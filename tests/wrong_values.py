@@ -57,19 +57,21 @@ _BLOCKS = [
 ]
 _ANTHROPIC = {**_COMMON, "messages": [{"role": "user", "content": _BLOCKS}], "system": [{"type": "text", "text": "Be"}]}
 #: A body of each endpoint with every field that the gateway, its cache or its routing may read.
+_RESPONSES: dict[str, Any] = {
+    **_COMMON,
+    "input": _INPUT,
+    "instructions": "Be brief",
+    "max_output_tokens": 4,
+    "store": False,
+    "background": False,
+    "previous_response_id": None,
+    "conversation": None,
+}
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {**_COMMON, "messages": _MESSAGES, "max_completion_tokens": 4},
     "/v1/completions": {**_COMMON, "prompt": ["Once", "Twice"]},
-    "/v1/responses": {
-        **_COMMON,
-        "input": _INPUT,
-        "instructions": "Be brief",
-        "max_output_tokens": 4,
-        "store": False,
-        "background": False,
-        "previous_response_id": None,
-        "conversation": None,
-    },
+    "/v1/responses": _RESPONSES,
+    "/v1/responses/input_tokens": _RESPONSES,
     "/v1/embeddings": {**_COMMON, "input": ["Hello"], "messages": None, "encoding_format": "float", "dimensions": None},
     "/v1/messages": _ANTHROPIC,
     "/v1/messages/count_tokens": _ANTHROPIC,

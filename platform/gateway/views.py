@@ -115,6 +115,8 @@ def _response(request: HttpRequest, gateway_response: Response, disconnect: Clie
         request.META[STREAM] = bridge
         response = StreamingHttpResponse(bridge, status=gateway_response.status)
     for name, value in gateway_response.headers:
+        if name == b"connection":  # it is the server's to say, and WSGI refuses it
+            continue
         response[name.decode("latin-1")] = value.decode("latin-1")
     return response
 

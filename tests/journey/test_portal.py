@@ -56,7 +56,7 @@ def test_the_operator_sees_the_requests_the_hit_the_savings_and_the_fleet(page: 
     page.goto(instance.portal_url)
     row = page.get_by_test_id("by-tenant-acme")
     expect(row).to_be_visible()
-    billed, saved = row.locator("td").nth(7), row.locator("td").nth(8)
+    billed, saved = row.locator("td").nth(8), row.locator("td").nth(9)
     expect(billed).to_contain_text("$")
     expect(saved).to_contain_text("$")
     expect(saved).not_to_have_text("$0.00")

@@ -237,7 +237,7 @@ async def test_what_the_engine_says_about_the_request_is_told_to_all(gateway: Ga
 
     async def refuse(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         await go_on.wait()
-        return await saying({"error": {"message": "no"}}, 400)(request, body)
+        return await saying({"error": {"message": "no", "param": "seed"}}, 400)(request, body)
 
     gateway.let_all_say(refuse)
     first = await lead(gateway, HELLO)
