@@ -83,12 +83,15 @@ class Description:
 def register(actor: Actor, owner: Tenant, described: Description) -> ModelRevision:
     """Make this exact model the active revision of its name. Idempotent.
 
-    Raises NotAllowed if the name is another tenant's.
+    Raises NotAllowed if the name is another tenant's, or a new model's name is an alias of another model.
     """
     visibility = Model.Visibility.PUBLIC if described.public else Model.Visibility.PRIVATE
     model, created = Model.objects.get_or_create(
         name=described.name, defaults={"owner": owner, "visibility": visibility}
     )
+    alias = ModelAlias.objects.filter(name=described.name).select_related("model").first() if created else None
+    if alias is not None:
+        raise NotAllowed("model", described.name, f"an alias of the model {alias.model.name!r}")
     if model.owner_id != owner.id:
         raise NotAllowed("model", described.name, "another tenant's")
     Model.objects.select_for_update().get(id=model.id)

@@ -72,6 +72,14 @@ def test_an_alias_leads_to_its_model_and_is_listed_under_no_name_of_its_own(acme
     assert (find(globex, "small"), names(acme)) == (None, ["tiny"])
 
 
+def test_a_new_model_takes_no_name_that_is_an_alias(acme: Tenant) -> None:
+    first = registry.register(OPERATOR, acme, TINY)
+    ModelAlias.objects.create(name="small", model=first.model)
+    with pytest.raises(NotAllowed, match="an alias of the model 'tiny'"):
+        registry.register(OPERATOR, acme, dataclasses.replace(TINY, name="small", public=True))
+    assert [model.name for model in Model.objects.all()] == ["tiny"]
+
+
 def test_an_alias_never_hides_a_model_of_that_name(acme: Tenant) -> None:
     registry.register(OPERATOR, acme, TINY)
     other = registry.register(OPERATOR, acme, dataclasses.replace(TINY, name="other"))

@@ -191,6 +191,13 @@ def test_a_role_that_is_ready_for_a_moment_only_waits_longer_each_time(child: Ch
     assert "restarting it in 2 s" in lines[-1]
 
 
+def test_a_role_that_cannot_be_recorded_is_not_started(child: Child) -> None:
+    del child.environment["HEARTH_DATA_DIR"]  # its fingerprint needs it
+    with pytest.raises(KeyError):
+        child.start()
+    assert child.process is None
+
+
 def test_a_role_that_will_not_end_is_killed_and_named(child: Child) -> None:
     child.command = [sys.executable, "-c", STUBBORN]
     child.grace_seconds = 0.1

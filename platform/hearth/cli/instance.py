@@ -89,7 +89,7 @@ def status_command(as_json: bool) -> None:
     """Show what runs, with uptimes in seconds.
 
     The exit status is 0 only when every role runs, the embedded servers respond, and as many replicas are ready as the
-    last start asked for.
+    model of the last start needs: none while it is archived.
     """
     found = status.read(from_environment())
     print(json.dumps(status.as_json(found), indent=2) if as_json else status.text(found))

@@ -10,7 +10,7 @@ from billing.wal.disk_usage import DiskUsage, bytes_in
 from hearth import environment, secrets
 from hearth.embedded.postgres import PostgresServer
 from hearth.embedded.redis import RedisServer
-from hearth.instance import health_ports, running, start_options
+from hearth.instance import health_ports, running
 from hearth.instance.instance import Instance
 from hearth.instance.roles import ROLES, processes
 from hearth.provisioning import database
@@ -85,8 +85,12 @@ class Status:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stored:
-    """What the database contains; all None while it is unavailable."""
+    """What the database contains; all None while it is unavailable.
 
+    ``needed`` is how many replicas the instance must have ready; a node needs none.
+    """
+
+    needed: int | None = None
     replicas: tuple[ReplicaStatus, ...] | None = None
     placeholders: tuple[PlaceholderStatus, ...] | None = None
     shortages: tuple[str, ...] = ()
@@ -107,7 +111,7 @@ def read(instance: Instance) -> Status:
     may_read = now != "down" and servers[0].state in AVAILABLE
     stored = _read_database(instance, only_here=member is not None) if may_read else _Stored()
     return Status(
-        state=_worst(now, roles, servers, stored, needed=0 if member else start_options.replicas(instance.data_dir)),
+        state=_worst(now, roles, servers, stored, is_node=member is not None),
         pid=supervisor.pid if supervisor else None,
         data_dir=str(instance.data_dir),
         pool=member.pool if member else None,
@@ -215,6 +219,7 @@ def _read_database(instance: Instance, *, only_here: bool) -> _Stored:
 
     try:
         return _Stored(
+            needed=0 if only_here else database.needed_replicas(instance),
             replicas=tuple(filter(is_included, database.replicas())),
             placeholders=tuple(filter(is_included, database.placeholders() or ())),
             shortages=() if only_here else tuple(database.shortages()),
@@ -225,10 +230,11 @@ def _read_database(instance: Instance, *, only_here: bool) -> _Stored:
 
 
 def _worst(
-    now: str, roles: tuple[RoleStatus, ...], servers: tuple[ServerStatus, ...], stored: _Stored, *, needed: int
+    now: str, roles: tuple[RoleStatus, ...], servers: tuple[ServerStatus, ...], stored: _Stored, *, is_node: bool
 ) -> str:
     if now != "up":
         return now
+    needed = 0 if is_node else stored.needed
     ready = sum(replica.serves for replica in stored.replicas or ())
     well = all(role.state == "running" for role in roles) and all(server.state in AVAILABLE for server in servers)
-    return "up" if well and ready >= needed else "degraded"
+    return "up" if well and needed is not None and ready >= needed else "degraded"

@@ -65,11 +65,6 @@ def read_last(data_dir: Path) -> dict[str, Any]:
     return found
 
 
-def replicas(data_dir: Path) -> int:
-    """Return the number of replicas of the last start."""
-    return int(read_last(data_dir).get("replicas", DEFAULT_REPLICAS))
-
-
 def cpu_slots(data_dir: Path) -> int:
     """Return the slots of a node without GPUs: one for each replica and each placeholder of the last start."""
     last = read_last(data_dir)

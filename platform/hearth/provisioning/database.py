@@ -112,6 +112,13 @@ def bootstrap(instance: Instance, options: StartOptions, engine: Engine) -> Boot
     return first_run.run(engine=engine, options=options, node=instance.node)
 
 
+def needed_replicas(instance: Instance) -> int:
+    """Return how many replicas the instance needs to be up. Needs :func:`connect`."""
+    from hearth.provisioning import first_run
+
+    return first_run.needed_replicas(instance.data_dir)
+
+
 def replicas() -> list[ReplicaStatus]:
     """Return the replicas that are wanted or still run, oldest first. Needs :func:`connect`."""
     from workers.models import Replica

@@ -20,6 +20,7 @@ from billing.pricing import prices
 from catalogue import administration
 from catalogue import registry as catalogue
 from catalogue.models import ModelRevision
+from hearth.checks.preflight import PreflightError
 from hearth.instance import start_options
 from hearth.instance.start_options import (
     DEFAULT_CONTEXT_TOKENS,
@@ -29,8 +30,8 @@ from hearth.instance.start_options import (
     EngineChoice,
     StartOptions,
 )
-from hearth.provisioning import cluster
-from hearth.provisioning.model_source import TINY_NAME, ModelSpec, deployment_name
+from hearth.provisioning import cluster, model_checks
+from hearth.provisioning.model_source import TINY_NAME, ModelSpec, deployment_name, is_tiny
 from tenants import keys, limits, registry
 from tenants.audit import SYSTEM
 from tenants.errors import KeyRefused, NotFound
@@ -64,7 +65,7 @@ class DemoTenant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bootstrapped:
-    """How to sign in and which model to call. ``replicas`` is the minimum number of the model's replicas."""
+    """How to sign in and which model to call. ``replicas`` is what :func:`needed_replicas` returns."""
 
     admin_username: str
     admin_password: str
@@ -76,23 +77,28 @@ class Bootstrapped:
 def run(*, engine: Literal["vllm", "simulated"], options: StartOptions, node: str) -> Bootstrapped:
     """Create what is missing and return how to use it.
 
-    Needs a migrated database. Raises the errors of the packages it calls, and OSError when the keys cannot be written.
+    Needs a migrated database. Raises PreflightError if the name of a given model is taken, the errors of the packages
+    it calls, and OSError when the keys cannot be written.
     """
     cluster.declare_secrets()
     platform = _tenant(PLATFORM_SLUG, "Platform", Policy(cache_mode="off"))
     _admin()
     last = start_options.read_last(settings.DATA_DIR)
-    spec = _model(options, _last_revision(last), engine)
+    before = _last_revision(last)
+    spec = _model(options, before, engine)
+    if not spec.name:
+        _check_name_is_free(spec.model_name())
     revision = catalogue.register(SYSTEM, platform, spec.described())
     prices.ensure_demo_prices(SYSTEM, revision.model.name)
-    minimum = _deployment(revision, options, last, node)
+    name = _deployment_of(revision, before, last)
+    _deploy(name, revision, options, last, node)
     demo = tuple(_demo_tenant(slug, name, policy) for slug, name, policy in DEMO_TENANTS)
     return Bootstrapped(
         admin_username=ADMIN,
         admin_password=settings.SECRETS.admin_password,
         tenants=demo,
         model_name=revision.model.name,
-        replicas=minimum,
+        replicas=needed_replicas(settings.DATA_DIR),
     )
 
 
@@ -106,6 +112,13 @@ def remembered_engine(data_dir: Path) -> EngineChoice:
     return "simulated" if revision is not None and revision.engine == "simulated" else "auto"
 
 
+def needed_replicas(data_dir: Path) -> int:
+    """Return the minimum number of replicas of the model of the last start; 0 while its deployment is archived."""
+    name = start_options.read_last(data_dir).get("deployment")
+    minimum = Deployment.objects.filter(name=name, archived_at=None).values_list("min_replicas", flat=True).first()
+    return minimum or 0
+
+
 def _last_revision(last: Mapping[str, Any]) -> ModelRevision | None:
     if "revision" not in last:
         return None
@@ -113,14 +126,26 @@ def _last_revision(last: Mapping[str, Any]) -> ModelRevision | None:
 
 
 def _model(options: StartOptions, last: ModelRevision | None, engine: Literal["vllm", "simulated"]) -> ModelSpec:
-    """Return the model of the options; without one, the model of the last start. TINY_NAME is Hearth's own model."""
+    """Return the model of the options; without one, the model of the last start, under the name that it has now.
+
+    TINY_NAME is Hearth's own model.
+    """
     if options.model is None and last is not None:
-        source = "" if last.model.name == TINY_NAME else last.source
+        source, name = "" if is_tiny(last.source) else last.source, last.model.name
         context_tokens = last.context_length_tokens
     else:
         wanted = options.model or ""
-        source, context_tokens = "" if wanted == TINY_NAME else wanted, DEFAULT_CONTEXT_TOKENS
-    return ModelSpec(source=source, engine=engine, context_tokens=options.context_tokens or context_tokens)
+        source, name, context_tokens = "" if wanted == TINY_NAME else wanted, "", DEFAULT_CONTEXT_TOKENS
+    return ModelSpec(source=source, name=name, engine=engine, context_tokens=options.context_tokens or context_tokens)
+
+
+def _check_name_is_free(name: str) -> None:
+    try:
+        model_checks.check_name_is_free(name)
+    except PreflightError as error:
+        raise PreflightError(
+            error.problem, "Leave out --model to serve the model of the last start, or give another one."
+        ) from error
 
 
 def _tenant(slug: str, name: str, policy: Policy) -> Tenant:
@@ -137,13 +162,20 @@ def _admin() -> None:
         user.save(update_fields=["password"])
 
 
-def _deployment(revision: ModelRevision, options: StartOptions, last: Mapping[str, Any], node: str) -> int:
-    """Deploy the revision on this node and return the minimum number of its replicas.
+def _deployment_of(revision: ModelRevision, before: ModelRevision | None, last: Mapping[str, Any]) -> str:
+    """Return the name of the model's deployment, which stays when the model is renamed; a new name for a new model."""
+    if before is not None and before.model_id == revision.model_id and "deployment" in last:
+        return str(last["deployment"])
+    found = Deployment.objects.filter(revision__model=revision.model).order_by("name").first()
+    return found.name if found is not None else deployment_name(revision.model.name)
+
+
+def _deploy(name: str, revision: ModelRevision, options: StartOptions, last: Mapping[str, Any], node: str) -> None:
+    """Deploy the revision on this node under this name, and remember what was wanted for the next start.
 
     Applies only what differs from the last start, so that an operator's changes in the meantime stay. Given another
     model, it scales the last start's model to zero, and nothing else.
     """
-    name = deployment_name(revision.model.name)
     wanted = {
         "deployment": name,
         "revision": str(revision.id),
@@ -155,9 +187,7 @@ def _deployment(revision: ModelRevision, options: StartOptions, last: Mapping[st
     with transaction.atomic():
         pool = cluster.local_pool(node or socket.gethostname(), options.new_node)
         _apply(revision, wanted, last, pool)
-        minimum = Deployment.objects.get(name=name).min_replicas
     _write_private(settings.DATA_DIR / start_options.FILE_NAME, json.dumps(wanted, indent=2))
-    return minimum
 
 
 def _given(*values: object) -> object:

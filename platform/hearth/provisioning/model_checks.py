@@ -44,7 +44,7 @@ class _Files:
 def check(name: str, spec: ModelSpec, pool: Pool) -> None:
     """Check name, source and size of a model for a pool. Raises BadName, PreflightError."""
     check_name(name)
-    _check_name_is_free(name)
+    check_name_is_free(name)
     _check_lengths(spec)
     if spec.engine != "vllm" or not spec.source:
         return
@@ -56,7 +56,8 @@ def check(name: str, spec: ModelSpec, pool: Pool) -> None:
     _check_fit(files, pool)
 
 
-def _check_name_is_free(name: str) -> None:
+def check_name_is_free(name: str) -> None:
+    """Raise PreflightError if the name is another model's alias, or leads to another model's deployment."""
     alias = ModelAlias.objects.filter(name=name).select_related("model").first()
     if alias is not None:
         raise PreflightError(

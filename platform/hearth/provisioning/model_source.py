@@ -62,6 +62,11 @@ class ModelSpec:
         return self.family_args() if self.source else TINY_MODEL_ARGS
 
 
+def is_tiny(source: str) -> bool:
+    """Return whether this is the folder of the tiny model, in this installation or one that it replaced."""
+    return Path(source).parts[-3:] == TINY_MODEL.parts[-3:]
+
+
 def deployment_name(model_name: str) -> str:
     """Return the name of a model's deployment: only characters that a URL allows, at most 63."""
     return "".join(c if c.isalnum() else "-" for c in model_name.lower()).strip("-")[:63]

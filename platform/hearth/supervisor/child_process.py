@@ -72,6 +72,8 @@ class Child:
 
     def start(self) -> None:
         """Start the process and record it. Raises OSError."""
+        # first, because it reads many files: a supervisor killed between launch and record leaves an unknown process
+        fingerprint = build.fingerprint(self.command, self.environment)
         self.process = launch(self.command, log_path=self.log_path, environment=self.environment)
         self._adopted = False
         self._started = time.monotonic()
@@ -82,7 +84,7 @@ class Child:
             start_ticks=self.process.start_ticks,
             restarts=self._restarts,
             started_at=time.time(),
-            fingerprint=build.fingerprint(self.command, self.environment),
+            fingerprint=fingerprint,
         )
         temporary = self.record_path.with_name(f".{self.record_path.name}.{os.getpid()}")
         temporary.write_text(json.dumps(asdict(record)))

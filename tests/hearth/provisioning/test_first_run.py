@@ -13,11 +13,15 @@ import pytest
 from django.utils import timezone
 from pytest_django.fixtures import Settings
 
+from catalogue import administration
 from catalogue.models import Model, ModelRevision
 from hearth import secrets
+from hearth.checks.preflight import PreflightError
 from hearth.instance import start_options
 from hearth.instance.start_options import PoolOptions, StartOptions
 from hearth.provisioning import cluster, first_run, secrets_transfer
+from portal.fleet import model_changes
+from portal.fleet.model_changes import ModelChange
 from tenants import keys
 from tenants.audit import SYSTEM
 from tenants.models import ApiKey, AuditEntry, Tenant, User
@@ -118,6 +122,51 @@ def test_what_operators_changed_stands_until_something_else_is_asked_for() -> No
     assert run(replicas=3, placeholders=2).replicas == 3
     assert set(bounds.all()) == {("hearth-tiny", 3, 3), ("another", 1, 1)}
     assert Pool.objects.get(name="local-cpu").placeholders_per_node == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "old", "deployment"),
+    [({"model": "Qwen/Qwen3-8B"}, "Qwen/Qwen3-8B", "qwen-qwen3-8b"), ({}, "hearth-tiny", "hearth-tiny")],
+    ids=["another", "tiny"],
+)
+def test_a_renamed_model_keeps_its_name_its_visibility_and_its_replicas(
+    given: dict[str, Any], old: str, deployment: str
+) -> None:
+    run(**given)
+    deployed = Deployment.objects.get().revision
+    administration.set_visibility(SYSTEM, old, Model.Visibility.PRIVATE)
+    administration.rename(SYSTEM, old, "prod")
+
+    again = run()
+    assert (again.model_name, again.replicas) == ("prod", 2)
+    assert list(Model.objects.values_list("name", "visibility")) == [("prod", "private")]
+    [found] = Deployment.objects.all()
+    assert (found.name, found.revision, found.desired_replicas) == (deployment, deployed, 2)
+
+    with pytest.raises(PreflightError, match=f"'{old}' is an alias of the model 'prod'") as refused:
+        run(model=old)
+    assert "Leave out --model" in refused.value.remedy
+    assert (Model.objects.count(), run()) == (1, again)
+
+
+def test_a_renamed_model_of_an_earlier_start_goes_on_in_its_deployment() -> None:
+    run(model="org/first")
+    run(model="org/second")
+    administration.rename(SYSTEM, "org/first", "prod")
+    administration.set_aliases(SYSTEM, "prod", [])
+    with pytest.raises(PreflightError, match="would have the same deployment, 'org-first', as the model 'prod'"):
+        run(model="org/first")
+    assert run().model_name == "org/second"
+
+
+def test_an_archived_model_stays_archived_and_needs_no_replica(data_dir: Path) -> None:
+    run()
+    assert first_run.needed_replicas(data_dir) == 2
+    model_changes.change(SYSTEM, "hearth-tiny", ModelChange(archived=True))
+    assert run().replicas == 0
+    assert first_run.needed_replicas(data_dir) == 0
+    assert Deployment.objects.get().archived_at is not None
+    assert run(replicas=1).replicas == 1
 
 
 def test_a_lost_key_file_makes_new_keys_that_work(data_dir: Path) -> None:
