@@ -12,7 +12,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -38,10 +38,10 @@ RUNNING_OF_CLIENT = 8
 WAITING_OF_CLIENT = 64
 WAITING = 512
 WAIT_SECONDS = 10.0
-#: Responses in more than one piece that are being sent, of all clients and of one: a client that reads slowly keeps its
-#: place among RUNNING meanwhile. Each piece, 64 KiB, is accepted within SEND_SECONDS, or the client is disconnected.
-SENDING = 12
-SENDING_OF_CLIENT = 4
+#: Responses in more than one piece, files among them, that are being sent, of all clients and of one. They leave their
+#: place among RUNNING to others, because a client may read slowly; each piece, 64 KiB, is taken within SEND_SECONDS.
+SENDING = 48
+SENDING_OF_CLIENT = 24
 SEND_SECONDS = 10.0
 WEBSOCKETS = 512
 WEBSOCKETS_OF_CLIENT = 32
@@ -98,8 +98,8 @@ class LoadLimits:
             await self._websocket(client, scope, receive, send)
             return
         try:
-            async with self._body(client, receive) as body, self._turn(client):
-                with _Sender(self._sending, client, send) as sender:
+            async with self._body(client, receive) as body, self._turn(client) as leave:
+                with _Sender(self._sending, client, send, leave) as sender:
                     await self._application(scope, _replay(body, receive), sender.send)
                 if sender.refused:
                     raise _busy()
@@ -156,19 +156,21 @@ class LoadLimits:
             raise _busy()
 
     @asynccontextmanager
-    async def _turn(self, client: str) -> AsyncIterator[None]:
-        """Wait until the request may run, and let the next one run after the block. Raises _Rejected."""
+    async def _turn(self, client: str) -> AsyncIterator[Callable[[], None]]:
+        """Wait until the request may run; let the next one run after the block, or as soon as the yielded is called.
+
+        Raises _Rejected.
+        """
         mine = self._clients.setdefault(client, _Client())
         if mine.requests >= RUNNING_OF_CLIENT + WAITING_OF_CLIENT or self._waiting >= WAITING:
             raise _busy()
         mine.requests += 1
         try:
             await self._acquire(mine)
-            try:
-                yield
-            finally:
-                self._running.release()
-                mine.running.release()
+            with ExitStack() as turn:
+                turn.callback(mine.running.release)
+                turn.callback(self._running.release)
+                yield turn.close
         finally:
             mine.requests -= 1
             if not mine.requests:
@@ -197,8 +199,10 @@ class _Sender:
     It never raises: Django closes its database connection only after an application that ran to its end.
     """
 
-    def __init__(self, sending: Counter[str], client: str, send: Send) -> None:
+    def __init__(self, sending: Counter[str], client: str, send: Send, leave: Callable[[], None]) -> None:
+        """``leave`` lets another request run."""
         self._sending = sending
+        self._leave = leave
         self._client = client
         self._send = send
         #: The head of the response, until its body is known to be sent at once or may be sent in pieces.
@@ -238,6 +242,7 @@ class _Sender:
             return False
         self._sending[self._client] += 1
         self._counts = True
+        self._leave()
         return True
 
     async def _pass_on(self, message: Message) -> None:

@@ -134,6 +134,7 @@ async def test_clients_that_do_not_read_hold_no_more_than_their_share(monkeypatc
     limits = LoadLimits(page)
     slow = [asyncio.ensure_future(ask(limits, [b""], reads=reads)) for _ in range(load_limits.SENDING_OF_CLIENT)]
     await until(lambda: limits._sending[STRANGER] == load_limits.SENDING_OF_CLIENT)
+    assert limits._running._value == load_limits.RUNNING, "who reads slowly keeps nobody from running"
     status, body = await ask(limits, [b""])
     assert (status, b'"too_busy"' in body) == (503, True)
     assert (await ask(limits, [b""], client=OPERATOR)) == (200, b"first")
