@@ -256,7 +256,7 @@ class BrowserSettings(_Settings):
     cors_origins: Names = Field(
         default=(),
         description="Origins (scheme, host and port) of web pages whose scripts may call /v1, comma separated; `*`: "
-        "all. Empty, because a page that can call it shows its API key to whoever opens it.",
+        "all. Empty, because a page that calls /v1 shows its API key to everyone who opens it.",
     )
 
 

@@ -86,4 +86,5 @@ def test_revoked_and_expired_keys_and_those_of_yesterday_make_room(
     keys.issue(OPERATOR, acme.project, name="third")
     ApiKey.objects.update(created_at=timezone.now() - timedelta(days=2), revoked_at=timezone.now())
     monkeypatch.setattr(caps, "KEYS_A_DAY", 1)
-    keys.issue(OPERATOR, acme.project, name="fourth")
+    fourth = keys.issue(OPERATOR, acme.project, name="fourth")
+    assert list(ApiKey.objects.filter(revoked_at=None)) == [fourth.key]

@@ -3,7 +3,7 @@
 A flood of refusals must neither fill the log nor slow the gateway, so each process writes only the first ROWS of a
 tenant in a window by themselves. It counts the rest by key, model and code, and at the window's end writes one record
 for each group, of its last refusal, with the number of all. Sums are therefore exact; a killed process loses the counts
-of one window. A request without a checked key is nobody's and is not recorded.
+of one window. A request without a valid key belongs to no tenant and is not recorded.
 """
 
 from __future__ import annotations

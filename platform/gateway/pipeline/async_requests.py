@@ -124,7 +124,7 @@ async def poll(caller: Caller, text: str) -> Response:
 
 
 def announce(request_id: UUID) -> None:
-    """Wake a worker up, in the background: a broker that does not answer delays nobody's 202."""
+    """Wake a worker in the background, so that a broker that does not answer delays no response."""
     if _messages.acquire(blocking=False):
         _broker.submit(_announce, request_id)
 
@@ -232,7 +232,7 @@ async def _in_database(tenant_id: TenantId, work: Callable[[], T], gate: _Commit
 async def _run(work: Callable[[], T], gate: _CommitGate) -> T:
     future = _database.submit(_with_connection, work)
     running = asyncio.wrap_future(future)
-    running.add_done_callback(_ignore_error)  # of work that nobody waits for any more
+    running.add_done_callback(_ignore_error)  # the request may have timed out before
     try:
         await asyncio.wait({running}, timeout=TIMEOUT_SECONDS)
         if not running.done() and gate.refuse():

@@ -61,15 +61,9 @@ class Runtime:
 
 
 def start(role: str) -> Runtime:
-    """Open everything on the running loop. ``role`` names the WAL file. Raises WalError if it cannot be written."""
+    """Open everything on the running loop. ``role`` names the WAL file. Raises WalError and OSError for its files."""
     loop = asyncio.get_running_loop()
-    # first, because nothing else here can fail
-    wal = WalWriter(settings.WAL_DIR, role, settings.WAL_SYNC, max_bytes=settings.WAL_MAX_BYTES)
-    try:
-        key_locks = KeyLocks(settings.WAL_DIR)
-    except OSError:
-        wal.close()
-        raise
+    wal, key_locks = _open_files(role)  # first, because nothing else here can fail
     router = Router()
     in_flight = InFlight()
     active_requests = ActiveRequests()
@@ -126,6 +120,16 @@ def start(role: str) -> Runtime:
         wal=wal,
         key_locks=key_locks,
     )
+
+
+def _open_files(role: str) -> tuple[WalWriter, KeyLocks]:
+    """Open the WAL of this process and the key locks of the host, or neither. Raises WalError, OSError."""
+    wal = WalWriter(settings.WAL_DIR, role, settings.WAL_SYNC, max_bytes=settings.WAL_MAX_BYTES)
+    try:
+        return wal, KeyLocks(settings.WAL_DIR)
+    except OSError:
+        wal.close()
+        raise
 
 
 def _redis(url: str) -> RedisClient:

@@ -73,7 +73,7 @@ def change_aliases(actor: Actor, name: str, wanted: Callable[[set[str]], set[str
 def _set_visibility(actor: Actor, model: Model, wanted: ModelChange) -> Model:
     visibility = wanted.visibility or (Model.Visibility.PRIVATE if wanted.tenants else model.visibility)
     shared = wanted.tenants
-    if shared is None:  # left as it is; a public model is shared with nobody in particular
+    if shared is None:  # unchanged; a public model has no list of tenants
         shared = tuple(administration.slugs_of(model.shared_with)) if visibility == Model.Visibility.PRIVATE else ()
     return administration.set_visibility(actor, model.name, visibility, shared)
 
