@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from uuid import uuid4
 
 import pytest
 from django.test import Client
@@ -83,6 +84,16 @@ def test_a_request_is_found_by_its_id_or_by_its_clients(used: World, signed_in: 
     stranger = signed_in(used.globex.owner)
     assert listed(stranger.get(f"/portal/tenants/globex/requests/?id={found}").content.decode()) == 0
     assert listed(signed_in(used.operator).get(f"/portal/requests/?id={found}").content.decode()) == 1
+
+
+def test_a_request_of_a_tenant_that_is_gone_is_listed_by_the_tenants_id(
+    used: World, signed_in: SignIn, now: datetime
+) -> None:
+    gone = uuid4()
+    fixtures.store([replace(fixtures.answered(used, used.acme, now, 5), tenant_id=gone)])
+    page = signed_in(used.operator).get("/portal/requests/").content.decode()
+    assert str(gone)[-8:] in page
+    assert "?tenant=&amp;" not in page
 
 
 def test_an_hour_is_charted_in_minutes_of_the_readers_clock(used: World, signed_in: SignIn) -> None:
