@@ -41,14 +41,18 @@ def start(instance: Instance, options: StartOptions) -> Summary | None:
     return up_file.read(instance.up_path) if _is_ready(instance, supervisor) else None
 
 
-def stop(instance: Instance) -> bool:
+def stop(instance: Instance, *, fleet: bool = False) -> bool:
     """Stop the instance however it was started; return False when none ran. Idempotent.
+
+    ``fleet``: stop the engines of all other machines too.
 
     First in order; after STOP_SECONDS a second SIGTERM makes the supervisor stop at once, and after that it is killed.
     Also stops what a killed supervisor left, embedded servers included.
     """
     supervisor = supervisor_process(instance)
     if supervisor is not None:
+        if fleet:
+            instance.stop_fleet_path.touch()
         for timeout_seconds in (STOP_SECONDS, FORCED_STOP_SECONDS):
             os.kill(supervisor.pid, signal.SIGTERM)
             if process_records.wait_until_gone(supervisor, timeout_seconds=timeout_seconds):

@@ -73,14 +73,20 @@ def _print_running(instance: Instance) -> None:
 
 
 @click.command(short_help="Stop an instance.")
-def down() -> None:
+@click.option(
+    "--fleet",
+    is_flag=True,
+    help="Stop the engines of all other machines too. They start again with the next control role, on any machine.",
+)
+def down(fleet: bool) -> None:
     """Stop the instance on HEARTH_DATA_DIR, however it was started.
 
     Running requests finish (at most 30 s), engines stop, usage is drained. It also ends what a killed instance left
-    behind. The data stays.
+    behind. The data stays. Only this machine stops: engines of other machines go on, and the scheduler of another
+    machine starts replacements there. The next `hearth up` here takes part again.
     """
     instance = from_environment()
-    print("Stopped." if daemon.stop(instance) else f"Nothing runs on {instance.data_dir}.")
+    print("Stopped." if daemon.stop(instance, fleet=fleet) else f"Nothing runs on {instance.data_dir}.")
 
 
 @click.command("status", short_help="Show what runs.")

@@ -74,6 +74,11 @@ class Instance:
         return self.data_dir / "node.json"
 
     @property
+    def stop_fleet_path(self) -> Path:
+        """Return the file with which `hearth down --fleet` asks the supervisor to stop every machine's engines."""
+        return self.data_dir / "stop-fleet"
+
+    @property
     def lock_path(self) -> Path:
         return self.data_dir / "lock"
 

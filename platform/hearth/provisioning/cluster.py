@@ -32,6 +32,9 @@ from workers.serving import endpoints
 
 DECLARED = "cluster.secrets_declared"
 REDIS_TIMEOUT_SECONDS = 5.0
+#: A file in the data directory, while the node is cordoned only because it stopped. An operator's cordon survives a
+#: restart.
+LEFT_MARK = "left"
 
 
 class JoinRefused(PreflightError):
@@ -139,14 +142,21 @@ def join(node: str, new_node: PoolOptions) -> Pool:
     return local_pool(node, new_node)
 
 
-@transaction.atomic
-def leave(node: str) -> int:
+def leave(node: str, data_dir: Path) -> int:
     """Cordon the node, request the stop of its replicas, evict its placeholders; return the number of those replicas.
 
-    Waits for a reconcile tick that is running. :func:`rejoin` removes the cordon.
+    Waits for a reconcile tick that is running. :func:`rejoin` removes the cordon, unless an operator had set it before.
     """
-    operations.cordon(SYSTEM, node)
-    return withdraw(node)
+    if not _is_cordoned(node):
+        (data_dir / LEFT_MARK).touch()
+    with transaction.atomic():
+        operations.cordon(SYSTEM, node)
+        return withdraw(node)
+
+
+def has_others(node: str) -> bool:
+    """Return whether another node's agent is alive."""
+    return Node.objects.filter(lease_expires_at__gt=Now()).exclude(name=node).exists()
 
 
 @transaction.atomic
@@ -162,14 +172,17 @@ def withdraw(node: str) -> int:
     return asked
 
 
-def is_cordoned(node: str) -> bool:
+def rejoin(node: str, data_dir: Path) -> None:
+    """Let the scheduler place replicas on the node again if :func:`leave` prevented it. Idempotent."""
+    mark = data_dir / LEFT_MARK
+    if mark.exists():
+        operations.uncordon(SYSTEM, node)
+        mark.unlink()
+
+
+def _is_cordoned(node: str) -> bool:
     """Return whether the scheduler places nothing new on the node."""
     return Node.objects.filter(name=node, cordoned=True).exists()
-
-
-def rejoin(node: str) -> None:
-    """Let the scheduler place replicas on the node again."""
-    operations.uncordon(SYSTEM, node)
 
 
 def _declared() -> dict[str, str] | None:

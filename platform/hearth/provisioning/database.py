@@ -180,12 +180,31 @@ def wal_backlog() -> WalBacklog:
     return backlog()
 
 
-def request_stop() -> int:
+def stop_fleet() -> int:
     """Request the stop of every replica; return their number. Needs :func:`connect`, and no control worker."""
     from tenants.audit import SYSTEM
     from workers.fleet import deployments
 
     return deployments.stop_all(SYSTEM)
+
+
+def leave(instance: Instance) -> int:
+    """Request the stop of the replicas on this machine; return their number. Needs :func:`connect`.
+
+    While other machines run, the node is cordoned until :func:`rejoin`: their scheduler would start replacements here.
+    """
+    from hearth.provisioning import cluster
+
+    if cluster.has_others(instance.node):
+        return cluster.leave(instance.node, instance.data_dir)
+    return cluster.withdraw(instance.node)
+
+
+def rejoin(instance: Instance) -> None:
+    """Undo the cordon of :func:`leave`. Idempotent. Needs :func:`connect`."""
+    from hearth.provisioning import cluster
+
+    cluster.rejoin(instance.node, instance.data_dir)
 
 
 def withdraw(node: str) -> int:

@@ -24,8 +24,6 @@ from hearth.supervisor import cleanup, lock
 from hearth.supervisor.engine_choice import choose
 from hearth.supervisor.process_group import ProcessGroup
 
-#: Exists while the node is cordoned only because it stopped. A cordon by an operator survives a restart.
-LEFT_MARK = "left"
 #: Roles that authenticate callers and encrypt what they store.
 FRONT_ROLES = frozenset({"gateway", "portal", "inference"})
 
@@ -93,19 +91,14 @@ class NodeHost:
     def _join(self) -> str:
         from hearth.provisioning import cluster
 
-        mark = self._instance.data_dir / LEFT_MARK
         pool = cluster.join(self._instance.node, self._options.new_node)
-        if mark.exists():
-            cluster.rejoin(self._instance.node)
-            mark.unlink()
+        cluster.rejoin(self._instance.node, self._instance.data_dir)
         return pool.name
 
     def _leave(self) -> int:
         from hearth.provisioning import cluster
 
-        if not cluster.is_cordoned(self._instance.node):
-            (self._instance.data_dir / LEFT_MARK).touch()
-        return cluster.leave(self._instance.node)
+        return cluster.leave(self._instance.node, self._instance.data_dir)
 
     def _end(self) -> None:
         self._instance.node_path.unlink(missing_ok=True)

@@ -69,6 +69,7 @@ class Supervisor:
                 self._end()
 
     def _start(self, *, show_summary: bool) -> None:
+        self._instance.stop_fleet_path.unlink(missing_ok=True)
         self._instance.up_path.unlink(missing_ok=True)
         self._instance.node_path.unlink(missing_ok=True)
         kept = self._processes.clear(ROLES)
@@ -81,6 +82,7 @@ class Supervisor:
         self._progress.log("Database migrated")
         self._processes.raise_if_stopping()
         database.connect(self._instance)
+        database.rejoin(self._instance)
         wanted = self._options.engine or database.remembered_engine(self._instance)
         database.disconnect()
         engine = choose(wanted, self._instance, self._progress, stopping=self._processes.stop.requested)
@@ -184,7 +186,7 @@ class Supervisor:
         if started:
             self._progress.log("Stopping")
         self._instance.up_path.unlink(missing_ok=True)
-        self._processes.end(database.request_stop)
+        self._processes.end(self._stop_engines)
         if self._database_ready:
             database.disconnect()
         cleanup.clear_roles(self._instance)  # what it kept, if the start failed before it adopted them
@@ -196,6 +198,13 @@ class Supervisor:
         running.remove(self._instance)
         if started:
             self._progress.log("Stopped")
+
+    def _stop_engines(self) -> int:
+        """Request the stop of this machine's engines, or of all machines' if `hearth down --fleet` asked for it."""
+        if not self._instance.stop_fleet_path.exists():
+            return database.leave(self._instance)
+        self._instance.stop_fleet_path.unlink()
+        return database.stop_fleet()
 
 
 def _answers(url: str) -> bool:

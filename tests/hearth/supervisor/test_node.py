@@ -204,6 +204,27 @@ def test_a_killed_node_keeps_its_engines_and_a_stopped_one_hands_over(first: Ins
     wait_for(lambda: not _is_cordoned(first, "second"), "its return", 60)
 
 
+@pytest.mark.long
+def test_the_first_machine_stops_without_the_engines_of_the_second(first: Instance, second: Machine) -> None:
+    _import_secrets(first, second)
+    _scale(first, 1)
+    wait_for(lambda: len(_ready(first)) == 1, "one replica", 60)
+    second.start_node()
+    wait_for(lambda: _free_slots(first, "second") == 2, "the node", 60)
+    _scale(first, 2)
+    wait_for(lambda: _second_ones(first), "a replica on the second node", 60)
+    engines = second.engines()
+
+    assert first.hearth("down").stdout == "Stopped.\n"
+    assert second.engines() == engines
+    assert all(map(session_members, engines))
+
+    again = first.hearth("up", "--detach", *OPTIONS)
+    assert again.returncode == 0, again.stderr
+    wait_for(lambda: not _is_cordoned(first, "first"), "its return", 60)
+    assert second.engines() == engines
+
+
 @contextmanager
 def _folder() -> Iterator[Path]:
     """A data directory that embedded servers may pass through."""
