@@ -42,6 +42,8 @@ def as_tenant(tenant_id: TenantId) -> Iterator[None]:
 def grant(role: str) -> None:
     """Let ``role`` read and write all tables of this database, present and future, and read as a tenant. Idempotent.
 
+    It may also call the functions that retire old rows, which run as their owner.
+
     Run it as the tables' owner. Raises ProgrammingError when the role does not exist, or when it is not a member of
     the tenant role and the owner may not make it one.
     """
@@ -50,6 +52,7 @@ def grant(role: str) -> None:
         cursor.execute(f"GRANT USAGE ON SCHEMA public TO {name}")
         cursor.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {name}")
         cursor.execute(f"GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA public TO {name}")
+        cursor.execute(f"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO {name}")
         cursor.execute(f"ALTER DEFAULT PRIVILEGES GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO {name}")
         cursor.execute(f"ALTER DEFAULT PRIVILEGES GRANT USAGE, SELECT ON SEQUENCES TO {name}")
         cursor.execute(_MAY_BECOME_TENANT, {"role": role, "tenant": TENANT_ROLE})

@@ -9,6 +9,7 @@ BillingError
 │   └── RecordTooLarge        one record is larger than a frame
 ├── WalDirectoryBusy          another drain owns the directory
 ├── MixedCurrencies           a month charged in several currencies has no single total
+├── NotFinal                  a month's statement cannot be final yet
 └── PriceRefused              a price change that is not allowed
     ├── PriceOutOfRange       negative or above the highest allowed price
     ├── PriceInThePast        effective before now
@@ -69,6 +70,16 @@ class MixedCurrencies(BillingError):
     def __init__(self, currencies: frozenset[str]) -> None:
         super().__init__(f"charged in {', '.join(sorted(currencies))}")
         self.currencies = currencies
+
+
+class NotFinal(BillingError):
+    """A tenant's statement of a month cannot be final yet. Carries the tenant, the month as YYYY-MM and the reason."""
+
+    def __init__(self, tenant: str, month: str, reason: str) -> None:
+        super().__init__(f"the statement of {tenant} for {month} is not final: {reason}")
+        self.tenant = tenant
+        self.month = month
+        self.reason = reason
 
 
 class PriceRefused(BillingError):

@@ -243,6 +243,28 @@ class UsageRollup(models.Model):
         return f"{self.tenant_id} {self.starts_at:%Y-%m-%d %H:%M}"
 
 
+class FinalStatement(models.Model):
+    """A tenant's statement of a month as it was when the month's requests were retired. Never changed."""
+
+    id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    tenant_id = models.UUIDField()
+    #: The month in the tenant's billing time zone at that time.
+    year = models.PositiveSmallIntegerField()
+    month = models.PositiveSmallIntegerField()
+    #: It covers the requests with ids from ``first_id`` to before ``behind_id``.
+    first_id = models.UUIDField()
+    behind_id = models.UUIDField()
+    #: ``billing.reports.statements.Statement``.
+    document = models.JSONField()
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("tenant_id", "year", "month"), name="final_statement_once"),)
+
+    def __str__(self) -> str:
+        return f"{self.tenant_id} {self.year}-{self.month:02}"
+
+
 class BypassRollup(models.Model):
     """How many requests bypassed the prediction cache in 15 minutes, by reason. Maintained like UsageRollup."""
 

@@ -20,6 +20,7 @@ from billing.models import (
     BudgetAlert,
     BudgetWindow,
     BypassRollup,
+    FinalStatement,
     LedgerAccount,
     LedgerEntry,
     LedgerTransaction,
@@ -140,6 +141,14 @@ ROWS: dict[str, Callable[[Customer], object]] = {
     ),
     "billing_bypassrollup": lambda customer: BypassRollup.objects.create(
         starts_at=datetime(2026, 1, 1, tzinfo=UTC), tenant_id=customer.tenant.id, reason="sampled"
+    ),
+    "billing_finalstatement": lambda customer: FinalStatement.objects.create(
+        tenant_id=customer.tenant.id,
+        year=2026,
+        month=1,
+        first_id=new_id(),
+        behind_id=new_id(),
+        document={},
     ),
     "billing_budgetwindow": lambda customer: BudgetWindow.objects.create(
         budget_id=new_id(), tenant_id=customer.tenant.id, starts_at=datetime(2026, 1, 1, tzinfo=UTC)

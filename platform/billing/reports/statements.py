@@ -2,25 +2,28 @@
 
 Months are in the tenant's billing time zone; a request belongs to the month in which it was accepted. Amounts are
 exact. Money is rounded to cents once, per line, half to even, and the statement shows the sum of all rounding. Requests
-that were refused before they ran are not on it. The
-statement of a running month changes; late usage of a past month is still added to it.
+that were refused before they ran are not on it. The statement of a running month changes; late usage of a past month is
+still added to it. Before the requests of a month are deleted, its statement becomes final.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+import msgspec
+from django.db import transaction
 from django.db.models import Case, CharField, Count, Q, Sum, Value, When
 from django.db.models.functions import Round
+from django.utils import timezone
 
-from billing.errors import MixedCurrencies
+from billing.errors import MixedCurrencies, NotFinal
 from billing.ledger import ledger
-from billing.models import PriceVersion, UsageRecord
+from billing.models import FinalStatement, PriceVersion, UsageRecord
 from billing.pricing import amounts
 from billing.pricing.rating import FREE_BEFORE_FIRST_TOKEN
 from tenants.ids import TenantId, first_id_at
@@ -115,7 +118,54 @@ class Statement:
 
 
 def statement(tenant_id: TenantId, year: int, month: int) -> Statement:
-    """Return the statement. Raises Tenant.DoesNotExist, ValueError for an invalid month, MixedCurrencies."""
+    """Return the statement. Raises Tenant.DoesNotExist, ValueError for an invalid month, MixedCurrencies.
+
+    The final one, if there is one, with what the ledger says now.
+    """
+    final = FinalStatement.objects.filter(tenant_id=tenant_id, year=year, month=month).first()
+    if final is not None:
+        kept = msgspec.convert(final.document, Statement)
+        return replace(kept, ledger_pico=sum(ledger.posted(tenant_id, final.first_id, final.behind_id).values()))
+    return _computed(tenant_id, year, month)
+
+
+@transaction.atomic
+def finalise(tenant_id: TenantId, year: int, month: int) -> None:
+    """Keep the statement of a past month as it is, so that the requests that it sums may be deleted. Idempotent.
+
+    Raises NotFinal unless the month is over in the tenant's time zone, every request has a price, and the lines equal
+    the ledger; also if usage that arrived after an earlier final statement changed the ledger.
+    """
+    try:
+        found = statement(tenant_id, year, month)
+    except MixedCurrencies as error:
+        raise NotFinal(str(tenant_id), f"{year}-{month:02}", f"its requests were {error}") from error
+    if problem := _open_problem(found):
+        raise NotFinal(str(tenant_id), f"{year}-{month:02}", problem)
+    FinalStatement.objects.get_or_create(
+        tenant_id=tenant_id,
+        year=year,
+        month=month,
+        defaults={
+            "first_id": first_id_at(found.start),
+            "behind_id": first_id_at(found.end),
+            "document": msgspec.to_builtins(found),
+        },
+    )
+
+
+def _open_problem(found: Statement) -> str:
+    """Return why the statement may still change; empty if it may not."""
+    if found.end > timezone.now():
+        return "the month is not over"
+    if found.unrated_requests:
+        return f"{found.unrated_requests} requests have no price"
+    if not found.equals_ledger:
+        return f"its lines sum to {found.amount_pico} pico-units, the ledger has {found.ledger_pico}"
+    return ""
+
+
+def _computed(tenant_id: TenantId, year: int, month: int) -> Statement:
     tenant = Tenant.objects.get(id=tenant_id)
     zone = ZoneInfo(tenant.billing_timezone)
     start = datetime(year, month, 1, tzinfo=zone)

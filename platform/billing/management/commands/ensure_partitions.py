@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.management.base import BaseCommand
+from django.db import OperationalError
 
 from billing.ledger import partitions
 
@@ -15,7 +16,15 @@ class Command(BaseCommand):
     help = "Create the usage table's partitions for this month and the next three."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Create them, and print their names unless verbosity is 0."""
-        for name in partitions.ensure():
+        """Create them, and print their names unless verbosity is 0.
+
+        While the table is locked, leave it to the next hour's task: usage of a month without a partition is stored too.
+        """
+        try:
+            made = partitions.ensure()
+        except OperationalError as error:
+            self.stderr.write(f"no partitions were created: {error}")
+            return
+        for name in made:
             if options["verbosity"]:
                 self.stdout.write(f"created {name}")
