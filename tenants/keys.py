@@ -17,9 +17,10 @@ from tenants.errors import BadName, KeyRefused, NotAllowed
 from tenants.models import ApiKey, Budget, CacheSetting, Limit, Project, Tenant
 
 PREFIX = "hk"
-SCOPES = ("inference", "cache:read", "cache:write", "management:read", "management:write")
+#: The scopes ``management:…`` cover the key's project; with ``management:tenant``, all of its tenant.
+SCOPES = ("inference", "cache:read", "cache:write", "management:read", "management:write", "management:tenant")
 #: Scopes of a key that is issued without any.
-DEFAULT_SCOPES = ("inference", "cache:read", "cache:write", "management:read")
+DEFAULT_SCOPES = ("inference", "cache:read", "cache:write")
 #: Fields that :func:`change` may change.
 FIELDS = ("name", "scopes", "allowed_models", "allowed_networks", "expires_at")
 LONGEST_OVERLAP = timedelta(days=30)

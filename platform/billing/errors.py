@@ -10,6 +10,7 @@ BillingError
 ├── WalDirectoryBusy          another drain owns the directory
 ├── MixedCurrencies           a month charged in several currencies has no single total
 ├── NotFinal                  a month's statement cannot be final yet
+├── RequestsDeleted           a month's requests are gone, so it cannot be split by project
 └── PriceRefused              a price change that is not allowed
     ├── PriceOutOfRange       negative or above the highest allowed price
     ├── PriceInThePast        effective before now
@@ -70,6 +71,14 @@ class MixedCurrencies(BillingError):
     def __init__(self, currencies: frozenset[str]) -> None:
         super().__init__(f"charged in {', '.join(sorted(currencies))}")
         self.currencies = currencies
+
+
+class RequestsDeleted(BillingError):
+    """The requests of a month, given as YYYY-MM, were deleted; the tenant's final statement remains."""
+
+    def __init__(self, month: str) -> None:
+        super().__init__(f"the requests of {month} were deleted")
+        self.month = month
 
 
 class NotFinal(BillingError):

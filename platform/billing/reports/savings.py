@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Literal, Self, get_args
 from uuid import UUID
 
-from django.db.models import Sum
+from django.db.models import Count, Sum
 
 from billing.ledger.rollups import Sums
-from billing.models import NO_KEY, BypassRollup
+from billing.models import NO_KEY, BypassRollup, UsageRecord
 from billing.reports.usage import TOTALS, Period, floor, rollups_in, sums_of
 from tenants import keys
-from tenants.ids import TenantId
+from tenants.ids import TenantId, first_id_at
 from tenants.models import ApiKey, Project, Tenant
 
 By = Literal["tenant", "project", "key", "model"]
@@ -100,10 +100,10 @@ class BypassCount:
     requests: int
 
 
-def grouped(period: Period, tenant_id: TenantId | None, by: By) -> tuple[Group, ...]:
+def grouped(period: Period, tenant_id: TenantId | None, by: By, project_id: UUID | None = None) -> tuple[Group, ...]:
     """Return each group with requests, highest prediction saving first. A rotated key counts with its successor."""
     column = _COLUMNS[by]
-    rows = rollups_in(period, tenant_id).values(column).annotate(**TOTALS).order_by()
+    rows = rollups_in(period, tenant_id, project_id).values(column).annotate(**TOTALS).order_by()
     # Without requests: refusals only, of a model or key that may not even exist.
     found = {row[column]: sums for row in rows if (sums := sums_of(row)).requests}
     if by == "model":
@@ -119,13 +119,32 @@ def grouped(period: Period, tenant_id: TenantId | None, by: By) -> tuple[Group, 
     return tuple(sorted(groups, key=lambda each: (-each.sums.saved_prediction_pico, each.name, str(each.id))))
 
 
-def bypasses(period: Period, tenant_id: TenantId | None) -> tuple[BypassCount, ...]:
-    """Return why requests bypassed the prediction cache, most frequent reason first."""
+def bypasses(period: Period, tenant_id: TenantId | None, project_id: UUID | None = None) -> tuple[BypassCount, ...]:
+    """Return why requests bypassed the prediction cache, most frequent reason first.
+
+    Roll-ups of reasons do not distinguish projects, so those of a project are counted in its requests.
+    """
+    if project_id is not None:
+        return _bypasses_of_project(period, tenant_id, project_id)
     rows = BypassRollup.objects.filter(starts_at__gte=floor(period.start), starts_at__lt=period.end)
     if tenant_id is not None:
         rows = rows.filter(tenant_id=tenant_id)
     counted = rows.values("reason").annotate(total=Sum("requests")).order_by("-total", "reason")
     return tuple(BypassCount(reason=row["reason"], requests=int(row["total"])) for row in counted)
+
+
+def _bypasses_of_project(period: Period, tenant_id: TenantId | None, project_id: UUID) -> tuple[BypassCount, ...]:
+    rows = UsageRecord.objects.filter(
+        tenant_id=tenant_id,
+        project_id=project_id,
+        purpose=UsageRecord.Purpose.TENANT,
+        cache_result="bypass",
+        refusals=0,
+        id__gte=first_id_at(floor(period.start)),
+        id__lt=first_id_at(period.end),
+    )
+    counted = rows.values("cache_reason").annotate(total=Count("id")).order_by("-total", "cache_reason")
+    return tuple(BypassCount(reason=row["cache_reason"], requests=int(row["total"])) for row in counted)
 
 
 def _names(by: By, found: Mapping[UUID, Sums]) -> dict[UUID, str]:

@@ -21,13 +21,13 @@ from django.db.models import Case, CharField, Count, Q, Sum, Value, When
 from django.db.models.functions import Round
 from django.utils import timezone
 
-from billing.errors import MixedCurrencies, NotFinal
+from billing.errors import MixedCurrencies, NotFinal, RequestsDeleted
 from billing.ledger import ledger
 from billing.models import FinalStatement, PriceVersion, UsageRecord
 from billing.pricing import amounts
 from billing.pricing.rating import FREE_BEFORE_FIRST_TOKEN
 from tenants.ids import TenantId, first_id_at
-from tenants.models import Tenant
+from tenants.models import Project, Tenant
 
 PICO_PER_CENT = 10**10
 LineClass = Literal["prompt", "cached_prompt", "completion", "prediction_hit", "coalesced"]
@@ -93,8 +93,10 @@ class Statement:
     requests: int
     free_requests: int
     unrated_requests: int
-    #: What the tenant owes for the same requests according to the ledger.
-    ledger_pico: int
+    #: What the tenant owes for the same requests according to the ledger; None for one project, which has no account.
+    ledger_pico: int | None
+    #: Slug of the project that the statement is of; None for the whole tenant.
+    project: str | None = None
 
     @property
     def amount_pico(self) -> int:
@@ -112,21 +114,25 @@ class Statement:
         return self.amount_cents * PICO_PER_CENT - self.amount_pico
 
     @property
-    def equals_ledger(self) -> bool:
-        """Whether the lines equal the posted amount."""
-        return self.amount_pico == self.ledger_pico
+    def equals_ledger(self) -> bool | None:
+        """Whether the lines equal the posted amount; None for one project."""
+        return None if self.ledger_pico is None else self.amount_pico == self.ledger_pico
 
 
-def statement(tenant_id: TenantId, year: int, month: int) -> Statement:
-    """Return the statement. Raises Tenant.DoesNotExist, ValueError for an invalid month, MixedCurrencies.
+def statement(tenant_id: TenantId, year: int, month: int, project: Project | None = None) -> Statement:
+    """Return the statement of a tenant, or of one of its projects.
 
-    The final one, if there is one, with what the ledger says now.
+    A tenant's is the final one, if there is one, with what the ledger says now. Raises Tenant.DoesNotExist, ValueError
+    for an invalid month, MixedCurrencies, and RequestsDeleted for a project some of whose requests may be gone.
     """
     final = FinalStatement.objects.filter(tenant_id=tenant_id, year=year, month=month).first()
-    if final is not None:
+    if project is not None:
+        if final is not None and not _computed(tenant_id, year, month, None).equals_ledger:
+            raise RequestsDeleted(f"{year}-{month:02}")
+    elif final is not None:
         kept = msgspec.convert(final.document, Statement)
         return replace(kept, ledger_pico=sum(ledger.posted(tenant_id, final.first_id, final.behind_id).values()))
-    return _computed(tenant_id, year, month)
+    return _computed(tenant_id, year, month, project)
 
 
 @transaction.atomic
@@ -165,14 +171,14 @@ def _open_problem(found: Statement) -> str:
     return ""
 
 
-def _computed(tenant_id: TenantId, year: int, month: int) -> Statement:
+def _computed(tenant_id: TenantId, year: int, month: int, project: Project | None) -> Statement:
     tenant = Tenant.objects.get(id=tenant_id)
     zone = ZoneInfo(tenant.billing_timezone)
     start = datetime(year, month, 1, tzinfo=zone)
     end = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=zone)
     first, behind = first_id_at(start), first_id_at(end)
-    groups = _groups(tenant_id, first, behind)
-    posted = ledger.posted(tenant_id, first, behind)
+    groups = _groups(tenant_id, first, behind, project)
+    posted = ledger.posted(tenant_id, first, behind) if project is None else {}
     currencies = {group["currency"] for group in groups if group["charge"] != "unrated"} | posted.keys()
     if len(currencies) > 1:
         raise MixedCurrencies(frozenset(currencies))
@@ -189,7 +195,8 @@ def _computed(tenant_id: TenantId, year: int, month: int) -> Statement:
         requests=sum(group["requests"] for group in groups),
         free_requests=sum(group["requests"] for group in groups if group["charge"] == "free"),
         unrated_requests=sum(group["requests"] for group in groups if group["charge"] == "unrated"),
-        ledger_pico=sum(posted.values()),
+        ledger_pico=sum(posted.values()) if project is None else None,
+        project=None if project is None else project.slug,
     )
 
 
@@ -254,12 +261,13 @@ _CLASSES: tuple[tuple[LineClass, str, str], ...] = (
 )
 
 
-def _groups(tenant_id: TenantId, first: UUID, behind: UUID) -> list[dict[str, Any]]:
+def _groups(tenant_id: TenantId, first: UUID, behind: UUID, project: Project | None) -> list[dict[str, Any]]:
     """Return the month's sums by model, price version and kind of charge."""
+    found = UsageRecord.objects.filter(
+        tenant_id=tenant_id, purpose=UsageRecord.Purpose.TENANT, id__gte=first, id__lt=behind, refusals=0
+    )
     rows = (
-        UsageRecord.objects.filter(
-            tenant_id=tenant_id, purpose=UsageRecord.Purpose.TENANT, id__gte=first, id__lt=behind, refusals=0
-        )
+        (found if project is None else found.filter(project_id=project.id))
         .annotate(charge=_CHARGE)
         .values("model_name", "price_version_id", "currency", "charge")
         .annotate(

@@ -17,13 +17,15 @@ from django.utils import timezone
 from billing.budgets import status
 from billing.budgets.redis_counters import BudgetCounters
 from billing.budgets.status import BudgetStatus
+from billing.models import UsageRecord
 from catalogue.models import Model
+from portal.access import project_scope
 from portal.access.principal import Principal
 from portal.errors import NotPermitted
 from tenants import policy_target
 from tenants.errors import NotFound
 from tenants.ids import TenantId
-from tenants.models import ApiKey, Budget, CacheSetting, Limit, Tenant
+from tenants.models import Budget, CacheSetting, Limit, Tenant
 from tenants.policy_target import PolicyTarget
 from tenants.purges import PurgeTarget
 from tenants.rls import as_tenant
@@ -59,6 +61,10 @@ def require_may_set(principal: Principal, tenant: Tenant) -> None:
 def target_for(principal: Principal, tenant: Tenant, named: TargetNames) -> PolicyTarget:
     """Return the policy target that these names stand for. Raises NotPermitted, NotFound, NotAllowed."""
     require_may_set(principal, tenant)
+    if named.project is not None:
+        project_scope.project_of(principal, tenant, named.project)
+    if named.key is not None:
+        project_scope.key_of(principal, tenant, named.key)
     found = policy_target.target(tenant, project=named.project, key=named.key, model_name=named.model)
     _require_target(principal, found)
     if named.model and not _active_models(tenant).filter(name=named.model).exists():
@@ -72,19 +78,22 @@ def require_may_change(principal: Principal, rule: Limit | Budget | CacheSetting
     _require_target(principal, policy_target.target_of(rule))
 
 
-def limits_of(tenant: Tenant) -> QuerySet[Limit]:
-    """Return a tenant's limits with their targets."""
-    return Limit.objects.filter(tenant=tenant).select_related("tenant", "project", "key")
+def limits_of(principal: Principal, tenant: Tenant) -> QuerySet[Limit]:
+    """Return a tenant's limits that this principal sees, with their targets."""
+    found = Limit.objects.filter(tenant=tenant).select_related("tenant", "project", "key")
+    return project_scope.rules(principal, found)
 
 
-def cache_settings_of(tenant: Tenant) -> QuerySet[CacheSetting]:
-    """Return the cache settings of a tenant's projects and keys, with their targets."""
-    return CacheSetting.objects.filter(tenant=tenant).select_related("tenant", "project", "key")
+def cache_settings_of(principal: Principal, tenant: Tenant) -> QuerySet[CacheSetting]:
+    """Return the cache settings of a tenant's projects and keys that this principal sees, with their targets."""
+    found = CacheSetting.objects.filter(tenant=tenant).select_related("tenant", "project", "key")
+    return project_scope.rules(principal, found)
 
 
-def budgets_of(tenant: Tenant) -> QuerySet[Budget]:
-    """Return a tenant's active budgets with their targets."""
-    return Budget.objects.filter(tenant=tenant, archived_at=None).select_related("tenant", "project", "key")
+def budgets_of(principal: Principal, tenant: Tenant) -> QuerySet[Budget]:
+    """Return a tenant's active budgets that this principal sees, with their targets."""
+    found = Budget.objects.filter(tenant=tenant, archived_at=None).select_related("tenant", "project", "key")
+    return project_scope.rules(principal, found)
 
 
 def budget_statuses_of(tenant: Tenant, budgets: list[Budget]) -> list[BudgetStatus]:
@@ -103,16 +112,23 @@ def models_of(tenant: Tenant) -> list[str]:
     return list(_active_models(tenant).order_by("name").values_list("name", flat=True))
 
 
-def purge_target(tenant: Tenant, named: TargetNames, request_id: UUID | None = None) -> PurgeTarget:
+def purge_target(
+    principal: Principal, tenant: Tenant, named: TargetNames, request_id: UUID | None = None
+) -> PurgeTarget:
     """Return what to purge; archived models and revoked keys count too.
 
-    Raises NotFound for a key or model that the tenant does not have.
+    Raises NotFound for a key or model that the tenant does not have. A key of one project purges what the project's
+    keys stored: NotPermitted for a model or everything, NotFound for another project's key or request.
     """
-    key = None
-    if named.key is not None:
-        key = ApiKey.objects.filter(tenant=tenant, id=named.key).first()
-        if key is None:
-            raise NotFound("key", str(named.key))
+    key = project_scope.key_of(principal, tenant, named.key) if named.key is not None else None
+    if request_id is not None and principal.project_id is not None:
+        own = UsageRecord.objects.filter(tenant_id=tenant.id, project_id=principal.project_id, id=request_id)
+        if not own.exists():
+            raise NotFound("request", str(request_id))
+    elif key is None and request_id is None:
+        project_scope.require_tenant_wide(
+            principal, "A key of one project purges one key of it or one request: other projects share the rest."
+        )
     if named.model and not _visible_models(tenant).filter(name=named.model).exists():
         raise NotFound("model", named.model)
     return PurgeTarget(model_name=named.model, key=key, request_id=request_id)

@@ -17,12 +17,13 @@ from django.db.models import Q, QuerySet
 from tenants import networks
 from tenants.audit import Actor
 from tenants.errors import NotFound
-from tenants.ids import TenantId
+from tenants.ids import ProjectId, TenantId
 from tenants.models import ApiKey, Membership, Tenant, User
 from tenants.networks import Network
 
 READ = "management:read"
 WRITE = "management:write"
+TENANT_WIDE = "management:tenant"
 
 #: Roles that may create, change and revoke keys.
 KEY_ROLES = frozenset({Membership.Role.OWNER.value, Membership.Role.DEVELOPER.value})
@@ -48,6 +49,15 @@ class Principal:
     #: When a key expires; None for never, and for users.
     expires_at: datetime | None = None
     user: User | None = None
+    #: The key, if one is used.
+    key: ApiKey | None = None
+
+    @property
+    def project_id(self) -> ProjectId | None:
+        """The project to which a key is confined; None for a tenant-wide key, and for users."""
+        if self.key is None or TENANT_WIDE in self.key.scopes:
+            return None
+        return ProjectId(self.key.project_id)
 
     @property
     def is_operator(self) -> bool:
@@ -88,7 +98,7 @@ def principal_of_user(user: User) -> Principal:
 
 
 def principal_of_key(key: ApiKey) -> Principal:
-    """Return the principal of a key, which sees its own tenant only."""
+    """Return the principal of a key: it sees its own tenant, and only its project there unless it is tenant-wide."""
     own = frozenset({TenantId(key.tenant_id)})
     scopes = frozenset(key.scopes)
     return Principal(
@@ -100,6 +110,7 @@ def principal_of_key(key: ApiKey) -> Principal:
         allowed_models=frozenset(key.allowed_models),
         networks=networks.parse(key.allowed_networks),
         expires_at=key.expires_at,
+        key=key,
     )
 
 

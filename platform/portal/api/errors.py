@@ -117,6 +117,12 @@ def _from_billing(error: billing.BillingError) -> Response | None:
             return envelope(f"{error}.", 400, "invalid_value", error.token_class)
         case billing.MixedCurrencies():
             return envelope(f"The month's requests were {error}, which cannot be added.", 409, "mixed_currencies")
+        case billing.RequestsDeleted(month=month):
+            message = (
+                f"The requests of {month} were deleted, so they cannot be split by project. The tenant's statement "
+                "remains: read it with a key that has the scope 'management:tenant'."
+            )
+            return envelope(message, 409, "requests_deleted")
         case billing.PriceRefused():
             return envelope(f"{error}.", 409, "price_refused", "effective_from")
         case _:

@@ -21,17 +21,21 @@ KEEP = "keep"
 #: The sets of scopes that the forms offer.
 SCOPE_SETS: Mapping[str, Sequence[str]] = {
     "inference": keys.DEFAULT_SCOPES,
-    "inference-only": ("inference", "cache:read", "cache:write"),
-    "store-nothing": ("inference", "cache:read", "management:read"),
-    "no-cache": ("inference", "management:read"),
-    "manage": keys.SCOPES,
+    "store-nothing": ("inference", "cache:read"),
+    "no-cache": ("inference",),
+    "read": (*keys.DEFAULT_SCOPES, "management:read"),
+    "read-tenant": (*keys.DEFAULT_SCOPES, "management:read", "management:tenant"),
+    "manage": (*keys.DEFAULT_SCOPES, "management:read", "management:write"),
+    "manage-tenant": keys.SCOPES,
 }
 SCOPE_CHOICES: Sequence[Choice] = (
-    ("inference", "call models and read usage"),
-    ("inference-only", "call models"),
-    ("store-nothing", "call models and read usage, store no answers in the cache"),
-    ("no-cache", "call models and read usage, without the prediction cache"),
-    ("manage", "call models, read usage, manage keys"),
+    ("inference", "call models"),
+    ("store-nothing", "call models, store no answers in the cache"),
+    ("no-cache", "call models, without the prediction cache"),
+    ("read", "call models, read the usage of its project"),
+    ("read-tenant", "call models, read the usage of the whole tenant"),
+    ("manage", "call models, read usage and manage keys of its project"),
+    ("manage-tenant", "call models, read usage and manage keys of the whole tenant"),
 )
 #: Seconds until the old key of a rotation expires.
 OVERLAPS: Sequence[Choice] = (

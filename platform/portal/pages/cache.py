@@ -59,7 +59,7 @@ def set_setting(request: HttpRequest, principal: Principal, slug: str) -> HttpRe
 def remove_setting(request: HttpRequest, principal: Principal, slug: str, setting: UUID) -> HttpResponseRedirect:
     """Remove a setting, so that the level above applies."""
     tenant = tenant_for(principal, slug)
-    found = limit_permissions.cache_settings_of(tenant).filter(id=setting).first()
+    found = limit_permissions.cache_settings_of(principal, tenant).filter(id=setting).first()
     if found is None:
         raise NotFound("cache setting", str(setting))
 
@@ -79,7 +79,7 @@ def purge(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
 
     def change() -> str:
         limit_permissions.require_may_set(principal, tenant)
-        target = _purge_target(request, tenant)
+        target = _purge_target(request, principal, tenant)
         purges.purge(principal.actor, tenant, target)
         cache_usage.delete(tenant, target)
         return f"Purged: {_purged(target, tenant)}. Every gateway applies it within a second."
@@ -106,7 +106,7 @@ def _show_cache(
     with as_tenant(TenantId(tenant.id)):
         context = {
             "policy": registry.policy_of(tenant),
-            "settings": list(limit_permissions.cache_settings_of(tenant).order_by("-id")[:MAX_ROWS]),
+            "settings": list(limit_permissions.cache_settings_of(principal, tenant).order_by("-id")[:MAX_ROWS]),
             "storing_keys": [key for key in keys if "cache:write" in key.scopes],
             "models": limit_permissions.models_of(tenant),
         }
@@ -143,7 +143,7 @@ def _apply(request: HttpRequest, tenant: Tenant, change: Callable[[], str]) -> H
     return redirect("portal:cache", slug=tenant.slug)
 
 
-def _purge_target(request: HttpRequest, tenant: Tenant) -> PurgeTarget:
+def _purge_target(request: HttpRequest, principal: Principal, tenant: Tenant) -> PurgeTarget:
     """Read what to purge. Raises BadForm for no choice, for several, and for a field of another choice."""
     chosen = request.POST.getlist("what")
     if len(chosen) != 1 or chosen[0] not in PURGEABLE:
@@ -157,10 +157,10 @@ def _purge_target(request: HttpRequest, tenant: Tenant) -> PurgeTarget:
     if what != "everything" and not named:
         raise BadForm(f"“{PURGEABLE[what]}” was chosen, but its field is empty.")
     if what == "key":
-        return limit_permissions.purge_target(tenant, TargetNames(key=_uuid("key", named)))
+        return limit_permissions.purge_target(principal, tenant, TargetNames(key=_uuid("key", named)))
     if what == "request":
-        return limit_permissions.purge_target(tenant, TargetNames(), _uuid("request", named))
-    return limit_permissions.purge_target(tenant, TargetNames(model=named))
+        return limit_permissions.purge_target(principal, tenant, TargetNames(), _uuid("request", named))
+    return limit_permissions.purge_target(principal, tenant, TargetNames(model=named))
 
 
 def _purged(target: PurgeTarget, tenant: Tenant) -> str:

@@ -15,7 +15,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods
 
-from portal.access import key_grants, one_time_secrets
+from portal.access import key_grants, one_time_secrets, project_scope
 from portal.access.principal import Principal, tenant_for
 from portal.errors import NotPermitted
 from portal.formats.query_params import text
@@ -23,7 +23,7 @@ from portal.forms.base import PageForm
 from portal.forms.keys import ChangeKeyForm, NewKeyForm, RotateKeyForm
 from portal.pages.base import form_action, page, show
 from tenants import keys
-from tenants.errors import BadName, NotAllowed, NotFound
+from tenants.errors import BadName, NotAllowed
 from tenants.ids import TenantId
 from tenants.models import ApiKey, Project, Tenant
 from tenants.rls import as_tenant
@@ -69,7 +69,7 @@ def create(request: HttpRequest, principal: Principal, slug: str) -> HttpRespons
 def change(request: HttpRequest, principal: Principal, slug: str, key: UUID) -> HttpResponse:
     """Show the form that changes a key, and change it. An invalid form is shown again as it was filled in."""
     tenant = _manageable_tenant(principal, slug)
-    dialog = _KeyDialog(tenant=tenant, action="change", key=_key_of(tenant, key))
+    dialog = _KeyDialog(tenant=tenant, action="change", key=project_scope.key_of(principal, tenant, key))
     if request.method == "GET":
         return dialog.show(request, principal, ChangeKeyForm(key=dialog.key))
     form = ChangeKeyForm(request.POST, key=dialog.key)
@@ -92,7 +92,7 @@ def change(request: HttpRequest, principal: Principal, slug: str, key: UUID) -> 
 def rotate(request: HttpRequest, principal: Principal, slug: str, key: UUID) -> HttpResponse:
     """Show the form that rotates a key, and rotate it; the list of keys then shows the new secret once."""
     tenant = _manageable_tenant(principal, slug)
-    dialog = _KeyDialog(tenant=tenant, action="rotate", key=_key_of(tenant, key))
+    dialog = _KeyDialog(tenant=tenant, action="rotate", key=project_scope.key_of(principal, tenant, key))
     if request.method == "GET":
         if ApiKey.objects.filter(rotated_from=dialog.key).exists():
             messages.info(request, f"{dialog.key.name} was rotated already. Rotate the key that replaced it.")
@@ -115,7 +115,7 @@ def rotate(request: HttpRequest, principal: Principal, slug: str, key: UUID) -> 
 def revoke(request: HttpRequest, principal: Principal, slug: str, key: UUID) -> HttpResponseRedirect:
     """Revoke a key of this tenant; another tenant's key is not found."""
     tenant = _manageable_tenant(principal, slug)
-    found = _key_of(tenant, key)
+    found = project_scope.key_of(principal, tenant, key)
     keys.revoke(principal.actor, found)
     messages.success(request, f"{found.name} was revoked. Every gateway refuses it within a second.")
     return redirect("portal:keys", slug=tenant.slug)
@@ -147,13 +147,6 @@ def _manageable_tenant(principal: Principal, slug: str) -> Tenant:
     if not principal.may_manage(tenant.id):
         raise PermissionDenied
     return tenant
-
-
-def _key_of(tenant: Tenant, key: UUID) -> ApiKey:
-    found = ApiKey.objects.filter(tenant=tenant, id=key).select_related("project").first()
-    if found is None:
-        raise NotFound("key", str(key))
-    return found
 
 
 def _redirect_with_secret(request: HttpRequest, tenant: Tenant, issued: keys.IssuedKey) -> HttpResponseRedirect:

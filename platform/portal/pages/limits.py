@@ -108,9 +108,9 @@ def _show_limits(
     targets = _targets(principal, tenant)
     with as_tenant(TenantId(tenant.id)):
         statuses = limit_permissions.read_budget_statuses(
-            list(limit_permissions.budgets_of(tenant).order_by("-id")[:MAX_ROWS])
+            list(limit_permissions.budgets_of(principal, tenant).order_by("-id")[:MAX_ROWS])
         )
-        listed = list(limit_permissions.limits_of(tenant).order_by("-id")[:MAX_ROWS])
+        listed = list(limit_permissions.limits_of(principal, tenant).order_by("-id")[:MAX_ROWS])
         quarters = peak_usage.quarters(tenant.id, since) if listed else []
     rows = [_budget_row(each, principal, may_set) for each in statuses]
     found = [_limit_row(each, quarters, principal, may_set) for each in listed]
@@ -160,7 +160,7 @@ def set_limit(request: HttpRequest, principal: Principal, slug: str) -> HttpResp
 def remove_limit(request: HttpRequest, principal: Principal, slug: str, limit: UUID) -> HttpResponseRedirect:
     """Remove a limit."""
     tenant = tenant_for(principal, slug)
-    found = limit_permissions.limits_of(tenant).filter(id=limit).first()
+    found = limit_permissions.limits_of(principal, tenant).filter(id=limit).first()
     if found is None:
         raise NotFound("limit", str(limit))
 
@@ -193,7 +193,7 @@ def set_budget(request: HttpRequest, principal: Principal, slug: str) -> HttpRes
 def archive_budget(request: HttpRequest, principal: Principal, slug: str, budget: UUID) -> HttpResponseRedirect:
     """Archive a budget: it limits nothing from now on."""
     tenant = tenant_for(principal, slug)
-    found = limit_permissions.budgets_of(tenant).filter(id=budget).first()
+    found = limit_permissions.budgets_of(principal, tenant).filter(id=budget).first()
     if found is None:
         raise NotFound("budget", str(budget))
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.db import IntegrityError, connection, transaction
 
-from billing.errors import NotFinal
+from billing.errors import NotFinal, RequestsDeleted
 from billing.ledger import partitions
 from billing.ledger.partitions import Month
 from billing.models import UsageRecord
@@ -15,7 +15,7 @@ from billing.pricing.prices import DEMO_RATES
 from billing.reports import statements
 from tenants import rls
 from tenants.ids import TenantId, first_id_at, new_id
-from tenants.models import Tenant
+from tenants.models import Project, Tenant
 from tests.billing.conftest import sums
 from tests.billing.usage_records import price_from, row_at, store
 
@@ -110,3 +110,16 @@ def test_usage_of_the_last_two_months_is_never_retired() -> None:
         partitions.ensure()
         with pytest.raises(IntegrityError, match="are not over"), transaction.atomic():
             partitions.retire(this.before(months))
+
+
+def test_a_projects_statement_is_refused_once_its_requests_are_gone() -> None:
+    acme = tenant("acme")
+    project = Project.objects.create(tenant_id=acme, slug="hr", name="HR")
+    price_from(MARCH - timedelta(days=9), DEMO_RATES)
+    store(row_at(MIDDLE, acme))
+    partitions.ensure(MIDDLE)
+    statements.finalise(acme, 2026, 3)
+    assert statements.statement(acme, 2026, 3, project).requests == 0  # the request is another project's
+    partitions.retire(Month(2026, 3))
+    with pytest.raises(RequestsDeleted):
+        statements.statement(acme, 2026, 3, project)

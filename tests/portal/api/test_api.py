@@ -74,7 +74,7 @@ def test_suspend_and_resume(world: World, as_operator: APIClient) -> None:
 
 
 def test_a_key_is_shown_once_works_and_is_dead_when_revoked(world: World, as_operator: APIClient) -> None:
-    made = as_operator.post("/api/v1/tenants/acme/keys", {"name": "ci"}, format="json")
+    made = as_operator.post("/api/v1/tenants/acme/keys", {"name": "ci", "scopes": ["management:read"]}, format="json")
     assert made.status_code == 201
     secret, key_id = made.json()["secret"], made.json()["id"]
     assert bearer(secret).get("/api/v1/tenants").json()["data"][0]["slug"] == "acme"

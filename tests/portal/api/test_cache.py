@@ -230,4 +230,4 @@ def test_a_key_gives_none_a_scope_of_the_cache_that_it_lacks(world: World, as_ac
         assert bearer(lacking.secret).post(path, asked, format="json").status_code == 403
     keys.change(fixtures.OPERATOR, world.acme.key, scopes=list(keys.SCOPES))
     made = as_acme.post(path, {"name": "n"}, format="json")
-    assert made.json()["scopes"] == ["inference", "cache:read", "cache:write", "management:read"]
+    assert made.json()["scopes"] == ["inference", "cache:read", "cache:write"]

@@ -170,7 +170,9 @@ def test_a_key_narrows_and_rotates_itself(world: World) -> None:
 
 def test_a_key_opens_the_api_from_its_networks_only(world: World, settings: LazySettings) -> None:
     settings.TRUSTED_PROXIES = networks.parse(["10.0.0.0/8"])
-    issued = keys.issue(fixtures.OPERATOR, world.acme.project, name="office", allowed_networks=OFFICE)
+    issued = keys.issue(
+        fixtures.OPERATOR, world.acme.project, name="office", scopes=["management:read"], allowed_networks=OFFICE
+    )
     client = bearer(issued.secret)
     for address, heard, status in (
         ("192.0.2.7", "", 200),

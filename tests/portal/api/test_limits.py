@@ -47,8 +47,9 @@ def counters() -> Iterator[BudgetReconciler]:
 
 @pytest.fixture
 def as_reader(world: World) -> APIClient:
-    """A client with a key of acme that may only read."""
-    return bearer(keys.issue(fixtures.OPERATOR, world.acme.project, name="r", scopes=["management:read"]).secret)
+    """A client with a key of acme that may read the whole tenant."""
+    scopes = ["management:read", "management:tenant"]
+    return bearer(keys.issue(fixtures.OPERATOR, world.acme.project, name="r", scopes=scopes).secret)
 
 
 def test_an_operator_sets_changes_and_lifts_a_limit_of_a_tenant(world: World, as_operator: APIClient) -> None:

@@ -44,7 +44,7 @@ def test_a_key_is_changed_and_the_list_says_so(world: World, signed_in: SignIn) 
     key, browser = world.acme.key, signed_in(world.acme.owner)
     form = {
         "name": "office",
-        "scopes": "inference-only",
+        "scopes": "inference",
         "models": "tiny-chat\r\nother",
         "networks": "192.0.2.0/24, 2001:db8::1\r\n",
         "expires": "30",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.utils import timezone
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
@@ -10,6 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from portal.access import project_scope
 from portal.access.principal import Principal, tenant_for
 from portal.api import pagination
 from portal.api.authentication import principal_of
@@ -51,7 +52,10 @@ class AuditView(APIView):
         responses={200: page_schema(AuditSerializer, "AuditList"), **error_responses(400, 404)},
     )
     def get(self, request: Request) -> Response:
-        """List entries, newest first; without a period, all of them."""
+        """List entries, newest first; without a period, all of them.
+
+        A key that is not tenant-wide sees the changes of its project, the project's keys, and their limits and budgets.
+        """
         page = pagination.page_request(request)
         query = request.query_params
         rows = entries(principal_of(request), query_params.text(query, "tenant"))
@@ -69,5 +73,7 @@ def entries(principal: Principal, tenant: str | None = None) -> QuerySet[AuditEn
     """Return the entries that this principal sees, optionally of one tenant. Raises NotFound."""
     rows = AuditEntry.objects.select_related("tenant")
     if tenant:
-        return rows.filter(tenant=tenant_for(principal, tenant))
-    return rows if principal.tenants is None else rows.filter(Q(tenant_id__in=principal.tenants))
+        return project_scope.audit_entries(principal, rows.filter(tenant=tenant_for(principal, tenant)))
+    if principal.tenants is None:
+        return rows
+    return project_scope.audit_entries(principal, rows.filter(tenant_id__in=principal.tenants))

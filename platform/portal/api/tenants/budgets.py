@@ -13,7 +13,7 @@ from rest_framework.views import APIView
 from billing.budgets.status import BudgetStatus
 from billing.models import BudgetAlert
 from portal.access import limit_permissions
-from portal.access.principal import tenant_for
+from portal.access.principal import Principal, tenant_for
 from portal.api import pagination
 from portal.api.authentication import principal_of
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
@@ -96,11 +96,15 @@ class BudgetsView(APIView):
         responses={200: page_schema(BudgetSerializer, "BudgetList"), **error_responses(400, 404)},
     )
     def get(self, request: Request, tenant: str) -> Response:
-        """List the active budgets with the amounts spent, held and left, newest first."""
-        found = tenant_for(principal_of(request), tenant)
+        """List the active budgets with the amounts spent, held and left, newest first.
+
+        A key that is not tenant-wide sees those of its project and the project's keys.
+        """
+        principal = principal_of(request)
+        found = tenant_for(principal, tenant)
         page = pagination.page_request(request)
         with as_tenant(TenantId(found.id)):
-            rows = pagination.read_page(limit_permissions.budgets_of(found), page)
+            rows = pagination.read_page(limit_permissions.budgets_of(principal, found), page)
         shown = limit_permissions.budget_statuses_of(found, rows)
         return Response(pagination.page_document(shown, BudgetSerializer, page.limit))
 
@@ -133,14 +137,15 @@ class BudgetView(APIView):
     @extend_schema(operation_id="get_budget", responses={200: BudgetSerializer, **error_responses(404)})
     def get(self, request: Request, tenant: str, budget: UUID) -> Response:
         """Return the budget with the amounts spent, held and left."""
-        found = tenant_for(principal_of(request), tenant)
-        return Response(_read(found, _budget(found, budget)))
+        principal = principal_of(request)
+        found = tenant_for(principal, tenant)
+        return Response(_read(found, _budget(principal, found, budget)))
 
     @extend_schema(operation_id="archive_budget", responses={204: None, **error_responses(403, 404)})
     def delete(self, request: Request, tenant: str, budget: UUID) -> Response:
         """Archive the budget: it stops applying within a second. Its spending stays on record."""
         principal = principal_of(request)
-        found = _budget(tenant_for(principal, tenant), budget)
+        found = _budget(principal, tenant_for(principal, tenant), budget)
         limit_permissions.require_may_change(principal, found)
         budgets.archive(principal.actor, found)
         return Response(status=status.HTTP_204_NO_CONTENT)
@@ -150,8 +155,8 @@ def _read(tenant: Tenant, budget: Budget) -> object:
     return BudgetSerializer(limit_permissions.budget_statuses_of(tenant, [budget])[0]).data
 
 
-def _budget(tenant: Tenant, budget_id: UUID) -> Budget:
-    found = limit_permissions.budgets_of(tenant).filter(id=budget_id).first()
+def _budget(principal: Principal, tenant: Tenant, budget_id: UUID) -> Budget:
+    found = limit_permissions.budgets_of(principal, tenant).filter(id=budget_id).first()
     if found is None:
         raise NotFound("budget", str(budget_id))
     return found

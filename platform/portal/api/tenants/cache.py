@@ -58,7 +58,11 @@ class CacheSerializer(serializers.Serializer[CacheStatus]):
         help_text="Per key; null is unlimited.",
     )
     scope = serializers.ChoiceField(source="policy.cache_scope", choices=TenantPolicy.Scope.choices, read_only=True)
-    stored = StoredSerializer(read_only=True, allow_null=True, help_text="null while Redis is unavailable.")
+    stored = StoredSerializer(
+        read_only=True,
+        allow_null=True,
+        help_text="null while Redis is unavailable, and for a key of one project: it counts what all projects stored.",
+    )
 
 
 class SettingSerializer(serializers.Serializer[CacheSetting]):
@@ -125,10 +129,12 @@ class CacheView(APIView):
     @extend_schema(operation_id="get_cache", responses={200: CacheSerializer, **error_responses(404)})
     def get(self, request: Request, tenant: str) -> Response:
         """Return the tenant's cache policy and how much is stored now."""
-        found = tenant_for(principal_of(request), tenant)
+        principal = principal_of(request)
+        found = tenant_for(principal, tenant)
         with as_tenant(TenantId(found.id)):
             policy = registry.policy_of(found)
-        return Response(CacheSerializer(CacheStatus(policy=policy, stored=cache_usage.stored(found))).data)
+        stored = cache_usage.stored(found) if principal.project_id is None else None
+        return Response(CacheSerializer(CacheStatus(policy=policy, stored=stored)).data)
 
 
 class SettingsView(APIView):
@@ -140,11 +146,15 @@ class SettingsView(APIView):
         responses={200: page_schema(SettingSerializer, "CacheSettingList"), **error_responses(400, 404)},
     )
     def get(self, request: Request, tenant: str) -> Response:
-        """List the settings of projects and keys, newest first."""
-        found = tenant_for(principal_of(request), tenant)
+        """List the settings of projects and keys, newest first.
+
+        A key that is not tenant-wide sees those of its project and the project's keys.
+        """
+        principal = principal_of(request)
+        found = tenant_for(principal, tenant)
         page = pagination.page_request(request)
         with as_tenant(TenantId(found.id)):
-            rows = pagination.read_page(limit_permissions.cache_settings_of(found), page)
+            rows = pagination.read_page(limit_permissions.cache_settings_of(principal, found), page)
         return Response(pagination.page_document(rows, SettingSerializer, page.limit))
 
     @extend_schema(
@@ -180,7 +190,7 @@ class SettingView(APIView):
     def delete(self, request: Request, tenant: str, setting: UUID) -> Response:
         """Remove the setting: the level above applies within a second."""
         principal = principal_of(request)
-        found = limit_permissions.cache_settings_of(tenant_for(principal, tenant)).filter(id=setting).first()
+        found = limit_permissions.cache_settings_of(principal, tenant_for(principal, tenant)).filter(id=setting).first()
         if found is None:
             raise NotFound("cache setting", str(setting))
         limit_permissions.require_may_change(principal, found)
@@ -199,7 +209,8 @@ class PurgeView(APIView):
     def post(self, request: Request, tenant: str) -> Response:
         """Purge stored answers and those of running requests. No gateway serves them after a second.
 
-        For operators, owners and keys with the scope `management:write`.
+        For operators, owners and keys with the scope `management:write`. A key that is not tenant-wide purges a key of
+        its project, or a request of it once its usage is stored.
         """
         principal = principal_of(request)
         found = tenant_for(principal, tenant)
@@ -209,7 +220,7 @@ class PurgeView(APIView):
         reject_unknown_fields(body)
         given = body.validated_data
         named = TargetNames(key=given["key_id"], model=given["model_name"])
-        target = limit_permissions.purge_target(found, named, given["request_id"])
+        target = limit_permissions.purge_target(principal, found, named, given["request_id"])
         made = purges.purge(principal.actor, found, target)
         cache_usage.delete(found, target)
         return Response(PurgeSerializer(made).data, status=status.HTTP_201_CREATED)

@@ -11,16 +11,16 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from portal.access import project_scope
 from portal.access.key_grants import require_grantable
 from portal.access.principal import Principal, tenant_for
 from portal.api import pagination
 from portal.api.authentication import principal_of
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
-from portal.api.tenants.projects import managed, project_of
+from portal.api.tenants.projects import managed
 from tenants import keys
-from tenants.errors import NotFound
 from tenants.ids import TenantId
-from tenants.models import ApiKey, Tenant
+from tenants.models import ApiKey
 from tenants.networks import MOST_NETWORKS
 from tenants.rls import as_tenant
 
@@ -73,7 +73,12 @@ class NewKeySerializer(ChangedKeySerializer):
     """A new key."""
 
     name = serializers.CharField(max_length=200)
-    project = serializers.CharField(max_length=63, default="default", help_text="Slug of a project of the tenant.")
+    project = serializers.CharField(
+        max_length=63,
+        default=None,
+        allow_null=True,
+        help_text="Slug of a project of the tenant. Default: `default`, or the project of the key that creates it.",
+    )
     scopes = serializers.ListField(
         child=serializers.ChoiceField(choices=keys.SCOPES), default=lambda: list(keys.DEFAULT_SCOPES), allow_empty=False
     )
@@ -104,11 +109,15 @@ class KeysView(APIView):
         responses={200: page_schema(KeySerializer, "KeyList"), **error_responses(400, 404)},
     )
     def get(self, request: Request, tenant: str) -> Response:
-        """List keys without secrets, including revoked ones, newest first."""
-        found = tenant_for(principal_of(request), tenant)
+        """List keys without secrets, including revoked ones, newest first.
+
+        A key that is not tenant-wide sees those of its project.
+        """
+        principal = principal_of(request)
+        found = tenant_for(principal, tenant)
         page = pagination.page_request(request)
         with as_tenant(TenantId(found.id)):
-            rows = pagination.read_page(ApiKey.objects.filter(tenant=found).select_related("project"), page)
+            rows = pagination.read_page(project_scope.keys_of(principal, found), page)
         return Response(pagination.page_document(rows, KeySerializer, page.limit))
 
     @extend_schema(
@@ -125,7 +134,8 @@ class KeysView(APIView):
         reject_unknown_fields(body)
         wanted = dict(body.validated_data)
         require_grantable(principal, found, wanted)
-        project = project_of(found, wanted.pop("project"))
+        slug = wanted.pop("project") or (principal.key.project.slug if principal.project_id else "default")
+        project = project_scope.project_of(principal, found, slug)
         issued = keys.issue(principal.actor, project, **wanted)
         return _issued(issued)
 
@@ -136,9 +146,10 @@ class KeyView(APIView):
     @extend_schema(operation_id="get_key", responses={200: KeySerializer, **error_responses(404)})
     def get(self, request: Request, tenant: str, key: UUID) -> Response:
         """Return the key without its secret."""
-        found = tenant_for(principal_of(request), tenant)
+        principal = principal_of(request)
+        found = tenant_for(principal, tenant)
         with as_tenant(TenantId(found.id)):
-            return Response(KeySerializer(key_of(found, key)).data)
+            return Response(KeySerializer(project_scope.key_of(principal, found, key)).data)
 
     @extend_schema(
         operation_id="change_key",
@@ -148,7 +159,7 @@ class KeyView(APIView):
     def patch(self, request: Request, tenant: str, key: UUID) -> Response:
         """Change the key. Every gateway applies it within a second, also to running streams."""
         principal = principal_of(request)
-        found = key_of(managed(principal, tenant), key)
+        found = project_scope.key_of(principal, managed(principal, tenant), key)
         body = ChangedKeySerializer(data=request.data)
         body.is_valid(raise_exception=True)
         reject_unknown_fields(body)
@@ -186,7 +197,7 @@ class RotateKeyView(APIView):
         The successor of a key that expires has the same lifetime. A key cannot rotate one with more permissions.
         """
         principal = principal_of(request)
-        found = key_of(managed(principal, tenant), key)
+        found = project_scope.key_of(principal, managed(principal, tenant), key)
         body = RotationSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         reject_unknown_fields(body)
@@ -197,14 +208,6 @@ class RotateKeyView(APIView):
         return _issued(keys.rotate(principal.actor, found, overlap))
 
 
-def key_of(tenant: Tenant, key_id: UUID) -> ApiKey:
-    """Return a key of this tenant. Raises NotFound, also for another tenant's key."""
-    found = ApiKey.objects.filter(tenant=tenant, id=key_id).select_related("project", "tenant").first()
-    if found is None:
-        raise NotFound("key", str(key_id))
-    return found
-
-
 def _issued(issued: keys.IssuedKey) -> Response:
     document = {**KeySerializer(issued.key).data, "secret": issued.secret}
     return Response(document, status=status.HTTP_201_CREATED)
@@ -212,5 +215,5 @@ def _issued(issued: keys.IssuedKey) -> Response:
 
 def _revoke(principal: Principal, tenant: str, key_id: UUID) -> Response:
     found = managed(principal, tenant)
-    revoked = keys.revoke(principal.actor, key_of(found, key_id))
+    revoked = keys.revoke(principal.actor, project_scope.key_of(principal, found, key_id))
     return Response(KeySerializer(revoked).data)

@@ -12,7 +12,7 @@ from rest_framework.views import APIView
 
 from portal.access import limit_permissions
 from portal.access.limit_permissions import TargetNames
-from portal.access.principal import tenant_for
+from portal.access.principal import Principal, tenant_for
 from portal.api import pagination
 from portal.api.authentication import principal_of
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
@@ -21,7 +21,7 @@ from tenants import limits
 from tenants.errors import NotFound
 from tenants.ids import TenantId
 from tenants.limits import LARGEST, LimitValues
-from tenants.models import Limit
+from tenants.models import Limit, Tenant
 from tenants.rls import as_tenant
 
 
@@ -66,11 +66,15 @@ class LimitsView(APIView):
         responses={200: page_schema(LimitSerializer, "LimitList"), **error_responses(400, 404)},
     )
     def get(self, request: Request, tenant: str) -> Response:
-        """List the limits of the tenant, its projects and its keys, newest first."""
-        found = tenant_for(principal_of(request), tenant)
+        """List the limits of the tenant, its projects and its keys, newest first.
+
+        A key that is not tenant-wide sees those of its project and the project's keys.
+        """
+        principal = principal_of(request)
+        found = tenant_for(principal, tenant)
         page = pagination.page_request(request)
         with as_tenant(TenantId(found.id)):
-            rows = pagination.read_page(limit_permissions.limits_of(found), page)
+            rows = pagination.read_page(limit_permissions.limits_of(principal, found), page)
         return Response(pagination.page_document(rows, LimitSerializer, page.limit))
 
     @extend_schema(
@@ -102,17 +106,16 @@ class LimitView(APIView):
     @extend_schema(operation_id="get_limit", responses={200: LimitSerializer, **error_responses(404)})
     def get(self, request: Request, tenant: str, limit: UUID) -> Response:
         """Return the limit."""
-        found = tenant_for(principal_of(request), tenant)
+        principal = principal_of(request)
+        found = tenant_for(principal, tenant)
         with as_tenant(TenantId(found.id)):
-            return Response(
-                LimitSerializer(_limit(limit_permissions.limits_of(found).filter(id=limit).first(), limit)).data
-            )
+            return Response(LimitSerializer(_limit(principal, found, limit)).data)
 
     @extend_schema(operation_id="remove_limit", responses={204: None, **error_responses(403, 404)})
     def delete(self, request: Request, tenant: str, limit: UUID) -> Response:
         """Remove the limit; every gateway applies it within a second."""
         principal = principal_of(request)
-        found = _limit(limit_permissions.limits_of(tenant_for(principal, tenant)).filter(id=limit).first(), limit)
+        found = _limit(principal, tenant_for(principal, tenant), limit)
         limit_permissions.require_may_change(principal, found)
         limits.remove(principal.actor, found)
         return Response(status=status.HTTP_204_NO_CONTENT)
@@ -128,7 +131,8 @@ def target_names(fields: dict[str, object]) -> TargetNames:
     )
 
 
-def _limit(found: Limit | None, limit_id: UUID) -> Limit:
+def _limit(principal: Principal, tenant: Tenant, limit_id: UUID) -> Limit:
+    found = limit_permissions.limits_of(principal, tenant).filter(id=limit_id).first()
     if found is None:
         raise NotFound("limit", str(limit_id))
     return found

@@ -9,12 +9,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from portal.access import project_scope
 from portal.access.principal import Principal, tenant_for
 from portal.api import pagination
 from portal.api.authentication import principal_of
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from tenants import registry
-from tenants.errors import NotFound
 from tenants.ids import TenantId
 from tenants.models import Project, Tenant
 from tenants.rls import as_tenant
@@ -39,11 +39,12 @@ class ProjectsView(APIView):
         responses={200: page_schema(ProjectSerializer, "ProjectList"), **error_responses(400, 404)},
     )
     def get(self, request: Request, tenant: str) -> Response:
-        """List projects, newest first."""
-        found = tenant_for(principal_of(request), tenant)
+        """List projects, newest first. A key that is not tenant-wide sees its own."""
+        principal = principal_of(request)
+        found = tenant_for(principal, tenant)
         page = pagination.page_request(request)
         with as_tenant(TenantId(found.id)):
-            rows = pagination.read_page(Project.objects.filter(tenant=found), page)
+            rows = pagination.read_page(project_scope.projects_of(principal, found), page)
         return Response(pagination.page_document(rows, ProjectSerializer, page.limit))
 
     @extend_schema(
@@ -90,16 +91,8 @@ class RestoreProjectView(APIView):
 
 def _set_archived(request: Request, tenant: str, project: str, archived: bool) -> Response:
     principal = principal_of(request)
-    found = project_of(managed(principal, tenant), project)
+    found = project_scope.project_of(principal, managed(principal, tenant), project)
     return Response(ProjectSerializer(registry.set_project_archived(principal.actor, found, archived)).data)
-
-
-def project_of(tenant: Tenant, slug: str) -> Project:
-    """Return a project of this tenant. Raises NotFound, also for another tenant's project."""
-    found = Project.objects.filter(tenant=tenant, slug=slug).select_related("tenant").first()
-    if found is None:
-        raise NotFound("project", slug)
-    return found
 
 
 def managed(principal: Principal, tenant: str) -> Tenant:

@@ -17,6 +17,7 @@ from rest_framework.views import APIView
 from billing.reports import savings, usage
 from billing.reports.savings import BY, By, Group, Savings
 from caching import bypass
+from portal.api.authentication import principal_of
 from portal.api.openapi_parameters import CSV_PARAMETER, PERIOD_PARAMETERS, error_responses, wants_csv
 from portal.api.usage.usage import TENANT_PARAMETER, read_as, tenant_of
 from portal.formats import csv_export
@@ -110,15 +111,15 @@ class SavingsView(APIView):
     )
     def get(self, request: Request) -> HttpResponseBase:
         """Return what the prediction cache and the prefix cache each saved. A rotated key counts with its successor."""
-        tenant_id = tenant_of(request)
+        tenant_id, project_id = tenant_of(request), principal_of(request).project_id
         period = periods.parse(request.query_params, timezone.now())
         by = _group_by(request, tenant_id)
         found: _Report = read_as(
             tenant_id,
             lambda: _Report(
-                total=Savings.of(usage.totals(period, tenant_id)),
-                groups=savings.grouped(period, tenant_id, by),
-                bypasses=savings.bypasses(period, tenant_id),
+                total=Savings.of(usage.totals(period, tenant_id, project_id)),
+                groups=savings.grouped(period, tenant_id, by, project_id),
+                bypasses=savings.bypasses(period, tenant_id, project_id),
             ),
         )
         if wants_csv(request):

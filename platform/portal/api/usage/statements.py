@@ -64,8 +64,11 @@ class StatementSerializer(serializers.Serializer[statements.Statement]):
     amount_pico = serializers.IntegerField(read_only=True)
     amount_cents = serializers.IntegerField(read_only=True)
     rounding_pico = serializers.IntegerField(read_only=True)
-    ledger_pico = serializers.IntegerField(read_only=True)
-    equals_ledger = serializers.BooleanField(read_only=True)
+    ledger_pico = serializers.IntegerField(read_only=True, allow_null=True, help_text="null for one project.")
+    equals_ledger = serializers.BooleanField(read_only=True, allow_null=True, help_text="null for one project.")
+    project = serializers.CharField(
+        read_only=True, allow_null=True, help_text="Slug of the project whose requests it covers; null: the tenant's."
+    )
 
 
 class StatementView(APIView):
@@ -77,15 +80,20 @@ class StatementView(APIView):
         responses={
             (200, "application/json"): StatementSerializer,
             (200, "text/csv"): str,
-            **error_responses(400, 404),
+            **error_responses(400, 404, 409),
         },
     )
     def get(self, request: Request, tenant: str, month: str) -> HttpResponseBase:
-        """Return the statement of a month, given as YYYY-MM in the tenant's billing time zone."""
-        found = tenant_for(principal_of(request), tenant)
+        """Return the statement of a month, given as YYYY-MM in the tenant's billing time zone.
+
+        A key that is not tenant-wide gets what its project's requests cost.
+        """
+        principal = principal_of(request)
+        found = tenant_for(principal, tenant)
+        project = principal.key.project if principal.key is not None and principal.project_id else None
         first = periods.parse_month(month, timezone.now())
         with as_tenant(TenantId(found.id)):
-            statement = statements.statement(TenantId(found.id), first.year, first.month)
+            statement = statements.statement(TenantId(found.id), first.year, first.month, project)
         if wants_csv(request):
             header, *rows = statements.csv_rows(statement)
             return csv_export.attachment(request._request, f"statement-{found.slug}-{first:%Y-%m}", header, rows)

@@ -44,7 +44,10 @@ CACHE_RESULTS = ("hit", "miss", "coalesced", "bypass")
 #: The values of the parameter ``errors``, and whose errors they list.
 ERRORS: Mapping[str, Errors | None] = {"true": "all", "false": None, "platform": "platform", "client": "client"}
 TENANT_PARAMETER = OpenApiParameter(
-    "tenant", str, description="Slug or id. Default: all tenants for operators, its own for a key."
+    "tenant",
+    str,
+    description="Slug or id. Default: all tenants for operators, its own for a key. A key that is not tenant-wide "
+    "gets what belongs to its project.",
 )
 FILTER_PARAMETERS = [
     OpenApiParameter("model", str),
@@ -172,8 +175,8 @@ class UsageRequestView(APIView):
     )
     def get(self, request: Request, request_id: UUID) -> Response:
         """Return one request by its id."""
-        tenant_id = tenant_of(request)
-        found = read_as(tenant_id, lambda: usage.request(tenant_id, request_id))
+        tenant_id, project_id = tenant_of(request), principal_of(request).project_id
+        found = read_as(tenant_id, lambda: usage.request(tenant_id, request_id, project_id))
         if found is None:
             raise NotFound("request", str(request_id))
         return Response(RequestSerializer(found).data)
@@ -189,15 +192,15 @@ class TotalsView(APIView):
     )
     def get(self, request: Request) -> Response:
         """Return the totals of the period."""
-        tenant_id = tenant_of(request)
+        tenant_id, project_id = tenant_of(request), principal_of(request).project_id
         period = periods.parse(request.query_params, timezone.now())
 
         def read() -> dict[str, Any]:
             return {
                 "start": period.start,
                 "end": period.end,
-                "total": usage.totals(period, tenant_id),
-                "by_model": usage.by_model(period, tenant_id),
+                "total": usage.totals(period, tenant_id, project_id),
+                "by_model": usage.by_model(period, tenant_id, project_id),
                 "by_tenant": usage.by_tenant(period) if tenant_id is None else (),
             }
 
@@ -218,13 +221,13 @@ class SeriesView(APIView):
     )
     def get(self, request: Request) -> Response:
         """Return the totals of each step of the period."""
-        tenant_id = tenant_of(request)
+        tenant_id, project_id = tenant_of(request), principal_of(request).project_id
         period = periods.parse(request.query_params, timezone.now())
         step = _step(request, period)
         if period.preset and "step" not in request.query_params:
-            points = read_as(tenant_id, lambda: usage.series_at(period, tenant_id, period.moments))
+            points = read_as(tenant_id, lambda: usage.series_at(period, tenant_id, period.moments, project_id))
         else:
-            points = read_as(tenant_id, lambda: usage.series(period, tenant_id, step))
+            points = read_as(tenant_id, lambda: usage.series(period, tenant_id, step, project_id))
         document = {"start": period.start, "end": period.end, "step_seconds": step, "points": points}
         return Response(SeriesSerializer(document).data)
 
@@ -290,7 +293,7 @@ def _filters(request: Request) -> Filters:
     return Filters(
         start=period.start,
         end=period.end,
-        project_id=_uuid(request, "project"),
+        project_id=_project(request),
         key_id=_uuid(request, "key"),
         model_name=query_params.text(query, "model"),
         state=query.get("state") or None,
@@ -298,6 +301,14 @@ def _filters(request: Request) -> Filters:
         errors=ERRORS[query.get("errors") or "false"],
         request_id=query_params.text(query, "request_id"),
     )
+
+
+def _project(request: Request) -> UUID | None:
+    """Return the project to list: the one asked for, or the caller's. Raises NotFound for one it may not see."""
+    asked, own = _uuid(request, "project"), principal_of(request).project_id
+    if own is not None and asked not in {None, own}:
+        raise NotFound("project", str(asked))
+    return own or asked
 
 
 def _uuid(request: Request, name: str) -> UUID | None:
