@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import yarl
 
 from tests.ports import free_ports
 from workers.engines.choice import driver_for
@@ -125,7 +126,7 @@ class Client:
 
     async def get(self, path: str, *, key: str | None = API_KEY) -> Reply:
         """Fetch a path."""
-        return await self._call("GET", path, None, _headers(key, {}))
+        return await self.call("GET", path, headers=_headers(key, {}))
 
     async def post(
         self, path: str, body: Any = None, *, key: str | None = API_KEY, headers: Mapping[str, str] | None = None
@@ -133,10 +134,14 @@ class Client:
         """Post JSON, or ``body`` as it is when it is bytes."""
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         sent = {"Content-Type": "application/json"} | dict(headers or {})
-        return await self._call("POST", path, raw, _headers(key, sent))
+        return await self.call("POST", path, raw, headers=_headers(key, sent))
 
-    async def _call(self, method: str, path: str, raw: bytes | None, headers: Mapping[str, str]) -> Reply:
-        async with self._session.request(method, self._url(path), data=raw, headers=headers) as response:
+    async def call(
+        self, method: str, path: str, raw: bytes | None = None, *, headers: Mapping[str, str] | None = None
+    ) -> Reply:
+        """Send a request with exactly these headers, to the path as it is written."""
+        url = yarl.URL(self._url(path), encoded=True)
+        async with self._session.request(method, url, data=raw, headers=headers) as response:
             return Reply(response.status, response.headers.copy(), await response.read())
 
     @contextlib.asynccontextmanager

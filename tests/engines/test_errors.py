@@ -275,18 +275,6 @@ async def test_only_json_is_read(client: Client) -> None:
     assert (reply.status, reply.body) == (400, {"error": error})
 
 
-@pytest.mark.parametrize("key", [None, "wrong"])
-@pytest.mark.parametrize("path", ["/v1/models", "/v1/nowhere"])
-async def test_v1_needs_the_key(client: Client, path: str, key: str | None) -> None:
-    reply = await client.get(path, key=key)
-    assert (reply.status, reply.body) == (401, {"error": "Unauthorized"})
-
-
-@pytest.mark.parametrize("path", ["/health", "/metrics", "/load", "/version"])
-async def test_operations_need_no_key(client: Client, path: str) -> None:
-    assert (await client.get(path, key=None)).status == 200
-
-
 async def test_unknown_paths_and_methods_are_refused(client: Client) -> None:
     assert ((reply := await client.get("/nowhere")).status, reply.body) == (404, {"detail": "Not Found"})
     assert ((reply := await client.get(CHAT)).status, reply.body) == (405, {"detail": "Method Not Allowed"})

@@ -64,7 +64,7 @@ async def test_the_cache_tells_its_size(client: Client) -> None:
 
 async def test_tokenizing_counts_what_inference_counts(client: Client) -> None:
     usage = (await client.post(CHAT, LONG | {"max_tokens": 1, "stream": False})).body["usage"]
-    tokenized = (await client.post("/tokenize", {"model": "tiny", "messages": HELLO}, key=None)).body
+    tokenized = (await client.post("/tokenize", {"model": "tiny", "messages": HELLO})).body
     rendered = (await client.post(f"{CHAT}/render", {"model": "tiny", "messages": HELLO})).body
     assert tokenized["count"] == len(tokenized["tokens"]) == usage["prompt_tokens"] == 11
     assert tokenized["max_model_len"] == CONTEXT_TOKENS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -25,8 +24,7 @@ def deployed(instance: Instance, name: str, *arguments: str) -> Iterator[Engine]
 
 def received(engine: Engine) -> list[dict[str, Any]]:
     """Return what a simulated engine was lately asked for, oldest first."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{engine.port}/_sim/requests", timeout=10) as answer:
-        recent: list[dict[str, Any]] = json.load(answer)["recent"]
+    recent: list[dict[str, Any]] = json.loads(engine.get("/_sim/requests"))["recent"]
     return recent
 
 

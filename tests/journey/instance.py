@@ -9,11 +9,15 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
+from uuid import UUID
 
 import openai
+
+from hearth import secrets
+from workers.serving import engine_keys
 
 T = TypeVar("T")
 
@@ -39,11 +43,17 @@ class Engine:
     replica_id: str
     pid: int
     port: int
+    key: str = field(repr=False)
+
+    def get(self, path: str) -> str:
+        """Return what the engine serves at a path."""
+        url, headers = f"http://127.0.0.1:{self.port}{path}", {"authorization": f"Bearer {self.key}"}
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=10) as answer:
+            return str(answer.read().decode())
 
     def counter(self, name: str) -> float:
         """Return the sum of a Prometheus counter over its labels."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
-            lines = answer.read().decode().splitlines()
+        lines = self.get("/metrics").splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((f"{name}{{", f"{name} ")))
 
     def requests(self) -> float:
@@ -111,11 +121,13 @@ class Instance:
     def engines(self) -> list[Engine]:
         """Return the engines that have a registry file, by replica id."""
         found = []
+        engine_key = secrets.load(self.data_dir).engine_key
         for file in sorted((self.data_dir / "engines").glob("*.json")):
             entry = json.loads(file.read_text())
             if entry["kind"] == "engine":
-                engine = Engine(replica_id=str(entry["replica_id"]), pid=int(entry["pid"]), port=int(entry["port"]))
-                found.append(engine)
+                replica_id = str(entry["replica_id"])
+                key = engine_keys.derive_with(engine_key, UUID(replica_id))
+                found.append(Engine(replica_id, int(entry["pid"]), int(entry["port"]), key))
         return found
 
     def call(

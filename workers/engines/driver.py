@@ -65,8 +65,7 @@ class EngineSpec:
     shutdown_timeout_seconds: int = 30
     #: Hosts from which it may fetch the images, audio and video that requests name; empty: from none.
     media_domains: tuple[str, ...] = ()
-    #: Opens /pause, /resume and the other unauthenticated development routes: only where no other process
-    #: reaches the port.
+    #: Opens /pause, /resume and the other development routes, with which a holder of the key stops the engine.
     development_routes: bool = False
     engine_args: tuple[str, ...] = ()
 

@@ -13,6 +13,10 @@ from workers.engines.errors import EngineUnavailable
 #: KV cache of one CPU replica. vLLM takes whole GiB, and one holds two million tokens of the tiny model.
 CPU_KV_CACHE_GIB = 1
 
+#: The import path of an engine: a folder with one module, which requires the key on every path but /health.
+IMPORT_PATH = Path(__file__).resolve().parent / "in_engine"
+MIDDLEWARE = "hearth_engine_key.RequireEngineKey"
+
 #: A name that no host has (RFC 2606).
 NO_HOST = "nowhere.invalid"
 
@@ -64,8 +68,9 @@ def _flags(spec: EngineSpec, *, on_cpu: bool) -> tuple[str, ...]:
         "--enable-prompt-tokens-details",
         "--enable-request-id-headers",
         "--enable-server-load-tracking",
-        # Adds the /render routes; the other routes that it adds require the API key.
-        "--enable-scale-out",
+        "--enable-scale-out",  # adds the /render routes
+        # vLLM's own check of the key leaves out /invocations, /tokenize, /metrics and others.
+        *("--middleware", MIDDLEWARE),
         "--disable-uvicorn-access-log",
         "--disable-fastapi-docs",
         # Without a list vLLM fetches from any host, including those inside the operator's network.
@@ -98,6 +103,7 @@ def _kv_events_config(spec: EngineSpec) -> str:
 def _environment(spec: EngineSpec, *, on_cpu: bool) -> dict[str, str]:
     env = {
         "HEARTH_REPLICA_ID": spec.replica_id,
+        "PYTHONPATH": str(IMPORT_PATH),
         "VLLM_API_KEY": spec.api_key,
         "VLLM_NO_USAGE_STATS": "1",
         # An allowed host could redirect to one that is not allowed.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from uuid import UUID
 
 from django.conf import settings
 
@@ -11,5 +12,9 @@ from tenants.ids import ReplicaId
 
 def derive(replica_id: ReplicaId) -> str:
     """Return the replica's key, 64 hexadecimal digits: HMAC-SHA256 of its id under this instance's engine key."""
-    secret: str = settings.SECRETS.engine_key
-    return hmac.digest(secret.encode(), replica_id.bytes, "sha256").hex()
+    return derive_with(settings.SECRETS.engine_key, replica_id)
+
+
+def derive_with(engine_key: str, replica_id: UUID) -> str:
+    """Return the replica's key under the engine key of any instance."""
+    return hmac.digest(engine_key.encode(), replica_id.bytes, "sha256").hex()

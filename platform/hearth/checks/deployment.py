@@ -168,8 +168,10 @@ def _engines(instance: Instance, settings: Environment) -> Iterator[Finding]:
         )
     for found in engine_ports.unprotected(instance.engines_dir):
         yield Finding(
-            f"The engine of replica {found.replica_id} answers without a key at {found.address}:{found.port}.",
-            f"Stop process {found.pid}, and look at who started it: Hearth gives each engine a key.",
+            f"The engine of replica {found.replica_id} answers {', '.join(found.paths)} without a key "
+            f"at {found.address}:{found.port}.",
+            f"Kill process {found.pid}: the agent starts a new engine, which wants its key. Engines of earlier "
+            "releases check it only below /v1; for one that does not even there, look at who started it.",
         )
 
 

@@ -65,7 +65,10 @@ async def requests_running(engine: Replica) -> float:
     """Return how many requests the engine works on, as its metrics tell."""
 
     def ask() -> float:
-        with urllib.request.urlopen(f"{engine.spec.base_url}/metrics", timeout=30) as answer:
+        asked = urllib.request.Request(
+            f"{engine.spec.base_url}/metrics", headers={"authorization": f"Bearer {engine.spec.api_key}"}
+        )
+        with urllib.request.urlopen(asked, timeout=30) as answer:
             lines = answer.read().decode().splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("vllm:num_requests_running"))
 

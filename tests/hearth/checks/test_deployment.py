@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import UUID
@@ -128,11 +128,21 @@ def test_a_usage_log_in_memory_is_found(folder: Path, monkeypatch: pytest.Monkey
     assert any("lies in memory (tmpfs)" in each for each in found)
 
 
-@pytest.mark.parametrize(("status", "is_found"), [(200, True), (401, False)])
-def test_an_engine_that_answers_without_a_key_is_found(folder: Path, status: int, is_found: bool) -> None:
+@pytest.mark.parametrize(
+    ("statuses", "open_paths"),
+    [
+        ({}, "/v1/models, /invocations, /tokenize, /metrics"),
+        ({"/v1/models": 401}, "/invocations, /tokenize, /metrics"),
+        ({"/v1/models": 401, "/invocations": 400, "/tokenize": 401, "/metrics": 401}, "/invocations"),
+        ({"/v1/models": 401, "/invocations": 401, "/tokenize": 401, "/metrics": 401}, ""),
+    ],
+)
+def test_an_engine_that_answers_without_a_key_is_found(
+    folder: Path, statuses: Mapping[str, int], open_paths: str
+) -> None:
     me = identify(os.getpid())
     assert me is not None
-    with answering(status) as port:
+    with answering(statuses) as port:
         record = EngineRecord(
             replica_id=ReplicaId(UUID(str(new_id()))),
             node="test",
@@ -146,8 +156,8 @@ def test_an_engine_that_answers_without_a_key_is_found(folder: Path, status: int
             begun_at=0.0,
         )
         ProcessRecords(folder / "engines", "test").write(record)
-        said = f"The engine of replica {record.replica_id} answers without a key at 127.0.0.1:{port}."
-        assert problems() == ([said] if is_found else [])
+        said = f"The engine of replica {record.replica_id} answers {open_paths} without a key at 127.0.0.1:{port}."
+        assert problems() == ([said] if open_paths else [])
 
 
 def test_the_command_prints_findings_with_remedies_and_fails(folder: Path) -> None:
@@ -173,13 +183,15 @@ def test_behind_a_proxy_with_tls_cookies_travel_over_tls_only(folder: Path) -> N
 
 
 @contextmanager
-def answering(status: int) -> Iterator[int]:
-    """Serve every request with a status, and yield the port."""
+def answering(statuses: Mapping[str, int]) -> Iterator[int]:
+    """Serve each path with its status, else 200, and yield the port."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(status)
+            self.send_response(statuses.get(self.path, 200))
             self.end_headers()
+
+        do_POST = do_GET
 
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""
