@@ -118,6 +118,11 @@ class InstanceSettings(_Settings):
         "a quarter of them; connections to the portal wait. Enough for thousands "
         "of streams at 40 KiB each. Each process allows itself twice as many open files if the system permits it.",
     )
+    demo: bool | None = Field(
+        default=None,
+        description="Whether `hearth up` and `hearth bootstrap` make two demo tenants, once, each with a key of every "
+        "scope in demo-keys.json: 1 or 0. Empty: with the embedded PostgreSQL only, which is for a first look.",
+    )
     node: str = Field(
         default_factory=lambda: platform.node() or "localhost",
         json_schema_extra={"shown": "<host name>"},

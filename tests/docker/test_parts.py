@@ -41,7 +41,7 @@ PASSWORDS = {
     "HEARTH_REDIS_PASSWORD": "r",
 }
 SIMULATED = dict.fromkeys(("HEARTH_BOOTSTRAP_OPTIONS", "HEARTH_NODE_OPTIONS"), "--engine simulated")
-VARIABLES = PASSWORDS | SIMULATED | {"HEARTH_NODE": "node-1"}
+VARIABLES = PASSWORDS | SIMULATED | {"HEARTH_NODE": "node-1", "HEARTH_DEMO": "1"}
 
 
 @dataclass(slots=True)

@@ -30,6 +30,8 @@ OWNER = "hearth_owner"
 LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]", "::1"})
 #: File systems that lose their content when the host or the container restarts.
 FORGETFUL = frozenset({"tmpfs", "ramfs", "overlay", "aufs"})
+#: As in ``hearth.provisioning.demo_tenants``, which needs Django.
+DEMO_KEYS_FILE = "demo-keys.json"
 REDIS_SETTINGS = ("redis_limits_url", "redis_cache_url", "redis_broker_url")
 
 
@@ -50,6 +52,7 @@ def findings(instance: Instance) -> list[Finding]:
         *_passwords(settings),
         *_secrets(instance),
         *_web(settings),
+        *_demo_tenants(instance, settings),
         *_engines(instance, settings),
         *_folders(instance),
         *_usage_log(instance),
@@ -151,6 +154,20 @@ def _web(settings: Environment) -> Iterator[Finding]:
         yield Finding(
             f"Metrics, which ask for no key, would listen on {settings.metrics_host}.",
             "Set HEARTH_METRICS_HOST to loopback or to a private address that only Prometheus reaches.",
+        )
+
+
+def _demo_tenants(instance: Instance, settings: Environment) -> Iterator[Finding]:
+    if settings.demo:
+        yield Finding(
+            "HEARTH_DEMO=1 makes demo tenants, whose keys may do everything there and never expire.", "Unset it."
+        )
+    file = instance.data_dir / DEMO_KEYS_FILE
+    if file.exists():
+        yield Finding(
+            f"{file} has keys of demo tenants, which may do everything there and never expire.",
+            "Archive the tenants acme and globex in the portal, or revoke their keys; then remove the file. "
+            "Neither is made again.",
         )
 
 

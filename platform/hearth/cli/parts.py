@@ -74,9 +74,10 @@ def node(agent_only: bool, engine: database.Engine, **given: Any) -> None:
 def bootstrap(**given: Any) -> None:
     """Do what `hearth up` does before it starts anything, for instances in parts, before their roles.
 
-    Creates the secrets, migrates the database of DATABASE_OWNER_URL, and creates the operator, the demo tenants, the
-    model and its deployment. Starts nothing. Running it again changes nothing, unless options differ: an option that is
-    left out keeps its value of the last time; the defaults of the first time are in [brackets].
+    Creates the secrets, migrates the database of DATABASE_OWNER_URL, and creates the operator, the model and its
+    deployment; with HEARTH_DEMO=1 also demo tenants. Starts nothing. Running it again changes nothing, unless options
+    differ: an option that is left out keeps its value of the last time; the defaults of the first time are in
+    [brackets].
     """
     instance, options, progress = from_environment(), start_options(given), Progress()
     if not instance.database_url:
@@ -88,7 +89,7 @@ def bootstrap(**given: Any) -> None:
     database.migrate(instance)
     progress.log("Database migrated")
     database.connect(instance)
-    from hearth.provisioning.first_run import DEMO_KEYS_FILE  # its models need Django
+    from hearth.provisioning import demo_tenants  # its models need Django
 
     wanted = options.engine or database.remembered_engine(instance)
     first = database.bootstrap(instance, options, "simulated" if wanted == "simulated" else "vllm")
@@ -96,7 +97,10 @@ def bootstrap(**given: Any) -> None:
     # no secret: in a container this goes to a log
     progress.log(f"Serves {first.model_name}; sign in as {first.admin_username}")
     progress.log(f"The password is admin_password in {instance_secrets.path_in(instance.data_dir)}")
-    progress.log(f"Keys of the demo tenants are in {instance.data_dir / DEMO_KEYS_FILE}")
+    if first.tenants:
+        progress.log(f"Keys of the demo tenants are in {instance.data_dir / demo_tenants.FILE_NAME}")
+    else:
+        progress.log("There are no demo tenants: make a tenant and its keys in the portal, or set HEARTH_DEMO=1")
 
 
 @click.group(short_help="Copy secrets to another machine of the cluster.")

@@ -32,6 +32,8 @@ class Instance:
     gateway_processes: int = 1
     #: Open client connections that each web process accepts.
     connections: int = 8192
+    #: Whether a start makes the demo tenants, if they never were.
+    demo: bool = True
 
     @property
     def portal_port(self) -> int:
@@ -174,6 +176,7 @@ def from_environment() -> Instance:
         redis_url=found.redis_url,
         gateway_processes=found.gateway_processes,
         connections=found.connections,
+        demo=not found.database_url if found.demo is None else found.demo,
     )
 
 

@@ -109,7 +109,7 @@ def bootstrap(instance: Instance, options: StartOptions, engine: Engine) -> Boot
     """Create the first data of a new instance; see ``hearth.provisioning.first_run``. Needs :func:`connect`."""
     from hearth.provisioning import first_run
 
-    return first_run.run(engine=engine, options=options, node=instance.node)
+    return first_run.run(engine=engine, options=options, node=instance.node, demo=instance.demo)
 
 
 def needed_replicas(instance: Instance) -> int:

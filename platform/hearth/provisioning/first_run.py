@@ -1,4 +1,4 @@
-"""Create the first data of a new instance: an operator, two demo tenants, a model, its price, a deployment.
+"""Create the first data of a new instance: an operator, perhaps demo tenants, a model, its price, a deployment.
 
 Running it again changes nothing: data and keys stay, and so do later changes by operators.
 """
@@ -6,7 +6,6 @@ Running it again changes nothing: data and keys stay, and so do later changes by
 from __future__ import annotations
 
 import json
-import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,37 +29,19 @@ from hearth.instance.start_options import (
     EngineChoice,
     StartOptions,
 )
-from hearth.provisioning import cluster, model_checks
+from hearth.provisioning import cluster, demo_tenants, model_checks, private_file
+from hearth.provisioning.demo_tenants import DemoTenant
 from hearth.provisioning.model_source import TINY_NAME, ModelSpec, deployment_name, is_tiny
-from tenants import keys, limits, registry
+from tenants import registry
 from tenants.audit import SYSTEM
-from tenants.errors import KeyRefused, NotFound
+from tenants.errors import NotFound
 from tenants.ids import PLATFORM_SLUG
-from tenants.limits import LimitValues
-from tenants.models import Project, Tenant, User
-from tenants.policy_target import PolicyTarget
+from tenants.models import Tenant, User
 from tenants.registry import Policy
 from workers.fleet import deployments, operations
 from workers.models import Deployment, Pool
 
 ADMIN = "admin"
-#: The demo keys are the one exception to "shown once": they stay in this file, mode 0600.
-DEMO_KEYS_FILE = "demo-keys.json"
-#: (slug, name, policy).
-DEMO_TENANTS = (
-    ("acme", "Acme", Policy(cache_mode="all")),
-    ("globex", "Globex", Policy(cache_mode="deterministic")),
-)
-#: The limit of each demo tenant. Generous but finite, so that a runaway script is refused.
-DEMO_LIMIT = LimitValues(requests_per_minute=6000)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DemoTenant:
-    """A demo tenant and the text of its API key."""
-
-    slug: str
-    api_key: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +55,8 @@ class Bootstrapped:
     replicas: int
 
 
-def run(*, engine: Literal["vllm", "simulated"], options: StartOptions, node: str) -> Bootstrapped:
-    """Create what is missing and return how to use it.
+def run(*, engine: Literal["vllm", "simulated"], options: StartOptions, node: str, demo: bool) -> Bootstrapped:
+    """Create what is missing and return how to use it; ``demo`` is whether to make demo tenants.
 
     Needs a migrated database. Raises PreflightError if the name of a given model is taken, the errors of the packages
     it calls, and OSError when the keys cannot be written.
@@ -92,11 +73,10 @@ def run(*, engine: Literal["vllm", "simulated"], options: StartOptions, node: st
     prices.ensure_demo_prices(SYSTEM, revision.model.name)
     name = _deployment_of(revision, before, last)
     _deploy(name, revision, options, last, node)
-    demo = tuple(_demo_tenant(slug, name, policy) for slug, name, policy in DEMO_TENANTS)
     return Bootstrapped(
         admin_username=ADMIN,
         admin_password=settings.SECRETS.admin_password,
-        tenants=demo,
+        tenants=demo_tenants.ensure(settings.DATA_DIR, create=demo),
         model_name=revision.model.name,
         replicas=needed_replicas(settings.DATA_DIR),
     )
@@ -187,7 +167,7 @@ def _deploy(name: str, revision: ModelRevision, options: StartOptions, last: Map
     with transaction.atomic():
         pool = cluster.local_pool(node or socket.gethostname(), options.new_node)
         _apply(revision, wanted, last, pool)
-    _write_private(settings.DATA_DIR / start_options.FILE_NAME, json.dumps(wanted, indent=2))
+    private_file.write(settings.DATA_DIR / start_options.FILE_NAME, json.dumps(wanted, indent=2))
 
 
 def _given(*values: object) -> object:
@@ -217,29 +197,3 @@ def _apply(revision: ModelRevision, wanted: Mapping[str, Any], last: Mapping[str
         deployments.redeploy(SYSTEM, name, revision=revision, pools=pools or [pool])
     if new & {"deployment", "replicas"}:
         deployments.scale(SYSTEM, name, replicas)
-
-
-def _demo_tenant(slug: str, name: str, policy: Policy) -> DemoTenant:
-    is_new = not Tenant.objects.filter(slug=slug).exists()
-    tenant = _tenant(slug, name, policy)
-    if is_new:
-        limits.set_limit(SYSTEM, PolicyTarget(tenant=tenant), DEMO_LIMIT)
-    file = settings.DATA_DIR / DEMO_KEYS_FILE
-    known: dict[str, str] = json.loads(file.read_text()) if file.is_file() else {}
-    try:
-        keys.authenticate(known.get(slug, ""))
-    except KeyRefused:
-        project = Project.objects.get(tenant=tenant, slug="default")
-        issued = keys.issue(SYSTEM, project, name="demo", scopes=keys.SCOPES)
-        known[slug] = issued.secret
-        _write_private(file, json.dumps(known, indent=2))
-    return DemoTenant(slug=slug, api_key=known[slug])
-
-
-def _write_private(file: Path, text: str) -> None:
-    partial = file.with_suffix(".part")
-    partial.unlink(missing_ok=True)
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as content:
-        content.write(text)
-    partial.replace(file)

@@ -59,9 +59,7 @@ def read(path: Path) -> Summary | None:
 
 
 def text(summary: Summary) -> str:
-    """Return the summary as text, with a curl command to paste."""
-    first = summary.tenants[0]
-    body = json.dumps({"model": summary.model, "messages": [{"role": "user", "content": "Hello!"}]})
+    """Return the summary as text, with a curl command to paste if a demo tenant has a key for it."""
     lines = [
         "",
         f"Hearth is up, engine {summary.engine}.",
@@ -71,11 +69,18 @@ def text(summary: Summary) -> str:
         f"  API base  {summary.api_base}",
         *(f"  Tenant    {tenant.slug:<8} key {tenant.api_key}" for tenant in summary.tenants),
         "",
-        "Try it:",
-        "",
-        f"  curl -s {summary.api_base}/chat/completions \\",
-        f"    -H 'Authorization: Bearer {first.api_key}' -H 'Content-Type: application/json' \\",
-        f"    -d '{body}'",
+        *(_example(summary) if summary.tenants else ("Make a tenant and a key in the portal to call it.",)),
         "",
     ]
     return "\n".join(lines)
+
+
+def _example(summary: Summary) -> tuple[str, ...]:
+    body = json.dumps({"model": summary.model, "messages": [{"role": "user", "content": "Hello!"}]})
+    return (
+        "Try it:",
+        "",
+        f"  curl -s {summary.api_base}/chat/completions \\",
+        f"    -H 'Authorization: Bearer {summary.tenants[0].api_key}' -H 'Content-Type: application/json' \\",
+        f"    -d '{body}'",
+    )

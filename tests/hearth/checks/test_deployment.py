@@ -67,6 +67,7 @@ def test_a_safe_deployment_has_no_findings(folder: Path) -> None:
         ("REDIS_URL", "redis://redis.example:6379/0", "REDIS_URL is missing"),
         ("REDIS_LIMITS_URL", "redis://:short@limits.example/0", "REDIS_LIMITS_URL is of 5 characters"),
         ("HEARTH_DEBUG", "1", "HEARTH_DEBUG=1"),
+        ("HEARTH_DEMO", "1", "HEARTH_DEMO=1 makes demo tenants"),
         ("HEARTH_TLS_PROXY", "0", "travel in clear"),
         ("HEARTH_TRUSTED_PROXIES", "", "seems to come from the proxy"),
         ("HEARTH_ALLOWED_HOSTS", "hearth.example.com,*", "anybody's host name"),
@@ -119,6 +120,13 @@ def test_folders_that_others_may_read_are_found(folder: Path) -> None:
     assert problems() == [
         f"Other users may read {folder} (mode 0755).",
         f"Other users may read {folder / 'wal'} (mode 0750).",
+    ]
+
+
+def test_keys_of_demo_tenants_are_found(folder: Path) -> None:
+    (folder / "demo-keys.json").write_text("{}")
+    assert problems() == [
+        f"{folder / 'demo-keys.json'} has keys of demo tenants, which may do everything there and never expire."
     ]
 
 

@@ -50,7 +50,7 @@ def _filled(db: None, settings: Settings, tmp_path: Path) -> None:
     """Create what a new instance has."""
     settings.DATA_DIR = tmp_path
     settings.NODE_NAME = "here"
-    first_run.run(engine="simulated", options=StartOptions(replicas=1), node="here")
+    first_run.run(engine="simulated", options=StartOptions(replicas=1), node="here", demo=True)
 
 
 @pytest.mark.parametrize(

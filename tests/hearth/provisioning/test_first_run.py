@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -19,11 +20,11 @@ from hearth import secrets
 from hearth.checks.preflight import PreflightError
 from hearth.instance import start_options
 from hearth.instance.start_options import PoolOptions, StartOptions
-from hearth.provisioning import cluster, first_run, secrets_transfer
+from hearth.provisioning import cluster, demo_tenants, first_run, secrets_transfer
 from portal.fleet import model_changes
 from portal.fleet.model_changes import ModelChange
-from tenants import keys
-from tenants.audit import SYSTEM
+from tenants import keys, registry
+from tenants.audit import SYSTEM, Actor
 from tenants.models import ApiKey, AuditEntry, Tenant, User
 from workers.fleet import deployments, operations
 from workers.models import Deployment, Node, Pool
@@ -37,9 +38,11 @@ def data_dir(settings: Settings, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(engine: Literal["vllm", "simulated"] = "simulated", **options: Any) -> first_run.Bootstrapped:
+def run(
+    engine: Literal["vllm", "simulated"] = "simulated", *, demo: bool = True, **options: Any
+) -> first_run.Bootstrapped:
     """Run it on the node ``here`` with these options."""
-    return first_run.run(engine=engine, options=StartOptions(**options), node="here")
+    return first_run.run(engine=engine, options=StartOptions(**options), node="here", demo=demo)
 
 
 def test_a_second_run_changes_nothing(data_dir: Path) -> None:
@@ -47,7 +50,7 @@ def test_a_second_run_changes_nothing(data_dir: Path) -> None:
     counts = [model.objects.count() for model in (Tenant, User, ApiKey, Node, Deployment)]
     assert run() == first
     assert [model.objects.count() for model in (Tenant, User, ApiKey, Node, Deployment)] == counts
-    assert stat.S_IMODE((data_dir / first_run.DEMO_KEYS_FILE).stat().st_mode) == 0o600
+    assert stat.S_IMODE((data_dir / demo_tenants.FILE_NAME).stat().st_mode) == 0o600
 
 
 def test_the_demo_keys_are_the_tenants_own() -> None:
@@ -169,12 +172,35 @@ def test_an_archived_model_stays_archived_and_needs_no_replica(data_dir: Path) -
     assert run(replicas=1).replicas == 1
 
 
-def test_a_lost_key_file_makes_new_keys_that_work(data_dir: Path) -> None:
-    first = run()
-    (data_dir / first_run.DEMO_KEYS_FILE).unlink()
-    second = run()
-    assert first.tenants[0].api_key != second.tenants[0].api_key
-    assert keys.authenticate(second.tenants[0].api_key).tenant.slug == "acme"
+def test_a_demo_key_that_was_revoked_lost_or_expired_is_not_made_again(data_dir: Path) -> None:
+    acme, globex = run().tenants
+    keys.revoke(SYSTEM, keys.authenticate(acme.api_key))
+    assert run().tenants == (globex,)
+    (data_dir / demo_tenants.FILE_NAME).unlink()
+    assert run().tenants == ()
+    assert ApiKey.objects.count() == 2
+
+
+@pytest.mark.parametrize("end", [registry.suspend, registry.archive])
+def test_a_demo_tenant_that_was_suspended_or_archived_stays_so(end: Callable[[Actor, Tenant], Tenant]) -> None:
+    _, globex = run().tenants
+    ended = end(SYSTEM, registry.find_tenant("acme"))
+    assert run().tenants == (globex,)
+    assert registry.find_tenant("acme").state == ended.state
+    assert ApiKey.objects.filter(tenant=ended, revoked_at=None).count() <= 1
+
+
+def test_a_tenant_that_has_the_name_of_a_demo_tenant_gets_no_key() -> None:
+    registry.create_tenant(SYSTEM, slug="acme", name="Acme Corporation", policy=registry.Policy())
+    assert [each.slug for each in run().tenants] == ["globex"]
+    assert not ApiKey.objects.filter(tenant__slug="acme").exists()
+
+
+def test_without_demo_tenants_those_of_an_earlier_start_stay() -> None:
+    assert run(demo=False).tenants == ()
+    assert not Tenant.objects.filter(slug__in=("acme", "globex")).exists()
+    made = run().tenants
+    assert run(demo=False).tenants == made
 
 
 def test_the_local_pool_keeps_the_placeholders_that_the_options_ask_for() -> None:
