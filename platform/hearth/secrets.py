@@ -102,8 +102,13 @@ def load(data_dir: Path) -> Secrets:
     """Read the secrets. Raises FileNotFoundError, SecretsExposed or SecretsCorrupt."""
     path = path_in(data_dir)
     _require_private(path)
+    return from_text(path.read_text(), path)
+
+
+def from_text(text: str, path: Path) -> Secrets:
+    """Return the secrets in the text of a file. ``path`` is named in the error. Raises SecretsCorrupt."""
     try:
-        return _from_json(json.loads(path.read_text()))
+        return _from_json(json.loads(text))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise SecretsCorrupt(
             path,

@@ -10,8 +10,9 @@ from typing import IO, Any
 
 import click
 
+from hearth.backup.errors import BackupError
 from hearth.checks.preflight import PreflightError
-from hearth.cli import checks, instance, models, parts
+from hearth.cli import backup, checks, instance, models, parts
 from hearth.embedded.errors import EmbeddedServerError
 from hearth.environment import BadSetting
 from hearth.isolation_audit.command import audit_isolation
@@ -39,7 +40,7 @@ class Hearth(click.Group):
             return super().invoke(ctx)
         except BadSetting as error:
             raise Failed(f"{error.name} is {error.value!r}, expected {error.allowed}.") from error
-        except (PreflightError, EmbeddedServerError, AuditFailed) as error:
+        except (PreflightError, BackupError, EmbeddedServerError, AuditFailed) as error:
             raise Failed(f"{error.problem} {error.remedy}".rstrip()) from error
         except EngineUnavailable as error:
             raise Failed(f"{error.reason} {error.remedy}".rstrip()) from error
@@ -71,6 +72,9 @@ for command in (
     models.deploy,
     models.model,
     models.engine,
+    backup.backup,
+    backup.backup_key,
+    backup.restore,
     checks.check,
     audit_isolation,
 ):

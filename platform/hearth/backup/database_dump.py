@@ -1,0 +1,171 @@
+"""Dump and restore the database with pg_dump and pg_restore of the embedded PostgreSQL, as its owner.
+
+They serve an own server of DATABASE_URL as well, up to their own major version. Owners and rights are left out, because
+roles have other names elsewhere; :func:`restore` grants the tenant role its rights again, and each migration those of
+the role that runs Hearth.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, LiteralString
+
+import psycopg
+from psycopg.pq import Conninfo
+
+from hearth.backup.errors import BackupError, BackupUnreadable
+from hearth.embedded.postgres import binary
+
+#: How long pg_dump waits for a table that a migration locks.
+LOCK_TIMEOUT = "60s"
+TABLES = """
+    SELECT count(*) FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+    WHERE nspname = 'public' AND relkind IN ('r', 'p', 'v', 'S')
+"""
+PREPARE_TENANT_ROLE = """
+    DO $$ BEGIN
+        IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'hearth_tenant') THEN
+            CREATE ROLE hearth_tenant NOLOGIN;
+        END IF;
+    END $$
+"""
+GRANT_TENANT_ROLE = """
+    DO $$ DECLARE readable text; BEGIN
+        GRANT USAGE ON SCHEMA public TO hearth_tenant;
+        FOR readable IN SELECT DISTINCT tablename FROM pg_policies
+            WHERE schemaname = 'public' AND 'hearth_tenant' = ANY (roles)
+        LOOP EXECUTE format('GRANT SELECT ON public.%I TO hearth_tenant', readable); END LOOP;
+    END $$
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """One moment of the database, which a dump sees while the transaction is open."""
+
+    id: str
+    #: ISO 8601, UTC.
+    taken_at: str
+    server_version: int
+    #: Every applied migration as ``app.name``.
+    migrations: tuple[str, ...]
+
+
+@contextmanager
+def snapshot(url: str) -> Iterator[Snapshot]:
+    """Hold one moment of the database for the block. Raises BackupError if the database does not answer."""
+    try:
+        connection = psycopg.connect(url, connect_timeout=10)
+    except psycopg.Error as error:
+        raise BackupError(f"The database does not answer: {error}.", "Start it, then try again.") from error
+    with connection:
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        found = connection.execute("SELECT pg_export_snapshot(), to_char(now() AT TIME ZONE 'UTC', %s)", [_ISO])
+        name, taken_at = found.fetchone() or ("", "")
+        rows = connection.execute("SELECT app || '.' || name FROM django_migrations ORDER BY 1").fetchall()
+        yield Snapshot(
+            id=name,
+            taken_at=taken_at,
+            server_version=connection.info.server_version,
+            migrations=tuple(row[0] for row in rows),
+        )
+
+
+_ISO = 'YYYY-MM-DD"T"HH24:MI:SS"Z"'
+
+
+@contextmanager
+def dump(url: str, moment: Snapshot) -> Iterator[IO[bytes]]:
+    """Yield the dump of the database at that moment as a stream. Raises BackupError if pg_dump fails."""
+    options = ["--format=custom", "--no-owner", "--no-privileges", "--no-password"]
+    command: list[str | Path] = [
+        binary("pg_dump"),
+        *options,
+        f"--snapshot={moment.id}",
+        f"--lock-wait-timeout={LOCK_TIMEOUT}",
+    ]
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            command, env=_environment(url), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
+        )
+        assert process.stdout is not None
+        try:
+            yield process.stdout
+        finally:
+            process.stdout.close()
+            status = process.wait()
+        if status != 0:
+            raise BackupError(f"pg_dump failed: {_last_line(errors)}.", "No backup was made.")
+
+
+def is_empty(url: str) -> bool:
+    """Return whether the database has no table. Raises BackupError if it does not answer."""
+    try:
+        with psycopg.connect(url, connect_timeout=10) as connection:
+            return connection.execute(TABLES).fetchone() == (0,)
+    except psycopg.Error as error:
+        raise BackupError(f"The database does not answer: {error}.", "Start it, then try again.") from error
+
+
+def check(pieces: Iterable[bytes]) -> None:
+    """Read a whole dump with pg_restore, which writes it nowhere. Raises BackupUnreadable."""
+    _run([binary("pg_restore"), "--file=/dev/null"], pieces, environment=dict(os.environ))
+
+
+def restore(url: str, pieces: Iterable[bytes]) -> None:
+    """Restore a dump into an empty database, in one transaction. Raises BackupError."""
+    _execute(url, PREPARE_TENANT_ROLE)
+    database = psycopg.conninfo.conninfo_to_dict(url).get("dbname", "hearth")
+    options = ["--single-transaction", "--exit-on-error", "--no-owner", "--no-privileges", "--no-password"]
+    _run([binary("pg_restore"), *options, f"--dbname={database}"], pieces, environment=_environment(url))
+    _execute(url, GRANT_TENANT_ROLE)
+
+
+def _execute(url: str, statement: LiteralString) -> None:
+    try:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(statement)
+    except psycopg.Error as error:
+        raise BackupError(
+            f"The database refused a step of the restore: {error}.", "Its owner must be able to make roles."
+        ) from error
+
+
+def _run(command: Sequence[str | Path], pieces: Iterable[bytes], *, environment: dict[str, str]) -> None:
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=errors, stderr=errors)
+        assert process.stdin is not None
+        try:
+            for piece in pieces:
+                process.stdin.write(piece)
+            process.stdin.close()
+        except BrokenPipeError:
+            pass  # it ended, and its messages say why
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        if process.wait() != 0:
+            raise BackupUnreadable(f"pg_restore refused the dump: {_last_line(errors)}.", "Use another copy of it.")
+
+
+def _environment(url: str) -> dict[str, str]:
+    """Return the environment of a PostgreSQL program: a command line with a password could be read by other users."""
+    options = {
+        option.envvar.decode(): option.val.decode()
+        for option in Conninfo.parse(url.encode())
+        if option.val is not None and option.envvar is not None
+    }
+    return dict(os.environ) | options
+
+
+def _last_line(file: IO[bytes]) -> str:
+    file.seek(0)
+    lines = file.read().decode(errors="replace").strip().splitlines()
+    return (lines or ["no message"])[-1].removeprefix("pg_dump: ").removeprefix("pg_restore: ").rstrip(".")
