@@ -143,7 +143,7 @@ def _record(
         before=None if before is None else {**who, **before},
         after=None if after is None else {**who, **after},
     )
-    policy_epoch.bump()
+    policy_epoch.bump(tenants=[budget.tenant_id])
 
 
 def _checked(values: dict[str, Any]) -> dict[str, Any]:

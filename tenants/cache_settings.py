@@ -81,7 +81,7 @@ def _record(
         before=None if before is None else {**who, **asdict(before)},
         after=None if after is None else {**who, **asdict(after)},
     )
-    policy_epoch.bump()
+    policy_epoch.bump(tenants=[setting.tenant_id])
 
 
 def _check(target: PolicyTarget, terms: CacheOverrides) -> None:

@@ -86,7 +86,7 @@ def issue(
     )
     after = {"public_id": issued.key.public_id, "project": project.slug, **_described(issued.key)}
     audit.record(actor, "key.issued", ("key", issued.key.id), tenant=project.tenant, after=after)
-    policy_epoch.bump()
+    policy_epoch.bump(keys=[issued.key.id])
     return issued
 
 
@@ -124,7 +124,7 @@ def rotate(actor: Actor, key: ApiKey, overlap: timedelta) -> IssuedKey:
     audit.record(actor, "key.rotated", ("key", old.id), tenant=old.tenant, before=before, after=after)
     after = {"public_id": issued.key.public_id, "project": old.project.slug, "rotated_from": old.public_id}
     audit.record(actor, "key.issued", ("key", issued.key.id), tenant=old.tenant, after=after | _described(issued.key))
-    policy_epoch.bump()
+    policy_epoch.bump(tenants=[old.tenant_id], keys=[old.id, issued.key.id])
     return issued
 
 
@@ -152,7 +152,7 @@ def change(actor: Actor, key: ApiKey, **changes: Any) -> ApiKey:
         return locked
     locked.save(update_fields=list(changes))
     audit.record(actor, "key.changed", ("key", locked.id), tenant=locked.tenant, before=before, after=after)
-    policy_epoch.bump()
+    policy_epoch.bump(keys=[locked.id])
     return locked
 
 
@@ -172,7 +172,7 @@ def revoke(actor: Actor, key: ApiKey) -> ApiKey:
         before={"revoked_at": None},
         after={"revoked_at": locked.revoked_at.isoformat()},
     )
-    policy_epoch.bump()
+    policy_epoch.bump(keys=[locked.id])
     return locked
 
 

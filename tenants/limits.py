@@ -91,7 +91,7 @@ def _record(
         before=None if before is None else {**who, **before},
         after=None if after is None else {**who, **after},
     )
-    policy_epoch.bump()
+    policy_epoch.bump(tenants=[limit.tenant_id])
 
 
 def _check(limit_values: LimitValues) -> None:

@@ -372,3 +372,22 @@ class PolicyEpoch(models.Model):
 
     def __str__(self) -> str:
         return str(self.value)
+
+
+class PolicyChange(models.Model):
+    """What one epoch changed, so that gateways read that and nothing else (see ``tenants.policy_epoch``).
+
+    One of a key, a tenant (its rules, not its keys) or, if both are None, models and prices. An epoch without rows
+    may have changed anything. Ids are no foreign keys: rows are written at every change and removed soon.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    epoch = models.BigIntegerField()
+    changed_tenant = models.UUIDField(null=True)
+    changed_key = models.UUIDField(null=True)
+
+    class Meta:
+        indexes = (models.Index(fields=["epoch"], name="policy_changes_by_epoch"),)
+
+    def __str__(self) -> str:
+        return f"{self.epoch} {self.changed_key or self.changed_tenant or 'models'}"

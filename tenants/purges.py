@@ -55,7 +55,7 @@ def purge(actor: Actor, tenant: Tenant, target: PurgeTarget) -> CachePurge:
         id=_later_id(), tenant=tenant, model_name=target.model_name, key=target.key, request_id=target.request_id
     )
     audit.record(actor, "cache.purged", ("cache_purge", made.id), tenant=tenant, after=_described(target))
-    policy_epoch.bump()
+    policy_epoch.bump(tenants=[tenant.id])
     return made
 
 

@@ -87,7 +87,7 @@ def create_project(actor: Actor, tenant: Tenant, *, slug: str, name: str) -> Pro
     except IntegrityError:
         raise AlreadyExists("project", slug) from None
     audit.record(actor, "project.created", ("project", project.id), tenant=tenant, after={"slug": slug, "name": name})
-    policy_epoch.bump()
+    policy_epoch.bump(tenants=[tenant.id])
     return project
 
 
@@ -112,7 +112,7 @@ def set_project_archived(actor: Actor, project: Project, archived: bool) -> Proj
         before={"archived": not archived},
         after={"archived": archived, "slug": locked.slug},
     )
-    policy_epoch.bump()
+    policy_epoch.bump(tenants=[locked.tenant_id])
     return locked
 
 
@@ -142,7 +142,7 @@ def set_policy(actor: Actor, tenant: Tenant, **changes: Any) -> TenantPolicy:
         raise BadName("salt_epoch", str(after["salt_epoch"]), f"{old.salt_epoch} or more")
     new = TenantPolicy.objects.create(tenant=tenant, version=old.version + 1, **after)
     audit.record(actor, "policy.changed", ("tenant", tenant.id), tenant=tenant, before=before, after=after)
-    policy_epoch.bump()
+    policy_epoch.bump(tenants=[tenant.id])
     return new
 
 
@@ -188,7 +188,7 @@ def _set_state(actor: Actor, tenant: Tenant, state: Tenant.State) -> Tenant:
         before={"state": before},
         after={"state": state.value},
     )
-    policy_epoch.bump()
+    policy_epoch.bump(tenants=[locked.id])
     return locked
 
 

@@ -87,7 +87,8 @@ def rename(actor: Actor, name: str, new_name: str) -> Model:
         )
     )
     purges.follow_rename(old, new_name)
-    _changed(actor, row, "model.renamed", before={"name": old}, after={"name": new_name})
+    _record(actor, row, "model.renamed", before={"name": old}, after={"name": new_name})
+    policy_epoch.bump()  # limits, keys and purges of any number of tenants
     return row
 
 
@@ -157,7 +158,11 @@ def _require_unused(name: str, *, except_for: Model) -> None:
 
 
 def _changed(actor: Actor, row: Model, action: str, *, before: dict[str, Any], after: dict[str, Any]) -> None:
-    """Audit a change and notify the gateways."""
+    """Audit a change of the model alone and notify the gateways."""
+    _record(actor, row, action, before=before, after=after)
+    policy_epoch.bump(models=True)
+
+
+def _record(actor: Actor, row: Model, action: str, *, before: dict[str, Any], after: dict[str, Any]) -> None:
     named = {"model": row.name}
     audit.record(actor, action, ("model", row.id), tenant=row.owner, before=named | before, after=named | after)
-    policy_epoch.bump()

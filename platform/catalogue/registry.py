@@ -125,7 +125,7 @@ def register(actor: Actor, owner: Tenant, described: Description) -> ModelRevisi
             "digest": digest,
         },
     )
-    policy_epoch.bump()
+    policy_epoch.bump(models=True)
     return revision
 
 

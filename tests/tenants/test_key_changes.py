@@ -69,7 +69,7 @@ def test_limits_and_budgets_go_over_to_the_successor_and_hold_both_together(acme
     assert limit.key == third.key
 
 
-@pytest.mark.parametrize("query", range(5))
+@pytest.mark.parametrize("query", range(11))
 def test_a_snapshot_taken_while_a_key_is_rotated_has_its_limits_and_budgets(acme: Customer, query: int) -> None:
     limit, budget = limited(acme, acme.key)
     asked = 0

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
 import pytest
 from django.db import connection, transaction
+from django.utils import timezone
 
-from tenants import policy_epoch
-from tenants.models import PolicyEpoch
+from tenants import keys, policy_epoch, snapshot
+from tenants.models import ApiKey, PolicyEpoch
+from tests.tenants import customers
+from tests.tenants.customers import OPERATOR, Customer
 
 
 @pytest.fixture
@@ -63,3 +69,65 @@ def test_a_change_that_is_rolled_back_is_no_news(listener: psycopg.Connection[An
         policy_epoch.bump()
         raise ZeroDivisionError
     assert (heard(listener), seen(listener), policy_epoch.current()) == ([], before, before)
+
+
+def test_a_change_that_began_first_and_is_committed_last_is_not_missed(committed: None) -> None:
+    early, middle, late = (customers.create(slug) for slug in ("early", "middle", "late"))
+    known = snapshot.load()
+    changed, may_raise, raised, may_commit = (threading.Event() for _ in range(4))
+
+    def slowly() -> None:
+        with transaction.atomic():
+            ApiKey.objects.filter(id=early.key.id).update(revoked_at=timezone.now())
+            changed.set()
+            may_raise.wait(30)
+            policy_epoch.bump(keys=[early.key.id])
+            raised.set()
+            may_commit.wait(30)
+
+    def revoked() -> list[str]:
+        nonlocal known
+        known = known.refreshed(policy_epoch.changes_since(known.epoch))
+        return [slug for each, slug in ((early, "early"), (middle, "middle"), (late, "late")) if is_dead(each)]
+
+    def is_dead(customer: Customer) -> bool:
+        return known.keys[customer.key.public_id].revoked
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(closing(slowly))
+        changed.wait(30)
+        keys.revoke(OPERATOR, middle.key)
+        assert revoked() == ["middle"]
+        may_raise.set()
+        raised.wait(30)
+        last = pool.submit(closing(lambda: keys.revoke(OPERATOR, late.key)))
+        wait_for_lock()
+        assert revoked() == ["middle"], "the later change waits for the earlier one"
+        may_commit.set()
+        first.result(30)
+        last.result(30)
+    assert revoked() == ["early", "middle", "late"]
+
+
+def closing(work: Callable[[], object]) -> Callable[[], None]:
+    """Return ``work`` for a thread, whose connection is closed at its end."""
+
+    def run() -> None:
+        try:
+            work()
+        finally:
+            connection.close()
+
+    return run
+
+
+def wait_for_lock() -> None:
+    """Wait until a session of this database waits for a lock."""
+    deadline = time.monotonic() + 30
+    waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    with connection.cursor() as cursor:
+        cursor.execute(waiting)
+        while cursor.fetchone() is None:
+            assert time.monotonic() < deadline, "no session waits"
+            time.sleep(0.01)
+            cursor.execute(waiting)

@@ -145,7 +145,7 @@ def set_price(
             before=None if before is None else asdict(before),
             after={**asdict(rates), "book": book.name, "model": model_name, "effective_from": moment.isoformat()},
         )
-        policy_epoch.bump()
+        policy_epoch.bump(models=True)
         return version
 
 

@@ -27,7 +27,9 @@ from catalogue.registry import Catalogue, ServedModel
 from gateway.errors import Unavailable
 from tenants import policy_epoch, snapshot
 from tenants.errors import KeyRefused
+from tenants.policy_epoch import Changes
 from tenants.snapshot import Caller, Snapshot
+from tenants.snapshot_sweep import SnapshotSweep
 from workers.serving import endpoints, gateway_load, startup_eta
 from workers.serving.endpoints import Endpoint
 from workers.serving.startup_eta import Deployed
@@ -38,6 +40,8 @@ log = logging.getLogger(__name__)
 DATABASE_ERRORS = (DjangoError, psycopg.Error, OSError)
 #: With notifications only a safety net; without them a revoked key is still rejected within a second.
 POLL_SECONDS = 0.5
+#: A safety net: models and prices that were written without a policy epoch.
+MODELS_SECONDS = 600.0
 #: Medians of many starts change slowly, and so does the list of gateways.
 ETA_SECONDS = 5.0
 CHANNELS = (policy_epoch.CHANNEL, endpoints.CHANNEL)
@@ -79,6 +83,8 @@ class SnapshotFeed:
         self._etas: Mapping[UUID, float] = {}
         self._gateways: tuple[str, ...] = ()
         self._etas_until = 0.0
+        self._models_until = 0.0
+        self._sweep = SnapshotSweep()
         self._snapshot: ControlSnapshot | None = None
         self._stop = threading.Event()
         self._lock = threading.Lock()
@@ -191,8 +197,10 @@ class SnapshotFeed:
         self._on_poll(new)
 
     def _read(self, old: ControlSnapshot | None) -> ControlSnapshot:
-        """Read the database; callers, catalogue and prices only if the policy epoch has changed."""
-        same = old is not None and old.callers.epoch == policy_epoch.current()
+        """Read the database; of callers, models and prices only what has changed."""
+        changes = None if old is None else policy_epoch.changes_since(old.callers.epoch)
+        callers = self._callers(old, changes)
+        catalogue, price_table = self._models(old, changes)
         if time.monotonic() >= self._etas_until:
             self._etas = startup_eta.etas()
             self._gateways = gateway_load.gateways()
@@ -201,14 +209,26 @@ class SnapshotFeed:
         for endpoint in endpoints.ready():
             ready[endpoint.model_name] = (*ready.get(endpoint.model_name, ()), endpoint)
         return ControlSnapshot(
-            callers=old.callers if old is not None and same else snapshot.load(),
-            catalogue=old.catalogue if old is not None and same else registry.load(),
-            prices=old.prices if old is not None and same else prices.load(),
+            callers=callers,
+            catalogue=catalogue,
+            prices=price_table,
             endpoints=ready,
             deployments=startup_eta.deployed(),
             etas=self._etas,
             gateways=self._gateways,
         )
+
+    def _callers(self, old: ControlSnapshot | None, changes: Changes | None) -> Snapshot:
+        if old is None or changes is None:
+            return snapshot.load()
+        return self._sweep.step(old.callers.refreshed(changes))
+
+    def _models(self, old: ControlSnapshot | None, changes: Changes | None) -> tuple[Catalogue, PriceTable]:
+        same = changes is not None and changes.complete and not changes.models
+        if old is not None and same and time.monotonic() < self._models_until:
+            return old.catalogue, old.prices
+        self._models_until = time.monotonic() + MODELS_SECONDS
+        return registry.load(), prices.load()
 
     def _poll_ended(self, *, healthy: bool) -> None:
         with self._lock:
