@@ -5,6 +5,7 @@ The only module of the portal that turns errors of other packages into HTTP.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -131,6 +132,8 @@ def _from_billing(error: billing.BillingError) -> Response | None:
 
 def _from_rest_framework(error: exceptions.APIException) -> Response:
     message, param, code = _first(error.get_full_details())
+    if isinstance(error, exceptions.Throttled):
+        message, code = f"Too many changes by this tenant within a minute. {error.detail}", "too_many_changes"
     if isinstance(error, exceptions.ValidationError) and code == "error":
         code = "invalid_value"
     response = envelope(message, error.status_code, code, param)
@@ -139,7 +142,7 @@ def _from_rest_framework(error: exceptions.APIException) -> Response:
         response["WWW-Authenticate"] = challenge
     wait = getattr(error, "wait", None)
     if wait:
-        response["Retry-After"] = f"{wait:.0f}"
+        response["Retry-After"] = str(math.ceil(wait))
     return response
 
 

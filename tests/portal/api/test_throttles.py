@@ -1,0 +1,48 @@
+"""A tenant changes things so often and no more; nobody else is held up by it."""
+
+from __future__ import annotations
+
+import pytest
+from rest_framework.test import APIClient
+
+from portal.api.throttles import ChangesOfTenant
+from tenants import keys, policy_epoch
+from tests.portal import fixtures
+from tests.portal.conftest import bearer, error_of
+from tests.portal.fixtures import World
+
+KEYS = "/api/v1/tenants/{}/keys"
+
+
+@pytest.fixture(autouse=True)
+def three_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allow three changes a minute."""
+    monkeypatch.setattr(ChangesOfTenant, "rate", "3/min")
+
+
+def statuses(client: APIClient, slug: str, number: int) -> list[int]:
+    """Return what so many new keys answer."""
+    return [client.post(KEYS.format(slug), {"name": "k"}, format="json").status_code for _ in range(number)]
+
+
+def test_the_keys_of_a_tenant_share_what_it_may_change_in_a_minute(
+    world: World, as_acme: APIClient, as_globex: APIClient, as_operator: APIClient
+) -> None:
+    second = bearer(keys.issue(fixtures.OPERATOR, world.acme.project, name="2", scopes=list(keys.SCOPES)).secret)
+    assert statuses(as_acme, "acme", 2) + statuses(second, "acme", 2) == [201, 201, 201, 429]
+    before = policy_epoch.current()
+    refused = as_acme.post(KEYS.format("acme"), {"name": "k"}, format="json")
+    assert (error_of(refused)["code"], error_of(refused)["type"]) == ("too_many_changes", "rate_limit_error")
+    assert 1 <= int(refused["Retry-After"]) <= 60
+    assert policy_epoch.current() == before
+    assert as_acme.get(KEYS.format("acme")).status_code == 200, "reading is not limited"
+    assert statuses(as_globex, "globex", 1) == [201]
+    assert statuses(as_operator, "acme", 5) == [201] * 5
+
+
+def test_a_stranger_uses_up_nothing_of_a_tenants_changes(
+    world: World, as_acme: APIClient, as_globex: APIClient
+) -> None:
+    assert statuses(as_globex, "acme", 3) == [404] * 3
+    assert statuses(as_globex, "globex", 1) == [429]
+    assert statuses(as_acme, "acme", 3) == [201] * 3
