@@ -13,7 +13,7 @@ from typing import Any, TypedDict, Unpack
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from tenants import audit, caps, policy_epoch
+from tenants import audit, bound_setter, caps, policy_epoch
 from tenants.audit import Actor
 from tenants.errors import AlreadyExists, BadName, NotAllowed
 from tenants.models import Budget
@@ -65,6 +65,7 @@ def create(actor: Actor, target: PolicyTarget, terms: BudgetTerms) -> Budget:
                 period=terms.period,
                 currency=target.tenant.currency,
                 **values,
+                **bound_setter.fields_of(actor),
             )
     except IntegrityError:
         raise AlreadyExists("budget", terms.period) from None
@@ -99,27 +100,33 @@ def put(actor: Actor, target: PolicyTarget, terms: BudgetTerms) -> tuple[Budget,
 
 @transaction.atomic
 def change(actor: Actor, budget: Budget, **changes: Unpack[Changes]) -> Budget:
-    """Change these fields, effective immediately and in the running period. Raises BadName, NotAllowed."""
+    """Change these fields, effective immediately and in the running period.
+
+    Raises BadName, NotAllowed, and SetByAbove if somebody above the actor set it.
+    """
     locked = _locked(budget)
     if locked.archived_at is not None:
         raise NotAllowed("budget", str(locked.id), "archived")
+    bound_setter.require_may_change(actor, locked)
     before = {name: getattr(locked, name) for name in FIELDS}
     after = _checked({**before, **changes})
-    if after == before:
+    setter = bound_setter.fields_of(actor)
+    if after == before and locked.set_by == setter["set_by"]:
         return locked
-    for name, value in after.items():
+    for name, value in {**after, **setter}.items():
         setattr(locked, name, value)
-    locked.save(update_fields=list(FIELDS))
+    locked.save(update_fields=[*FIELDS, *setter])
     _record(actor, "budget.changed", locked, before=before, after=after)
     return locked
 
 
 @transaction.atomic
 def archive(actor: Actor, budget: Budget) -> Budget:
-    """End the budget; its history stays. Idempotent."""
+    """End the budget; its history stays. Idempotent. Raises SetByAbove if somebody above the actor set it."""
     locked = _locked(budget)
     if locked.archived_at is not None:
         return locked
+    bound_setter.require_may_change(actor, locked)
     locked.archived_at = timezone.now()
     locked.save(update_fields=["archived_at"])
     _record(actor, "budget.archived", locked, before={name: getattr(locked, name) for name in FIELDS}, after=None)

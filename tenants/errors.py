@@ -5,6 +5,7 @@ TenantError
 ├── AlreadyExists   the name is taken
 ├── BadName         an invalid slug, name or value; ``allowed`` says what is valid
 ├── NotAllowed      the object's state forbids the change
+├── SetByAbove      a limit or budget that somebody with more rights set
 └── KeyRefused      the key is not valid; ``reason`` says why
 """
 
@@ -42,6 +43,15 @@ class NotAllowed(TenantError):
     kind: str
     name: str
     state: str
+
+
+@dataclass(eq=False)
+class SetByAbove(TenantError):
+    """``set_by``: operator, owner or key; for a key, ``key`` is its public id."""
+
+    kind: str
+    set_by: str
+    key: str = ""
 
 
 KeyRefusal = Literal["malformed", "unknown", "revoked", "expired", "tenant_suspended", "project_archived"]

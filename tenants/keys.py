@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connection, transaction
+from django.db.models import F, Func, Value
 from django.utils import timezone
 
 from tenants import audit, caps, key_format, networks, policy_epoch
@@ -68,7 +69,7 @@ def issue(
     allowed_networks: Sequence[str] = (),
     expires_at: datetime | None = None,
 ) -> IssuedKey:
-    """Create a key. Its text is returned only here.
+    """Create a key. Its text is returned only here. The limits and budgets of a key that creates it apply to it too.
 
     Raises NotAllowed for an archived project or tenant and for a tenant with as many keys as it may have, BadName for
     a scope that is not in SCOPES or an invalid network.
@@ -83,6 +84,7 @@ def issue(
         allowed_networks=[str(network) for network in networks.parse(allowed_networks)],
         expires_at=expires_at,
         created_by=actor.user,
+        issuers=_issuers(actor),
     )
     after = {"public_id": issued.key.public_id, "project": project.slug, **_described(issued.key)}
     audit.record(actor, "key.issued", ("key", issued.key.id), tenant=project.tenant, after=after)
@@ -113,6 +115,7 @@ def rotate(actor: Actor, key: ApiKey, overlap: timedelta) -> IssuedKey:
         expires_at=None if old.expires_at is None else now + min(old.expires_at - old.created_at, LONGEST_LIFE),
         created_by=actor.user,
         rotated_from=old,
+        issuers=old.issuers,
     )
     before, ends = _described(old), now + overlap
     old.expires_at = ends if old.expires_at is None else min(ends, old.expires_at)
@@ -120,11 +123,12 @@ def rotate(actor: Actor, key: ApiKey, overlap: timedelta) -> IssuedKey:
     Limit.objects.filter(key=old).update(key=issued.key)
     Budget.objects.filter(key=old).update(key=issued.key)
     CacheSetting.objects.filter(key=old).update(key=issued.key)
+    below = _replace_issuer(old, issued.key)
     after = _described(old) | {"rotated_to": issued.key.public_id}
     audit.record(actor, "key.rotated", ("key", old.id), tenant=old.tenant, before=before, after=after)
     after = {"public_id": issued.key.public_id, "project": old.project.slug, "rotated_from": old.public_id}
     audit.record(actor, "key.issued", ("key", issued.key.id), tenant=old.tenant, after=after | _described(issued.key))
-    policy_epoch.bump(tenants=[old.tenant_id], keys=[old.id, issued.key.id])
+    policy_epoch.bump(tenants=[old.tenant_id], keys=[old.id, issued.key.id, *below])
     return issued
 
 
@@ -224,6 +228,44 @@ def lineages(key_ids: Iterable[UUID]) -> dict[UUID, frozenset[UUID]]:
             for heir, key_id in cursor.fetchall():
                 lines[heir].add(key_id)
     return {heir: frozenset(line) for heir, line in lines.items()}
+
+
+def with_issued(key_ids: Iterable[UUID]) -> dict[UUID, frozenset[UUID]]:
+    """Return each key with its lineage, the keys that it created, directly or not, and their lineages.
+
+    They share its budgets.
+    """
+    wanted = set(key_ids)
+    under = {key_id: {key_id} for key_id in wanted}
+    if wanted:
+        tenants = ApiKey.objects.filter(id__in=wanted).values("tenant_id")
+        issued = ApiKey.objects.filter(tenant_id__in=tenants, issuers__overlap=list(wanted))
+        for key_id, issuers in issued.values_list("id", "issuers"):
+            for issuer in wanted.intersection(issuers):
+                under[issuer].add(key_id)
+    lines = lineages({key_id for found in under.values() for key_id in found})
+    return {key_id: frozenset().union(*(lines[each] for each in found)) for key_id, found in under.items()}
+
+
+def newest(key: ApiKey) -> ApiKey:
+    """Return the last successor of a rotated key, or the key itself."""
+    while (successor := ApiKey.objects.filter(rotated_from=key).first()) is not None:
+        key = successor
+    return key
+
+
+def _replace_issuer(old: ApiKey, new: ApiKey) -> list[UUID]:
+    """Put the keys that a rotated key created below its successor; return their ids."""
+    found = ApiKey.objects.filter(tenant=old.tenant, issuers__contains=[old.id])
+    below = list(found.values_list("id", flat=True))
+    found.update(issuers=Func(F("issuers"), Value(old.id), Value(new.id), function="array_replace"))
+    return below
+
+
+def _issuers(actor: Actor) -> list[UUID]:
+    """Return the key that acts, as its newest successor, and the keys above it."""
+    found = ApiKey.objects.filter(public_id=actor.name).first() if actor.kind == "key" else None
+    return [] if found is None else [newest(found).id, *found.issuers]
 
 
 def _create(project: Project, **fields: Any) -> IssuedKey:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 from django.db import transaction
 
-from tenants import audit, caps, policy_epoch
+from tenants import audit, bound_setter, caps, policy_epoch
 from tenants.audit import Actor
 from tenants.errors import BadName
 from tenants.models import Limit, Tenant
@@ -32,7 +32,8 @@ class LimitValues:
 def set_limit(actor: Actor, target: PolicyTarget, limit_values: LimitValues) -> Limit:
     """Set the target's limit, replacing any before. Idempotent.
 
-    Raises BadName for a value out of range, and for a limit without values; NotAllowed for one limit too many.
+    Raises BadName for a value out of range, and for a limit without values; NotAllowed for one limit too many;
+    SetByAbove if somebody above the actor set the present one.
     """
     _check(limit_values)
     # Locking the tenant's row serialises concurrent creations of the same limit.
@@ -40,27 +41,29 @@ def set_limit(actor: Actor, target: PolicyTarget, limit_values: LimitValues) -> 
     who = {"tenant": target.tenant, "project": target.project, "key": target.key, "model_name": target.model_name}
     limit = Limit.objects.filter(**who).first()
     before = None if limit is None else asdict(values_of(limit))
-    after = asdict(limit_values)
+    after, setter = asdict(limit_values), bound_setter.fields_of(actor)
     if limit is None:
         caps.require_room(tenant, Limit.objects.filter(tenant=tenant), caps.RULES, "limits")
-        limit = Limit.objects.create(**who, **after)
-    elif before == after:
-        return limit
+        limit = Limit.objects.create(**who, **after, **setter)
     else:
-        for name, value in after.items():
+        bound_setter.require_may_change(actor, limit)
+        if before == after and limit.set_by == setter["set_by"]:
+            return limit
+        for name, value in {**after, **setter}.items():
             setattr(limit, name, value)
-        limit.save(update_fields=list(after))
+        limit.save(update_fields=[*after, *setter])
     _record(actor, "limit.set", limit, before=before, after=after)
     return limit
 
 
 @transaction.atomic
 def remove(actor: Actor, limit: Limit) -> None:
-    """Remove a limit. Idempotent."""
+    """Remove a limit. Idempotent. Raises SetByAbove if somebody above the actor set it."""
     locked = Limit.objects.select_for_update(of=("self",)).select_related("tenant", "project", "key")
     found = locked.filter(id=limit.id).first()
     if found is None:
         return
+    bound_setter.require_may_change(actor, found)
     _record(actor, "limit.removed", found, before=asdict(values_of(found)), after=None)
     found.delete()
 

@@ -171,6 +171,9 @@ class ApiKey(models.Model):
     rotated_from = models.OneToOneField(
         "self", null=True, blank=True, on_delete=models.PROTECT, related_name="rotated_to"
     )
+    #: The key that created it, and the keys above that one: their limits and budgets apply to this key too. Rotation
+    #: replaces a key by its successor here. Empty: a person created it.
+    issuers = ArrayField(models.UUIDField(), default=list, db_default=[], blank=True)
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
     #: Written by the drain, at most once a minute.
@@ -180,6 +183,14 @@ class ApiKey(models.Model):
 
     def __str__(self) -> str:
         return f"hk_{self.public_id}"
+
+
+class BoundSetter(TextChoices):
+    """Who set a limit or budget, the highest first. Nobody below changes or removes it (``tenants.bound_setter``)."""
+
+    OPERATOR = "operator"
+    OWNER = "owner"
+    KEY = "key"
 
 
 class Limit(models.Model):
@@ -198,6 +209,11 @@ class Limit(models.Model):
     requests_per_minute = models.PositiveIntegerField(null=True, blank=True)
     tokens_per_minute = models.PositiveBigIntegerField(null=True, blank=True)
     concurrent_requests = models.PositiveIntegerField(null=True, blank=True)
+    set_by = models.CharField(
+        max_length=8, choices=BoundSetter.choices, default=BoundSetter.OPERATOR, db_default=BoundSetter.OPERATOR
+    )
+    #: Public id of the key that set it; empty: a person did.
+    set_by_key = models.CharField(max_length=16, blank=True, default="", db_default="")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
@@ -243,6 +259,11 @@ class Budget(models.Model):
     action = models.CharField(max_length=8, choices=Action.choices, default=Action.BLOCK)
     #: Percentages of the limit; reaching one raises an alert, once per period.
     alert_percents = ArrayField(models.PositiveSmallIntegerField(), default=list, blank=True)
+    set_by = models.CharField(
+        max_length=8, choices=BoundSetter.choices, default=BoundSetter.OPERATOR, db_default=BoundSetter.OPERATOR
+    )
+    #: Public id of the key that set it; empty: a person did.
+    set_by_key = models.CharField(max_length=16, blank=True, default="", db_default="")
     archived_at = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 

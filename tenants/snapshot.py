@@ -40,7 +40,7 @@ class Caller:
     allowed_models: frozenset[str]
     trust_group: str
     policy: Policy
-    #: Those of its tenant, its project and the key itself, for all models.
+    #: Those of its tenant, its project, the key itself and the keys that created it, for all models.
     limits: tuple[LimitLine, ...] = ()
     budgets: tuple[BudgetLine, ...] = ()
     cache: CacheTerms = field(default_factory=CacheTerms)
@@ -156,7 +156,7 @@ class Snapshot:
         made_of, caller = rules.callers.get(key.public_id, (None, None))
         if made_of is not key:
             try:
-                caller = _made(key, rules, policy, self._lineage(key, rules))
+                caller = _made(key, rules, policy, self._lineage(key, rules), self._above(key, rules))
             except BadName:  # invalid networks, which were not written by ``tenants.keys``
                 raise KeyRefused("unknown") from None
             rules.callers[key.public_id] = key, caller
@@ -171,6 +171,13 @@ class Snapshot:
             return ()
         heir = self._heir(key.id)
         return tuple(each for each in rules.bound_keys if self._heir(each) == heir)
+
+    def _above(self, key: KeyRow, rules: TenantRules) -> tuple[UUID, ...]:
+        """Return the keys whose limits and budgets apply to a key because they created it, directly or not."""
+        if not rules.bound_keys or not key.issuers:
+            return ()
+        issuers = {self._heir(each) for each in key.issuers}
+        return tuple(each for each in rules.bound_keys if self._heir(each) in issuers)
 
     def _heir(self, key_id: UUID) -> UUID:
         while (successor := self.successors.get(key_id)) is not None:
@@ -203,8 +210,11 @@ def _add(rows: Iterable[KeyRow], keys: dict[str, KeyRow], successors: dict[UUID,
             successors[key.rotated_from_id] = key
 
 
-def _made(key: KeyRow, rules: TenantRules, policy: Policy, lineage: tuple[UUID, ...]) -> Caller:
+def _made(
+    key: KeyRow, rules: TenantRules, policy: Policy, lineage: tuple[UUID, ...], above: tuple[UUID, ...]
+) -> Caller:
     targets: tuple[Target, ...] = ((None, None), (key.project_id, None), *((None, each) for each in lineage))
+    bounds: tuple[Target, ...] = (*targets, *((None, each) for each in above))
     return Caller(
         tenant_id=TenantId(key.tenant_id),
         tenant_slug=rules.slug,
@@ -215,8 +225,8 @@ def _made(key: KeyRow, rules: TenantRules, policy: Policy, lineage: tuple[UUID, 
         allowed_models=frozenset(key.allowed_models),
         trust_group=rules.trust_group,
         policy=policy,
-        limits=tuple(line for target in targets for line in rules.limits.get(target, ())),
-        budgets=tuple(line for target in targets for line in rules.budgets.get(target, ())),
+        limits=tuple(line for target in bounds for line in rules.limits.get(target, ())),
+        budgets=tuple(line for target in bounds for line in rules.budgets.get(target, ())),
         cache=_cache_terms(key, rules, policy, targets),
         networks=networks.parse(key.allowed_networks),
     )

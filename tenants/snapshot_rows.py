@@ -49,6 +49,8 @@ class KeyRow(msgspec.Struct, frozen=True, gc=False):
     #: Unix seconds; None never expires.
     expires_at: float | None
     revoked: bool
+    #: The keys that created it, directly or not.
+    issuers: tuple[UUID, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,15 +120,14 @@ def _known_keys() -> QuerySet[ApiKey]:
 def _rows(keys: QuerySet[ApiKey]) -> list[KeyRow]:
     columns = (
         *("id", "public_id", "tenant_id", "project_id", "rotated_from_id", "secret_hmac", "pepper_version"),
-        *("scopes", "allowed_models", "allowed_networks", "expires_at", "revoked_at"),
+        *("scopes", "allowed_models", "allowed_networks", "expires_at", "revoked_at", "issuers"),
     )
     return [_row(values) for values in keys.values_list(*columns)]
 
 
 def _row(values: tuple[Any, ...]) -> KeyRow:
-    key_id, public_id, tenant, project, predecessor, hmac, version, scopes, models, allowed, expires_at, revoked = (
-        values
-    )
+    key_id, public_id, tenant, project, predecessor, hmac, version, *rights = values
+    scopes, models, allowed, expires_at, revoked, issuers = rights
     return KeyRow(
         id=key_id,
         public_id=public_id,
@@ -140,6 +141,7 @@ def _row(values: tuple[Any, ...]) -> KeyRow:
         allowed_networks=tuple(allowed),
         expires_at=None if expires_at is None else expires_at.timestamp(),
         revoked=revoked is not None,
+        issuers=tuple(issuers),
     )
 
 

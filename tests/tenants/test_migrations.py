@@ -6,11 +6,13 @@ import pytest
 from django.core.management import call_command
 from django.db import connection
 
-from tenants import keys, limits, registry, snapshot
+from tenants import budgets, keys, limits, registry, snapshot
+from tenants.audit import Actor
+from tenants.budgets import BudgetTerms
 from tenants.caller_limits import CacheTerms
 from tenants.ids import new_id
 from tenants.limits import LimitValues
-from tenants.models import Limit, PolicyEpoch
+from tenants.models import Budget, Limit, PolicyEpoch, User
 from tenants.policy_target import PolicyTarget
 from tenants.registry import Policy
 from tests.tenants import customers
@@ -77,6 +79,28 @@ def test_earlier_tenants_get_the_default_queue_terms_and_an_older_process_goes_o
             [new_id(), globex.tenant.id],
         )
     assert snapshot.load().authenticate(globex.secret).policy == Policy(cache_mode="all", cache_ttl_seconds=60)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_audit_log_says_who_set_earlier_bounds() -> None:
+    PolicyEpoch.objects.get_or_create(id=1)  # a flush takes it
+    acme = customers.create("acme")
+    owner = Actor(kind="user", name="olga", user=User.objects.create(username="olga"))
+    key = Actor(kind="key", name=acme.key.public_id)
+    one = LimitValues(requests_per_minute=1)
+    for actor, model in ((OPERATOR, "a"), (owner, "b"), (key, "c")):
+        limits.set_limit(actor, PolicyTarget(tenant=acme.tenant, key=acme.key, model_name=model), one)
+    budgets.create(owner, PolicyTarget(tenant=acme.tenant, key=acme.key), BudgetTerms(limit_pico=1))
+    Limit.objects.create(tenant=acme.tenant, model_name="d", requests_per_minute=1)
+    try:
+        call_command("migrate", "tenants", "0010", verbosity=0)
+    finally:
+        call_command("migrate", verbosity=0)
+    found = {limit.model_name: (limit.set_by, limit.set_by_key) for limit in Limit.objects.all()}
+    assert found == {
+        "a": ("operator", ""), "b": ("owner", ""), "c": ("key", acme.key.public_id), "d": ("operator", ""),
+    }  # fmt: skip
+    assert Budget.objects.get().set_by == "owner"
 
 
 def scopes() -> dict[str, set[str]]:

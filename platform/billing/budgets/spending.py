@@ -64,7 +64,7 @@ class ActiveBudget:
     id: UUID
     tenant_id: UUID
     project_id: UUID | None
-    #: A key and the keys it was rotated from; empty: every key.
+    #: A key, the keys it created, and those that any of them was rotated from; empty: every key.
     key_ids: frozenset[UUID]
     model_name: str
     period: Period
@@ -107,22 +107,22 @@ def active_budgets(tenant_ids: Iterable[UUID] | None = None) -> list[ActiveBudge
 
 
 def resolve_all(budgets: Sequence[Budget]) -> list[ActiveBudget]:
-    """Return budgets with the lineages of their keys. Their tenants must be loaded."""
-    lineages = keys.lineages(budget.key_id for budget in budgets if budget.key_id is not None)
-    return [_resolved(budget, lineages) for budget in budgets]
+    """Return budgets with the keys that share them. Their tenants must be loaded."""
+    sharing = keys.with_issued(budget.key_id for budget in budgets if budget.key_id is not None)
+    return [_resolved(budget, sharing) for budget in budgets]
 
 
 def resolve(budget: Budget) -> ActiveBudget:
-    """Return a budget with the lineage of its key. Its tenant must be loaded."""
+    """Return a budget with the keys that share it. Its tenant must be loaded."""
     return resolve_all([budget])[0]
 
 
-def _resolved(budget: Budget, lineages: Mapping[UUID, frozenset[UUID]]) -> ActiveBudget:
+def _resolved(budget: Budget, sharing: Mapping[UUID, frozenset[UUID]]) -> ActiveBudget:
     return ActiveBudget(
         id=budget.id,
         tenant_id=budget.tenant_id,
         project_id=budget.project_id,
-        key_ids=lineages[budget.key_id] if budget.key_id is not None else frozenset(),
+        key_ids=sharing[budget.key_id] if budget.key_id is not None else frozenset(),
         model_name=budget.model_name,
         period=cast(Period, budget.period),
         timezone=budget.tenant.billing_timezone,

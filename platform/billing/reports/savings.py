@@ -124,7 +124,7 @@ def bypasses(period: Period, tenant_id: TenantId | None, project_id: UUID | None
 
     Roll-ups of reasons do not distinguish projects, so those of a project are counted in its requests.
     """
-    if project_id is not None:
+    if project_id is not None and tenant_id is not None:
         return _bypasses_of_project(period, tenant_id, project_id)
     rows = BypassRollup.objects.filter(starts_at__gte=floor(period.start), starts_at__lt=period.end)
     if tenant_id is not None:
@@ -133,7 +133,7 @@ def bypasses(period: Period, tenant_id: TenantId | None, project_id: UUID | None
     return tuple(BypassCount(reason=row["reason"], requests=int(row["total"])) for row in counted)
 
 
-def _bypasses_of_project(period: Period, tenant_id: TenantId | None, project_id: UUID) -> tuple[BypassCount, ...]:
+def _bypasses_of_project(period: Period, tenant_id: TenantId, project_id: UUID) -> tuple[BypassCount, ...]:
     rows = UsageRecord.objects.filter(
         tenant_id=tenant_id,
         project_id=project_id,

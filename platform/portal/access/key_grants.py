@@ -1,7 +1,7 @@
 """What may be granted to keys that are created or changed. Pages and API both decide it here.
 
-A key grants nothing that it lacks itself. A key with the scope ``management:write`` counts as an owner of its tenant,
-so only operators, owners and such keys create, change or rotate one.
+A key grants nothing that it lacks itself, and neither changes nor revokes a key that may do more. A key with the scope
+``management:write`` counts as an owner, so only operators, owners and such keys create, change or rotate one.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 from portal.access.principal import WRITE, Principal
 from portal.errors import NotPermitted
-from tenants import networks
-from tenants.models import ApiKey, Tenant
+from tenants import keys, networks
+from tenants.models import ApiKey, Project, Tenant
 
 
 def require_grantable(
@@ -42,3 +42,31 @@ def require_grantable(
         raise NotPermitted(
             f"This key expires at {principal.expires_at.isoformat()}, and a key it creates cannot outlive it."
         )
+
+
+def require_no_stronger(principal: Principal, key: ApiKey) -> None:
+    """Raise NotPermitted if a key is to be changed or revoked by a key that may do less. Expiry does not count."""
+    if not _is_covered(principal, key):
+        raise NotPermitted(
+            f"The key hk_{key.public_id} may do more than this key, which therefore cannot change or revoke it. Use a "
+            "key with the same scopes, models and networks, or ask an owner of the tenant."
+        )
+
+
+def require_no_stronger_in(principal: Principal, project: Project) -> None:
+    """Raise NotPermitted if a key would stop, with a project, keys that may do more than itself."""
+    if principal.key is not None:
+        for key in ApiKey.objects.filter(project=project, revoked_at=None):
+            require_no_stronger(principal, key)
+
+
+def _is_covered(principal: Principal, key: ApiKey) -> bool:
+    own = principal.key
+    if own is None or key.id == own.id or keys.newest(own).id == key.id:
+        return True
+    models = principal.allowed_models
+    return (
+        frozenset(own.scopes).issuperset(key.scopes)
+        and (not models or (bool(key.allowed_models) and models.issuperset(key.allowed_models)))
+        and networks.within(networks.parse(key.allowed_networks), principal.networks)
+    )

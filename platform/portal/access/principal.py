@@ -18,7 +18,7 @@ from tenants import networks
 from tenants.audit import Actor
 from tenants.errors import NotFound
 from tenants.ids import ProjectId, TenantId
-from tenants.models import ApiKey, Membership, Tenant, User
+from tenants.models import ApiKey, Membership, Project, Tenant, User
 from tenants.networks import Network
 
 READ = "management:read"
@@ -53,11 +53,14 @@ class Principal:
     key: ApiKey | None = None
 
     @property
-    def project_id(self) -> ProjectId | None:
+    def project(self) -> Project | None:
         """The project to which a key is confined; None for a tenant-wide key, and for users."""
-        if self.key is None or TENANT_WIDE in self.key.scopes:
-            return None
-        return ProjectId(self.key.project_id)
+        return None if self.key is None or TENANT_WIDE in self.key.scopes else self.key.project
+
+    @property
+    def project_id(self) -> ProjectId | None:
+        """The id of ``project``."""
+        return None if self.project is None else ProjectId(self.project.id)
 
     @property
     def is_operator(self) -> bool:

@@ -60,14 +60,14 @@ def audit_entries(principal: Principal, found: QuerySet[AuditEntry]) -> QuerySet
 
     A key of one project sees the changes of the project, its keys, and their limits, budgets and cache.
     """
-    if principal.project_id is None or principal.key is None:
+    project = principal.project
+    if project is None:
         return found
-    own = ApiKey.objects.filter(project_id=principal.project_id)
+    own = ApiKey.objects.filter(project=project)
     ids, public_ids = ([str(each) for each in own.values_list(name, flat=True)] for name in ("id", "public_id"))
-    slug = principal.key.project.slug
-    seen = Q(object_kind="project", object_id=str(principal.project_id)) | Q(object_kind="key", object_id__in=ids)
+    seen = Q(object_kind="project", object_id=str(project.id)) | Q(object_kind="key", object_id__in=ids)
     for side in ("before", "after"):
-        seen |= Q(**{f"{side}__project": slug}) | Q(**{f"{side}__key__in": public_ids})
+        seen |= Q(**{f"{side}__project": project.slug}) | Q(**{f"{side}__key__in": public_ids})
     return found.filter(seen)
 
 

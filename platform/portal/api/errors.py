@@ -88,6 +88,8 @@ def _from_tenants(error: tenants.TenantError) -> Response | None:
             return envelope(message, 409, "already_exists", "name" if kind == "model" else "slug")
         case tenants.BadName(kind):
             return envelope(message, 400, "invalid_value", _PARAMS.get(kind, kind))
+        case tenants.SetByAbove():
+            return envelope(message, 403, "permission_denied")
         case tenants.NotAllowed():
             return envelope(message, 409, "not_allowed")
         case _:

@@ -20,7 +20,8 @@ from portal.errors import BadQuery, NotPermitted
 from portal.forms.base import PageForm
 from portal.reporting import periods
 from portal.reporting.periods import Period
-from tenants.errors import NotFound, TenantError
+from tenants import error_text
+from tenants.errors import NotFound, SetByAbove, TenantError
 from tenants.models import Tenant, User
 
 #: Everything from this origin and nothing inline. uPlot and htmx set styles through the DOM, which this allows.
@@ -91,6 +92,8 @@ def submit(
         messages.success(request, change())
     except NotPermitted as error:
         messages.error(request, f"Nothing was changed. {error.reason}")
+    except SetByAbove as error:
+        messages.error(request, f"Nothing was changed. {error_text.words(error)}")
     except TenantError as error:
         form.refuse(error)
         return None

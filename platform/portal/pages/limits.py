@@ -21,8 +21,8 @@ from portal.access.principal import Principal, tenant_for
 from portal.errors import NotPermitted
 from portal.forms.limits import BudgetForm, LimitForm, Targets
 from portal.pages.base import form_action, page, show, submit
-from tenants import budgets, limits
-from tenants.errors import NotAllowed, NotFound
+from tenants import bound_setter, budgets, error_text, limits
+from tenants.errors import NotAllowed, NotFound, SetByAbove
 from tenants.ids import TenantId
 from tenants.models import ApiKey, Budget, Limit, Project, Tenant
 from tenants.rls import as_tenant
@@ -40,6 +40,8 @@ class BudgetRow:
 
     status: BudgetStatus
     target: str
+    #: Who set it: operator, owner, or a key.
+    setter: str
     may_change: bool
 
     @property
@@ -73,6 +75,7 @@ class LimitRow:
 
     limit: Limit
     target: str
+    setter: str
     may_change: bool
     peak: Rate | None
 
@@ -213,13 +216,18 @@ def _apply(request: HttpRequest, tenant: Tenant, change: Callable[[], str]) -> H
         messages.error(request, f"Nothing was changed: the {error.kind} {error.name} is {error.state}.")
     except NotPermitted as error:
         messages.error(request, f"Nothing was changed. {error.reason}")
+    except SetByAbove as error:
+        messages.error(request, f"Nothing was changed. {error_text.words(error)}")
     return redirect("portal:limits", slug=tenant.slug)
 
 
 def _budget_row(status: BudgetStatus, principal: Principal, may_set: bool) -> BudgetRow:
     budget = status.budget
     return BudgetRow(
-        status=status, target=_target_name(budget), may_change=may_set and _may_change_rule(principal, budget)
+        status=status,
+        target=_target_name(budget),
+        setter=_setter(budget),
+        may_change=may_set and _may_change_rule(principal, budget),
     )
 
 
@@ -228,12 +236,21 @@ def _limit_row(limit: Limit, quarters: list[Quarter], principal: Principal, may_
     if limit.key_id is None:
         peak = peak_usage.busiest(quarters, project_id=limit.project_id, model_name=limit.model_name)
     return LimitRow(
-        limit=limit, target=_target_name(limit), may_change=may_set and _may_change_rule(principal, limit), peak=peak
+        limit=limit,
+        target=_target_name(limit),
+        setter=_setter(limit),
+        may_change=may_set and _may_change_rule(principal, limit),
+        peak=peak,
     )
 
 
 def _may_change_rule(principal: Principal, rule: Limit | Budget) -> bool:
-    return principal.is_operator or rule.project_id is not None or rule.key_id is not None
+    own = principal.is_operator or rule.project_id is not None or rule.key_id is not None
+    return own and bound_setter.may_change(principal.actor, rule)
+
+
+def _setter(rule: Limit | Budget) -> str:
+    return f"key hk_{rule.set_by_key}_…" if rule.set_by_key else rule.get_set_by_display().lower()
 
 
 def _target_name(rule: Limit | Budget) -> str:

@@ -158,7 +158,7 @@ def test_the_audit_log_is_that_of_the_project(projects: Projects) -> None:
     assert projects.hr_key.public_id in shown
     assert projects.default_key.public_id not in shown
     assert "'project': 'default'" not in shown
-    assert projects.in_hr.get("/api/v1/audit", {"tenant": "acme", "limit": 500}).json()["data"] == entries
+    assert projects.in_hr.get("/api/v1/audit", {"tenant": "acme", "limit": "500"}).json()["data"] == entries
 
 
 def test_another_project_is_not_found_and_stays_as_it_is(world: World, projects: Projects) -> None:

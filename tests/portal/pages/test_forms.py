@@ -66,7 +66,7 @@ TENANT = "/portal/tenants/acme/"
             "key-name",
             "Enter a name of at most 200 characters.",
         ),
-        (f"{TENANT}projects/", {"slug": "Bad Slug", "name": "777"}, "id_slug", "Bad Slug"),
+        (f"{TENANT}projects/", {"slug": "Bad Slug", "name": "777"}, "project-slug", "Bad Slug"),
         (
             f"/portal/models/{fixtures.MODEL}/",
             {"name": "", "aliases": "777", "visibility": "public"},

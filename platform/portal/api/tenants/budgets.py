@@ -17,12 +17,12 @@ from portal.access.principal import Principal, tenant_for
 from portal.api import pagination
 from portal.api.authentication import principal_of
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
-from portal.api.tenants.limits import TargetSerializer, target_names
+from portal.api.tenants.limits import SET_BY_HELP, TargetSerializer, target_names
 from tenants import budgets
 from tenants.budgets import LARGEST_LIMIT_PICO, MOST_ALERTS, BudgetTerms
 from tenants.errors import NotFound
 from tenants.ids import TenantId
-from tenants.models import Budget, Tenant
+from tenants.models import BoundSetter, Budget, Tenant
 from tenants.rls import as_tenant
 
 
@@ -70,6 +70,9 @@ class BudgetSerializer(serializers.Serializer[BudgetStatus]):
     action = serializers.ChoiceField(source="budget.action", choices=Budget.Action.choices, read_only=True)
     alert_percents = serializers.ListField(
         source="budget.alert_percents", child=serializers.IntegerField(), read_only=True
+    )
+    set_by = serializers.ChoiceField(
+        source="budget.set_by", choices=BoundSetter.choices, read_only=True, help_text=SET_BY_HELP
     )
     created_at = serializers.DateTimeField(source="budget.created_at", read_only=True)
     starts_at = serializers.DateTimeField(read_only=True, allow_null=True, help_text="null: all time.")

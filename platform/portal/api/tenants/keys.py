@@ -11,8 +11,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from portal.access import project_scope
-from portal.access.key_grants import require_grantable
+from portal.access import inherited_bounds, project_scope
+from portal.access.key_grants import require_grantable, require_no_stronger
 from portal.access.principal import Principal, tenant_for
 from portal.api import pagination
 from portal.api.authentication import principal_of
@@ -40,6 +40,11 @@ class KeySerializer(serializers.Serializer[ApiKey]):
     allowed_networks = serializers.ListField(child=serializers.CharField(), read_only=True)
     rotated_from = serializers.UUIDField(
         source="rotated_from_id", read_only=True, allow_null=True, help_text="The key that this one replaced."
+    )
+    issuers = serializers.ListField(
+        child=serializers.UUIDField(),
+        read_only=True,
+        help_text="The key that created it, and the keys above that one: their limits and budgets apply to it too.",
     )
     expires_at = serializers.DateTimeField(read_only=True, allow_null=True)
     revoked_at = serializers.DateTimeField(read_only=True, allow_null=True)
@@ -126,7 +131,10 @@ class KeysView(APIView):
         responses={201: IssuedKeySerializer, **error_responses(400, 403, 404, 409)},
     )
     def post(self, request: Request, tenant: str) -> Response:
-        """Create a key. Its secret is in this response only. A key cannot grant what it lacks itself."""
+        """Create a key. Its secret is in this response only.
+
+        A key cannot grant what it lacks itself, and its limits and budgets apply to the keys that it creates.
+        """
         principal = principal_of(request)
         found = managed(principal, tenant)
         body = NewKeySerializer(data=request.data)
@@ -134,8 +142,9 @@ class KeysView(APIView):
         reject_unknown_fields(body)
         wanted = dict(body.validated_data)
         require_grantable(principal, found, wanted)
-        slug = wanted.pop("project") or (principal.key.project.slug if principal.project_id else "default")
+        slug = wanted.pop("project") or (principal.project.slug if principal.project else "default")
         project = project_scope.project_of(principal, found, slug)
+        inherited_bounds.require_kept(principal, project)
         issued = keys.issue(principal.actor, project, **wanted)
         return _issued(issued)
 
@@ -157,18 +166,25 @@ class KeyView(APIView):
         responses={200: KeySerializer, **error_responses(400, 403, 404, 409)},
     )
     def patch(self, request: Request, tenant: str, key: UUID) -> Response:
-        """Change the key. Every gateway applies it within a second, also to running streams."""
+        """Change the key. Every gateway applies it within a second, also to running streams.
+
+        A key cannot change one with more permissions.
+        """
         principal = principal_of(request)
         found = project_scope.key_of(principal, managed(principal, tenant), key)
         body = ChangedKeySerializer(data=request.data)
         body.is_valid(raise_exception=True)
         reject_unknown_fields(body)
+        require_no_stronger(principal, found)
         require_grantable(principal, found.tenant, body.validated_data, key=found)
         return Response(KeySerializer(keys.change(principal.actor, found, **body.validated_data)).data)
 
     @extend_schema(operation_id="revoke_key", responses={200: KeySerializer, **error_responses(403, 404)})
     def delete(self, request: Request, tenant: str, key: UUID) -> Response:
-        """Revoke the key: every gateway refuses it within a second. Its record stays. Idempotent."""
+        """Revoke the key: every gateway refuses it within a second. Its record stays. Idempotent.
+
+        A key cannot revoke one with more permissions.
+        """
         return _revoke(principal_of(request), tenant, key)
 
 
@@ -204,6 +220,7 @@ class RotateKeyView(APIView):
         fields = ("scopes", "allowed_models", "allowed_networks", "expires_at")
         rights = {field: getattr(found, field) for field in fields}
         require_grantable(principal, found.tenant, rights, key=found)
+        inherited_bounds.require_kept(principal, found.project, found)
         overlap = timedelta(seconds=body.validated_data["overlap_seconds"])
         return _issued(keys.rotate(principal.actor, found, overlap))
 
@@ -215,5 +232,6 @@ def _issued(issued: keys.IssuedKey) -> Response:
 
 def _revoke(principal: Principal, tenant: str, key_id: UUID) -> Response:
     found = managed(principal, tenant)
-    revoked = keys.revoke(principal.actor, project_scope.key_of(principal, found, key_id))
-    return Response(KeySerializer(revoked).data)
+    key = project_scope.key_of(principal, found, key_id)
+    require_no_stronger(principal, key)
+    return Response(KeySerializer(keys.revoke(principal.actor, key)).data)

@@ -21,8 +21,10 @@ from tenants import limits
 from tenants.errors import NotFound
 from tenants.ids import TenantId
 from tenants.limits import LARGEST, LimitValues
-from tenants.models import Limit, Tenant
+from tenants.models import BoundSetter, Limit, Tenant
 from tenants.rls import as_tenant
+
+SET_BY_HELP = "Nobody below changes or removes it: an operator is above owners of the tenant, they above its keys."
 
 
 class TargetSerializer(serializers.Serializer[Limit]):
@@ -54,6 +56,7 @@ class LimitSerializer(TargetSerializer):
     concurrent_requests = serializers.IntegerField(
         min_value=0, max_value=LARGEST["concurrent_requests"], default=None, allow_null=True
     )
+    set_by = serializers.ChoiceField(choices=BoundSetter.choices, read_only=True, help_text=SET_BY_HELP)
     created_at = serializers.DateTimeField(read_only=True)
 
 

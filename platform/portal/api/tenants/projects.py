@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from portal.access import project_scope
+from portal.access import inherited_bounds, project_scope
 from portal.access.principal import Principal, tenant_for
 from portal.api import pagination
 from portal.api.authentication import principal_of
@@ -53,9 +53,14 @@ class ProjectsView(APIView):
         responses={201: ProjectSerializer, **error_responses(400, 403, 404, 409)},
     )
     def post(self, request: Request, tenant: str) -> Response:
-        """Create a project. For operators, owners, developers, and keys with the scope `management:write`."""
+        """Create a project.
+
+        For operators, owners, and tenant-wide keys with the scope `management:write` that no limit or budget set by an
+        owner or operator binds.
+        """
         principal = principal_of(request)
-        found = managed(principal, tenant)
+        found = tenant_for(principal, tenant)
+        inherited_bounds.require_may_create_project(principal, found)
         body = ProjectSerializer(data=request.data)
         body.is_valid(raise_exception=True)
         reject_unknown_fields(body)
@@ -72,7 +77,10 @@ class ArchiveProjectView(APIView):
         responses={200: ProjectSerializer, **error_responses(403, 404, 409)},
     )
     def post(self, request: Request, tenant: str, project: str) -> Response:
-        """Archive the project: its keys are refused within a second, its usage stays. See `create_project` for who."""
+        """Archive the project: its keys are refused within a second, its usage stays.
+
+        For operators, owners, and tenant-wide keys with the scope `management:write`.
+        """
         return _set_archived(request, tenant, project, True)
 
 
@@ -91,7 +99,8 @@ class RestoreProjectView(APIView):
 
 def _set_archived(request: Request, tenant: str, project: str, archived: bool) -> Response:
     principal = principal_of(request)
-    found = project_scope.project_of(principal, managed(principal, tenant), project)
+    found = project_scope.project_of(principal, tenant_for(principal, tenant), project)
+    inherited_bounds.require_may_archive(principal, found)
     return Response(ProjectSerializer(registry.set_project_archived(principal.actor, found, archived)).data)
 
 

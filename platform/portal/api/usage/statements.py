@@ -90,10 +90,9 @@ class StatementView(APIView):
         """
         principal = principal_of(request)
         found = tenant_for(principal, tenant)
-        project = principal.key.project if principal.key is not None and principal.project_id else None
         first = periods.parse_month(month, timezone.now())
         with as_tenant(TenantId(found.id)):
-            statement = statements.statement(TenantId(found.id), first.year, first.month, project)
+            statement = statements.statement(TenantId(found.id), first.year, first.month, principal.project)
         if wants_csv(request):
             header, *rows = statements.csv_rows(statement)
             return csv_export.attachment(request._request, f"statement-{found.slug}-{first:%Y-%m}", header, rows)
