@@ -43,7 +43,8 @@ def bump(*, keys: Iterable[UUID] = (), tenants: Iterable[UUID] = (), models: boo
     Name the changed keys; the tenants whose state, policy, projects, limits, budgets, cache settings or purges changed;
     and whether models or prices did. If nothing is named, gateways read everything again.
     """
-    PolicyEpoch.objects.filter(id=1).update(value=F("value") + 1)
+    if not PolicyEpoch.objects.filter(id=1).update(value=F("value") + 1):
+        PolicyEpoch.objects.get_or_create(id=1)  # a flush of the database deletes it
     epoch = current()
     changes = [PolicyChange(epoch=epoch, changed_key=key) for key in keys]
     changes += [PolicyChange(epoch=epoch, changed_tenant=tenant) for tenant in tenants]
