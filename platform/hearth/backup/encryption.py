@@ -55,7 +55,7 @@ def encrypt(source: IO[bytes], destination: IO[bytes], key: EncryptionKey) -> No
     else:
         raise BackupError("The passphrase is empty.", "Give one, or a public key with --recipient.")
     destination.write(json.dumps(header).encode() + b"\n")
-    pyrage.encrypt_io(source, destination, recipients)  # type: ignore[arg-type]  # any object with read and write
+    pyrage.encrypt_io(source, destination, recipients)
 
 
 def opened(source: IO[bytes], key: DecryptionKey) -> Callable[[IO[bytes]], None]:
@@ -71,7 +71,7 @@ def opened(source: IO[bytes], key: DecryptionKey) -> Callable[[IO[bytes]], None]
     def write_to(destination: IO[bytes]) -> None:
         source.seek(begin)
         try:
-            pyrage.decrypt_io(source, destination, identities)  # type: ignore[arg-type]
+            pyrage.decrypt_io(source, destination, identities)
         except BrokenPipeError:
             raise
         except (pyrage.DecryptError, OSError) as error:
