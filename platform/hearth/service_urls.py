@@ -22,11 +22,11 @@ DATABASE_TIMEOUTS = {
 }
 
 
-def django_database(url: str, *, kept_seconds: int = 0) -> dict[str, Any]:
+def django_database(url: str, *, role: str = "", kept_seconds: int = 0) -> dict[str, Any]:
     """Return Django's database entry for a ``postgresql://`` URL, which names a socket folder as ``?host=``.
 
-    ``kept_seconds``: how long a thread keeps its connection. An empty URL gives an entry that cannot connect, so that
-    commands that need no database still run.
+    ``role`` is shown in ``pg_stat_activity``. ``kept_seconds``: how long a thread keeps its connection. An empty URL
+    gives an entry that cannot connect, so that commands that need no database still run.
     Raises BadSetting for any other scheme.
     """
     if not url:
@@ -43,7 +43,7 @@ def django_database(url: str, *, kept_seconds: int = 0) -> dict[str, Any]:
         "PASSWORD": unquote(parts.password or ""),
         "HOST": host,
         "PORT": str(parts.port or ""),
-        "OPTIONS": {**DATABASE_TIMEOUTS, **query},
+        "OPTIONS": {**DATABASE_TIMEOUTS, **({"application_name": f"hearth-{role}"} if role else {}), **query},
         "CONN_MAX_AGE": kept_seconds,
         "CONN_HEALTH_CHECKS": True,
     }

@@ -70,6 +70,7 @@ TEMPLATES: list[dict[str, Any]] = [
 DATABASES: dict[str, dict[str, Any]] = {
     "default": service_urls.django_database(
         service_urls.database_url(ENVIRONMENT, SECRETS.database_passwords),
+        role=ROLE,
         # Under ASGI each request has a thread of its own. A connection kept by it would stay open and unused.
         kept_seconds=0 if ROLE in ("portal", "all") else 60,
     )

@@ -16,7 +16,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import psutil
 
 from hearth import environment, secrets
-from hearth.checks import engine_ports
+from hearth.checks import database_connections, engine_ports
 from hearth.environment import Environment
 from hearth.instance import start_options
 from hearth.instance.instance import Instance
@@ -49,6 +49,7 @@ def findings(instance: Instance) -> list[Finding]:
     return [
         *(Finding(each.problem, each.remedy) for each in environment.unknown(os.environ)),
         *_databases(settings),
+        *_connections(instance, settings),
         *_passwords(settings),
         *_secrets(instance),
         *_web(settings),
@@ -74,6 +75,21 @@ def _databases(settings: Environment) -> Iterator[Finding]:
         yield Finding(
             "The embedded Redis would be used: it has no backups and ends with this machine.",
             "Set REDIS_URL to a server of your own.",
+        )
+
+
+def _connections(instance: Instance, settings: Environment) -> Iterator[Finding]:
+    """Yield a finding if roles could take each other's connections. A server that cannot be reached is not compared."""
+    server = database_connections.accepted(settings.database_url, instance.node) if settings.database_url else None
+    if server is None:
+        return
+    needed = database_connections.needed(instance, server.further_nodes)
+    if server.connections < needed:
+        yield Finding(
+            f"PostgreSQL accepts {server.connections} connections, and Hearth's processes may open {needed}: under "
+            "load some would find none.",
+            f"Set max_connections of the server to {needed + server.reserved} or more; each further node adds "
+            f"{database_connections.OF_NODE}.",
         )
 
 

@@ -33,6 +33,8 @@ MAJOR_VERSION = "18"
 ANSWER_TIMEOUT_SECONDS = 3
 START_TIMEOUT_SECONDS = 60.0  # crash recovery replays at most max_wal_size, 1 GB
 PORT = 5432  # part of the socket's name only
+#: PostgreSQL's default is 100; ``hearth.checks.database_connections`` says how many an instance may open.
+MAX_CONNECTIONS = 200
 #: For tests only, which keep no data: a crash of the machine may corrupt it.
 NOT_DURABLE = ("fsync=off", "full_page_writes=off")
 
@@ -186,6 +188,7 @@ class PostgresServer:
             f"unix_socket_directories={self.sockets_dir}",
             "unix_socket_permissions=0700",
             f"port={PORT}",
+            f"max_connections={MAX_CONNECTIONS}",
             "timezone=UTC",
             "log_timezone=UTC",
             *(() if self.durable else NOT_DURABLE),

@@ -23,7 +23,7 @@ from workers.agent.processes.process_records import EngineRecord, ProcessRecords
 from workers.processes import identify
 
 SAFE = {
-    "DATABASE_URL": "postgresql://hearth_app:0123456789abcdef0123@db.example/hearth",
+    "DATABASE_URL": "postgresql://hearth_app:0123456789abcdef0123@127.0.0.1:1/hearth",
     "DATABASE_OWNER_URL": "postgresql://hearth_owner:0123456789abcdef0123@db.example/hearth",
     "REDIS_URL": "rediss://:0123456789abcdef0123@redis.example:6379/0",
     "HEARTH_TLS_PROXY": "1",

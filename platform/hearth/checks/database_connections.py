@@ -1,0 +1,65 @@
+"""Compare the PostgreSQL connections that an instance may open with those that its server accepts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import psycopg
+
+from hearth.instance import health_ports
+from hearth.instance.instance import Instance
+from portal.access import load_limits
+
+#: The most connections of one process of each role. Portal: one for each running request and each response that is
+#: sent in pieces, one for the live updates, two for health pages. Gateway: its feed, deferred requests, health pages.
+#: Celery's roles: their threads, and those that watch and publish.
+OF_ROLE = {
+    "portal": load_limits.RUNNING + load_limits.SENDING + 3,
+    "gateway": 11,
+    "inference": 12,
+    "control": 5,
+    "agent": 8,
+    "drain": 4,
+    "beat": 2,
+}
+#: Of a further machine that `hearth node` runs.
+OF_NODE = OF_ROLE["agent"] + OF_ROLE["drain"]
+#: For `hearth` commands, migrations and backups beside them.
+OF_COMMANDS = 5
+CONNECT_SECONDS = 3
+_SERVER = """
+    SELECT current_setting('max_connections')::int,
+           current_setting('superuser_reserved_connections')::int
+           + coalesce(current_setting('reserved_connections', true)::int, 0),
+           (SELECT count(*) FROM workers_node WHERE name <> %s)
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """What a server accepts from Hearth's role; it keeps ``reserved`` connections beside these for others."""
+
+    connections: int
+    reserved: int
+    #: Nodes of the cluster other than this machine.
+    further_nodes: int
+
+
+def needed(instance: Instance, further_nodes: int) -> int:
+    """Return the most connections that the processes of this instance open at once."""
+    gateways = 1 + len(list(health_ports.further_gateways(instance)))
+    roles = sum(OF_ROLE.values()) + (gateways - 1) * OF_ROLE["gateway"]
+    return roles + further_nodes * OF_NODE + OF_COMMANDS
+
+
+def accepted(url: str, node: str) -> Server | None:
+    """Return what the server of this address accepts; None if it cannot be asked."""
+    try:
+        with psycopg.connect(url, connect_timeout=CONNECT_SECONDS, autocommit=True) as connection:
+            row = connection.execute(_SERVER, [node]).fetchone()
+    except psycopg.Error:
+        return None
+    if row is None:
+        return None
+    most, reserved, nodes = row
+    return Server(connections=most - reserved, reserved=reserved, further_nodes=nodes)
