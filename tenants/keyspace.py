@@ -111,11 +111,12 @@ def redis_key(caller: Caller, room: str, name: str = "") -> str:
 
 def tenant_key(tenant_id: TenantId, room: str, name: str = "") -> str:
     """Return the same Redis key without a caller."""
-    return f"{_beginning(tenant_id)}{room}:{name}"
+    return f"{tenant_prefix(tenant_id)}{room}:{name}"
 
 
 @lru_cache(maxsize=4096)
-def _beginning(tenant_id: UUID) -> str:
+def tenant_prefix(tenant_id: TenantId) -> str:
+    """Return how all Redis keys of a tenant begin."""
     return f"hearth:{{{tenant_id}}}:"
 
 

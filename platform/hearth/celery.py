@@ -64,6 +64,11 @@ app.conf.beat_schedule = {
     },
 }
 if find_spec("billing.tasks") is not None:
+    app.conf.beat_schedule["retention"] = {
+        "task": "retention.tasks.maintain",
+        "schedule": 3600.0,
+        "options": {"queue": "control", "expires": 3600.0},
+    }
     app.conf.beat_schedule["billing"] = {
         "task": "billing.tasks.maintain",
         "schedule": 3600.0,

@@ -33,6 +33,7 @@ INSTALLED_APPS = [
     "catalogue",
     "billing",
     "workers",
+    "retention",
     "gateway",
     "portal",
 ]

@@ -30,6 +30,7 @@ from billing.models import (
     UsageRollup,
 )
 from catalogue.models import Model
+from retention.models import Erasure
 from tenants.ids import TenantId, new_id
 from tenants.models import (
     ApiKey,
@@ -172,6 +173,7 @@ ROWS: dict[str, Callable[[Customer], object]] = {
         name=customer.tenant.slug, tenant_id=customer.tenant.id
     ),
     "billing_priceversion": lambda customer: price(PriceBook.objects.get(tenant_id=customer.tenant.id)),
+    "retention_erasure": lambda customer: Erasure.objects.create(tenant=customer.tenant),
     "workers_deferredrequest": lambda customer: DeferredRequest.objects.create(
         tenant=customer.tenant,
         project=customer.project,

@@ -12,7 +12,7 @@ import click
 
 from hearth.backup.errors import BackupError
 from hearth.checks.preflight import PreflightError
-from hearth.cli import backup, checks, instance, models, parts
+from hearth.cli import backup, checks, instance, models, parts, retention
 from hearth.embedded.errors import EmbeddedServerError
 from hearth.environment import BadSetting
 from hearth.isolation_audit.command import audit_isolation
@@ -75,6 +75,8 @@ for command in (
     backup.backup,
     backup.backup_key,
     backup.restore,
+    retention.retention,
+    retention.erase_tenant,
     checks.check,
     audit_isolation,
 ):

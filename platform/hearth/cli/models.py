@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 import click
 
-from hearth.checks.preflight import PreflightError
+from hearth.cli.on_database import on_database
 from hearth.cli.text_table import table
-from hearth.instance.instance import from_environment
 from hearth.instance.progress import Progress
 from hearth.instance.start_options import DEFAULT_CONTEXT_TOKENS
-from hearth.provisioning import database
 from workers.engines import environment as engine_environment
 
 #: ``workers.fleet.deployments.MAX_REPLICAS``, which needs Django.
@@ -64,7 +61,7 @@ def deploy(name: str, replicas: int, private: bool, tenants: tuple[str, ...], **
 
     `hearth model` renames, shares and archives it.
     """
-    with _on_database(f"{name} is not deployed"):
+    with on_database(f"{name} is not deployed"):
         from hearth.provisioning import deploy as deployment  # its models need Django
         from hearth.provisioning.model_source import ModelSpec
         from tenants import audit
@@ -99,7 +96,7 @@ def model() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_models(everything: bool, as_json: bool) -> None:
     """List the models with their replicas and who sees them."""
-    with _on_database("The models cannot be listed"):
+    with on_database("The models cannot be listed"):
         from portal.fleet import model_list
 
         rows = model_list.read(archived=everything)
@@ -164,7 +161,7 @@ def share(name: str, public: bool, private: bool, tenants: tuple[str, ...]) -> N
 
 
 def _change(model_name: str, done: str, **change: Any) -> None:
-    with _on_database("Nothing was changed"):
+    with on_database("Nothing was changed"):
         from portal.fleet import model_changes
         from tenants import audit
 
@@ -173,39 +170,12 @@ def _change(model_name: str, done: str, **change: Any) -> None:
 
 
 def _change_aliases(name: str, done: str, wanted: Callable[[set[str]], set[str]], known: str = "") -> None:
-    with _on_database("Nothing was changed"):
+    with on_database("Nothing was changed"):
         from portal.fleet import model_changes
         from tenants import audit
 
         model_changes.change_aliases(audit.shell("hearth model"), name, wanted, known=known)
     print(f"{name} {done}.")
-
-
-@contextmanager
-def _on_database(failure: str) -> Iterator[None]:
-    """Run the block with the instance's database. Raises PreflightError for what it refuses."""
-    database.connect(from_environment())
-    from django.db import InterfaceError, OperationalError
-
-    from tenants import error_text as tenant_errors
-    from tenants.errors import TenantError
-    from workers.errors import WorkerError
-    from workers.fleet import error_text as worker_errors
-
-    try:
-        yield
-    except (OperationalError, InterfaceError) as error:
-        raise PreflightError("The database cannot be reached.", "`hearth up` starts the instance.") from error
-    except PreflightError as error:
-        raise PreflightError(f"{failure}: {error.problem}", error.remedy) from error
-    except TenantError as error:
-        raise PreflightError(f"{failure}: {tenant_errors.words(error)}", "") from error
-    except WorkerError as error:
-        raise PreflightError(f"{failure}: {worker_errors.words(error)}.", "") from error
-    except OSError as error:
-        raise PreflightError(f"{failure}: {error}.", "") from error
-    finally:
-        database.disconnect()
 
 
 @click.group(short_help="Install the engine, or show which one is installed.")

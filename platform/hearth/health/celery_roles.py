@@ -14,6 +14,7 @@ from celery.beat import PersistentScheduler
 
 import billing.metrics
 import gateway.metrics
+import retention.metrics
 from hearth import environment
 from hearth.health import http_listener
 from hearth.health.checks import Check, CheckState, Health, Heartbeat, Loop, recent, registry
@@ -130,6 +131,7 @@ def _control() -> Health:
         ),
         registry=registry(
             *metrics.CONTROL,
+            *retention.metrics.CONTROL,
             metrics.AgeGauge("hearth_reconcile_tick_age_seconds", "Since reconcile last did a tick here.", tick_age),
             metrics.FleetCollector(lambda: fleet.call(DATABASE_PATIENCE_SECONDS)),
         ),

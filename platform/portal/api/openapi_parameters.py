@@ -19,6 +19,7 @@ _DESCRIPTIONS = {
     404: "It does not exist, or the caller may not see it.",
     409: "It conflicts with the current state.",
     429: "Too many attempts; see `Retry-After`.",
+    503: "A server is unavailable; `message` says what was done.",
 }
 
 PAGE_PARAMETERS = [

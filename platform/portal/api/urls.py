@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path, re_path
 
-from portal.api import not_found, operator_tokens
+from portal.api import not_found, operator_tokens, retention
 from portal.api.fleet import list_views, views
 from portal.api.openapi import schema
-from portal.api.tenants import audit, budgets, cache, keys, limits, projects, tenants
+from portal.api.tenants import audit, budgets, cache, erasure, keys, limits, projects, tenants
 from portal.api.usage import models, prices, savings, statements, usage
 
 urlpatterns: list[URLPattern] = [
@@ -19,6 +19,7 @@ urlpatterns: list[URLPattern] = [
     path("tenants/<slug:tenant>/suspend", tenants.SuspendView.as_view()),
     path("tenants/<slug:tenant>/resume", tenants.ResumeView.as_view()),
     path("tenants/<slug:tenant>/archive", tenants.ArchiveView.as_view()),
+    path("tenants/<slug:tenant>/erase", erasure.EraseView.as_view()),
     path("tenants/<slug:tenant>/projects", projects.ProjectsView.as_view()),
     path("tenants/<slug:tenant>/projects/<slug:project>/archive", projects.ArchiveProjectView.as_view()),
     path("tenants/<slug:tenant>/projects/<slug:project>/restore", projects.RestoreProjectView.as_view()),
@@ -58,6 +59,7 @@ urlpatterns: list[URLPattern] = [
     path("fleet/slots/<uuid:slot>/restore", views.RestoreView.as_view()),
     path("fleet/pools/<slug:pool>/warm", views.WarmView.as_view()),
     path("prices", prices.PricesView.as_view()),
+    path("retention", retention.RetentionView.as_view()),
     path("audit", audit.AuditView.as_view()),
     re_path(r"^(?P<rest>.*)$", not_found.NothingHere.as_view()),
 ]

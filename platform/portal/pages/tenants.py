@@ -19,6 +19,7 @@ from portal.access.principal import Principal, tenant_for, tenants_of
 from portal.errors import BadQuery
 from portal.formats import query_params
 from portal.forms.policy import PolicyForm
+from portal.forms.retention import EraseForm
 from portal.forms.tenants import NewTenantForm
 from portal.pages.base import form_action, operator_page, page, period_of, show, submit, with_query
 from portal.pages.usage import PLATFORM_CURRENCY, UsageRow, presets
@@ -129,7 +130,12 @@ def policy(request: HttpRequest, principal: Principal, slug: str) -> HttpRespons
             return done
     with as_tenant(TenantId(tenant.id)):
         versions = list(TenantPolicy.objects.filter(tenant=tenant).order_by("-version")[:MAX_VERSIONS])
-    context = {"policy": current, "versions": versions, "form": form}
+    context = {
+        "policy": current,
+        "versions": versions,
+        "form": form,
+        "erase_form": EraseForm(slug=tenant.slug),
+    }
     status = 400 if form.errors else 200
     return show(request, principal, "portal/policy.html", context, active="policy", tenant=tenant, status=status)
 

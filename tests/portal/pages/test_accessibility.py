@@ -29,6 +29,7 @@ PAGES = (
     "models/",
     "prices/",
     "audit/",
+    "retention/",
     TENANT,
     f"{TENANT}savings/",
     f"{TENANT}statement/",

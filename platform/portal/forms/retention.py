@@ -1,0 +1,59 @@
+"""The forms of retention: the policy, and the confirmation of an erasure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django import forms
+from django.core.exceptions import ValidationError
+
+from portal.forms.base import PageForm, whole_number
+from retention.models import RetentionPolicy
+from retention.policy import BY_NAME, KINDS
+
+
+def _kept(name: str, label: str) -> forms.IntegerField:
+    kind = BY_NAME[name]
+    return whole_number(
+        f"{label}, in {kind.unit}",
+        kind.largest,
+        smallest=kind.smallest,
+        empty="no limit" if kind.for_ever else "",
+        required=not kind.for_ever,
+        help_text=kind.covers,
+    )
+
+
+class RetentionForm(PageForm):
+    """How long each kind of record is kept. An empty field keeps it for ever."""
+
+    id_prefix = "retention"
+
+    requests_months = _kept("requests", "Requests")
+    events_days = _kept("events", "Events of the fleet")
+    decisions_days = _kept("decisions", "Decisions of scaling")
+    deferred_hours = _kept("deferred", "Deferred requests")
+    audit_days = _kept("audit", "Audit log")
+
+    def __init__(self, data: Mapping[str, Any] | None = None, *, policy: RetentionPolicy) -> None:
+        super().__init__(data, initial={kind.field: getattr(policy, kind.field) for kind in KINDS})
+
+
+class EraseForm(PageForm):
+    """The slug of the tenant to erase, typed again."""
+
+    id_prefix = "erase"
+
+    confirm = forms.CharField(label="Slug of the tenant", error_messages={"required": "Enter the slug."})
+
+    def __init__(self, data: Mapping[str, Any] | None = None, *, slug: str) -> None:
+        super().__init__(data)
+        self._slug = slug
+        self.fields["confirm"].help_text = f"Enter {slug}."
+
+    def clean_confirm(self) -> str:
+        """Return the slug. Raises ValidationError unless it is the tenant's."""
+        if self.cleaned_data["confirm"] != self._slug:
+            raise ValidationError(f"Enter {self._slug} to erase this tenant's personal data.")
+        return self._slug
