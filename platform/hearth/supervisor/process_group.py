@@ -21,12 +21,17 @@ from hearth.instance.roles import ENGINES_STOP_STAGE, Role
 from hearth.instance.roles import processes as processes_of
 from hearth.supervisor import build, child_process, cleanup, health_pages, lock
 from hearth.supervisor.child_process import Child, ChildRecord
+from workers import log_files
 from workers.processes import ProcessIdentity, identify, is_running
 
 TICK_SECONDS = 0.2
+#: How often the logs' sizes are checked.
+LOGS_SECONDS = 10.0
 #: An idle engine stops in 2 s; a busy one may take the 30 s of its own --shutdown-timeout.
 ENGINES_GRACE_SECONDS = 40.0
 SUPERVISOR_RECORD = "supervisor.json"
+#: Logs that are no child's.
+OTHER_LOGS = ("postgres", "redis", "supervisor", "migrate")
 
 
 class Interrupted(Exception):
@@ -60,6 +65,7 @@ class ProcessGroup:
         self._instance = instance
         self._progress = progress
         self._children: list[Child] = []
+        self._logs_checked = time.monotonic()
         self.stop = StopRequest()
 
     @property
@@ -144,7 +150,19 @@ class ProcessGroup:
             line = child.poll()
             if line is not None:
                 self._progress.log(line)
+        self._rotate_logs()
         time.sleep(TICK_SECONDS)
+
+    def _rotate_logs(self) -> None:
+        """Bound the logs of roles, embedded servers and this process; the agent does it for its engines."""
+        if time.monotonic() - self._logs_checked < LOGS_SECONDS:
+            return
+        self._logs_checked = time.monotonic()
+        for name in (*(child.name for child in self._children), *OTHER_LOGS):
+            try:
+                log_files.rotate(self._instance.log_path(name))
+            except OSError as error:  # a full disk must not end the supervisor
+                self._progress.log_if_new(f"log of {name}", f"The log of {name} cannot be rotated: {error}")
 
     def end(self, request_engine_stop: Callable[[], int]) -> None:
         """Stop the roles and the engines stage by stage; a second signal kills what still runs.

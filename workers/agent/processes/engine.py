@@ -11,7 +11,7 @@ from pathlib import Path
 
 from django.conf import settings
 
-from workers import processes
+from workers import log_files, processes
 from workers.agent.probes.health import Health
 from workers.agent.probes.http_probe import EngineLoad, ProbeResult, ProbeTarget
 from workers.agent.processes.paths import FENCE_VARIABLE, OWNER_VARIABLE, AgentPaths
@@ -24,7 +24,6 @@ from workers.kv_relay.addresses import engine_address
 from workers.processes import ProcessIdentity
 from workers.serving import engine_keys
 
-LOG_BYTES = 32 * 1024 * 1024
 GPU = "GPU-"
 
 
@@ -81,7 +80,7 @@ class EngineProcesses:
         """Start the replica's process and write its record. Raises EngineError or OSError if it cannot run."""
         command = self._command(row, port)
         log_path = self.log_path(row)
-        _rotate(log_path)
+        log_files.rotate(log_path)
         marks = {OWNER_VARIABLE: self._paths.owner, FENCE_VARIABLE: str(row.fence)}
         process = processes.launch(
             command.argv, log_path=log_path, environment=command.environment(environment) | marks
@@ -96,7 +95,7 @@ class EngineProcesses:
         """
         command = self._command(row, port)
         log_path = self.log_path(row)
-        _rotate(log_path)
+        log_files.rotate(log_path)
         engine = self._record(row, port, zygote.process, begun_at=processes.boot_seconds())
         socket_path = self._paths.zygote_socket(zygote.placeholder_id)
         zygote_client.become(socket_path, command, log_path, timeout_seconds)
@@ -217,12 +216,3 @@ def last_line(log_path: Path) -> str:
     except OSError:
         return ""
     return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "")
-
-
-def _rotate(log_path: Path) -> None:
-    """Rename a log that is too large, replacing the one renamed before."""
-    try:
-        if log_path.stat().st_size > LOG_BYTES:
-            log_path.replace(log_path.with_suffix(".log.1"))
-    except FileNotFoundError:
-        return

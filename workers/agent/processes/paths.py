@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
-from workers import processes
+from workers import log_files, processes
 from workers.agent.processes.process_records import ProcessRecords, Record
 
 #: In the environment of every process that an agent starts: the agent, and the fence at the start. So a process whose
@@ -22,6 +22,8 @@ FENCE_VARIABLE = "HEARTH_ENGINE_FENCE"
 LOG_PREFIXES = ("engine-", "zygote-")
 #: How long the log of a process that has ended is kept.
 LOG_SECONDS = 14 * 86_400
+#: How many such logs are kept at most, the newest.
+MOST_LOGS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,14 +79,22 @@ class AgentPaths:
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
             raise PermissionError(f"{self.sockets} must be a folder of this user with mode 0700")
 
-    def drop_old_logs(self) -> None:
-        """Remove logs that were not written to for LOG_SECONDS, except those that a process has open."""
+    def tend_logs(self) -> None:
+        """Cut logs that are too large. Of those that no process has open, remove old ones and all but MOST_LOGS."""
         used = {processes.output_of(process) for process in processes.find_by_output(self.logs, LOG_PREFIXES)}
+        with contextlib.suppress(OSError):  # an error here must not stop the agent
+            for log in [path for path in used if path is not None] + [self.relay_log]:
+                log_files.rotate(log)
         oldest = time.time() - LOG_SECONDS
-        for path in self.logs.iterdir():
-            with contextlib.suppress(OSError):  # an error here must not stop the agent
-                if path.name.startswith(LOG_PREFIXES) and path not in used and path.stat().st_mtime < oldest:
+        ended = sorted(((_written_at(path), path) for path in self._own_logs() if path not in used), reverse=True)
+        for place, (written_at, path) in enumerate(ended):
+            if written_at < oldest or place >= MOST_LOGS:
+                with contextlib.suppress(OSError):
                     path.unlink()
+
+    def _own_logs(self) -> list[Path]:
+        """Return the logs of engines and zygotes, and their earlier parts."""
+        return [path for path in self.logs.iterdir() if path.name.startswith(LOG_PREFIXES)]
 
     def end(self, record: Record, *, timeout_seconds: float) -> bool:
         """Kill a recorded process and its session, and remove the record; False if a process outlives the timeout."""
@@ -94,6 +104,14 @@ class AgentPaths:
             return False
         self.registry.forget(record.holder_id)
         return True
+
+
+def _written_at(path: Path) -> float:
+    """Return when a file was last written to, in seconds since the epoch; now if that is unknown."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return time.time()
 
 
 def agent_lock(data: Path, node: str) -> Path:
