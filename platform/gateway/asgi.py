@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, MutableMapping
 from typing import Any
 
+import msgspec
 from django.conf import settings
 
 from billing.errors import WalError
 from gateway import metrics
+from gateway.bodies.memory import BodyShare
 from gateway.errors import BadRequest, BodyTooLarge, BodyTooSlow, GatewayError, Headers, Unavailable
 from gateway.pipeline.handler import Pipeline
 from gateway.protocols.endpoint_table import endpoint_for_errors
@@ -28,8 +30,8 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
-#: How much of a body is buffered before its API key is checked.
-UNAUTHENTICATED_BYTES = 64 * 1024
+#: A larger body is not read before its head is checked, even if it has arrived with it.
+UNCHECKED_BYTES = 64 * 1024
 
 #: How much of a too large body is read and discarded, as a multiple of the allowed size, and for how long.
 DISCARDED_BODIES = 4
@@ -44,22 +46,28 @@ class Body:
     """A request's body as it arrives."""
 
     def __init__(self, receive: Receive) -> None:
-        self._receive = receive
+        self.receive = receive
         self._pending: Awaitable[MutableMapping[str, Any]] | None = None
         self.complete = False
 
     def piece_if_ready(self) -> bytes | None:
         """Return the next piece if it has arrived, as the whole body of a small request has. Raises ClientGone."""
-        message = self._receive()
+        message = self.receive()
         if isinstance(message, asyncio.Future) and message.done():
             return self._read(message.result())
         self._pending = message
         return None
 
+    def leave_unread(self) -> None:
+        """Read no more."""
+        if isinstance(self._pending, Coroutine):
+            self._pending.close()
+        self._pending = None
+
     async def piece(self) -> bytes:
         """Return the next piece. Raises ClientGone."""
         pending, self._pending = self._pending, None
-        return self._read(await (pending if pending is not None else self._receive()))
+        return self._read(await (pending if pending is not None else self.receive()))
 
     def _read(self, message: MutableMapping[str, Any]) -> bytes:
         if message["type"] == "http.disconnect":
@@ -126,10 +134,19 @@ class GatewayApp:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         interrupt = Interrupt()
-        disconnect = ClientDisconnect(interrupt.fire)
+        head = _head(scope, ClientDisconnect(interrupt.fire))
         body = Body(receive)
         try:
-            request = await self._read(scope, body, interrupt, disconnect)
+            await self._answer(scope, head, body, interrupt, send)
+        finally:
+            body.leave_unread()
+            if head.share is not None:
+                head.share.release()
+
+    async def _answer(self, scope: Scope, head: Request, body: Body, interrupt: Interrupt, send: Send) -> None:
+        disconnect = head.disconnect
+        try:
+            request = await self._read(head, body, interrupt)
         except ClientGone:  # or it is still connected and sent a body that is not framed as its headers say
             error = BadRequest(
                 "The body ended early, or does not match its content-length or transfer-encoding. Send it again.",
@@ -138,13 +155,15 @@ class GatewayApp:
             await self._send(send, _refused(error, scope["path"]), disconnect)
             return
         except GatewayError as error:
-            waits_for_continue = any(name == b"expect" for name, _ in scope["headers"])
-            if isinstance(error, BodyTooLarge) and not waits_for_continue:
+            if isinstance(error, BodyTooLarge) and "expect" not in head.headers:
                 await self._discard(body)
             metrics.answered("unread", "", error.status)
             await self._send(send, _refused(error, scope["path"]), disconnect)
             return
-        stop_watching = _watch(scope, receive, disconnect)
+        if isinstance(request, Response):
+            await self._send(send, request, disconnect)
+            return
+        stop_watching = _watch(scope, body.receive, disconnect)
         try:
             try:
                 response = await self._open().handle(request)
@@ -180,32 +199,32 @@ class GatewayApp:
                 while left > 0 and not body.complete:
                     left -= len(await body.piece())
 
-    async def _read(self, scope: Scope, body: Body, interrupt: Interrupt, disconnect: ClientDisconnect) -> Request:
-        """Return the complete request. Raises ClientGone, BodyTooLarge, BodyTooSlow, Unauthorized, Unavailable."""
-        headers = _headers(scope["headers"])
-        client = client_of(scope, headers)
-        announced = headers.get("content-length", "")
-        if announced.isdecimal() and int(announced) > self._max_body_bytes:
-            raise self._too_large()
-        content = body.piece_if_ready()
-        if content is None or not body.complete or len(content) > self._max_body_bytes:
-            content = await self._read_in_time(body, headers, client, interrupt, content)
-        return Request(
-            method=scope["method"],
-            path=scope["path"],
-            headers=headers,
-            body=content,
-            client=client,
-            disconnect=disconnect,
-        )
+    async def _read(self, head: Request, body: Body, interrupt: Interrupt) -> Request | Response:
+        """Return the complete request, or the response to one that is refused by its head.
 
-    async def _read_in_time(
-        self, body: Body, headers: Mapping[str, str], client: str, interrupt: Interrupt, first: bytes | None
-    ) -> bytes:
+        Raises ClientGone, BodyTooLarge, BodyTooSlow, RateLimited, Unavailable.
+        """
+        text = head.headers.get("content-length", "")
+        announced = int(text) if text.isdecimal() else None
+        if announced is not None and announced > self._max_body_bytes:
+            raise self._too_large()
+        content = None
+        if (announced is None or announced <= UNCHECKED_BYTES) and "expect" not in head.headers:
+            content = body.piece_if_ready()
+        if content is None or not body.complete:
+            refusal = await self._open().check_head(head, announced)
+            if refusal is not None:
+                return refusal
+            content = await self._read_in_time(body, head, interrupt, content)
+        elif len(content) > self._max_body_bytes:
+            raise self._too_large()
+        return msgspec.structs.replace(head, body=content)
+
+    async def _read_in_time(self, body: Body, head: Request, interrupt: Interrupt, first: bytes | None) -> bytes:
         # asyncio.timeout() would cost six times as much.
         slow = asyncio.get_running_loop().call_later(self._body_timeout_seconds, interrupt.fire)
         try:
-            return await self._read_body(body, headers, client, await body.piece() if first is None else first)
+            return await self._read_body(body, head, await body.piece() if first is None else first)
         except asyncio.CancelledError:
             if not interrupt.explains_cancellation():
                 raise
@@ -216,18 +235,16 @@ class GatewayApp:
         finally:
             slow.cancel()
 
-    async def _read_body(self, body: Body, headers: Mapping[str, str], client: str, first: bytes) -> bytes:
+    async def _read_body(self, body: Body, head: Request, first: bytes) -> bytes:
         pieces = [first]
         size = len(first)
-        authenticated = False
         while True:
             if size > self._max_body_bytes:
                 raise self._too_large()
+            if head.share is not None:
+                head.share.grow(size)
             if body.complete:
                 return b"".join(pieces)
-            if size > UNAUTHENTICATED_BYTES and not authenticated:
-                await self._open().auth.authenticate(headers, client)
-                authenticated = True
             pieces.append(await body.piece())
             size += len(pieces[-1])
 
@@ -235,6 +252,20 @@ class GatewayApp:
         return BodyTooLarge(
             f"The body is too large. At most {self._max_body_bytes} bytes are allowed.", "body_too_large"
         )
+
+
+def _head(scope: Scope, disconnect: ClientDisconnect) -> Request:
+    """Return the request without its body."""
+    headers = _headers(scope["headers"])
+    return Request(
+        method=scope["method"],
+        path=scope["path"],
+        headers=headers,
+        body=b"",
+        client=client_of(scope, headers),
+        disconnect=disconnect,
+        share=BodyShare(),
+    )
 
 
 def _watch(scope: Scope, receive: Receive, disconnect: ClientDisconnect) -> Callable[[], object]:

@@ -270,6 +270,26 @@ def queue_full(model: str, retry_after_seconds: float) -> Unavailable:
     )
 
 
+def bodies_fill_share(share_bytes: int) -> RateLimited:
+    """Return the error for a tenant whose requests in progress have as many bytes of bodies as they may."""
+    return RateLimited(
+        f"The bodies of this tenant's requests in progress would take more than the {share_bytes >> 20} MiB that a "
+        "gateway process keeps in memory for one tenant. Nothing was charged. Retry when some requests are done.",
+        "too_many_body_bytes",
+        headers=[_retry_after(1)],
+    )
+
+
+def bodies_fill_gateway() -> Unavailable:
+    """Return the error while the bodies of all tenants take all the memory that is meant for them."""
+    return Unavailable(
+        "The bodies of all requests in progress take as much memory as this gateway process has for them. Nothing was "
+        "charged. Retry after 1 second.",
+        "gateway_busy",
+        headers=[_retry_after(1)],
+    )
+
+
 def too_many_deferred(requests: int, size_bytes: int) -> RateLimited:
     """Return the error for a tenant with as many deferred requests as it may have."""
     return RateLimited(

@@ -72,6 +72,11 @@ CACHE_FIRST_LEVEL_BYTES = Gauge(
     "Size of the stored responses that the process has in memory.",
     registry=None,
 )
+BODY_BYTES = Gauge(
+    "hearth_gateway_body_bytes",
+    "Size of the request bodies that the process has in memory or has let clients announce.",
+    registry=None,
+)
 _LIMIT_REFUSALS = PrometheusCounter(
     "hearth_gateway_limit_refusals", "Requests rejected by a limit or a hard budget.", ("reason",), registry=None
 )
@@ -127,6 +132,7 @@ METRICS = (
     _CACHE_STORES,
     _CACHE_EVICTIONS,
     CACHE_FIRST_LEVEL_BYTES,
+    BODY_BYTES,
     _LIMIT_REFUSALS,
     _ENGINE_FAILURES,
     _ENGINE_RETRIES,

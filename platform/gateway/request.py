@@ -12,6 +12,7 @@ import msgspec
 from billing.wal.records import State
 from caching.single_flight import Flight
 from catalogue.registry import ServedModel
+from gateway.bodies.memory import BodyShare
 from gateway.errors import GatewayError
 from gateway.protocols.endpoint import Endpoint
 from gateway.protocols.request_body import Call
@@ -70,6 +71,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     #: The client's address; empty when it is not known.
     client: str = ""
     disconnect: ClientDisconnect = msgspec.field(default_factory=ClientDisconnect)
+    #: Counts the body in memory; who creates it releases it once the response is sent. None: it is not counted.
+    share: BodyShare | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

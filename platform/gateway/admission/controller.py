@@ -33,6 +33,7 @@ from gateway.admission.lua_scripts import (
     SETTLE,
     TOO_LARGE,
 )
+from gateway.admission.used_up_limits import UsedUpLimits
 from gateway.errors import GatewayError
 from gateway.redis_client.client import RedisClient, ReplyFuture
 from gateway.redis_client.connection import Argument, RedisFailed, RedisNotSent, RedisUnavailable
@@ -130,10 +131,21 @@ class AdmissionController:
         self.patience_seconds = redis.timeout_seconds
         self._rank = rank
         self._local = LocalLimiter()
+        self._used_up = UsedUpLimits()
         self._renewer = LeaseRenewer(redis, lease_seconds)
         self._reserves = BudgetReserve(
             redis, self._renewer, lambda: rank().gateways, round_seconds=lease_seconds / RENEWALS
         )
+
+    def refuse_early(self, caller: Caller) -> None:
+        """Raise RateLimited if a limit for all models is 0, or was used up a moment ago. Takes nothing.
+
+        It reads only this process's memory, so it may let pass what :meth:`admit` rejects, but not the opposite.
+        """
+        plan = caller.derived(LimitPlan.of, "")
+        if plan.closed is not None:
+            raise rejections.limited(*plan.closed, rejections.CLOSED_MS)
+        self._used_up.check(plan.lines)
 
     async def admit(self, request: AdmissionRequest) -> Reservation:
         """Take the request from every limit and budget, or from none, and look up its stored response.
@@ -264,6 +276,8 @@ class AdmissionController:
             await self._take(reservation, cache_key, requests=requests, again=True)
             return
         if outcome != ADMITTED:
+            if outcome == LIMITED and limit_plan.KINDS[kind - 1] == "requests":
+                self._used_up.add(plan.lines[which - 1], wait_ms)
             raise _rejection(plan, request, outcome, which, kind, wait_ms)
         reservation.taken.owed = owed
         held = held if found is None else request.hit_pico

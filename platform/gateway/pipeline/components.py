@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from gateway.admission.controller import AdmissionController
+from gateway.bodies.memory import BodyMemory
 from gateway.cache.parsed_requests import ParsedRequestCache
 from gateway.cache.two_level_store import PredictionCache
 from gateway.coalescing.shared_flights import SharedFlights
@@ -32,6 +33,7 @@ class Components:
     admission: AdmissionController
     prediction_cache: PredictionCache
     parsed_requests: ParsedRequestCache
+    body_memory: BodyMemory
     dispatcher: Dispatcher
     wal: UsageLog
     refusals: RefusalLog

@@ -48,6 +48,9 @@ STORED_RESPONSES = "/v1/responses/"
 COMPACTION = STORED_RESPONSES + "compact"
 #: The status that counts a request whose client disconnected before its response began.
 CLIENT_GONE = 499
+#: For larger bodies limits are looked at before they are read or parsed. Below, a request is parsed first: that takes
+#: 1 ms at most, and then a refusal is recorded with its model.
+PARSED_FIRST_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +72,48 @@ class Pipeline:
 
     async def handle(self, request: Request) -> Response:
         """Return the response, errors included, in the format of the path; each has the request id in its headers."""
-        timeline = _timeline(new_id(), request)
-        if timeline.client_request_id:
-            timeline.headers.append((b"x-client-request-id", timeline.client_request_id.encode("latin-1", "replace")))
+        timeline = _timeline_of_client(request)
         response = await self._answered(self._route(request, timeline), timeline, _metric_path(request.path))
         response.headers.extend(timeline.timings())
         return response
+
+    async def check_head(self, request: Request, announced_bytes: int | None) -> Response | None:
+        """Return the refusal of a request whose body is not read yet; None if its body may be read.
+
+        Its key is checked, its limits are looked at, and its body is counted in memory. ``announced_bytes``: None if
+        the head does not say how long the body is. A path that takes no body is answered without reading one. The
+        response closes the connection.
+        """
+        if request.path not in ENDPOINTS or request.method != "POST":
+            if not announced_bytes and "transfer-encoding" not in request.headers:
+                return None  # it has no body
+            response = await self.handle(request)
+            response.headers.extend(CLOSE)
+            return response
+        timeline = _timeline_of_client(request)
+        try:
+            await self._check_caller(request, timeline, announced_bytes)
+        except GatewayError as error:
+            error.closes = True
+            response = self._refused(error, timeline)
+            metrics.answered(_metric_path(request.path), "", response.status)
+            response.headers.extend(timeline.timings())
+            return response
+        return None
+
+    async def _check_caller(self, request: Request, timeline: RequestTimeline, body_bytes: int | None) -> Caller:
+        """Return the caller if its body may be read, or parsed.
+
+        Raises Unauthorized, Forbidden, RateLimited, Unavailable.
+        """
+        caller = timeline.caller = await self.auth.authenticate(request.headers, request.client)
+        require_inference(caller)
+        is_large = body_bytes is None or body_bytes > PARSED_FIRST_BYTES
+        if is_large and IDEMPOTENCY not in request.headers:  # a repetition is answered whatever the limits are
+            self._components.admission.refuse_early(caller)
+        if request.share is not None:
+            request.share.hold(self._components.body_memory, caller, body_bytes or 0)
+        return caller
 
     async def run_deferred(self, request_id: UUID, public_id: str, endpoint: Endpoint, request: Request) -> Attempt:
         """Run a request that was accepted earlier, under its own id; its request limit is not taken a second time.
@@ -136,8 +175,7 @@ class Pipeline:
         raise NotFound(f"The path {path} does not exist. Use one of {known}.", "unknown_path", closes=True)
 
     async def _infer(self, endpoint: Endpoint, request: Request, timeline: RequestTimeline) -> Response:
-        caller = timeline.caller = await self.auth.authenticate(request.headers, request.client)
-        require_inference(caller)
+        caller = await self._check_caller(request, timeline, len(request.body))
         parsed = self._components.parsed_requests.find(caller, endpoint, request.body)
         call = request_body.parse(endpoint, request.body) if parsed is None else parsed.call
         model = self._model(caller, call.model)
@@ -263,6 +301,13 @@ def _timeline(request_id: UUID, request: Request) -> RequestTimeline:
         endpoint=endpoint,
         headers=endpoint.id_headers(name),
     )
+
+
+def _timeline_of_client(request: Request) -> RequestTimeline:
+    timeline = _timeline(new_id(), request)
+    if timeline.client_request_id:
+        timeline.headers.append((b"x-client-request-id", timeline.client_request_id.encode("latin-1", "replace")))
+    return timeline
 
 
 def refused(error: GatewayError, timeline: RequestTimeline) -> Response:

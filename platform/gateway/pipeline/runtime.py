@@ -11,6 +11,7 @@ from billing.wal.writer import WalWriter
 from gateway import metrics
 from gateway.admission.controller import AdmissionController
 from gateway.admission.local_limiter import GatewayRank
+from gateway.bodies.memory import BodyMemory
 from gateway.cache.parsed_requests import ParsedRequestCache
 from gateway.cache.two_level_store import PredictionCache
 from gateway.coalescing.shared_flights import SharedFlights
@@ -94,12 +95,15 @@ def start(role: str) -> Runtime:
     single_flight.start()
     prediction_cache = PredictionCache(cache, settings.CACHE_FIRST_LEVEL_BYTES)
     metrics.CACHE_FIRST_LEVEL_BYTES.set_function(prediction_cache.local_bytes)
+    body_memory = BodyMemory()
+    metrics.BODY_BYTES.set_function(lambda: body_memory.used_bytes)
     components = Components(
         feed=feed,
         replica_queue=replica_queue,
         admission=AdmissionController(limits, cache, rank=rank),
         prediction_cache=prediction_cache,
         parsed_requests=ParsedRequestCache(),
+        body_memory=body_memory,
         dispatcher=Dispatcher(upstream, router, in_flight),
         wal=wal,
         refusals=RefusalLog(wal),
