@@ -290,6 +290,16 @@ def bodies_fill_gateway() -> Unavailable:
     )
 
 
+def body_not_parsed() -> Unavailable:
+    """Return the error for a large body whose parser process ended."""
+    return Unavailable(
+        "The process that parses large bodies ended before it was done with this one. Nothing was charged. Retry after "
+        "1 second; if it fails again, send a smaller body.",
+        "body_not_parsed",
+        headers=[_retry_after(1)],
+    )
+
+
 def too_many_deferred(requests: int, size_bytes: int) -> RateLimited:
     """Return the error for a tenant with as many deferred requests as it may have."""
     return RateLimited(

@@ -9,8 +9,6 @@ its full length. A stream whose events carry token counts is reserved STEP_TOKEN
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -19,6 +17,7 @@ from billing.pricing.prices import PriceTable
 from billing.pricing.rating import Metered, Price, rate
 from catalogue.registry import ServedModel
 from gateway.errors import Unavailable
+from gateway.protocols import body_facts
 from gateway.protocols.request_body import Call
 from tenants.snapshot import Caller
 
@@ -31,11 +30,6 @@ TEMPLATE_TOKENS = 256
 #: Tokens per choice of a stream that are reserved at a time. The next are reserved while half of them are left: at 100
 #: tokens/s that is more than a second, and a command to Redis takes 50 ms at most.
 STEP_TOKENS = 256
-#: Types of message parts whose text is in the body; any other may be an image that the body only links to.
-_TEXT_PARTS = frozenset(
-    {"text", "input_text", "output_text", "summary_text", "reasoning_text", "refusal", "thinking", "redacted_thinking"}
-    | {"reasoning", "message", "tool_use", "tool_result", "function_call", "function_call_output"}
-)
 
 
 class CostReservation(msgspec.Struct, kw_only=True):
@@ -143,26 +137,6 @@ def _most_prompt_tokens(call: Call, model: ServedModel, body_bytes: int) -> int:
         return body_bytes + TEMPLATE_TOKENS
     if "prompt" in call.body:  # each of several prompts has its own context
         return min(body_bytes + TEMPLATE_TOKENS, context * call.choices)
-    if _has_media([call.body.get(name) for name in ("messages", "input", "system")]):
+    if body_facts.has_media(call.body) if call.facts is None else call.facts.has_media:
         return context
     return min(body_bytes + TEMPLATE_TOKENS, context)
-
-
-def _has_media(value: Any) -> bool:
-    """Return whether a message, or any part of it, may be other than text."""
-    if isinstance(value, dict):
-        kind = value.get("type", "text")
-        if not isinstance(kind, str) or kind not in _TEXT_PARTS:
-            return True
-        inner: Iterable[Any] = (value.get("content"), value.get("output"), value.get("summary"))
-    elif isinstance(value, list):
-        inner = value
-    else:
-        return False
-    for each in inner:  # any() with a generator takes three times as long
-        kind = type(each)
-        if kind is dict and len(each) == 2 and type(each.get("content")) is str and "role" in each:
-            continue  # most messages
-        if (kind is dict or kind is list) and _has_media(each):
-            return True
-    return False

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from uuid import UUID
 
 import msgspec
-from django.conf import settings
 
 from caching import bypass, fingerprint, store
 from caching.bypass import Bypass
@@ -132,9 +131,11 @@ def policy_for(caller: Caller, call: Call, model: ServedModel, headers: Mapping[
     digest = call.digest
     if digest is None:
         canonical = fingerprint.canonical(call.body, call.endpoint.ignored)
-        if settings.MEDIA_DOMAINS and b'url"' in canonical and media.fetches(call.body):
+        if media.may_fetch(canonical, call.body):
             return _bypass("media", directives)
         digest = hashlib.sha256(canonical).digest()  # for a long request faster than the MAC
+    elif call.facts is not None and call.facts.fetches_media:
+        return _bypass("media", directives)
     name = keyspace.prediction_mac(caller, (fingerprint.FORMAT, call.path, model.digest), digest)
     return CachePolicy(
         name=name,
@@ -183,7 +184,7 @@ def _forbidden(caller: Caller, call: Call, directives: CacheDirectives) -> Bypas
         return "no-store"
     if directives.switch == "off":
         return "header"
-    found = bypass.of_body(call.body)
+    found = bypass.of_body(call.body) if call.facts is None else call.facts.bypass
     if found is not None:
         return found
     always = caller.cache.mode == "all" or directives.switch == "on" or call.endpoint.deterministic

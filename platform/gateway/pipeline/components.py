@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gateway.admission.controller import AdmissionController
 from gateway.bodies.memory import BodyMemory
+from gateway.bodies.parser_pool import ParserPool
 from gateway.cache.parsed_requests import ParsedRequestCache
 from gateway.cache.two_level_store import PredictionCache
 from gateway.coalescing.shared_flights import SharedFlights
@@ -34,6 +35,7 @@ class Components:
     prediction_cache: PredictionCache
     parsed_requests: ParsedRequestCache
     body_memory: BodyMemory
+    parser_pool: ParserPool
     dispatcher: Dispatcher
     wal: UsageLog
     refusals: RefusalLog

@@ -16,6 +16,8 @@ from catalogue.registry import ServedModel
 from gateway import metrics
 from gateway.admission import cost_estimate
 from gateway.admission.controller import AdmissionRequest, Reservation
+from gateway.bodies import parser_pool
+from gateway.bodies.parser_messages import Target
 from gateway.cache.cache_control import parse_directives
 from gateway.errors import (
     BadRequest,
@@ -36,7 +38,9 @@ from gateway.pipeline.revocation import ActiveRequest
 from gateway.protocols import model_list, request_body
 from gateway.protocols.endpoint import Endpoint
 from gateway.protocols.endpoint_table import ENDPOINTS, endpoint_for_errors
+from gateway.protocols.request_body import Call
 from gateway.request import CLOSE, JSON, Request, RequestContext, RequestTimeline, Response
+from tenants import keyspace
 from tenants.ids import new_id
 from tenants.snapshot import Caller
 
@@ -137,8 +141,7 @@ class Pipeline:
     ) -> Response:
         # Not in the timeline: the next attempt has the same id, under which a refusal's row would hide its usage.
         caller = self.auth.known(public_id)
-        call = request_body.parse(endpoint, request.body)
-        model = self._model(caller, call.model)
+        call, model = await self._parse(caller, endpoint, request.body)
         timeline.model = model.name
         context = RequestContext(caller=caller, call=call, model=model, timeline=timeline)
         components = replace(self._components, wal=log)
@@ -176,15 +179,38 @@ class Pipeline:
 
     async def _infer(self, endpoint: Endpoint, request: Request, timeline: RequestTimeline) -> Response:
         caller = await self._check_caller(request, timeline, len(request.body))
-        parsed = self._components.parsed_requests.find(caller, endpoint, request.body)
-        call = request_body.parse(endpoint, request.body) if parsed is None else parsed.call
-        model = self._model(caller, call.model)
-        if parsed is not None and parsed.model is not model:
-            call = request_body.parse(endpoint, request.body)
+        call, model = await self._parse(caller, endpoint, request.body)
         timeline.model = model.name
         context = RequestContext(caller=caller, call=call, model=model, timeline=timeline)
         active = ActiveRequest(context=context, client=request.client)
         return await self._components.active_requests.run(active, self._once(context, request))
+
+    async def _parse(self, caller: Caller, endpoint: Endpoint, body: bytes) -> tuple[Call, ServedModel]:
+        """Return the checked request and its model; a large body is parsed in another process. Raises GatewayError."""
+        if len(body) > parser_pool.INLINE_BYTES:
+            return await self._parse_elsewhere(caller, endpoint, body)
+        parsed = self._components.parsed_requests.find(caller, endpoint, body)
+        call = request_body.parse(endpoint, body) if parsed is None else parsed.call
+        model = self._model(caller, call.model)
+        if parsed is not None and parsed.model is not model:
+            call = request_body.parse(endpoint, body)
+        return call, model
+
+    async def _parse_elsewhere(self, caller: Caller, endpoint: Endpoint, body: bytes) -> tuple[Call, ServedModel]:
+        found: list[ServedModel] = []
+
+        def resolve(name: str) -> Target:
+            model = self._model(caller, name)
+            found.append(model)
+            return Target(
+                model_name=model.name,
+                context_length_tokens=model.context_length_tokens,
+                prefix_root=keyspace.prefix_root(caller, model.name),
+                digest_wanted=caller.cache.mode != "off",
+            )
+
+        call = await self._components.parser_pool.parse(caller.tenant_id, endpoint, body, resolve)
+        return call, found[0]
 
     def _once(self, context: RequestContext, request: Request) -> Awaitable[Response]:
         """Run the call, or return the response stored under its Idempotency-Key."""

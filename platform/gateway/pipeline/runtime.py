@@ -12,6 +12,7 @@ from gateway import metrics
 from gateway.admission.controller import AdmissionController
 from gateway.admission.local_limiter import GatewayRank
 from gateway.bodies.memory import BodyMemory
+from gateway.bodies.parser_pool import ParserPool
 from gateway.cache.parsed_requests import ParsedRequestCache
 from gateway.cache.two_level_store import PredictionCache
 from gateway.coalescing.shared_flights import SharedFlights
@@ -52,6 +53,7 @@ class Runtime:
         await asyncio.to_thread(self.feed.stop)
         await self.upstream.close()
         self.components.admission.close()
+        await self.components.parser_pool.close()
         await self.components.prediction_cache.close()
         await self.components.single_flight.close()
         for client in self.redis:
@@ -104,6 +106,7 @@ def start(role: str) -> Runtime:
         prediction_cache=prediction_cache,
         parsed_requests=ParsedRequestCache(),
         body_memory=body_memory,
+        parser_pool=ParserPool(),
         dispatcher=Dispatcher(upstream, router, in_flight),
         wal=wal,
         refusals=RefusalLog(wal),

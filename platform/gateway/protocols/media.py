@@ -56,6 +56,11 @@ def clean_part(part: dict[str, Any], where: str) -> None:
             clean_part(inner, f"{where}.{name}")
 
 
+def may_fetch(canonical: bytes, body: Any) -> bool:
+    """Return whether a body, whose canonical form is given too, refers to content that an engine may fetch."""
+    return bool(settings.MEDIA_DOMAINS) and b'url"' in canonical and fetches(body)
+
+
 def fetches(value: Any) -> bool:
     """Return whether a body refers to content by a URL, where the content may change between two requests."""
     if isinstance(value, list):

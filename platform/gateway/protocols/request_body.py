@@ -11,6 +11,7 @@ import msgspec
 import orjson
 
 from gateway.errors import BadRequest
+from gateway.protocols.body_facts import BodyFacts
 from gateway.protocols.endpoint import Endpoint
 
 #: Fields that a client may not send to an engine: they select another tenant's cache, a place in the engine's queue or
@@ -35,12 +36,23 @@ MAX_DEPTH = 254
 #: Parsing half a million small lists blocked the event loop for 0.4 s, because Python's garbage collector visits each.
 #: Brackets inside texts count too; a text with this many is about a hundred thousand tokens long.
 MAX_BRACKETS = 200_000
+#: Top-level fields. OpenAI and vLLM know fewer than a hundred.
+MAX_FIELDS = 1000
+#: Fields whose values the gateway reads after a body was parsed, and the largest that it reads of a large body.
+READ_FIELDS = frozenset(
+    {"model", "n", "seed", "stream", "stream_options", "temperature", "top_k", "top_p"}
+    | {"max_tokens", "max_completion_tokens", "max_output_tokens"}
+)
+MAX_READ_BYTES = 4096
 #: Choices of one request, n of each prompt. vLLM itself would start up to 16,384 for each prompt.
 MAX_CHOICES = 128
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """A checked inference request. ``body`` does not contain the fields in STRIPPED."""
+    """A checked inference request. ``body`` does not contain the fields in STRIPPED.
+
+    With ``facts`` only its READ_FIELDS are decoded; the others are JSON text (``orjson.Fragment``).
+    """
 
     endpoint: Endpoint
     body: dict[str, Any]
@@ -53,6 +65,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     choices: int
     #: SHA-256 of the canonical form (``caching.fingerprint``) if an identical body was parsed before.
     digest: bytes | None = None
+    #: What was computed about a large body where it was parsed.
+    facts: BodyFacts | None = None
 
     @property
     def path(self) -> str:
@@ -121,6 +135,8 @@ def _read(raw: bytes) -> dict[str, Any]:
         ) from None
     if not isinstance(body, dict):
         raise BadRequest("The body must be a JSON object.", "invalid_type")
+    if len(body) > MAX_FIELDS:
+        raise BadRequest(f"The body has {len(body)} fields. At most {MAX_FIELDS} are allowed.", "invalid_value")
     return body
 
 

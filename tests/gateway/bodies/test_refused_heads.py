@@ -136,3 +136,18 @@ async def test_a_path_without_a_body_is_answered_without_reading_one(gateway: Ga
     asked = await unsent(gateway, method="GET", path="/v1/models").run()
     assert (asked.status, asked.json["data"][0]["id"]) == (200, "demo")
     assert asked.answer_headers["connection"] == "close"
+
+
+async def test_a_large_body_reaches_the_engine_whole_and_its_response_is_stored(gateway: Gateway) -> None:
+    first, second = [await large(gateway).run() for _ in range(2)]
+    assert (first.status, second.status) == (200, 200)
+    assert (first.answer_headers["x-cache"], second.answer_headers["x-cache"]) == ("miss", "hit")
+    (body,) = gateway.bodies()
+    assert (body["model"], body["messages"]) == ("demo", orjson.loads(LARGE)["messages"])
+
+
+async def test_a_large_body_for_a_model_that_does_not_exist_is_refused(gateway: Gateway) -> None:
+    unknown = orjson.dumps({**orjson.loads(LARGE), "model": "nothing"})
+    asked = await gateway.ask(unknown)
+    assert (asked.status, asked.error["code"]) == (404, "model_not_found")
+    assert gateway.bodies() == []
