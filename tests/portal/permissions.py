@@ -1,0 +1,321 @@
+"""Every endpoint and form of the portal, and who may use it: as docs/api.md says, and as it is.
+
+``Scene.outcome`` tries one action in one role for real and undoes it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from django.db import transaction
+from django.test import Client
+from django.urls import URLPattern
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from portal import urls as page_urls
+from portal.api import urls as api_urls
+from portal.api.throttles import ChangesOfTenant
+from tenants import budgets, cache_settings, keys, limits, registry, tokens
+from tenants.audit import Actor
+from tenants.budgets import BudgetTerms
+from tenants.cache_settings import CacheOverrides
+from tenants.limits import LimitValues
+from tenants.models import ApiKey, AuditEntry, Membership, Project, User
+from tenants.policy_target import PolicyTarget
+from tests.portal import fixtures, fleet_fixture
+from tests.portal.conftest import bearer
+from tests.portal.fixtures import World
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "api.md"
+#: Columns of the table: users, then keys with their scopes beside those for inference.
+USERS = ("operator", "owner", "developer", "billing", "viewer")
+READ, WRITE, TENANT = "management:read", "management:write", "management:tenant"
+KEY_SCOPES: Mapping[str, tuple[str, ...]] = {
+    "no scope": (),
+    "read": (READ,),
+    "read, tenant": (READ, TENANT),
+    "write": (READ, WRITE),
+    "write, tenant": (READ, WRITE, TENANT),
+}
+ROLES = (*USERS, *KEY_SCOPES)
+#: Without a principal: signing in and out, an operator's token for a password, and the description of the API.
+PUBLIC = frozenset(
+    {"GET /portal/login/", "POST /portal/login/", "POST /portal/logout/", "POST /tokens", "GET /openapi.json"}
+)
+#: Set by a key that nobody here is below, so that no role is refused because of who set them.
+SOMEONE = Actor(kind="key", name="someone")
+#: An archived tenant: only such a one can be erased.
+GONE = "gone"
+#: Ends the name of an action whose body is about the whole tenant.
+FOR_TENANT = " for the tenant"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A project with one of each thing that an action can be about."""
+
+    project: Project
+    key: ApiKey
+    limit_id: UUID
+    budget_id: UUID
+    setting_id: UUID
+    request_id: UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """Acme with a user in each role, and keys in its project ``default``; ``hr`` is another of its projects."""
+
+    world: World
+    own: Place
+    other: Place
+    fleet: fleet_fixture.Warmth
+    token_id: UUID
+    users: Mapping[str, User]
+    apis: Mapping[str, APIClient]
+    pages: Mapping[str, Client] = field(default_factory=dict)
+
+    def outcome(self, action: str, role: str) -> str:
+        """Return ``yes``, ``own`` (in the key's project only) or ``no``: what happens when this role tries it."""
+        if not is_placed(action) or role in USERS:
+            done = self._done(action, role, self.own)
+            return _allowed(action, role) if done else "no"
+        inside, outside = self._done(action, role, self.own), self._done(action, role, self.other)
+        assert inside or not outside, f"{role} may {action} in another project only"
+        return "yes" if outside else "own" if inside else "no"
+
+    def _done(self, action: str, role: str, place: Place) -> bool:
+        attempt = self._page if "/portal/" in action else self._api
+        if action.startswith("GET"):
+            return attempt(action, role, place)
+        before = AuditEntry.objects.count()
+        undo = transaction.savepoint()
+        try:
+            done = attempt(action, role, place)
+            changed = AuditEntry.objects.count() != before
+            assert done or not changed, f"{role} was refused {action}, and changed something"
+            return done
+        finally:
+            transaction.savepoint_rollback(undo)
+            ChangesOfTenant.cache.clear()
+
+    def _api(self, action: str, role: str, place: Place) -> bool:
+        method, path = action.removesuffix(FOR_TENANT).split()
+        body = BODIES[action](place) if action in BODIES else None
+        send = getattr(self.apis[role], method.lower())
+        status = send(
+            f"/api/v1{self._filled(path, place)}", *([] if body is None else [body]), format="json"
+        ).status_code
+        assert status < 300 or status in {401, 403, 404}, f"{role}, {action}: {status}"
+        return status < 300
+
+    def _page(self, action: str, role: str, place: Place) -> bool:
+        method, path = action.split()
+        browser, address = self.pages[role], self._filled(path, place)
+        if method == "GET":
+            return browser.get(address).status_code == 200
+        before = AuditEntry.objects.count()
+        browser.post(address, FORMS[action](place))
+        return AuditEntry.objects.count() > before
+
+    def _filled(self, path: str, place: Place) -> str:
+        """Return the path with the names of things in that project, or of the fleet."""
+        tenant = GONE if "/erase" in path else "acme"
+        names = {
+            "tenant": tenant, "slug": tenant, "project": place.project.slug, "key": place.key.id,
+            "limit": place.limit_id, "budget": place.budget_id, "setting": place.setting_id,
+            "request_id": place.request_id, "month": f"{timezone.now():%Y-%m}", "token": self.token_id,
+            "deployment": fixtures.MODEL, "replica": self.fleet.ready.id, "node": "n2", "slot": self.fleet.broken.id,
+            "placeholder": self.fleet.promotable.id, "pool": "spare", "target": "n2",
+            "name": "cordon" if "fleet" in path else fixtures.MODEL,
+        }  # fmt: skip
+        return re.sub(r"\{(\w+)\}", lambda found: str(names[found[1]]), path)
+
+
+BODIES: Mapping[str, Callable[[Place], dict[str, Any]]] = {
+    "POST /tenants": lambda place: {"slug": "new", "name": "New"},
+    "PATCH /tenants/{tenant}": lambda place: {"queue_seconds": 5},
+    "POST /tenants/{tenant}/erase": lambda place: {"confirm": GONE},
+    "PATCH /retention": lambda place: {"events_days": 99},
+    "POST /tenants/{tenant}/projects": lambda place: {"slug": "new", "name": "New"},
+    "POST /tenants/{tenant}/keys": lambda place: {"name": "new", "project": place.project.slug},
+    "PATCH /tenants/{tenant}/keys/{key}": lambda place: {"name": "changed"},
+    "POST /tenants/{tenant}/keys/{key}/rotate": lambda place: {"overlap_seconds": 0},
+    "PUT /tenants/{tenant}/limits": lambda place: {"project": place.project.slug, "requests_per_minute": 5},
+    "PUT /tenants/{tenant}/limits for the tenant": lambda place: {"requests_per_minute": 5},
+    "PUT /tenants/{tenant}/budgets": lambda place: {"project": place.project.slug, "limit_pico": 5},
+    "PUT /tenants/{tenant}/budgets for the tenant": lambda place: {"limit_pico": 5},
+    "PUT /tenants/{tenant}/cache/settings": lambda place: {"project": place.project.slug, "mode": "off"},
+    "POST /tenants/{tenant}/cache/purge": lambda place: {"key": str(place.key.id)},
+    "POST /tenants/{tenant}/cache/purge for the tenant": lambda place: {"everything": True},
+    "PATCH /models/{name}": lambda place: {"aliases": ["another"]},
+    "POST /prices": lambda place: {
+        "model": fixtures.MODEL, "prompt_pico": 1, "cached_prompt_pico": 1, "completion_pico": 1, "confirm": True,
+    },
+    "POST /fleet/deployments/{deployment}/scale": lambda place: {"replicas": 3},
+    "POST /fleet/deployments/{deployment}/target": lambda place: {
+        "target_tokens_per_replica": 9000, "scale_up_delay_seconds": 1, "scale_down_delay_seconds": 60,
+    },
+    "POST /fleet/placeholders/{placeholder}/promote": lambda place: {"deployment": fixtures.MODEL},
+    "POST /fleet/pools/{pool}/warm": lambda place: {"placeholders_per_node": 3},
+}  # fmt: skip
+
+FORMS: Mapping[str, Callable[[Place], dict[str, str]]] = {
+    "POST /portal/create-tenant/": lambda place: {"slug": "new"},
+    "POST /portal/retention/": lambda place: {"events_days": "99", "decisions_days": "99", "deferred_hours": "24"},
+    "POST /portal/tenants/{slug}/erase/": lambda place: {"confirm": GONE},
+    "POST /portal/fleet/{name}/{target}/": lambda place: {},
+    "POST /portal/models/{name}/": lambda place: {"name": fixtures.MODEL, "aliases": "another", "visibility": "public"},
+    "POST /portal/models/{name}/archive/": lambda place: {"archived": "1"},
+    "POST /portal/tenants/{slug}/keys/create/": lambda place: {"name": "new", "scopes": "inference"},
+    "POST /portal/tenants/{slug}/keys/{key}/change/": lambda place: {
+        "name": "changed", "scopes": "keep", "expires": "keep",
+    },
+    "POST /portal/tenants/{slug}/keys/{key}/rotate/": lambda place: {"overlap": "0"},
+    "POST /portal/tenants/{slug}/keys/{key}/revoke/": lambda place: {},
+    "POST /portal/tenants/{slug}/limits/set/": lambda place: {"for": "project:default", "requests_per_minute": "5"},
+    "POST /portal/tenants/{slug}/limits/{limit}/remove/": lambda place: {},
+    "POST /portal/tenants/{slug}/budgets/set/": lambda place: {"for": "project:default", "limit": "9"},
+    "POST /portal/tenants/{slug}/budgets/{budget}/archive/": lambda place: {},
+    "POST /portal/tenants/{slug}/cache/set/": lambda place: {"for": "project:default", "mode": "off"},
+    "POST /portal/tenants/{slug}/cache/{setting}/remove/": lambda place: {},
+    "POST /portal/tenants/{slug}/cache/purge/": lambda place: {"what": "key", "key": str(place.key.id)},
+    "POST /portal/tenants/{slug}/policy/": lambda place: {"queue_seconds": "5"},
+    "POST /portal/tenants/{slug}/state/": lambda place: {"state": "suspended"},
+    "POST /portal/tenants/{slug}/archive/": lambda place: {},
+    "POST /portal/tenants/{slug}/projects/": lambda place: {"slug": "new"},
+    "POST /portal/tenants/{slug}/projects/{project}/archive/": lambda place: {"archived": "1"},
+}  # fmt: skip
+
+
+def build(world: World) -> Scene:
+    """Create the scene."""
+    tenant = world.acme.tenant
+    hr = registry.create_project(fixtures.OPERATOR, tenant, slug="hr", name="HR")
+    registry.archive(fixtures.OPERATOR, registry.create_tenant(fixtures.OPERATOR, slug=GONE, name="Gone"))
+    users = {"operator": world.operator, "owner": world.acme.owner}
+    for role in USERS[2:]:
+        users[role] = User.objects.create(username=role)
+        Membership.objects.create(user=users[role], tenant=tenant, role=role)
+    apis = {role: APIClient() for role in USERS}
+    for role, client in apis.items():
+        client.force_login(users[role])
+    for role, scopes in KEY_SCOPES.items():
+        issued = keys.issue(fixtures.OPERATOR, world.acme.project, name=role, scopes=(*keys.DEFAULT_SCOPES, *scopes))
+        apis[role] = bearer(issued.secret)
+    browsers = {role: Client() for role in USERS}
+    for role, browser in browsers.items():
+        browser.force_login(users[role])
+    return Scene(
+        world=world,
+        own=_place(world, world.acme.project, 1),
+        other=_place(world, hr, 2),
+        fleet=fleet_fixture.build(world),
+        token_id=tokens.issue(fixtures.OPERATOR, world.operator, name="spare").token.id,
+        users=users,
+        apis=apis,
+        pages=browsers,
+    )
+
+
+def is_placed(action: str) -> bool:
+    """Return whether an action is about one project or something in one."""
+    named = re.search(r"\{(project|key|limit|budget|setting|request_id)\}", action)
+    body = BODIES.get(action)
+    return bool(named) or (
+        action
+        in {
+            "POST /tenants/{tenant}/keys",
+            "PUT /tenants/{tenant}/limits",
+            "PUT /tenants/{tenant}/budgets",
+            "PUT /tenants/{tenant}/cache/settings",
+            "POST /tenants/{tenant}/cache/purge",
+        }
+        and body is not None
+    )
+
+
+#: Lists and sums of which a key sees the part of its project.
+NARROWED = re.compile(
+    r"GET (/usage.*|/audit"
+    r"|/tenants/\{tenant\}/(projects|keys|limits|budgets|cache|cache/settings|statements/\{month\}))"
+)
+
+
+def _allowed(action: str, role: str) -> str:
+    """Return what a success means where an action names no project."""
+    narrowed = role in KEY_SCOPES and TENANT not in KEY_SCOPES[role] and NARROWED.fullmatch(action)
+    return "own" if narrowed else "yes"
+
+
+def endpoints() -> Iterator[str]:
+    """Yield every method and path of the management API."""
+    for pattern in api_urls.urlpatterns:
+        view = getattr(pattern.callback, "view_class", None)
+        if view is None or "(?P<rest>" in str(pattern.pattern):
+            continue
+        for method in ("get", "post", "put", "patch", "delete"):
+            if hasattr(view, method):
+                yield f"{method.upper()} /{_path(pattern)}"
+
+
+def pages_and_forms(scene: Scene) -> Iterator[str]:
+    """Yield every page as GET and every form as POST, found by trying each address of the portal as an operator."""
+    for pattern in page_urls.urlpatterns:
+        path = f"/portal/{_path(pattern)}"
+        address, browser = scene._filled(path, scene.own), scene.pages["operator"]
+        undo = transaction.savepoint()
+        if browser.get(address).status_code == 200:
+            yield f"GET {path}"
+        if browser.post(address).status_code != 405:
+            yield f"POST {path}"
+        transaction.savepoint_rollback(undo)
+        browser.force_login(scene.world.operator)
+
+
+def documented() -> dict[str, dict[str, str]]:
+    """Return the tables of docs/api.md: for each action, who may. Raises ValueError for what cannot be read."""
+    text = DOCUMENT.read_text().partition("\n## Who may do what\n")[2].partition("\n## ")[0]
+    found: dict[str, dict[str, str]] = {}
+    columns: list[str] = []
+    for line in text.splitlines():
+        if not line.startswith("|") or line.startswith("|--"):
+            continue
+        first, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        if "`" not in first:
+            columns = cells
+            continue
+        for action, suffix in re.findall(r"`([A-Z]+ /[^`]*)`( for the tenant)?", first):
+            if action + suffix in found:
+                raise ValueError(f"{action}{suffix} is in two rows")
+            found[action + suffix] = dict(zip(columns, cells, strict=True))
+    return found
+
+
+def _path(pattern: URLPattern) -> str:
+    return re.sub(r"<\w+:(\w+)>", r"{\1}", str(pattern.pattern))
+
+
+def _place(world: World, project: Project, number: int) -> Place:
+    tenant = world.acme.tenant
+    key = keys.issue(fixtures.OPERATOR, project, name="target", scopes=["inference"]).key
+    target = PolicyTarget(tenant=tenant, project=project)
+    row = fixtures.answered(world, world.acme, timezone.now() - timedelta(minutes=5), number)
+    row = msgspec.structs.replace(row, project_id=project.id, key_id=key.id)
+    fixtures.store([row])
+    return Place(
+        project=project,
+        key=key,
+        limit_id=limits.set_limit(SOMEONE, target, LimitValues(requests_per_minute=9)).id,
+        budget_id=budgets.create(SOMEONE, target, BudgetTerms(limit_pico=9 * 10**12)).id,
+        setting_id=cache_settings.set_setting(SOMEONE, target, CacheOverrides(mode="all")).id,
+        request_id=row.id,
+    )
