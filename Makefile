@@ -12,7 +12,7 @@ JAVASCRIPT := tests/journey/javascript
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 QUIETLY := sed -un 's,^ *\(Downloading\|Processing\) \(.*/\)\?\([^/ ]*\.whl\).*,  \3,p'
 
-.PHONY: help install install-dev engine up down status test test-long install-tests check bench bench-gateway bench-change bench-cache bench-drain bench-coldstart fmt lock clean
+.PHONY: help install install-dev engine up down status test test-long chaos install-tests check bench bench-gateway bench-change bench-cache bench-drain bench-coldstart fmt lock clean
 
 help: ## Show what each target does
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -44,6 +44,9 @@ test-long: install-tests $(JAVASCRIPT)/node_modules/stamp ## Run the tests that 
 install-tests: install-dev
 	@bash scripts/system-packages libnuma1 chromium
 	$(BIN)/hearth engine install
+
+chaos: install-dev ## Break an instance on purpose and audit it; CHAOS="--seed 5 --seeds 10" runs further seeds
+	@exec $(BIN)/python -m tests.chaos $(CHAOS)
 
 check: install-dev ## Lint, types, import rules, migrations, the guard of platform/
 	@test ! -e platform/__init__.py || { echo "platform/__init__.py would replace Python's own module platform: remove it"; exit 1; }

@@ -1,0 +1,147 @@
+"""One seed: an instance, its clients, the faults one after another, and an audit after every few."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from random import Random
+
+from tests.chaos import audit
+from tests.chaos.clients import Clients, Outcome, outage_seconds
+from tests.chaos.faults import Fault
+from tests.chaos.world import READY_SECONDS, World, until
+
+#: An audit follows so many faults.
+ROUND = 5
+#: A process whose memory grew more than so much, times and MiB, from the first audit to the last leaks.
+GROWTH, GROWTH_MIB = 1.5, 64
+#: Requests without any fault before the first one.
+QUIET_SECONDS = 8.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Struck:
+    """What one fault cost: requests that ran between it and the time when all was ready again."""
+
+    kind: str
+    requests: int
+    failed: int
+    outage_seconds: float
+    ready_seconds: float
+    #: What the failed ones were told: status and code, and how often.
+    told: dict[str, int]
+
+
+@dataclass(slots=True)
+class Report:
+    """What a seed showed. ``differences`` is what must not be; empty is a pass."""
+
+    seed: int
+    struck: list[Struck] = field(default_factory=list)
+    differences: list[str] = field(default_factory=list)
+    requests: int = 0
+    #: Completion tokens that the surviving engines counted, and those that their rows have.
+    counted_tokens: int = 0
+    stored_tokens: int = 0
+    #: Resident memory of each role at the first and the last audit in which it was the same process, MiB.
+    memory_mib: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+
+async def run(world: World, faults: Iterable[tuple[Fault, Random]], seed: int, say: Callable[[str], None]) -> Report:
+    """Break the instance under load, and return what that showed."""
+    report = Report(seed)
+    clients = Clients(world, seed)
+    memory: dict[tuple[str, int], tuple[float, float]] = {}
+    strikes: list[_Strike] = []
+    async with clients.asking():
+        await asyncio.sleep(QUIET_SECONDS)
+        for number, (fault, random) in enumerate(faults, start=1):
+            strikes.append(await _strike(world, clients, fault, random, report))
+            say(f"{number:4} {fault.kind}: well again after {strikes[-1].well - strikes[-1].began:.1f} s")
+            if number % ROUND == 0:
+                await _audit(world, clients, report, memory, say)
+        await asyncio.sleep(QUIET_SECONDS)
+        await _audit(world, clients, report, memory, say)
+    report.requests = len(clients.outcomes)
+    report.struck = [_cost(strike, clients.outcomes) for strike in strikes]
+    report.memory_mib = {name: sizes for (name, _), sizes in memory.items()}
+    report.differences += _leaks(report.memory_mib)
+    return report
+
+
+@dataclass(frozen=True, slots=True)
+class _Strike:
+    """When a fault began, when it was undone, and when all was well again."""
+
+    kind: str
+    began: float
+    healed: float
+    well: float
+
+
+async def _strike(world: World, clients: Clients, fault: Fault, random: Random, report: Report) -> _Strike:
+    began = time.monotonic()
+    try:
+        await asyncio.to_thread(fault.strike, world, random)
+    except Exception as error:  # a strike that fails is itself a finding, and the run goes on
+        report.differences.append(f"{fault.kind}: {type(error).__name__} {error}"[:400])
+    healed = time.monotonic()
+    if not await asyncio.to_thread(_is_well, world, clients.outcomes, healed):
+        report.differences.append(f"{fault.kind}: not ready again after {READY_SECONDS} s")
+    return _Strike(fault.kind, began, healed, time.monotonic())
+
+
+def _cost(strike: _Strike, outcomes: list[Outcome]) -> Struck:
+    """Return what a fault cost, once every request has ended."""
+    meanwhile = [each for each in outcomes if each.began < strike.well and each.ended > strike.began]
+    return Struck(
+        kind=strike.kind,
+        requests=len(meanwhile),
+        failed=sum(not each.good for each in meanwhile),
+        outage_seconds=round(outage_seconds(outcomes, strike.began), 1),
+        ready_seconds=round(strike.well - strike.healed, 1),
+        told=dict(Counter(each.told for each in meanwhile if not each.good)),
+    )
+
+
+def _is_well(world: World, outcomes: list[Outcome], since: float) -> bool:
+    """Wait until requests are answered again and every process is ready; say whether that came."""
+    answered = until(lambda: outage_seconds(outcomes, since) < float("inf"), READY_SECONDS)
+    return world.wait_until_ready() and answered
+
+
+async def _audit(
+    world: World,
+    clients: Clients,
+    report: Report,
+    memory: dict[tuple[str, int], tuple[float, float]],
+    say: Callable[[str], None],
+) -> None:
+    await clients.pause()
+    found = await asyncio.to_thread(audit.audit, world, clients.outcomes)
+    if world.clock is None:
+        boots = await asyncio.to_thread(audit.boots, world)
+        found += audit.more_stored_than_counted(boots)
+        report.counted_tokens = sum(each.counted for each in boots)
+        report.stored_tokens = sum(each.stored for each in boots)
+    new = [each for each in found if each not in report.differences]
+    report.differences += new
+    for name, size in world.resident_mib().items():
+        process = (name, world.pids(name)[0])
+        first, _ = memory.get(process, (size, size))
+        memory[process] = (first, size)
+    say(f"    audit: {len(clients.outcomes)} requests, {len(new)} differences")
+    for each in new[:20]:
+        say(f"      {each}")
+    clients.resume()
+
+
+def _leaks(memory_mib: dict[str, tuple[float, float]]) -> list[str]:
+    return [
+        f"{name}: {first:.0f} MiB grew to {last:.0f}"
+        for name, (first, last) in memory_mib.items()
+        if last > GROWTH * first and last > first + GROWTH_MIB
+    ]
