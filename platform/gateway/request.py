@@ -21,7 +21,7 @@ from tenants.snapshot import Caller
 Headers = list[tuple[bytes, bytes]]
 JSON: Headers = [(b"content-type", b"application/json")]
 CLOSE: Headers = [(b"connection", b"close")]
-SSE: Headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+SSE: Headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
 
 
 class ClientDisconnect:

@@ -19,7 +19,7 @@ from gateway.loop_thread import EventLoopThread
 from gateway.pipeline.handler import Pipeline
 from gateway.protocols.endpoint_table import endpoint_for_errors
 from gateway.request import JSON, ClientDisconnect, Request, Response
-from gateway.streaming.sender import run_on
+from gateway.streaming.sender import NO_SNIFF, NO_STORE, run_on
 from tenants import networks
 
 #: Under WSGI and in tests each request has an event loop of its own, which the pipeline must outlive.
@@ -118,6 +118,8 @@ def _response(request: HttpRequest, gateway_response: Response, disconnect: Clie
         if name == b"connection":  # it is the server's to say, and WSGI refuses it
             continue
         response[name.decode("latin-1")] = value.decode("latin-1")
+    for name, value in (NO_STORE, NO_SNIFF):
+        response[name.decode()] = value.decode()
     return response
 
 

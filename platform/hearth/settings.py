@@ -113,7 +113,8 @@ if ENVIRONMENT.tls_proxy:
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
     SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
     #: A month: long enough to protect a browser that comes back, short enough to be undone.
-    SECURE_HSTS_SECONDS = 30 * 24 * 3600
+    # A year, as browsers' preload lists want. Without subdomains, which may serve something else without TLS.
+    SECURE_HSTS_SECONDS = 365 * 24 * 3600
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},

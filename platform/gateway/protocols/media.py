@@ -25,7 +25,7 @@ def clean_messages(messages: list[dict[str, Any]], name: str = "messages") -> No
 
 def clean_parts(parts: list[Any], where: str) -> None:
     """Check parts and their nested parts. Raises BadRequest."""
-    if parts and isinstance(parts[0], int):  # a list of token ids, which may be long
+    if _is_numbers(parts):
         return
     for position, part in enumerate(parts):
         if isinstance(part, list):
@@ -64,7 +64,7 @@ def may_fetch(canonical: bytes, body: Any) -> bool:
 def fetches(value: Any) -> bool:
     """Return whether a body refers to content by a URL, where the content may change between two requests."""
     if isinstance(value, list):
-        return not (value and isinstance(value[0], int)) and any(fetches(inner) for inner in value)
+        return not _is_numbers(value) and any(fetches(inner) for inner in value)
     if not isinstance(value, dict):
         return False
     for name in (*_FETCHED, "url"):
@@ -72,6 +72,11 @@ def fetches(value: Any) -> bool:
         if isinstance(named, str) and named[:5].lower() != "data:":
             return True
     return any(fetches(inner) for inner in value.values())
+
+
+def _is_numbers(values: list[Any]) -> bool:
+    """Return whether a list contains token ids and nothing else. It may be long."""
+    return bool(values) and isinstance(values[0], int) and set(map(type, values)) <= {int}
 
 
 def _check(url: Any, where: str) -> None:

@@ -13,6 +13,8 @@ from gateway.server.request_response import CLOSE, Headers, Message, head
 MAX_TARGET_BYTES = 16 * 1024
 MAX_FRAMING_BYTES = 64 * 1024
 MAX_HEADERS = 100
+#: The path of one model, whose name may contain a slash.
+MODEL = "/v1/models/"
 
 
 def find_error(version: str, target: bytes, headers: Headers, framing_bytes: int) -> Rejection | None:
@@ -74,7 +76,11 @@ def rejection_response(status: int, date: bytes, headers: Headers, body: bytes) 
 
 
 def split_target(target: bytes) -> tuple[str, bytes]:
-    """Return the decoded path and the query of a target, which may be a whole URL (RFC 9112, 3.2.2)."""
+    """Return the path and the query of a target, which may be a whole URL (RFC 9112, 3.2.2).
+
+    Only the path of a model is decoded, because clients encode the slash in its name. Any other path has one spelling,
+    so that the rules of a proxy in front, which may not decode, see the path that is served.
+    """
     if target[:1] == b"/":
         path, _, query = target.partition(b"?")
     else:
@@ -85,7 +91,7 @@ def split_target(target: bytes) -> tuple[str, bytes]:
         else:
             path, query = url.path or b"/", url.query or b""
     text = path.decode("latin-1")
-    return unquote(text) if "%" in text else text, query
+    return unquote(text) if text.startswith(MODEL) else text, query
 
 
 def framing(headers: Headers) -> bytes:

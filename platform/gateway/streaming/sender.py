@@ -16,6 +16,10 @@ from gateway.request import ClientDisconnect, Heartbeat, Response
 
 log = logging.getLogger(__name__)
 
+#: Responses are one client's own, so no proxy may keep them, and no browser may take them for a page.
+NO_STORE = (b"cache-control", b"no-store")
+NO_SNIFF = (b"x-content-type-options", b"nosniff")
+
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
@@ -27,14 +31,16 @@ async def deliver(send: Send, response: Response, *, timeout_seconds: float, dis
     """
     try:
         if response.stream is None:
-            length = (b"content-length", str(len(response.body)).encode())
-            head = {"type": "http.response.start", "status": response.status, "headers": [*response.headers, length]}
+            headers = [*response.headers, (b"content-length", str(len(response.body)).encode()), NO_SNIFF]
+            if NO_STORE not in headers:  # a stored stream has it already
+                headers.append(NO_STORE)
             if not disconnect.happened:
-                await send(head)
+                await send({"type": "http.response.start", "status": response.status, "headers": headers})
                 await send({"type": "http.response.body", "body": response.body})
             return
         if not disconnect.happened:
-            await send({"type": "http.response.start", "status": response.status, "headers": response.headers})
+            headers = [*response.headers, NO_SNIFF]
+            await send({"type": "http.response.start", "status": response.status, "headers": headers})
         await _Stream(send, response.heartbeat, timeout_seconds, disconnect).run(response.stream)
     finally:
         response.on_close()

@@ -6,6 +6,7 @@ continues meanwhile.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import socket
@@ -13,6 +14,7 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from prometheus_client import disable_created_metrics
 from prometheus_client.exposition import choose_encoder
@@ -24,6 +26,8 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS = 5.0
 #: Longest wait for a request to arrive, so that a silent client holds no thread.
 READ_SECONDS = 5.0
+#: Requests that run at once: of Prometheus, probes and people, a few each.
+MAX_REQUESTS = 16
 
 # The creation times of counters would double the page, and Prometheus detects a restart without them.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # it takes and returns nothing
@@ -55,7 +59,10 @@ def _serve(health: Health, host: str, port: int) -> None:
 
 
 class Server(ThreadingHTTPServer):
-    """Uses one thread per request; none of them keeps the process alive."""
+    """Uses one thread per request, up to MAX_REQUESTS; none of them keeps the process alive.
+
+    A further request ends the oldest, so that slow clients cannot keep probes out.
+    """
 
     daemon_threads = True
 
@@ -63,7 +70,26 @@ class Server(ThreadingHTTPServer):
         """Bind the address. Raises OSError."""
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self.health = health
+        self._lock = threading.Lock()
+        self._running: dict[socket.socket, None] = {}  # in the order of their arrival
         super().__init__(address, Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Start the thread of one request."""
+        with self._lock:
+            oldest = next(iter(self._running)) if len(self._running) >= MAX_REQUESTS else None
+            if oldest is not None:
+                del self._running[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+            self._running[request] = None
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a request that has been answered, or has failed."""
+        with self._lock:
+            self._running.pop(request, None)
+        super().shutdown_request(request)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Log the error of one request, without a traceback if its client disconnected."""

@@ -6,13 +6,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest, HttpResponseBase
 from django.utils.decorators import sync_and_async_middleware
 
 #: Of a page: its own scripts, styles, images and live updates, nothing from elsewhere.
 PAGE_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
-    "connect-src 'self' ws: wss:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    "connect-src 'self'{live}; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 #: Of anything else, which a browser has no reason to render.
 OTHER_POLICY = "default-src 'none'; base-uri 'none'; frame-ancestors 'none'"
@@ -42,7 +43,16 @@ def _with_headers(request: HttpRequest, response: HttpResponseBase) -> HttpRespo
     if request.path.startswith("/v1/"):
         return response
     is_page = response.headers.get("Content-Type", "").startswith("text/html")
-    response.headers["Content-Security-Policy"] = PAGE_POLICY if is_page else OTHER_POLICY
+    response.headers["Content-Security-Policy"] = _page_policy(request) if is_page else OTHER_POLICY
     response.headers.setdefault("Cache-Control", "no-store")
     response.headers["Referrer-Policy"] = "same-origin"
     return response
+
+
+def _page_policy(request: HttpRequest) -> str:
+    """Return a page's policy. For some browsers 'self' does not include the live updates, so their host is named."""
+    try:
+        host = request.get_host()
+    except DisallowedHost:  # the error page, which has no live updates
+        return PAGE_POLICY.format(live="")
+    return PAGE_POLICY.format(live=f" {'wss' if request.is_secure() else 'ws'}://{host}")

@@ -45,13 +45,15 @@ def read_page(rows: QuerySet[Any], page: PageRequest) -> list[Any]:
     return list(older.order_by("-id")[: page.limit + 1])
 
 
-def page_document(rows: Sequence[Any], serializer: type[Serializer[Any]], limit: int) -> dict[str, Any]:
+def page_document(
+    rows: Sequence[Any], serializer: type[Serializer[Any]], limit: int, context: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Return the list's envelope. ``rows`` have ids; one more row than ``limit`` means that another page follows."""
     more = len(rows) > limit
     shown: Any = rows[:limit]
     return {
         "object": "list",
-        "data": serializer(shown, many=True).data,
+        "data": serializer(shown, many=True, context=context or {}).data,
         "has_more": more,
         "next_after": str(rows[limit - 1].id) if more else None,
     }

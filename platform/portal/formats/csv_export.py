@@ -11,7 +11,8 @@ from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpRequest, StreamingHttpResponse
 
 #: Spreadsheets run a cell with such a first character as a formula; a leading apostrophe makes it text.
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+#: Some take the full-width forms for the same.
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 #: Lines that one call in a worker thread produces.
 CHUNK_LINES = 500
 

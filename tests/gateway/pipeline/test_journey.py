@@ -74,6 +74,10 @@ async def test_an_answer_of_either_shape_is_replayed_in_either(
     await gateway.ask(first)
     hit = await gateway.ask(second)
     assert (hit.answer_headers["x-cache"], len(gateway.bodies())) == ("hit", 1)
+    assert (hit.answer_headers["cache-control"], hit.answer_headers["x-content-type-options"]) == (
+        "no-store",
+        "nosniff",
+    )
     if not second.get("stream"):
         assert hit.json["choices"][0]["message"]["content"] == "Hello"
         assert hit.json["usage"] == USAGE

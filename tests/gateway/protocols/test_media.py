@@ -30,6 +30,11 @@ PLACES: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": [1, {"image_url": INTERNAL}]}]},
+        "messages[0].content[1].image_url",
+    ),
+    (
+        "/v1/chat/completions",
         {"messages": [{"role": "user"}, {"role": "user", "content": [{"audio_url": {"url": INTERNAL}}]}]},
         "messages[1].content[0].audio_url",
     ),

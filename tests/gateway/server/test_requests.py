@@ -141,8 +141,11 @@ async def test_a_request_may_come_in_pieces(site: Site, at: int) -> None:
     ("target", "path", "query"),
     [
         (b"/v1/models?a=b%20c?d", "/v1/models", b"a=b%20c?d"),
-        (b"/a%2Fb%20%C3%A9", "/a/b é", b""),
-        (b"/a%0d%0ab", "/a\r\nb", b""),
+        (b"/v1/models/a%2Fb%20%C3%A9", "/v1/models/a/b é", b""),
+        (b"/v1/models/a%0d%0ab", "/v1/models/a\r\nb", b""),
+        (b"/v1%2Fmodels", "/v1%2Fmodels", b""),
+        (b"/v1/chat/%63ompletions", "/v1/chat/%63ompletions", b""),
+        (b"/v1/%6dodels/a", "/v1/%6dodels/a", b""),
         (b"//x/a", "//x/a", b""),
         (b"http://hearth:8080/v1/models?a=b", "/v1/models", b"a=b"),
         (b"http://hearth", "/", b""),

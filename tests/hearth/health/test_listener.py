@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 import threading
@@ -96,6 +97,23 @@ def test_a_stuck_loop_fails_livez_and_a_free_one_passes_again(loop: asyncio.Abst
         stuck.set()
     wait_for(lambda: ask(port, "/livez").status == 200)
     beating.cancel()
+
+
+def test_slow_requests_hold_a_bounded_number_of_threads_and_keep_no_probe_out() -> None:
+    port = begin()
+    wait_for(lambda: listens(port))
+    before = threading.active_count()
+    slow = [socket.create_connection(("127.0.0.1", port)) for _ in range(3 * http_listener.MAX_REQUESTS)]
+    try:
+        for each in slow:
+            with contextlib.suppress(OSError):  # the server has ended it for a later one
+                each.sendall(b"GET /livez HTTP/1.1\r\n")
+        assert ask(port, "/livez").status == 200
+        assert slow[0].recv(1) == b"", "the oldest was ended"
+        wait_for(lambda: threading.active_count() - before <= http_listener.MAX_REQUESTS)
+    finally:
+        for each in slow:
+            each.close()
 
 
 def test_a_loop_that_has_not_begun_or_rests_is_alive() -> None:

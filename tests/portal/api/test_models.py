@@ -9,7 +9,7 @@ from django.db.models.functions import Now
 from django.test import Client
 from rest_framework.test import APIClient
 
-from catalogue.models import Model
+from catalogue.models import Model, ModelRevision
 from portal.pages import models
 from tenants.models import AuditEntry, Project, Tenant
 from tests.portal import fixtures
@@ -31,6 +31,14 @@ def test_a_model_is_shared_with_chosen_tenants(
     assert [each["name"] for each in as_globex.get("/api/v1/models").json()["data"]] == []
     as_operator.patch(TINY, {"visibility": "public"}, format="json")
     assert as_globex.get(TINY).status_code == 200
+
+
+def test_only_operators_see_how_engines_are_started(world: World, as_operator: APIClient, as_acme: APIClient) -> None:
+    ModelRevision.objects.update(engine_args=["--secret-path", "/srv/models"])
+    for client, expected in ((as_operator, ["--secret-path", "/srv/models"]), (as_acme, [])):
+        listed = client.get("/api/v1/models").json()["data"]
+        one = client.get(TINY).json()
+        assert [each["engine_args"] for model in (*listed, one) for each in model["revisions"]] == [expected] * 2
 
 
 def test_an_archived_model_stops_and_its_deployment_leaves_the_lists(world: World, as_operator: APIClient) -> None:

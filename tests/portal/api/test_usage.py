@@ -13,6 +13,9 @@ from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 from rest_framework.test import APIClient
 
+from billing.models import UsageRecord
+from tenants import keyspace
+from tenants.ids import new_id
 from tenants.models import Membership
 from tests.portal import fixtures
 from tests.portal.fixtures import World
@@ -118,6 +121,24 @@ def test_requests_are_listed_newest_first_and_filtered(used: World, as_acme: API
     assert [row["state"] for row in errors] == ["engine_error"]
     assert as_acme.get("/api/v1/usage?model=other").json()["data"] == []
     assert as_acme.get(f"/api/v1/usage?key={used.globex.key.id}").json()["data"] == []
+
+
+def test_a_replica_has_its_own_name_for_each_tenant(
+    used: World, as_acme: APIClient, as_globex: APIClient, as_operator: APIClient
+) -> None:
+    replica = new_id()
+    UsageRecord.objects.update(replica_id=replica)
+    names = []
+    for client, tenant in ((as_acme, used.acme.tenant), (as_globex, used.globex.tenant)):
+        row = client.get("/api/v1/usage").json()["data"][0]
+        names.append(row["replica_id"])
+        assert row["replica_id"] == keyspace.replica_token(tenant.id, replica).decode()
+        assert client.get(f"/api/v1/usage/{row['id']}").json()["replica_id"] == row["replica_id"]
+    assert names[0] != names[1]
+    shown = as_operator.get("/api/v1/usage").json()["data"]
+    assert {row["replica_id"] for row in shown} == {str(replica)}
+    UsageRecord.objects.update(replica_id=None)
+    assert as_acme.get("/api/v1/usage").json()["data"][0]["replica_id"] is None
 
 
 def test_pages_of_requests_follow_each_other(used: World, as_acme: APIClient) -> None:

@@ -122,6 +122,7 @@ def test_every_page_forbids_foreign_scripts_and_is_kept_nowhere(used: World, sig
     for answer in (Client().get("/portal/login/"), signed_in(used.operator).get("/portal/")):
         assert "script-src 'self'" in answer["Content-Security-Policy"]
         assert "unsafe" not in answer["Content-Security-Policy"]
+        assert "connect-src 'self' ws://testserver;" in answer["Content-Security-Policy"]
         assert "no-store" in answer["Cache-Control"]
         page = answer.content.decode()
         assert "<script>" not in page

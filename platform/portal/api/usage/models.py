@@ -48,7 +48,9 @@ class RevisionSerializer(serializers.Serializer[ModelRevision]):
     id = serializers.UUIDField(read_only=True)
     digest = serializers.CharField(read_only=True, help_text="SHA-256 of everything that can change an answer.")
     engine = serializers.CharField(read_only=True)
-    engine_args = serializers.ListField(child=serializers.CharField(), read_only=True)
+    engine_args = serializers.ListField(
+        child=serializers.CharField(), read_only=True, help_text="Empty except for operators."
+    )
     context_length_tokens = serializers.IntegerField(read_only=True)
     active_from = serializers.DateTimeField(read_only=True)
     superseded_at = serializers.DateTimeField(read_only=True, allow_null=True)
@@ -163,6 +165,8 @@ def with_revisions(models: Sequence[Model], principal: Principal) -> list[Catalo
     slugs = dict(Tenant.objects.filter(id__in=shared).values_list("id", "slug")) if shared else {}
     revisions: dict[UUID, list[ModelRevision]] = {model.id: [] for model in models}
     for revision in ModelRevision.objects.filter(model__in=models).order_by("-superseded_at", "-active_from"):
+        if not principal.is_operator:
+            revision.engine_args = []  # of this object, which is not saved
         revisions[revision.model_id].append(revision)
     aliases: dict[UUID, list[str]] = {model.id: [] for model in models}
     for alias in ModelAlias.objects.filter(model__in=models).order_by("name"):

@@ -36,6 +36,7 @@ from portal.api.openapi_parameters import (
 from portal.formats import csv_export, query_params
 from portal.reporting import periods
 from portal.reporting.requests_csv import CSV_HEADER, csv_rows
+from tenants import keyspace
 from tenants.errors import NotFound
 from tenants.ids import TenantId
 from tenants.rls import as_tenant
@@ -78,12 +79,29 @@ _FIELDS: Mapping[type, type[serializers.Field[Any, Any, Any, Any]]] = {
 }
 
 
+class ReplicaField(serializers.CharField):
+    """A replica: its id for operators; for others the name in ``x-replica``, which only their tenant gets.
+
+    By one id two tenants could learn that they share an engine.
+    """
+
+    def to_representation(self, value: Any) -> Any:
+        """Return the name of the replica of a UsageRow; None if no engine was used."""
+        if value.replica_id is None:
+            return None
+        if self.context.get("shows_replicas"):
+            return str(value.replica_id)
+        return keyspace.replica_token(value.tenant_id, value.replica_id).decode()
+
+
 class RequestSerializer(serializers.Serializer[UsageRow]):
     """One request as it was metered and charged. ``prompt_tokens`` leaves out the cached ones."""
 
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
         """Return a field for each column of usage rows that the API shows."""
-        return {column.shown_name: _field(column) for column in SHOWN_COLUMNS if column.shown.in_api}
+        shown = {column.shown_name: _field(column) for column in SHOWN_COLUMNS if column.shown.in_api}
+        doc = "The name in x-replica; for operators the replica's id. null: no engine was used."
+        return shown | {"replica_id": ReplicaField(source="*", read_only=True, allow_null=True, help_text=doc)}
 
 
 class SumsSerializer(serializers.Serializer[Sums]):
@@ -162,7 +180,7 @@ class UsageView(APIView):
             tenant_id,
             lambda: usage.requests(tenant_id, before_id=page.after, limit=page.limit + 1, filters=filters),
         )
-        return Response(pagination.page_document(rows, RequestSerializer, page.limit))
+        return Response(pagination.page_document(rows, RequestSerializer, page.limit, _shown_to(request)))
 
 
 class UsageRequestView(APIView):
@@ -179,7 +197,7 @@ class UsageRequestView(APIView):
         found = read_as(tenant_id, lambda: usage.request(tenant_id, request_id, project_id))
         if found is None:
             raise NotFound("request", str(request_id))
-        return Response(RequestSerializer(found).data)
+        return Response(RequestSerializer(found, context=_shown_to(request)).data)
 
 
 class TotalsView(APIView):
@@ -268,6 +286,10 @@ def _field(column: Column) -> serializers.Field[Any, Any, Any, Any]:
 
 def _help(doc: str | None) -> dict[str, Any]:
     return {"help_text": doc} if doc else {}
+
+
+def _shown_to(request: Request) -> dict[str, Any]:
+    return {"shows_replicas": principal_of(request).is_operator}
 
 
 def _step(request: Request, period: periods.Period) -> int:
