@@ -13,7 +13,8 @@ GatewayError            500  itself: an unexpected failure
 ├── BudgetExceeded      429  the budget does not cover what the request may cost
 ├── EngineRefused       4xx  the engine's own error about the request, in the gateway's envelope
 ├── EngineFailed        502  every replica that was tried failed before its first byte, or the output is unusable
-│   └── EngineGone      502  each of them closed the connection: it may be stopping while another starts
+│   ├── EngineGone      502  each of them closed the connection: it may be stopping while another starts
+│   └── EngineOverran   504  the engine worked on the response for too long, or (502) it is too large: charged
 ├── NotCached           504  the request accepts a stored response only
 └── Unavailable         503  usage log full, database unavailable for an unknown key, queue full
     └── NotReady        503  no replica is ready
@@ -132,8 +133,13 @@ class EngineFailed(GatewayError):
 
 @dataclass(eq=False)
 class EngineGone(EngineFailed):
-    #: How many engines received the request; the request itself may have crashed them.
-    reached: int = 0
+    #: How many engines have failed on the request, which may itself be the cause.
+    engines: int = 0
+
+
+@dataclass(eq=False)
+class EngineOverran(EngineFailed):
+    pass
 
 
 @dataclass(eq=False)
@@ -353,6 +359,38 @@ def refused_in_stream(event: bytes, prompt_field: str | None = None) -> EngineRe
     payload = event.removeprefix(b"data: ").partition(b"\n\n")[0]
     status = _engines_error(payload).get("code")
     return engine_refused(status, payload, prompt_field) if status in ABOUT_THE_REQUEST else None
+
+
+def engine_timed_out(seconds: float) -> EngineOverran:
+    """Return the error for an engine that sent nothing for ``seconds``. A retry would only take as long again."""
+    return EngineOverran(
+        f"The engine sent nothing for {seconds:g} seconds, so the request was stopped. Its prompt is charged and, if "
+        "it is not streamed, an estimate of what was written. Stream the response, or allow fewer tokens.",
+        "engine_timeout",
+        status=504,
+        headers=[(b"x-should-retry", b"false")],
+    )
+
+
+def response_too_large(limit_bytes: int) -> EngineOverran:
+    """Return the error for a response that is too large to pass on whole."""
+    return EngineOverran(
+        f"The response is larger than {limit_bytes >> 20} MiB. Its prompt is charged, and an estimate of what was "
+        "written. Stream the response, or ask for fewer tokens, choices or log probabilities.",
+        "response_too_large",
+        headers=[(b"x-should-retry", b"false")],
+    )
+
+
+def request_breaks_engines(retry_after_seconds: float) -> Unavailable:
+    """Return the error for a request that comes again although engines failed during it."""
+    seconds = _whole_seconds(retry_after_seconds)
+    return Unavailable(
+        "Several engines failed while they ran this request, so it is not sent to another. Nothing was charged. Change "
+        f"the request, or retry after {seconds} {_plural(seconds)}.",
+        "request_breaks_engines",
+        headers=[_retry_after(retry_after_seconds)],
+    )
 
 
 def unusable_output() -> EngineFailed:

@@ -125,6 +125,8 @@ class RequestTimeline(msgspec.Struct, kw_only=True, eq=False):
     engine_seconds: float = 0.0
     #: A replica has the request, so the client waits for an engine and not for a replica.
     at_engine: bool = False
+    #: How many engines have failed on it before its first byte.
+    failed_engines: int = 0
 
     #: The error that ended the request from outside (``gateway.pipeline.revocation``).
     refusal: GatewayError | None = None

@@ -79,7 +79,7 @@ def test_a_request_is_counted_by_the_hundreds_of_its_status(registry: CollectorR
 @pytest.mark.parametrize(
     ("failure", "reason"),
     [
-        (ReadTimeout(), "timeout"),
+        (ReadTimeout(600.0), "timeout"),
         (ConnectFailed(), "connect"),
         (ConnectionLost("reset", after_first_byte=False), "broken"),
         (ProtocolError(), "broken"),

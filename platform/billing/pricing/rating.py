@@ -8,9 +8,12 @@ What is charged, by how the request ended (``state``) and its completion tokens:
                     did that work)              until the client disconnected
     refused         prompt classes: none if     prompt classes + what was delivered
                     the engine refused
-    engine_error    nothing                     prompt classes + what was delivered
+    engine_error    nothing (*)                 prompt classes + what was delivered
     interrupted     nothing                     estimated prompt + what was streamed
     prediction hit  the fixed price of a hit, regardless of tokens
+
+(*) The prompt classes if its tokens are estimated: the engine did not fail, but worked until its time was over, and
+nobody knows on how many tokens.
 
 For a coalesced response, by whether any of it was sent:
 
@@ -80,6 +83,8 @@ class Metered(Protocol):
     @property
     def cache_result(self) -> str: ...
     @property
+    def tokens_source(self) -> str: ...
+    @property
     def prompt_tokens(self) -> int: ...
     @property
     def cached_prompt_tokens(self) -> int: ...
@@ -107,7 +112,7 @@ def rate(usage: Metered, rates: Rates) -> Charge:
             return _without_engine(usage, rates, rates.coalesced_pico)
         sent = usage.ttft_ms is not None and usage.state not in FREE_BEFORE_FIRST_TOKEN
         return Charge(amount_pico=rates.coalesced_pico) if sent else FREE
-    if usage.state in FREE_BEFORE_FIRST_TOKEN and usage.completion_tokens == 0:
+    if usage.state in FREE_BEFORE_FIRST_TOKEN and usage.completion_tokens == 0 and not _overran(usage):
         return FREE
     return Charge(
         amount_pico=usage.prompt_tokens * rates.prompt_pico
@@ -115,6 +120,10 @@ def rate(usage: Metered, rates: Rates) -> Charge:
         + usage.completion_tokens * rates.completion_pico,
         saved_prefix_pico=usage.cached_prompt_tokens * (rates.prompt_pico - rates.cached_prompt_pico),
     )
+
+
+def _overran(usage: Metered) -> bool:
+    return usage.state == "engine_error" and usage.tokens_source == "estimated"
 
 
 def _without_engine(usage: Metered, rates: Rates, amount_pico: int) -> Charge:

@@ -15,7 +15,7 @@ from caching.errors import FlightFailed
 from caching.single_flight import Flight
 from gateway.cache.policy import CachePolicy
 from gateway.coalescing.shared_flights import SharedFlights
-from gateway.errors import EngineFailed, EngineRefused, GatewayError
+from gateway.errors import EngineFailed, EngineOverran, EngineRefused, GatewayError
 from gateway.metering.meter import Meter
 from gateway.request import ClientDisconnect, Headers, RequestContext
 
@@ -109,7 +109,7 @@ class Coalescer(Generic[B]):
     def flight_failed(self, flight: Flight) -> None:
         """Handle the failure of the followed flight. Raises its error if a retry cannot help, or after MAX_RUNS."""
         cause = flight.cause
-        if isinstance(cause, EngineRefused):
+        if isinstance(cause, EngineRefused | EngineOverran):
             raise replace(cause)
         self._runs += 1
         if self._runs >= MAX_RUNS:

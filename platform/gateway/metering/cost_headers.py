@@ -29,6 +29,7 @@ class _RatedResponse(msgspec.Struct, frozen=True, kw_only=True):
     cached_prompt_tokens: int
     completion_tokens: int
     state: str = "complete"
+    tokens_source: str = "engine"
     avoided_prompt_tokens: int = 0
     avoided_cached_prompt_tokens: int = 0
     avoided_completion_tokens: int = 0

@@ -61,6 +61,8 @@ class Meter:
         #: The estimated usage of the prompt while an engine runs it.
         self.prompt_usage = NOTHING
         self.streamed_tokens = 0
+        #: Estimated tokens of a response that overran, which never arrived.
+        self._lost_tokens: int | None = None
         self.first_token_at: float | None = None
 
     def admitted(self) -> None:
@@ -107,6 +109,13 @@ class Meter:
         """Record that the engine failed: no engine runs the request until the next :meth:`start`."""
         self.prompt_usage = NOTHING
 
+    def overran(self, completion_tokens: int) -> None:
+        """Record an estimate of what an engine wrote of a response that never arrived.
+
+        Limits get nothing back of what they reserved for it.
+        """
+        self._lost_tokens = completion_tokens
+
     def streamed(self, tokens: int, *, ends: bool = False) -> None:
         """Count tokens before they are sent, and write a PROGRESS every PROGRESS_SECONDS. Raises Unavailable.
 
@@ -132,8 +141,9 @@ class Meter:
             self.first_token_at = None
 
     def partial_usage(self) -> Usage:
-        """Return the usage of an incomplete response: the estimated prompt, and the tokens that were sent."""
-        return msgspec.structs.replace(self.prompt_usage, completion_tokens=self.streamed_tokens)
+        """Return the usage of an incomplete response: the estimated prompt, and the tokens sent or estimated."""
+        tokens = self.streamed_tokens + (self._lost_tokens or 0)
+        return msgspec.structs.replace(self.prompt_usage, completion_tokens=tokens)
 
     def end(
         self,
@@ -230,6 +240,8 @@ class Meter:
         self._closed = True
         if self.reservation is not None:
             tokens = end.prompt_tokens + end.cached_prompt_tokens + end.completion_tokens if end is not None else 0
+            if self._lost_tokens is not None:
+                tokens = max(tokens, self.reservation.taken.tokens)
             charged = (
                 self.cost_reservation.amount_pico(end) if self.cost_reservation is not None and end is not None else 0
             )

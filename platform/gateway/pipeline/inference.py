@@ -16,7 +16,7 @@ from gateway.cache import replay
 from gateway.cache.lookup import CacheHit, CacheLookup
 from gateway.cache.policy import CachePolicy, policy_for
 from gateway.coalescing.coalescer import Coalescer, Followed
-from gateway.errors import NOT_NOW, EngineFailed, GatewayError, internal_error, not_cached
+from gateway.errors import NOT_NOW, EngineFailed, EngineOverran, GatewayError, internal_error, not_cached
 from gateway.metering import cost_headers, refusals
 from gateway.metering.meter import Meter
 from gateway.pipeline.components import Components
@@ -229,6 +229,8 @@ class Inference:
         meter, timeline = self._meter, self._context.timeline
         refusal = timeline.refusal
         match error:
+            case EngineOverran():
+                meter.give_up("engine_error", error.status, meter.partial_usage(), source="estimated", error=error)
             case GatewayError():
                 meter.give_up(refusals.state_of(error), error.status, error=error)
             case asyncio.CancelledError() if refusal is not None:

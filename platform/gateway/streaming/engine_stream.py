@@ -17,7 +17,7 @@ from gateway.protocols.endpoint import NOTHING, StreamParser, Usage
 from gateway.protocols.stream_token_counts import TokenCounts
 from gateway.request import RequestContext
 from gateway.upstream import sse_splitter
-from gateway.upstream.connection import UpstreamError
+from gateway.upstream.connection import ReadTimeout, UpstreamError
 from gateway.upstream.dispatcher import EngineReply
 
 log = logging.getLogger(__name__)
@@ -63,6 +63,8 @@ class EngineStream:
                 self._extender = HoldExtender(meter.reservation, meter, meter.cost_reservation)
         self._ended: GatewayError | None = None
         self._ended_as: State = "engine_error"
+        #: The engine was silent for too long: it may have worked on tokens that it did not send.
+        self._is_overrun = False
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Yield whole events. The END is written before the last byte; :meth:`close` writes it for a cut stream."""
@@ -88,6 +90,10 @@ class EngineStream:
             if self._ended is None:
                 log.warning("replica %s broke a stream: %s", self._reply.choice.replica_id, error)
                 metrics.engine_failed(self._timeline.model, error.reason)
+                if isinstance(error, ReadTimeout):
+                    self._is_overrun = True
+                else:
+                    self._reply.failed()
         except Unavailable as error:  # the usage log is full, and unmetered tokens are not sent
             self._end(error, "engine_error")
         except Exception:
@@ -195,8 +201,8 @@ class EngineStream:
     def _end_cut(self, state: State, error: GatewayError | None = None) -> None:
         """Write the END: the engine's usage if it reported one, else the estimated prompt and the tokens passed on.
 
-        An engine that failed before its first token costs nothing. A refused stream, or one that a budget covered only
-        in part, never costs more than was passed on.
+        An engine that failed before its first token costs nothing, unless it was silent for too long: then the prompt.
+        A refused stream, or one that a budget covered only in part, never costs more than was passed on.
         """
         usage = self._parser.usage
         if usage is not None and self._extender is not None and usage.completion_tokens > self._meter.streamed_tokens:
@@ -204,7 +210,10 @@ class EngineStream:
         if self._extender is not None:
             self._extender.close()
         if state == "engine_error" and not self._meter.streamed_tokens:
-            self._meter.give_up(state, 200, NOTHING, source="streamed", error=error)
+            if self._is_overrun:
+                self._meter.give_up(state, 200, self._meter.partial_usage(), source="estimated", error=error)
+            else:
+                self._meter.give_up(state, 200, NOTHING, source="streamed", error=error)
         elif usage is not None and state != "refused":
             self._meter.give_up(state, 200, usage, error=error)
         else:

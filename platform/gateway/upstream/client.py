@@ -139,7 +139,7 @@ class UpstreamClient:
                 if silent_seconds >= LINGER_SECONDS:
                     connection.abort()
             elif silent_seconds >= self._read_timeout_seconds:
-                connection.fail(ReadTimeout(f"silent for {silent_seconds:.0f} s"))
+                connection.fail(ReadTimeout(self._read_timeout_seconds))
         loop = asyncio.get_running_loop()
         self._sweeper = loop.call_later(self._sweep_seconds, self._sweep) if self._connections else None
 

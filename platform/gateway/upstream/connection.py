@@ -7,7 +7,8 @@ not body is bounded in size; and a connection with bytes beyond the response is 
     ├── ConnectFailed    no connection: the engine never received the request
     ├── ConnectionLost   the connection ended before the response was complete
     ├── ProtocolError    the bytes are not a valid HTTP response, or too many
-    └── ReadTimeout      no byte arrived within the read timeout
+    ├── ReadTimeout      no byte arrived within the read timeout
+    └── ResponseTooLarge a response that is read whole exceeds MAX_WHOLE_BYTES
 """
 
 from __future__ import annotations
@@ -59,9 +60,23 @@ class ProtocolError(UpstreamError):
 
 
 class ReadTimeout(UpstreamError):
-    """No byte arrived within the read timeout."""
+    """No byte arrived for ``seconds``, the read timeout."""
 
     reason = "timeout"
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"silent for {seconds:g} s")
+        self.seconds = seconds
+
+
+class ResponseTooLarge(UpstreamError):
+    """A response that is read whole has ``size_bytes``, more than MAX_WHOLE_BYTES."""
+
+    reason = "broken"
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__(f"a response of more than {MAX_WHOLE_BYTES} bytes")
+        self.size_bytes = size_bytes
 
 
 class UpstreamResponse:
@@ -233,7 +248,7 @@ class UpstreamResponse:
             return
         if not (self._streams and self.status == 200):
             if self._size > MAX_WHOLE_BYTES:
-                self.fail(ProtocolError(f"a response of more than {MAX_WHOLE_BYTES} bytes"))
+                self.fail(ResponseTooLarge(self._size))
         elif self._connection is not None:
             self._connection.pause_reading()
 

@@ -5,24 +5,27 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from uuid import UUID
 
 import msgspec
 
 from gateway import errors, metrics
 from gateway.control_plane.in_flight import InFlight
-from gateway.errors import EngineFailed, EngineGone, EngineRefused, GatewayError
+from gateway.errors import EngineFailed, EngineGone, EngineOverran, EngineRefused, GatewayError
 from gateway.metering.meter import Meter
 from gateway.request import RequestContext
-from gateway.upstream import unusable_output
+from gateway.upstream import connection, overrun, unusable_output
 from gateway.upstream.client import UpstreamClient
 from gateway.upstream.connection import (
     ConnectFailed,
     ConnectionLost,
     ReadTimeout,
+    ResponseTooLarge,
     UpstreamError,
     UpstreamResponse,
 )
+from gateway.upstream.suspect_requests import MAX_FAILED_ENGINES, SuspectRequests
 from routing.errors import NoReplica
 from routing.router import Choice, Router, RoutingRequest
 from workers.serving.endpoints import Endpoint
@@ -69,6 +72,9 @@ class EngineReply(msgspec.Struct, kw_only=True, eq=False):
     response: UpstreamResponse
     #: Ends the count of the request in flight.
     finish: Callable[[], None]
+    #: Records that the stream came to its end, or that the engine failed in the middle of it.
+    succeeded: Callable[[], None]
+    failed: Callable[[], None]
     closed: bool = False
 
     async def rest(self) -> AsyncIterator[bytes]:
@@ -85,6 +91,8 @@ class EngineReply(msgspec.Struct, kw_only=True, eq=False):
             self.closed = True
             self.response.close(answered=answered)
             self.finish()
+            if answered:
+                self.succeeded()
 
 
 class Dispatcher:
@@ -95,11 +103,16 @@ class Dispatcher:
         self._router = router
         self._in_flight = in_flight
         self._avoid_until: dict[UUID, float] = {}
+        self._suspect_requests = SuspectRequests()
 
     async def send(
         self, context: RequestContext, request: RoutingRequest, salt: str, endpoints: Sequence[Endpoint], meter: Meter
     ) -> EngineReply:
-        """Return the first reply that starts. Raises EngineRefused, EngineFailed, EngineGone, NotReady, Unavailable."""
+        """Return the first reply that starts. Raises EngineRefused, EngineFailed, NotReady, Unavailable.
+
+        A request on which two engines fail is not sent to a third. One that overran is not sent to another at all.
+        """
+        self._suspect_requests.require_trusted(context)
         left: dict[UUID, Endpoint] = {endpoint.replica_id: endpoint for endpoint in endpoints}
         call, timeline = context.call, context.timeline
         dispatch = _Dispatch(
@@ -114,6 +127,8 @@ class Dispatcher:
         failures: list[UpstreamError] = []
         suspects: list[UUID] = []
         for attempt in range(MAX_ATTEMPTS):
+            if timeline.failed_engines >= MAX_FAILED_ENGINES:
+                break
             try:
                 choice = self._router.choose(request, self._candidates(left))
             except NoReplica:
@@ -126,6 +141,11 @@ class Dispatcher:
             except UpstreamError as error:
                 failures.append(error)
                 metrics.engine_failed(timeline.model, error.reason)
+                if isinstance(error, ReadTimeout | ResponseTooLarge):
+                    raise _overran(error, dispatch) from None
+                if _may_be_its_fault(error):
+                    timeline.failed_engines += 1
+                    self._suspect_requests.engine_failed(context)
                 if isinstance(error, WrongStatus):
                     suspects.append(choice.replica_id)
                 else:
@@ -134,8 +154,12 @@ class Dispatcher:
             else:
                 # Another replica served the request, so the request did not cause the wrong status.
                 self._avoid_for_a_while(*suspects)
+                if not call.stream:
+                    reply.succeeded()
                 return reply
-        raise _failed(failures) if failures else errors.no_replica_ready(str(call.body["model"]))
+        if not failures:
+            raise errors.no_replica_ready(str(call.body["model"]))
+        raise _failed(failures, timeline.failed_engines)
 
     def _avoid_for_a_while(self, *replicas: UUID) -> None:
         until = time.monotonic() + AVOID_SECONDS
@@ -185,6 +209,8 @@ class Dispatcher:
                 prompt_tokens=dispatch.request.prefix.tokens,
                 response=response,
                 finish=finish,
+                succeeded=partial(self._suspect_requests.completed, dispatch.context),
+                failed=partial(self._suspect_requests.engine_failed, dispatch.context),
             )
         except BaseException:
             if response is not None:
@@ -227,12 +253,21 @@ class Dispatcher:
         )
 
 
-def _failed(failures: Sequence[UpstreamError]) -> EngineFailed:
+def _overran(failure: ReadTimeout | ResponseTooLarge, dispatch: _Dispatch) -> EngineOverran:
+    """Return the error for a response that took too long or is too large; the meter charges for it."""
+    call, model = dispatch.context.call, dispatch.context.model
+    log.warning("the response to request %s overran: %s", dispatch.context.timeline.request_id, failure)
+    dispatch.meter.overran(overrun.completion_tokens(call, model, failure))
+    if isinstance(failure, ReadTimeout):
+        return errors.engine_timed_out(failure.seconds)
+    return errors.response_too_large(connection.MAX_WHOLE_BYTES)
+
+
+def _failed(failures: Sequence[UpstreamError], engines: int) -> EngineFailed:
     """Return the error for a request that failed on every replica."""
     message = f"Every replica that was tried failed ({_description(failures[-1])}). Nothing was charged. Retry."
     if all(_is_gone(failure) for failure in failures):
-        reached = sum(not isinstance(failure, ConnectFailed) for failure in failures)
-        return EngineGone(message, "engine_failed", reached=reached)
+        return EngineGone(message, "engine_failed", engines=engines)
     return EngineFailed(message, "engine_failed")
 
 
@@ -240,7 +275,17 @@ def _is_gone(failure: UpstreamError) -> bool:
     """Return whether the engine may have ended: the connection failed, or the engine reported that it shuts down."""
     if isinstance(failure, WrongStatus):
         return failure.status == 503
-    return not isinstance(failure, ReadTimeout)
+    return True
+
+
+def _may_be_its_fault(failure: UpstreamError) -> bool:
+    """Return whether the request itself may have made the engine fail.
+
+    vLLM returns 500 to all requests when its core has died, and 503 when it shuts down.
+    """
+    if isinstance(failure, WrongStatus):
+        return failure.status >= 500 and failure.status != 503
+    return not isinstance(failure, ConnectFailed)
 
 
 def _description(failure: UpstreamError) -> str:

@@ -17,6 +17,7 @@ from gateway import errors, metrics
 from gateway.control_plane.in_flight import InFlight
 from gateway.control_plane.snapshot_feed import SnapshotFeed
 from gateway.errors import NOT_NOW, EngineGone, NotReady
+from gateway.upstream.suspect_requests import MAX_FAILED_ENGINES
 from tenants.ids import TenantId
 from tenants.snapshot import Caller
 from workers.serving.startup_eta import UNMEASURED_SECONDS, Deployed
@@ -26,8 +27,6 @@ RETRY_SECONDS = 1.0
 #: How often a waiting stream sends a comment. Load balancers close a silent connection after 30 s or more, and until
 #: the first comment an error still has its own status.
 HEARTBEAT_SECONDS = 15.0
-#: A request on which this many engines failed may be the cause itself, and is not sent to another.
-MAX_BROKEN = 3
 
 Outcome = Literal["served", "refused", "expired", "client_gone"]
 T = TypeVar("T")
@@ -108,13 +107,11 @@ class ReplicaQueue:
             raise self._not_startable(request, failure)
         self._require_capacity(request)  # once: a request keeps its place between attempts
         left = request.caller.policy.queue_seconds - request.waited_seconds
-        broken = 0
         while True:
-            broken += failure.reached if isinstance(failure, EngineGone) else 0
             deployed = self._feed.snapshot.startable_deployment(request.model)
             if deployed is None:
                 raise self._not_startable(request, failure)
-            if broken >= MAX_BROKEN:
+            if isinstance(failure, EngineGone) and failure.engines >= MAX_FAILED_ENGINES:
                 raise failure
             if left <= 0:
                 raise self._expired(request, failure)

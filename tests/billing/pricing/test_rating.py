@@ -23,6 +23,7 @@ RATES = Rates(
 class Usage:
     state: str = "complete"
     cache_result: str = "miss"
+    tokens_source: str = "engine"
     prompt_tokens: int = 0
     cached_prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -46,6 +47,7 @@ usages = st.builds(
     Usage,
     state=st.sampled_from(["complete", "refused", "client_gone", "engine_error", "interrupted"]),
     cache_result=st.sampled_from(["hit", "miss", "coalesced", "bypass"]),
+    tokens_source=st.sampled_from(["engine", "cache", "streamed", "estimated"]),
     prompt_tokens=counts,
     cached_prompt_tokens=counts,
     completion_tokens=counts,
@@ -74,7 +76,9 @@ usages = st.builds(
             Usage(state="engine_error", prompt_tokens=30, completion_tokens=2),
             Charge(amount_pico=4_500_000 + 1_200_000),
         ),
+        (Usage(state="engine_error", tokens_source="estimated", prompt_tokens=30), Charge(amount_pico=4_500_000)),
         (Usage(state="interrupted", prompt_tokens=30), Charge(amount_pico=0)),
+        (Usage(state="interrupted", tokens_source="estimated", prompt_tokens=30), Charge(amount_pico=0)),
         (
             Usage(state="interrupted", prompt_tokens=30, completion_tokens=2),
             Charge(amount_pico=4_500_000 + 1_200_000),

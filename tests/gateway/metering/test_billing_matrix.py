@@ -64,8 +64,8 @@ class Outcome:
 
     @property
     def amount_pico(self) -> int:
-        """Its charge at the demo prices; nothing where the engine failed before its first token."""
-        if self.state == "engine_error" and not self.completion_tokens:
+        """Its charge at the demo prices; nothing where the engine broke before its first token."""
+        if self.state == "engine_error" and not self.completion_tokens and self.source != "estimated":
             return 0
         return (
             self.prompt_tokens * DEMO_RATES.prompt_pico
@@ -79,10 +79,13 @@ FAILED = partial(Outcome, state="engine_error")
 #: The engine's own count: 12 prompt tokens, 4 of them cached, and 3 written.
 REPORTED = partial(Outcome, prompt_tokens=8, cached_prompt_tokens=4, completion_tokens=3, source="engine")
 FREE = FAILED(source="engine")
+#: The engine was silent until its time was over. It may have written ten tokens in each of the three seconds.
+SLOW = FAILED(prompt_tokens=PROMPT, source="estimated")
+SLOW_WHOLE = FAILED(prompt_tokens=PROMPT, completion_tokens=30, source="estimated")
 STREAMED: dict[tuple[When, Engine], Outcome] = {
     ("before the first token", "ok"): GONE(source="streamed"),
     ("before the first token", "error"): FAILED(source="streamed"),
-    ("before the first token", "timeout"): FAILED(source="streamed"),
+    ("before the first token", "timeout"): SLOW,
     ("at token 2", "ok"): GONE(completion_tokens=2, source="streamed"),
     ("at token 2", "error"): FAILED(prompt_tokens=PROMPT, completion_tokens=2, source="streamed"),
     ("at token 2", "timeout"): FAILED(prompt_tokens=PROMPT, completion_tokens=2, source="streamed"),
@@ -94,13 +97,13 @@ STREAMED: dict[tuple[When, Engine], Outcome] = {
 WHOLE: dict[tuple[When, Engine], Outcome] = {
     ("before the first token", "ok"): GONE(source="estimated"),
     ("before the first token", "error"): FREE,
-    ("before the first token", "timeout"): FREE,
+    ("before the first token", "timeout"): SLOW_WHOLE,
     ("at token 2", "ok"): GONE(source="estimated"),
     ("at token 2", "error"): FREE,
-    ("at token 2", "timeout"): FREE,
+    ("at token 2", "timeout"): SLOW_WHOLE,
     ("after the last token", "ok"): REPORTED(state="complete"),
     ("after the last token", "error"): FREE,
-    ("after the last token", "timeout"): FREE,
+    ("after the last token", "timeout"): SLOW_WHOLE,
 }
 CELLS = [
     Cell(when=when, streamed=streamed, engine=engine)

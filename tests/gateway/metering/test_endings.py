@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -29,9 +30,12 @@ BEGUN = events(CHUNKS[:2], done=False)
 EITHER = (HELLO, STREAMED)
 
 
+_seeds = count()
+
+
 def fresh(body: dict[str, Any] = HELLO) -> dict[str, Any]:
-    """Return a request that no stored answer fits."""
-    return {**body, "temperature": 1, "max_tokens": 20}
+    """Return a request unlike any before: no stored answer fits, and no engine has failed on it."""
+    return {**body, "temperature": 1, "max_tokens": 20, "seed": next(_seeds)}
 
 
 async def complete(gateway: Gateway) -> None:

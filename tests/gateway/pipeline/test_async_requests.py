@@ -29,7 +29,7 @@ from tenants.policy_target import PolicyTarget
 from tests.gateway.fixtures import tenants
 from tests.gateway.fixtures.asgi_client import Exchange
 from tests.gateway.fixtures.budget import MOST_NEW_TOKENS, body, budgeted, held_pico
-from tests.gateway.fixtures.scripted_app import after, answer, hang_up, saying, silence
+from tests.gateway.fixtures.scripted_app import after, answer, saying, silence
 from tests.gateway.fixtures.tenants import HELLO, Gateway, in_database, until
 from tests.tenants.customers import OPERATOR
 from workers.deferred import claims, store
@@ -220,7 +220,7 @@ async def test_an_attempt_whose_process_died_leaves_no_row(gateway: Gateway) -> 
 
 
 async def test_a_failure_that_may_pass_is_tried_again_and_answered(gateway: Gateway) -> None:
-    gateway.let_all_say(hang_up)
+    gateway.let_all_say(saying({}, status=404))
     ticket = (await gateway.ask(headers=LATER)).json
     await work(ticket["id"])
     assert (await poll(gateway, ticket["id"])).status == 202
@@ -229,8 +229,8 @@ async def test_a_failure_that_may_pass_is_tried_again_and_answered(gateway: Gate
     assert (await poll(gateway, ticket["id"])).json == answer()
 
 
-async def test_a_request_that_breaks_engines_is_not_tried_for_a_day(gateway: Gateway) -> None:
-    gateway.let_all_say(hang_up)
+async def test_a_request_that_engines_fail_on_is_not_tried_for_a_day(gateway: Gateway) -> None:
+    gateway.let_all_say(saying({}, status=404))
     ticket = (await gateway.ask(headers=LATER)).json
     for _ in range(claims.MAX_CRASHES):
         assert (await poll(gateway, ticket["id"])).status == 202

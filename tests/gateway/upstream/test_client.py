@@ -10,7 +10,14 @@ import pytest
 import gateway.upstream.client
 from gateway.upstream import connection as limits
 from gateway.upstream.client import UpstreamClient
-from gateway.upstream.connection import ConnectFailed, ConnectionLost, ProtocolError, ReadTimeout, UpstreamError
+from gateway.upstream.connection import (
+    ConnectFailed,
+    ConnectionLost,
+    ProtocolError,
+    ReadTimeout,
+    ResponseTooLarge,
+    UpstreamError,
+)
 from tests.gateway.fixtures.scripted_engine import (
     CHUNKED,
     WHOLE,
@@ -366,14 +373,15 @@ async def test_a_client_that_takes_nothing_lets_the_engine_wait(upstream: Upstre
     assert taken == much
 
 
-async def test_an_answer_too_large_to_be_read_whole_is_garbled(
+async def test_an_answer_too_large_to_be_read_whole_is_given_up_with_its_size(
     upstream: UpstreamClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "MAX_WHOLE_BYTES", 2 * limits.READ_AHEAD_BYTES)
     body = b"x" * (4 * limits.READ_AHEAD_BYTES)
     async with listening(saying(f"HTTP/1.1 200 OK\r\ncontent-length: {len(body)}\r\n\r\n".encode(), body)) as engine:
-        with pytest.raises(ProtocolError):
+        with pytest.raises(ResponseTooLarge) as too_large:
             await ask(upstream, engine)
+    assert limits.MAX_WHOLE_BYTES < too_large.value.size_bytes <= len(body)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,7 @@ import pytest
 
 from tests.engines.replica import Replica, running
 from tests.gateway.fixtures import tenants
-from tests.gateway.fixtures.scripted_app import hello, text_of
-from tests.gateway.fixtures.tenants import DOORS, MODEL, STREAMED, Gateway, in_database, until
+from tests.gateway.fixtures.tenants import DOORS, MODEL, Gateway, in_database, until
 
 #: At 100 tokens a second this takes longer than any wait of these tests.
 LONG: dict[str, Any] = {
@@ -84,14 +83,19 @@ async def works_on(engine: Replica, requests: int) -> None:
     raise TimeoutError
 
 
-async def test_a_stopped_engine_is_replaced_before_its_first_byte(gateway: Gateway, engine: Replica) -> None:
-    gateway.let_all_say(hello)
-    await serve(gateway, engine.spec.port, gateway.engines[0].port)
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+async def test_a_silent_engines_request_is_charged_and_sent_to_no_other(
+    gateway: Gateway, engine: Replica, stream: bool
+) -> None:
+    await serve(gateway, engine.spec.port, engine.spec.port)
     with stopped(engine):
-        sent = [gateway.ask({**STREAMED, "temperature": 1, "seed": number}) for number in range(4)]
-        assert [text_of(got.events) for got in await asyncio.gather(*sent)] == ["Hello"] * 4
-    assert gateway.world.replicas[0].id in {start.replica_id for start in gateway.starts()}
-    assert [end.state for end in gateway.ends()] == ["complete"] * 4
+        got = await gateway.ask({**LONG, "n": 2, "max_tokens": 20, "stream": stream})
+    assert (got.status, got.error["code"], got.answer_headers["x-should-retry"]) == (504, "engine_timeout", "false")
+    (start,) = gateway.starts()
+    (end,) = gateway.ends()
+    # Ten tokens for each of three seconds and each choice, at most what was allowed; of a stream none was seen.
+    assert (end.state, end.tokens_source, end.completion_tokens) == ("engine_error", "estimated", 0 if stream else 40)
+    assert end.prompt_tokens + end.cached_prompt_tokens == start.prompt_tokens_estimate > 0
     assert gateway.loads() == [0, 0]
     await works_on(engine, 0)
 
