@@ -35,7 +35,7 @@ from redis.exceptions import RedisError
 from billing import metrics
 from billing.budgets import spending
 from billing.budgets.holds import counter_name, hold_value
-from billing.budgets.redis_counters import Account, BudgetCounters, Recount
+from billing.budgets.redis_counters import Account, BudgetCounters, Hold, Recount
 from billing.budgets.spending import ActiveBudget, Window
 from billing.ledger.usage_rows import moment_of
 from billing.wal.records import Start
@@ -54,8 +54,11 @@ TIMEOUT_SECONDS = 1.0
 RETRY_SECONDS = 1.0
 #: How long a period's counter is maintained after its end: a deferred request accepted in it may run a day later.
 LINGER_SECONDS = 25 * 3600
-#: Age at which an open hold without a START in this host's log is released. A gateway that dies between hold and START
-#: leaves one. If a request of another host runs for longer, its charge is subtracted once its row is stored.
+#: An open hold without a START in this host's log is released when its request is this old and this reconciler has seen
+#: it for this long: a deferred request may be a day old when it takes its hold. A gateway that dies between hold and
+#: START leaves one. If a request of another host runs for longer, its charge is subtracted once its row is stored.
+#: A settled hold is released LINGER_SECONDS after its request was accepted. It has no row if the attempt of a deferred
+#: request was withdrawn; otherwise the row may still wait in the log of a host that is down.
 ORPHANED_SECONDS = 3600
 #: Recounted in one transaction, during which no batch is stored.
 TENANTS_AT_ONCE = 200
@@ -108,7 +111,7 @@ class _Observed:
     account: Account
     #: Holds whose row is stored.
     stored: frozenset[str]
-    #: Open holds that no process will end.
+    #: Open holds that no process will end, and settled ones that no row will replace.
     orphaned: frozenset[str]
     #: Limit minus stored charges, by counter.
     before_holds: Mapping[str, int]
@@ -136,6 +139,9 @@ class BudgetReconciler:
         #: end in between, a request in both is not merely about to end.
         self._missing: set[str] = set()
         self._missed: frozenset[str] = frozenset()
+        #: When it first saw each old hold that no request in this host's log explains, Unix seconds.
+        self._first_seen: dict[str, float] = {}
+        self._unexplained: set[str] = set()
 
     @property
     def due_at(self) -> float:
@@ -176,10 +182,12 @@ class BudgetReconciler:
         spending.raise_alerts(windows)
         tenants = self._tenants([pair for pair in windows if pair[0].hard])
         self._missing = set()
+        self._unexplained = set()
         ids = list(tenants)
         for first in range(0, len(ids), TENANTS_AT_ONCE):
             self._reconcile({tenant_id: tenants[tenant_id] for tenant_id in ids[first : first + TENANTS_AT_ONCE]}, now)
         self._missed = frozenset(self._missing)
+        self._first_seen = {name: at for name, at in self._first_seen.items() if name in self._unexplained}
 
     def _tenants(self, windows: Sequence[tuple[ActiveBudget, Window]]) -> dict[TenantId, _Tenant]:
         tenants: dict[TenantId, _Tenant] = {}
@@ -230,7 +238,6 @@ class BudgetReconciler:
         # After reading Redis: the holds must not be newer than the stored rows and charges.
         stored = spending.stored_requests(name for account in accounts.values() for name in account.holds)
         spent = spending.spent(counter.window for tenant in tenants.values() for counter in tenant.counters)
-        oldest = now.timestamp() - ORPHANED_SECONDS
         return {
             tenant_id: _Observed(
                 account=account,
@@ -238,10 +245,9 @@ class BudgetReconciler:
                 orphaned=frozenset(
                     name
                     for name, hold in account.holds.items()
-                    if not hold.settled
-                    and name not in stored
+                    if name not in stored
                     and name not in tenants[tenant_id].open
-                    and _made_at(name) < oldest
+                    and self._is_orphaned(name, hold, now.timestamp())
                 ),
                 before_holds={
                     counter.name: counter.budget.limit_pico - spent.get((counter.budget.id, counter.window.start), 0)
@@ -250,6 +256,13 @@ class BudgetReconciler:
             )
             for tenant_id, account in accounts.items()
         }
+
+    def _is_orphaned(self, name: str, hold: Hold, now: float) -> bool:
+        """Return whether an unexplained hold is given up."""
+        if _made_at(name) >= now - (LINGER_SECONDS if hold.settled else ORPHANED_SECONDS):
+            return False
+        self._unexplained.add(name)
+        return self._first_seen.setdefault(name, now) <= now - ORPHANED_SECONDS
 
 
 def _windows(each: ActiveBudget, now: datetime) -> Iterator[Window]:

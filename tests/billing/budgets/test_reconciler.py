@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 from django.utils import timezone
@@ -224,8 +224,41 @@ def test_an_open_hold_that_nobody_will_end_is_given_back_when_it_is_old(desk: De
     desk.redis.decrby(desk.key(made), 11)
     assert 2 * HOUR.total_seconds() > ORPHANED_SECONDS
     desk.round()
+    assert desk.left(made) == LIMIT_PICO - 23
+    desk.round(NOON + HOUR)
     assert desk.left(made) == LIMIT_PICO - 16
     assert set(desk.holds()) == {young.id.hex, "in advance"}
+
+
+def test_the_hold_of_a_deferred_request_that_waited_for_hours_is_kept_by_every_hosts_drain(
+    desk: Desk, acme: Customer
+) -> None:
+    made = budget(acme.tenant, LIMIT_PICO)
+    desk.round()
+    waited = row(acme, NOON - 20 * HOUR)  # it has just begun, on another host
+    desk.hold(waited, 7, made)
+    desk.round()
+    desk.round(NOON + HOUR / 2)
+    assert desk.left(made) == LIMIT_PICO - 7
+    desk.settle(waited, 5)
+    desk.round(NOON + HOUR)
+    assert desk.left(made) == LIMIT_PICO - 5
+    assert list(desk.holds()) == [waited.id.hex]
+
+
+def test_a_settled_hold_whose_row_never_comes_does_not_stay_in_a_total_budget(desk: Desk, acme: Customer) -> None:
+    made = budget(acme.tenant, LIMIT_PICO, period="total")
+    desk.round()
+    withdrawn = row(acme, NOON)
+    desk.hold(withdrawn, 7, made)
+    desk.settle(withdrawn, 5)
+    day_later = NOON + timedelta(seconds=LINGER_SECONDS + 1)
+    for moment in (NOON, day_later, day_later + HOUR / 2):
+        desk.round(moment)
+        assert desk.left(made) == LIMIT_PICO - 5
+    desk.round(day_later + HOUR)
+    assert desk.left(made) == LIMIT_PICO
+    assert desk.holds() == {}
 
 
 def test_what_is_right_is_left_alone(desk: Desk, acme: Customer) -> None:
