@@ -4,6 +4,9 @@ In the Redis of the limits the key first stores a claim of the process that runs
 process dies, and then the response. A claim may also expire while Redis stands still, or be lost with Redis. So the
 processes of a host exclude each other by locks as well (:mod:`gateway.pipeline.key_locks`), from the claim until the
 response is stored.
+
+A tenant's policy bounds the bytes of its records. Once they are used up, a new key is refused before its request runs:
+a request that ran and could not be replayed would break the promise of the key.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import msgspec
 from gateway import errors
 from gateway.pipeline.idempotency_record import MAX_RESPONSE_BYTES, Claim, KeySlot, NotStored, Record, StoredResponse
 from gateway.pipeline.key_locks import KeyLocks
-from gateway.redis_client.client import RedisClient
+from gateway.redis_client.client import RedisClient, ReplyFuture
 from gateway.redis_client.connection import RedisFailed, Script
 from gateway.request import Request, RequestTimeline, Response
 from tenants.snapshot import Caller
@@ -46,16 +49,25 @@ INLINE_BYTES = 128 * 1024
 _NOT_STORED = (b"x-ratelimit-", b"server-timing", b"x-gateway-overhead-ms", b"x-queue-ms", b"x-client-request-id")
 
 HOUR_SECONDS = 3600
+HOURS = KEEP_SECONDS // HOUR_SECONDS
+#: What a tenant may store in all these hours, in multiples of what it may store in one.
+HOURS_FULL = 4
+#: What Redis needs for a record besides its value: the key's name, its entry and its expiry.
+RECORD_BYTES = 256
 _FOLDER = Path(__file__).parent
+_CLAIM = Script.of((_FOLDER / "claim_key.lua").read_text())
 _RELEASE = Script.of((_FOLDER / "release_claim.lua").read_text())
 _STORE = Script.of((_FOLDER / "store_response.lua").read_text())
 _RENEW = Script.of((_FOLDER / "renew_claim.lua").read_text())
+#: Replies of _CLAIM other than a record.
+_FULL, _CLAIMED = 0, 1
 
 
 class Idempotency:
     """The idempotency keys of a process's requests. Lives on one event loop."""
 
     def __init__(self, redis: RedisClient, locks: KeyLocks, *, claim_seconds: float = CLAIM_SECONDS) -> None:
+        redis.register(_CLAIM, _STORE)
         self.redis = redis
         self.locks = locks
         self.claim_seconds = claim_seconds
@@ -121,19 +133,20 @@ class _ClaimedKey:
         self._is_released = False
 
     async def take(self) -> Record | None:
-        """Claim the key, or return the record that it has. Raises Conflict, Unavailable."""
-        key = self._slot.redis_key
+        """Claim the key, or return the record that it has. Raises Conflict, RateLimited, Unavailable."""
         self._locked = self._locks.take(self._slot.name)
         try:
-            if (
-                self._locked
-                and await self._redis.execute("SET", key, self._claim, "NX", "PX", self._milliseconds) is not None
-            ):
-                self._renew_later()
-                return None
-            found = await self._redis.execute("GET", key)
+            if self._locked:
+                found = await self._run_claim()
+            else:
+                found = await self._redis.execute("GET", self._slot.redis_key)
         except RedisFailed:
             raise errors.idempotency_unavailable() from None
+        if found == _CLAIMED:
+            self._renew_later()
+            return None
+        if found == _FULL:
+            raise errors.idempotency_full(HOUR_SECONDS - time.time() % HOUR_SECONDS)
         if found is None:  # Redis has lost the claim of the request that holds the lock, or the key was just released
             raise errors.idempotency_in_progress()
         record = await _off_loop(len(found), partial(self._slot.open, found))
@@ -141,6 +154,20 @@ class _ClaimedKey:
             log.error("the record of an Idempotency-Key in Redis was altered")
             raise errors.idempotency_unavailable()
         return record
+
+    def _run_claim(self) -> ReplyFuture:
+        return self._redis.eval(
+            _CLAIM,
+            1,
+            self._slot.redis_key,
+            self._claim,
+            self._milliseconds,
+            self._slot.volume_key,
+            int(time.time()) // HOUR_SECONDS,
+            HOURS,
+            self._hourly_bytes,
+            self._hourly_bytes * HOURS_FULL,
+        )
 
     async def watch(self, response: Response, timeline: RequestTimeline) -> Response:
         """Return the response to send, which is stored once it is complete."""
@@ -215,6 +242,7 @@ class _ClaimedKey:
                 self._not_stored,
                 self._hourly_bytes,
                 KEEP_SECONDS * 1000,
+                RECORD_BYTES,
             )
         except RedisFailed:
             return False

@@ -78,7 +78,7 @@ class PolicyForm(PageForm):
     idempotency_bytes_per_hour = _number(
         "idempotency_bytes_per_hour",
         "Answers stored for Idempotency-Keys, in bytes per hour",
-        "Compressed; further answers cannot be replayed.",
+        "Compressed; four times as much in 24 hours. Then new keys are refused.",
     )
 
     def __init__(self, data: Mapping[str, Any] | None = None, *, policy: TenantPolicy) -> None:

@@ -184,6 +184,31 @@ async def test_a_redis_without_memory_admits_no_more_than_the_limits_and_hard_bu
     assert (await gateway.ask(headers={"idempotency-key": "once"})).status == 503
 
 
+async def test_a_redis_without_memory_replays_what_it_has_and_keeps_nothing_new(
+    paused_at_will: tuple[Gateway, PrivateRedis],
+) -> None:
+    gateway, server = paused_at_will
+    sampled = {**HELLO, "temperature": 1}
+    stored = await gateway.ask(sampled, headers={"idempotency-key": "before"})
+    await server.client.config_set("maxmemory", "1")
+    again = await gateway.ask(sampled, headers={"idempotency-key": "before"})
+    assert (again.status, again.body) == (200, stored.body)
+    assert again.answer_headers["idempotent-replayed"] == "true"
+    refused = await gateway.ask(sampled, headers={"idempotency-key": "after"})
+    assert (refused.status, refused.error["code"]) == (503, "idempotency_unavailable")
+    before = len(gateway.bodies())
+    session = {"x-session-id": "s"}
+    asked = [await gateway.ask({**HELLO, "seed": 1}, headers=session) for _ in range(2)]
+    # The process itself remembers the response for a minute; Redis takes none.
+    assert [each.answer_headers["x-cache"] for each in asked] == ["miss", "hit"]
+    routed = [await gateway.ask({**sampled, "seed": number}, headers=session) for number in range(2)]
+    assert {each.answer_headers["x-route"] for each in routed} == {"session"}
+    assert len(gateway.bodies()) == before + 3
+    assert [key async for key in server.client.scan_iter("hearth:*:prediction*")] == []
+    await server.client.config_set("maxmemory", "0")
+    assert (await gateway.ask(sampled, headers={"idempotency-key": "after"})).status == 200
+
+
 async def test_a_redis_without_memory_spends_nothing_of_a_hard_budget_and_says_so(
     paused_at_will: tuple[Gateway, PrivateRedis],
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ from aiohttp import web
 from redis.asyncio import Redis
 
 from gateway import tasks
-from gateway.pipeline.idempotency import KEEP_SECONDS
+from gateway.pipeline.idempotency import HOUR_SECONDS, KEEP_SECONDS
 from gateway.pipeline.idempotency_record import MAX_RESPONSE_BYTES
-from tenants import keys
+from tenants import keys, keyspace
 from tests.gateway.fixtures import tenants
 from tests.gateway.fixtures.asgi_client import Exchange
 from tests.gateway.fixtures.idempotency_process import COMMAND
@@ -96,19 +97,40 @@ async def test_of_fifty_at_once_one_runs(gateway: Gateway) -> None:
     assert (len(gateway.bodies()), len(gateway.ends())) == (1, 1)
 
 
-async def test_a_tenant_keeps_no_more_of_an_hour_than_it_may_and_a_stranger_keeps_its_own(gateway: Gateway) -> None:
-    await gateway.set_policy(idempotency_bytes_per_hour=3000)
+async def test_a_tenant_stores_no_more_in_an_hour_than_it_may_and_a_stranger_stores_its_own(gateway: Gateway) -> None:
+    await gateway.set_policy(idempotency_bytes_per_hour=5000)
     gateway.let_all_say(world_hello)
-    for number in range(20):
-        assert (await ask(gateway, text=f"order {number}")).status == 200
-    again = [await ask(gateway, text=f"order {number}") for number in range(20)]
-    told = [each.status for each in again]
-    assert told == sorted(told) and set(told) == {200, 409}
+    told = [await ask(gateway, text=f"order {number}") for number in range(20)]
+    ran = sum(each.status == 200 for each in told)
+    assert 2 < ran < 20
+    assert [each.status for each in told] == [200] * ran + [429] * (20 - ran)
+    assert told[-1].error["code"] == "idempotency_quota_exceeded"
+    assert 0 < int(told[-1].answer_headers["retry-after"]) <= 3600
+    again = [await ask(gateway, text=f"order {number}") for number in range(ran)]
+    # The last one did not fit what was left of the hour.
+    assert [each.status for each in again] == [200] * (ran - 1) + [409]
     assert again[-1].error["code"] == "idempotency_answer_not_kept"
-    assert len(gateway.bodies()) == 20
     for _ in range(2):
         assert (await ask(gateway, key=gateway.world.globex.secret)).status == 200
-    assert len(gateway.bodies()) == 21
+    assert (await gateway.ask(ASKED)).status == 200
+    assert len(gateway.bodies()) == ran + 2
+
+
+async def test_what_a_tenant_stored_in_24_hours_is_bounded_and_goes_with_them(gateway: Gateway) -> None:
+    hour = int(time.time()) // HOUR_SECONDS
+    await gateway.set_policy(idempotency_bytes_per_hour=5000)
+    async with Redis.from_url(os.environ["REDIS_URL"]) as redis:
+        counted = keyspace.redis_key(gateway.caller(), "idempotency-bytes")
+        for ago in (3, 9, 15, 21):
+            await redis.set(f"{counted}{hour - ago}", 5000)
+        refused = await ask(gateway)
+        assert (refused.status, refused.error["code"]) == (429, "idempotency_quota_exceeded")
+        await redis.delete(f"{counted}{hour - 21}")
+        assert (await ask(gateway)).status == 200
+        lives = [await redis.ttl(name) async for name in redis.scan_iter("hearth:*:idempotency*")]
+        stored = [seconds for seconds in lives if seconds != -1]  # without what this test has set
+        assert len(stored) == 2
+        assert all(0 < seconds <= KEEP_SECONDS for seconds in stored)
 
 
 async def test_another_request_under_the_same_key_is_refused_before_and_after_the_answer(gateway: Gateway) -> None:
@@ -169,7 +191,7 @@ async def test_what_is_kept_names_neither_the_key_nor_the_request_and_cannot_be_
 @pytest.mark.parametrize(
     ("body", "say", "status"),
     [
-        (ASKED, hang_up, 502),
+        (ASKED, saying({}, 404), 502),
         (ASKED, saying({"error": {"message": "no"}}, 400), 400),
         (TWICE, streaming(events(CHUNKS[:2], done=False), cut=True), 200),
     ],

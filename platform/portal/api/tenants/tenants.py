@@ -79,8 +79,8 @@ class PolicySerializer(serializers.Serializer[TenantPolicy]):
         min_value=0,
         max_value=LARGEST["idempotency_bytes_per_hour"],
         required=False,
-        help_text="Responses to requests with an Idempotency-Key that are stored in an hour, compressed; further "
-        "requests run, but cannot be replayed.",
+        help_text="Responses to requests with an Idempotency-Key that are stored in an hour, compressed, and four "
+        "times as much in 24 hours; then new keys are refused.",
     )
     created_at = serializers.DateTimeField(read_only=True)
 
