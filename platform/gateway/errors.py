@@ -219,6 +219,16 @@ def idempotency_response_not_stored() -> Conflict:
     )
 
 
+def idempotency_full(retry_after_seconds: float) -> RateLimited:
+    """Return the error for a new key of a tenant whose stored responses take as much room as they may."""
+    return RateLimited(
+        "This tenant has stored as many responses to requests with an Idempotency-Key as it may. Nothing ran. Send the "
+        "request without the key, retry later, or ask the operator for more.",
+        "idempotency_quota_exceeded",
+        headers=[_retry_after(retry_after_seconds)],
+    )
+
+
 def idempotency_key_reused() -> BadRequest:
     """Return the error for a different request under a used key."""
     return BadRequest(

@@ -41,14 +41,21 @@ class CostReservation(msgspec.Struct, kw_only=True):
     paid_tokens: int
     step_tokens: int
     most_tokens: int
+    #: Whether it may receive a stored response, and another request's, at their fixed prices.
+    may_hit: bool = True
+    may_follow: bool = True
 
     @property
     def held_pico(self) -> int:
-        """The amount held until now: at least the price of a cache hit and of a coalesced response."""
+        """The amount held until now: at least the fixed price of a response that it may receive instead."""
         rates = self.price.rates
         dearer = max(rates.prompt_pico, rates.cached_prompt_pico)
         reserved = self.prompt_tokens * dearer + self.paid_tokens * rates.completion_pico
-        return max(reserved, rates.prediction_hit_pico, rates.coalesced_pico)
+        return max(
+            reserved,
+            rates.prediction_hit_pico if self.may_hit else 0,
+            rates.coalesced_pico if self.may_follow else 0,
+        )
 
     @property
     def hit_pico(self) -> int:

@@ -52,6 +52,8 @@ class Meter:
         self._avoided: Entry | None = None
         #: Tokens of that response that were sent.
         self._followed_tokens = 0
+        #: The request that it followed before it led, and how many of its tokens were sent.
+        self._followed: tuple[UUID | None, int] | None = None
         #: Its admission, settled with its END.
         self.reservation: Reservation | None = None
         #: What it holds from hard budgets.
@@ -205,8 +207,18 @@ class Meter:
 
     def lead(self) -> None:
         """Record that the request runs itself after all."""
+        if self._followed_tokens:
+            self._followed = self._source_id, self._followed_tokens
         self.cache = ("miss", "")
         self._source_id, self._followed_tokens = None, 0
+
+    def restore_followed(self) -> bool:
+        """Record that its own response never began, so that its client has what it followed; return whether it did."""
+        if self._followed is None:
+            return False
+        self.cache = ("coalesced", "")
+        self._source_id, self._followed_tokens = self._followed
+        return True
 
     def follower_streamed(self, tokens: int) -> None:
         """Count tokens of the followed response before they are sent."""

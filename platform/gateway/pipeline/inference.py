@@ -83,6 +83,8 @@ class Inference:
         cost = self._meter.cost_reservation = cost_estimate.cost_reservation(
             self._components.feed.snapshot.prices, caller, call, model, body_bytes, timeline.request_id, runs=may_run
         )
+        if cost is not None:
+            cost.may_hit, cost.may_follow = policy.readable, policy.readable and policy.writable
         demand = AdmissionRequest(
             caller=caller,
             model_name=model.name,
@@ -232,7 +234,8 @@ class Inference:
             case EngineOverran():
                 meter.give_up("engine_error", error.status, meter.partial_usage(), source="estimated", error=error)
             case GatewayError():
-                meter.give_up(refusals.state_of(error), error.status, error=error)
+                status = 200 if meter.restore_followed() else error.status
+                meter.give_up(refusals.state_of(error), status, error=error)
             case asyncio.CancelledError() if refusal is not None:
                 meter.give_up("refused", refusal.status, meter.partial_usage(), source="estimated", error=refusal)
             case asyncio.CancelledError():

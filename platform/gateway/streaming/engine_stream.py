@@ -10,7 +10,7 @@ from billing.wal.records import State
 from caching.errors import NotReplayable
 from caching.single_flight import Flight, Piece
 from gateway import metrics
-from gateway.errors import EngineFailed, GatewayError, Unavailable
+from gateway.errors import EngineFailed, EngineOverran, GatewayError, Unavailable
 from gateway.metering.hold_extender import HoldExtender
 from gateway.metering.meter import Meter
 from gateway.protocols.endpoint import NOTHING, StreamParser, Usage
@@ -25,6 +25,12 @@ log = logging.getLogger(__name__)
 #: The last event of a stream that the engine cut. The tokens that the client received were metered.
 STREAM_BROKEN = EngineFailed(
     "The engine failed mid-stream. The tokens already sent are charged. Retry the request.", "engine_failed_mid_stream"
+)
+
+#: The same after too long a silence, which the requests that follow must not wait for again.
+STREAM_SILENT = EngineOverran(
+    "The engine sent nothing for too long. The tokens already sent are charged. Allow fewer tokens, or retry.",
+    "engine_failed_mid_stream",
 )
 
 #: Receives a stream that came to its end: the response as non-streamed JSON (None when it has no such form), its usage
@@ -193,10 +199,11 @@ class EngineStream:
 
     def _cut(self) -> bytes:
         """Write the END of a cut stream, and return the error event."""
-        self._end_cut(self._ended_as, self._ended or STREAM_BROKEN)
+        error = self._ended or (STREAM_SILENT if self._is_overrun else STREAM_BROKEN)
+        self._end_cut(self._ended_as, error)
         if self._flight is not None:
-            self._flight.fail(self._ended or STREAM_BROKEN)
-        return self._parser.error_event(self._ended or STREAM_BROKEN)
+            self._flight.fail(error)
+        return self._parser.error_event(error)
 
     def _end_cut(self, state: State, error: GatewayError | None = None) -> None:
         """Write the END: the engine's usage if it reported one, else the estimated prompt and the tokens passed on.

@@ -232,6 +232,23 @@ async def test_those_that_told_something_go_on_where_the_next_run_repeats_it(
     await until(lambda: gateway.loads() == [0, 0])
 
 
+async def test_a_follower_that_led_in_vain_is_recorded_with_what_it_received(gateway: Gateway) -> None:
+    engine = Paced(cut=True)
+    gateway.let_all_say(engine.say)
+    first = await lead(gateway, STREAMED)
+    source = gateway.starts()[0].request_id
+    (second,) = await follow(gateway, STREAMED)
+    await until(lambda: second[0].body.count(b"data:") == 2)
+    gateway.let_all_say(saying({}, status=404))
+    engine.go_on.set()
+    _, told = await done(first, second)
+    assert told.status == 200
+    assert b"engine_failed" in told.events[-1]
+    (end,) = [end for end in gateway.ends() if end.request_id != source]
+    assert (end.state, end.http_status, end.cache_result, end.source_id) == ("engine_error", 200, "coalesced", source)
+    assert (end.error_code, end.completion_tokens, end.avoided_completion_tokens) == ("engine_failed", 0, 1)
+
+
 async def test_what_the_engine_says_about_the_request_is_told_to_all(gateway: Gateway) -> None:
     go_on = asyncio.Event()
 
