@@ -2,7 +2,8 @@
 
 A tenant-facing read runs inside :func:`as_tenant`, as role ``hearth_tenant``, which sees the rows of one tenant, and
 none if no tenant is set. Queries still contain ``WHERE tenant_id = …``: ``current_setting`` is not leak-proof, so
-PostgreSQL does not use it as an index condition. Every other role sees all rows.
+PostgreSQL does not use it as an index condition. Every other role sees all rows, the tables' owner included, to which
+the policies apply too; the role of a node sees fewer (``workers.node_role``).
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ def grant(role: str) -> None:
         cursor.execute(f"GRANT USAGE ON SCHEMA public TO {name}")
         cursor.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {name}")
         cursor.execute(f"GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA public TO {name}")
+        # Some run as their owner. A restored database has lost what migrations revoked.
+        cursor.execute("REVOKE ALL ON ALL FUNCTIONS IN SCHEMA public FROM PUBLIC")
         cursor.execute(f"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO {name}")
         cursor.execute(f"ALTER DEFAULT PRIVILEGES GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO {name}")
         cursor.execute(f"ALTER DEFAULT PRIVILEGES GRANT USAGE, SELECT ON SEQUENCES TO {name}")
@@ -63,7 +66,7 @@ def grant(role: str) -> None:
 def enable_sql(table: str, condition: str = "tenant_id = current_setting('hearth.tenant_id')::uuid") -> str:
     """Return SQL for a migration: protect ``table``, and let the tenant role read rows that meet ``condition``."""
     return f"""
-        ALTER TABLE {table} ENABLE ROW LEVEL SECURITY;
+        ALTER TABLE {table} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
         CREATE POLICY platform_sees_all ON {table}
             USING (current_user <> '{TENANT_ROLE}') WITH CHECK (current_user <> '{TENANT_ROLE}');
         CREATE POLICY tenant_sees_own ON {table} FOR SELECT TO {TENANT_ROLE} USING ({condition});
@@ -77,5 +80,5 @@ def disable_sql(table: str) -> str:
         REVOKE SELECT ON {table} FROM {TENANT_ROLE};
         DROP POLICY tenant_sees_own ON {table};
         DROP POLICY platform_sees_all ON {table};
-        ALTER TABLE {table} DISABLE ROW LEVEL SECURITY;
+        ALTER TABLE {table} DISABLE ROW LEVEL SECURITY, NO FORCE ROW LEVEL SECURITY;
     """

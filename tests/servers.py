@@ -13,18 +13,25 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import psycopg
 import pytest
+from redis import Redis
 
 from hearth import secrets
 from hearth.embedded.postgres import PostgresServer
 from hearth.embedded.redis import RedisServer
 from hearth.paths import sockets_dir
 from hearth.process_records import read_record, write_record
+from hearth.service_urls import NODE_REDIS_RULES, NODE_REDIS_USER
 from workers.processes import identify, is_running
 
 PREFIX = "hearth-test-"
 OWNER_RECORD = "pytest.json"
+#: The node whose agents tests run as processes.
+NODE = "n1"
+NODE_PASSWORD = "only-for-tests"
 
 _stops: list[Callable[[], None]] = []
 
@@ -50,9 +57,11 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     if not os.environ.get("DATABASE_URL"):
         _stops.append(postgres.stop)
         os.environ["DATABASE_URL"] = postgres.start().owner
+        _add_node_login(postgres)
     if not os.environ.get("REDIS_URL"):
         _stops.append(redis.stop)
         os.environ["REDIS_URL"] = redis.start()
+        _add_node_user(redis)
 
 
 def pytest_unconfigure() -> None:
@@ -69,6 +78,38 @@ def app_database_url() -> Iterator[str]:
     if os.environ["DATABASE_URL"] != postgres.urls.owner:
         pytest.skip("DATABASE_URL names a server whose other roles are unknown here")
     yield postgres.urls.app
+
+
+def node_database_url() -> str | None:
+    """Return the address of the session's PostgreSQL as the role of NODE; None on a server of your own."""
+    postgres, _ = _servers(Path(os.environ["HEARTH_DATA_DIR"]))
+    return _node_url(postgres) if os.environ["DATABASE_URL"] == postgres.urls.owner else None
+
+
+def node_redis_url() -> str | None:
+    """Return the address of the session's Redis as the user of nodes; None on a server of your own."""
+    _, redis = _servers(Path(os.environ["HEARTH_DATA_DIR"]))
+    if os.environ["REDIS_URL"] != redis.url:
+        return None
+    return redis.url.replace("unix://", f"unix://{NODE_REDIS_USER}:{NODE_PASSWORD}@")
+
+
+def _add_node_user(redis: RedisServer) -> None:
+    with Redis.from_url(redis.url) as client:
+        client.execute_command("ACL", "SETUSER", NODE_REDIS_USER, "on", f">{NODE_PASSWORD}", *NODE_REDIS_RULES.split())
+
+
+def _node_url(postgres: PostgresServer) -> str:
+    return urlsplit(postgres.urls.app)._replace(netloc=f"hearth_node_{NODE}:{NODE_PASSWORD}@").geturl()
+
+
+def _add_node_login(postgres: PostgresServer) -> None:
+    """Create the role of NODE, as an operator does for each node."""
+    superuser = f"hearth_super:{postgres.passwords.superuser}@"
+    address = urlsplit(postgres.urls.owner)._replace(netloc=superuser, path="/postgres").geturl()
+    with psycopg.connect(address, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE hearth_node_{NODE} LOGIN PASSWORD '{NODE_PASSWORD}' IN ROLE hearth_node")
+        connection.execute(f"GRANT hearth_node_{NODE} TO hearth_owner WITH INHERIT FALSE, SET TRUE")
 
 
 def _servers(data_dir: Path) -> tuple[PostgresServer, RedisServer]:

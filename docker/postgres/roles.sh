@@ -7,6 +7,7 @@ psql --no-psqlrc --quiet --set ON_ERROR_STOP=1 --set owner_password="$HEARTH_OWN
 CREATE ROLE hearth_owner LOGIN PASSWORD :'owner_password' NOSUPERUSER NOBYPASSRLS;
 CREATE ROLE hearth_app LOGIN PASSWORD :'app_password' NOSUPERUSER NOBYPASSRLS;
 CREATE ROLE hearth_tenant NOLOGIN;
+CREATE ROLE hearth_node NOLOGIN;
 GRANT hearth_tenant TO hearth_app, hearth_owner WITH INHERIT FALSE, SET TRUE;
 CREATE DATABASE hearth OWNER hearth_owner;
 SQL

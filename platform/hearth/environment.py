@@ -167,7 +167,8 @@ class ServerSettings(_Settings):
     database_url: str = Field(
         default="",
         validation_alias="DATABASE_URL",
-        description="PostgreSQL as role hearth_app. Empty: the embedded server. Every role needs it.",
+        description="PostgreSQL as role hearth_app, on a further node as hearth_node_<name>. Empty: the embedded "
+        "server. Every role needs it.",
     )
     database_owner_url: str = Field(
         default="",

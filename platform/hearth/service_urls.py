@@ -21,6 +21,15 @@ DATABASE_TIMEOUTS = {
     "tcp_user_timeout": "20000",
 }
 
+#: The Redis user of nodes, and its rules for ACL SETUSER: Celery's keys and the channel of its control commands, which
+#: Redis compares literally, in database 0. No command that reads the names of other keys, and no PUBLISH, with which a
+#: stolen node could send control commands to every worker. Compose and docs/deployment.md repeat them.
+NODE_REDIS_USER = "hearth-node"
+NODE_REDIS_RULES = (
+    "~hearth.celery.* &hearth.celery./0.celery.pidbox -@all +@read +@write +@connection +@transaction +@pubsub +eval "
+    "+evalsha +script|load +script|exists +time -@dangerous -scan -randomkey -publish"
+)
+
 
 def django_database(url: str, *, role: str = "", kept_seconds: int = 0) -> dict[str, Any]:
     """Return Django's database entry for a ``postgresql://`` URL, which names a socket folder as ``?host=``.
@@ -78,4 +87,5 @@ def celery_url(url: str) -> str:
         return url
     parts = urlsplit(url)
     database = parse_qs(parts.query).get("db", ["0"])[-1]
-    return f"redis+socket://{parts.path}?virtual_host={database}"
+    user, at, _ = parts.netloc.rpartition("@")
+    return f"redis+socket://{user}{at}{parts.path}?virtual_host={database}"

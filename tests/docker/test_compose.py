@@ -13,6 +13,7 @@ import pytest
 
 from hearth.environment import variables
 from hearth.paths import ROOT
+from hearth.service_urls import NODE_REDIS_RULES
 from tests.docker.files import COMPOSE, COMPOSE_FILES, COMPOSE_NODE, INTERPOLATION, compose, stages
 
 #: Variables of the images of PostgreSQL and Redis, and of the Hugging Face hub.
@@ -21,7 +22,9 @@ OTHERS = {
     "HEARTH_OWNER_PASSWORD",
     "HEARTH_APP_PASSWORD",
     "HEARTH_REDIS_PASSWORD",
+    "HEARTH_NODE_REDIS_PASSWORD",
     "REDISCLI_AUTH",
+    "NODE_PASSWORD",
     "HF_TOKEN",
 }
 #: What only the compose files themselves read.
@@ -75,7 +78,14 @@ def test_every_variable_is_a_setting_or_one_of_the_images(path: Path) -> None:
 def test_no_password_has_a_default(path: Path) -> None:
     secret = [found for found in INTERPOLATION.findall(path.read_text()) if "PASSWORD" in found[1] or "URL" in found[1]]
     assert secret
-    assert {kind for _, _, kind, _ in secret} == {"?"}
+    # without its password the Redis user of nodes is off
+    assert {kind for _, name, kind, _ in secret if name != "HEARTH_NODE_REDIS_PASSWORD"} == {"?"}
+    assert {default for _, name, _, default in secret if name == "HEARTH_NODE_REDIS_PASSWORD"} <= {""}
+
+
+def test_compose_and_documentation_give_nodes_the_same_rights_in_redis() -> None:
+    assert f" {NODE_REDIS_RULES}\n" in COMPOSE.read_text()
+    assert f" {NODE_REDIS_RULES}'\n" in (ROOT / "docs" / "deployment.md").read_text()
 
 
 @pytest.mark.parametrize("path", COMPOSE_FILES, ids=lambda path: path.name)
@@ -124,7 +134,7 @@ def test_the_passwords_are_made_once_and_private(tmp_path: Path) -> None:
     assert needed <= made.keys()
     passwords = [value for name, value in made.items() if name.endswith("PASSWORD")]
     assert all(re.fullmatch("[0-9a-f]{48}", password) for password in passwords)
-    assert len(set(passwords)) == len(passwords) == 4
+    assert len(set(passwords)) == len(passwords) == 5
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     again = subprocess.run(command, capture_output=True, text=True, check=False)
     assert again.returncode == 1

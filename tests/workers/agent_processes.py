@@ -8,17 +8,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from django.db import connection
 
 from hearth.paths import sockets_dir
-from workers import processes
+from tests import servers
+from workers import node_role, processes
 from workers.agent.agent import Agent
 from workers.agent.probes.canary import Canary, CanaryResult
 from workers.agent.processes.process_records import EngineRecord, ProcessRecords
@@ -30,7 +31,7 @@ from workers.processes import ProcessIdentity
 from workers.scheduler import reconciler
 
 T = TypeVar("T")
-NODE = "n1"
+NODE = servers.NODE
 #: Slots of each node in the tests' fleets.
 SLOTS = 4
 QUICK = Timeouts(
@@ -89,20 +90,27 @@ def agent_thread(
         agent.stop()
 
 
-def celery_agent(data_dir: Path) -> AbstractContextManager[subprocess.Popen[bytes]]:
-    """Run a real ``celery worker`` as the node's agent against the test database."""
-    return celery_worker(data_dir, "agent", "-Q", f"node.{NODE}", "--hearth-node", NODE)
+def celery_agent(data_dir: Path, *, as_node: bool = True) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    """Run a real ``celery worker`` as the node's agent against the test database, with the rights of a node or all."""
+    options = ("-Q", f"node.{NODE}", "--hearth-node", NODE, "--without-heartbeat")
+    return celery_worker(data_dir, "agent", *options, urls=node_urls() if as_node else {})
 
 
 @contextmanager
-def celery_worker(data_dir: Path, name: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a real ``celery worker`` against the test database and Redis; leaving the block ends it with SIGTERM."""
+def celery_worker(
+    data_dir: Path, name: str, *options: str, urls: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a real ``celery worker`` against the test database and Redis; leaving the block ends it with SIGTERM.
+
+    ``urls``: addresses of the servers that differ from those of this process.
+    """
     command = [sys.executable, "-m", "celery", "-A", "hearth", "worker", "-n", f"{name}@{NODE}", "-l", "INFO"]
     command += ["-P", "threads", "-c", "2", "--without-gossip", "--without-mingle", *options]
     environment = os.environ | {
         "DATABASE_URL": database_url(),
         "HEARTH_DATA_DIR": str(data_dir),
         "HEARTH_SLOTS": str(SLOTS),
+        **(urls or {}),
     }
     with (data_dir / f"{name}.out").open("ab") as log:
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
@@ -125,6 +133,16 @@ def database_url() -> str:
     return f"postgresql://{user}:{password}@/{settings['NAME']}?host={quote(settings['HOST'], safe='/')}" + (
         f"&port={settings['PORT']}" if settings["PORT"] else ""
     )
+
+
+def node_urls() -> dict[str, str]:
+    """Return the servers' addresses as a node has them; empty where servers of your own have no such roles."""
+    database, redis = servers.node_database_url(), servers.node_redis_url()
+    if database is None or redis is None:
+        return {}
+    node_role.grant()
+    own = urlsplit(database)._replace(path=f"/{connection.settings_dict['NAME']}").geturl()
+    return {"DATABASE_URL": own, "REDIS_URL": redis}
 
 
 @contextmanager

@@ -5,7 +5,7 @@ the commands. Handlers run in the worker's event loop: inspect commands return w
 in a thread and is bounded.
 
 Every worker answers a broadcast. Each of them performs a verb, one after the other, and only the first changes
-anything.
+anything. A worker with the database rights of a node leaves verbs to the others.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 VERB_SECONDS = 0.6
 #: When the worker answers even if the verb is still running. Celery waits one second for answers by default.
 ANSWER_SECONDS = 0.7
+LEFT_TO_OTHERS = "left to the workers of the first machine: this one has the database rights of a node"
 NO_AGENT = "no agent runs in this worker: use -d agent@NODE, or `celery -A hearth fleet {}`"
 
 _one_verb = threading.Lock()
@@ -100,6 +101,8 @@ def _do(verb: Verb, given: dict[str, Any], deadline: float) -> dict[str, Any]:
         with transaction.atomic():
             with connection.cursor() as cursor:
                 cursor.execute("SELECT set_config('statement_timeout', %s, true)", [f"{left_ms()}ms"])
+                if not _may_change_fleet(cursor):
+                    return {"skipped": LEFT_TO_OTHERS}
             effect = verb.execute(Actor(kind="system", name="celery control"), given)
             left_ms()
         return {"ok": f"{effect.target} {effect.now}", "changed": effect.changed}
@@ -114,6 +117,12 @@ def _do(verb: Verb, given: dict[str, Any], deadline: float) -> dict[str, Any]:
         return {"error": f"{verb.name} failed, see this worker's log: {error!r}"}
     finally:
         connection.close()
+
+
+def _may_change_fleet(cursor: Any) -> bool:
+    """Return whether this worker's role may: for a node's role row-level security would hide the rows to change."""
+    cursor.execute("SELECT has_any_column_privilege('workers_deployment', 'UPDATE')")
+    return bool(cursor.fetchone()[0])
 
 
 def _bounded(act: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -98,6 +98,13 @@ def exclude_batches() -> None:
     _lock("pg_advisory_xact_lock")
 
 
+def may_be_counted() -> bool:
+    """Return whether this process's role may count spending: it may write periods. Raises django.db.Error."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT has_table_privilege('billing_budgetwindow', 'INSERT')")
+        return bool(cursor.fetchone()[0])
+
+
 def active_budgets(tenant_ids: Iterable[UUID] | None = None) -> list[ActiveBudget]:
     """Return the budgets in force of these tenants, or of all, in order of id."""
     rows: QuerySet[Budget] = Budget.objects.filter(archived_at=None).select_related("tenant").order_by("id")

@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING
 
 import django
@@ -27,6 +28,7 @@ def main(watch: Callable[[Drain], None] = lambda drain: None) -> None:
     django.setup()
     from django.conf import settings
 
+    from billing.budgets import spending
     from billing.budgets.reconciler import TIMEOUT_SECONDS, BudgetReconciler
     from billing.budgets.redis_counters import BudgetCounters
     from billing.drain.drain import Drain  # its models need the settings
@@ -37,7 +39,18 @@ def main(watch: Callable[[Drain], None] = lambda drain: None) -> None:
     logging.getLogger(__name__).info("draining %s", settings.WAL_DIR)
     watch(drain)
     counters = BudgetCounters(settings.REDIS_LIMITS_URL, timeout_seconds=TIMEOUT_SECONDS)
-    drain.run(BudgetReconciler(counters, drain.open_starts).run_if_due)
+    reconciler = BudgetReconciler(counters, drain.open_starts)
+
+    @cache
+    def may_reconcile() -> bool:
+        return spending.may_be_counted()
+
+    def after_batch(*, caught_up: bool) -> None:
+        # A node's role reads no budgets. It needs none, because its log has only canaries.
+        if may_reconcile():
+            reconciler.run_if_due(caught_up=caught_up)
+
+    drain.run(after_batch)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ MAKE = """
         EXECUTE format(
             'ALTER TABLE billing_usagerecord ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', part, low, behind);
         -- a partition can be read under its own name, so it needs its own policy
-        EXECUTE format('ALTER TABLE %I ENABLE ROW LEVEL SECURITY', part);
+        EXECUTE format('ALTER TABLE %I ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY', part);
         EXECUTE format(
             'CREATE POLICY platform_sees_all ON %I USING (current_user <> ''hearth_tenant'') '
             'WITH CHECK (current_user <> ''hearth_tenant'')', part);

@@ -2,7 +2,7 @@
 
 They serve an own server of DATABASE_URL as well, up to their own major version. Owners and rights are left out, because
 roles have other names elsewhere; :func:`restore` grants the tenant role its rights again, and each migration those of
-the role that runs Hearth.
+the role that runs Hearth and of nodes.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ TABLES = """
     SELECT count(*) FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
     WHERE nspname = 'public' AND relkind IN ('r', 'p', 'v', 'S')
 """
-PREPARE_TENANT_ROLE = """
-    DO $$ BEGIN
-        IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = 'hearth_tenant') THEN
-            CREATE ROLE hearth_tenant NOLOGIN;
-        END IF;
+#: The roles that policies name.
+PREPARE_ROLES = """
+    DO $$ DECLARE missing text; BEGIN
+        FOR missing IN SELECT unnest(ARRAY['hearth_tenant', 'hearth_node']) EXCEPT SELECT rolname FROM pg_roles
+        LOOP EXECUTE format('CREATE ROLE %I NOLOGIN', missing); END LOOP;
     END $$
 """
 GRANT_TENANT_ROLE = """
@@ -83,7 +83,8 @@ _ISO = 'YYYY-MM-DD"T"HH24:MI:SS"Z"'
 @contextmanager
 def dump(url: str, moment: Snapshot) -> Iterator[IO[bytes]]:
     """Yield the dump of the database at that moment as a stream. Raises BackupError if pg_dump fails."""
-    options = ["--format=custom", "--no-owner", "--no-privileges", "--no-password"]
+    # Row-level security holds for the owner too, and shows it every row.
+    options = ["--format=custom", "--no-owner", "--no-privileges", "--no-password", "--enable-row-security"]
     command: list[str | Path] = [
         binary("pg_dump"),
         *options,
@@ -120,7 +121,7 @@ def check(pieces: Iterable[bytes]) -> None:
 
 def restore(url: str, pieces: Iterable[bytes]) -> None:
     """Restore a dump into an empty database, in one transaction. Raises BackupError."""
-    _execute(url, PREPARE_TENANT_ROLE)
+    _execute(url, PREPARE_ROLES)
     database = psycopg.conninfo.conninfo_to_dict(url).get("dbname", "hearth")
     options = ["--single-transaction", "--exit-on-error", "--no-owner", "--no-privileges", "--no-password"]
     _run([binary("pg_restore"), *options, f"--dbname={database}"], pieces, environment=_environment(url))

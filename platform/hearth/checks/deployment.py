@@ -21,6 +21,7 @@ from hearth.environment import Environment
 from hearth.instance import start_options
 from hearth.instance.instance import Instance
 from hearth.secrets import Secrets, SecretsError
+from hearth.service_urls import NODE_REDIS_USER
 
 #: In characters. A shorter password was probably chosen by a person.
 SHORTEST_PASSWORD = 16
@@ -50,6 +51,7 @@ def findings(instance: Instance) -> list[Finding]:
         *(Finding(each.problem, each.remedy) for each in environment.unknown(os.environ)),
         *_databases(settings),
         *_connections(instance, settings),
+        *_node_rights(instance, settings),
         *_passwords(settings),
         *_secrets(instance),
         *_web(settings),
@@ -91,6 +93,25 @@ def _connections(instance: Instance, settings: Environment) -> Iterator[Finding]
             f"Set max_connections of the server to {needed + server.reserved} or more; each further node adds "
             f"{database_connections.OF_NODE}.",
         )
+
+
+def _node_rights(instance: Instance, settings: Environment) -> Iterator[Finding]:
+    """Yield a finding for each server to which a further machine logs in with more than the rights of a node."""
+    if not instance.node_path.exists():
+        return
+    if _user(settings.database_url) != f"hearth_node_{instance.node}":
+        yield Finding(
+            f"Whoever steals this node has every tenant's data: DATABASE_URL is of {_user(settings.database_url)!r}.",
+            f"Use the role hearth_node_{instance.node} (docs/deployment.md, A second node).",
+        )
+    for name in ("redis_url", *REDIS_SETTINGS):
+        url = getattr(settings, name)
+        if url and _user(url) != NODE_REDIS_USER:
+            yield Finding(
+                f"Whoever steals this node may change limits and read stored responses: {environment.variable(name)} "
+                f"is not of the user {NODE_REDIS_USER}.",
+                "Use that user (docs/deployment.md, A second node).",
+            )
 
 
 def _passwords(settings: Environment) -> Iterator[Finding]:

@@ -20,12 +20,13 @@ GRANTS = """
         GRANT USAGE, SELECT ON SEQUENCES TO hearth_app;
 """
 
-#: Neither role inherits: a session has a tenant's rights only after SET ROLE. The owner may switch to hearth_app, so
-#: that tests can check the rights of hearth_app.
+#: No role inherits: a session has a tenant's rights only after SET ROLE. The owner may switch to hearth_app and
+#: hearth_node, so that tests can check the rights of both.
 MEMBERSHIPS = """
     GRANT hearth_tenant TO hearth_app WITH INHERIT FALSE, SET TRUE;
     GRANT hearth_tenant TO hearth_owner WITH INHERIT FALSE, SET TRUE;
     GRANT hearth_app TO hearth_owner WITH INHERIT FALSE, SET TRUE;
+    GRANT hearth_node TO hearth_owner WITH INHERIT FALSE, SET TRUE;
 """
 
 
@@ -34,7 +35,8 @@ def ensure(superuser_url: str, passwords: DatabasePasswords) -> None:
     with psycopg.connect(superuser_url, autocommit=True) as connection:
         _ensure_role(connection, "hearth_owner", "LOGIN CREATEDB NOSUPERUSER NOBYPASSRLS", passwords.owner)
         _ensure_role(connection, "hearth_app", "LOGIN NOCREATEDB NOSUPERUSER NOBYPASSRLS", passwords.app)
-        _ensure_role(connection, "hearth_tenant", "NOLOGIN NOCREATEDB NOSUPERUSER NOBYPASSRLS", None)
+        for name in ("hearth_tenant", "hearth_node"):
+            _ensure_role(connection, name, "NOLOGIN NOCREATEDB NOSUPERUSER NOBYPASSRLS", None)
         connection.execute(MEMBERSHIPS)
         exists = connection.execute("SELECT FROM pg_database WHERE datname = %s", [DATABASE]).fetchone()
         if exists is None:

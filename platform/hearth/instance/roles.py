@@ -70,7 +70,8 @@ def _drain(instance: Instance) -> list[str]:
 def _agent(instance: Instance) -> list[str]:
     worker = _celery_worker("agent", instance, queue=f"node.{instance.node}", pool="threads", concurrency=4)
     slots = start_options.cpu_slots(instance.data_dir)
-    return [*worker, "--hearth-node", instance.node, "--hearth-cpu-slots", str(slots)]
+    # Its events would need PUBLISH, which a node's Redis user lacks.
+    return [*worker, "--without-heartbeat", "--hearth-node", instance.node, "--hearth-cpu-slots", str(slots)]
 
 
 def _control(instance: Instance) -> list[str]:

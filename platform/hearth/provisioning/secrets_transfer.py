@@ -1,8 +1,8 @@
 """Copy secrets from one machine of a cluster to another, and detect that two machines have different ones.
 
-A machine that only runs engines needs one secret of the cluster, the engine key, and generates the others itself. A
-stolen node therefore gives access to no API key and no database. A machine with its own gateway or portal needs all
-secrets, and so does a backup.
+A machine that only runs engines needs one secret of the cluster, the engine key, and generates the others itself. What
+else a stolen node gives away depends on its roles in PostgreSQL and Redis (docs/deployment.md). A machine with its own
+gateway or portal needs all secrets, and so does a backup.
 """
 
 from __future__ import annotations

@@ -57,6 +57,19 @@ def test_a_safe_deployment_has_no_findings(folder: Path) -> None:
     assert problems() == []
 
 
+def test_a_node_with_more_than_the_rights_of_a_node_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEARTH_NODE", "second")
+    instance.from_environment().node_path.write_text("{}")
+    assert problems() == [
+        "Whoever steals this node has every tenant's data: DATABASE_URL is of 'hearth_app'.",
+        "Whoever steals this node may change limits and read stored responses: REDIS_URL is not of the user "
+        "hearth-node.",
+    ]
+    for name, user in (("DATABASE_URL", "hearth_node_second"), ("REDIS_URL", "hearth-node")):
+        monkeypatch.setenv(name, SAFE[name].replace("hearth_app:", ":").replace("//:", f"//{user}:"))
+    assert problems() == []
+
+
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [

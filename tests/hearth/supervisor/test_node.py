@@ -19,11 +19,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import psycopg
 import pytest
+from redis import Redis
 
 from hearth import process_records, secrets
 from hearth.embedded.redis import SOCKET_NAME
 from hearth.paths import sockets_dir
+from hearth.service_urls import NODE_REDIS_RULES, NODE_REDIS_USER
 from tests.journey.instance import Instance, wait_for
 from tests.ports import INSTANCE_PORTS, free_ports
 from workers.processes import ProcessIdentity, find_by_environment, kill_session, session_members
@@ -34,6 +37,7 @@ SECOND = {"HEARTH_NODE": "second", "HEARTH_NODE_ADDRESS": "127.0.0.2"}
 #: Each machine has room for both replicas. No placeholders: a warm one would draw the second replica to its node.
 OPTIONS = ("--engine", "simulated", "--replicas", "1", "--placeholders", "0")
 SLOTS = {"HEARTH_SLOTS": "2"}
+PASSWORD = "only-for-this-test"
 NODE = ("node", "--engine", "simulated")
 
 
@@ -243,12 +247,19 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def _servers_of(data_dir: Path) -> dict[str, str]:
-    """Return the addresses of an instance's embedded servers, as of servers that a network reaches."""
+    """Return the addresses of an instance's embedded servers with the rights of a node, as an operator gives them."""
     made = secrets.load(data_dir).database_passwords
     sockets = sockets_dir(data_dir)
+    server = f"/hearth?host={quote(str(sockets), safe='')}"
+    with psycopg.connect(f"postgresql://hearth_super:{quote(made.superuser)}@{server}", autocommit=True) as connection:
+        if connection.execute("SELECT FROM pg_roles WHERE rolname = 'hearth_node_second'").fetchone() is None:
+            connection.execute(f"CREATE ROLE hearth_node_second LOGIN PASSWORD '{PASSWORD}' IN ROLE hearth_node")
+    socket = sockets / SOCKET_NAME
+    with Redis.from_url(f"unix://{socket}?db=0") as client:
+        client.execute_command("ACL", "SETUSER", NODE_REDIS_USER, "on", f">{PASSWORD}", *NODE_REDIS_RULES.split())
     return {
-        "DATABASE_URL": f"postgresql://hearth_app:{quote(made.app)}@/hearth?host={quote(str(sockets), safe='')}",
-        "REDIS_URL": f"unix://{sockets / SOCKET_NAME}?db=0",
+        "DATABASE_URL": f"postgresql://hearth_node_second:{PASSWORD}@{server}",
+        "REDIS_URL": f"unix://{NODE_REDIS_USER}:{PASSWORD}@{socket}?db=0",
     }
 
 

@@ -40,7 +40,8 @@ AGENT, CONTROL = f"agent@{NODE}", f"control@{NODE}"
 def workers(fleet: Fleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An agent that has read its node, and a worker without an agent; without beat, only verbs change the fleet."""
     monkeypatch.setenv("HEARTH_SLOTS", str(SLOTS))
-    with celery_agent(tmp_path), celery_worker(tmp_path, "control", "-Q", "nobody-sends-here"):
+    agent = celery_agent(tmp_path, as_node=False)
+    with agent, celery_worker(tmp_path, "control", "-Q", "nobody-sends-here"):
         until(lambda: "slots" in inspect("slots")[AGENT], seconds=60)
         until(lambda: app.control.ping(destination=[CONTROL], timeout=5), seconds=60)
         yield

@@ -1,0 +1,150 @@
+"""The database rights of a node: what its agent and its drain need, and no more.
+
+Each node logs in with a role of its own, ``hearth_node_<name>``, a member of ``hearth_node``. It reads the fleet, and
+writes only its own node's rows; of the usage it stores and reads only canaries, the probes that agents send. It cannot
+read sessions, users, keys, tokens, deferred requests or tenants' usage, and cannot change models or deployments. A role
+whose name is no node's may write nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from django.db import connection, transaction
+
+ROLE = "hearth_node"
+PREFIX = f"{ROLE}_"
+
+READ = (
+    "django_migrations",
+    "catalogue_model",
+    "catalogue_modelrevision",
+    "workers_pool",
+    "workers_node",
+    "workers_slot",
+    "workers_slotlease",
+    "workers_placeholder",
+    "workers_replica",
+    "workers_replicaevent",
+    "workers_starttime",
+    "workers_deployment",
+    "workers_deploymentpool",
+    "workers_gatewayload",
+    "workers_scaledecision",
+    "tenants_tenant",
+    "tenants_project",
+    "tenants_auditentry",
+    "billing_usagerecord",
+    "billing_waloffset",
+    "billing_pricebook",
+    "billing_priceversion",
+)
+INSERT = (
+    "workers_pool",
+    "workers_node",
+    "workers_slot",
+    "workers_replicaevent",
+    "workers_starttime",
+    "tenants_auditentry",
+    "billing_usagerecord",
+    "billing_waloffset",
+)
+DELETE = ("billing_waloffset",)
+_PROCESS = "pid, pid_start_ticks, boot_id"
+#: The columns of each table that a node may change.
+UPDATE: Mapping[str, str] = {
+    "workers_node": "address, boot_id, epoch, agent_pid, lease_expires_at, cordoned",
+    "workers_slot": "index, memory_bytes, health, fault",
+    "workers_slotlease": "released_at",
+    "workers_placeholder": f"level, state, state_since, reason, {_PROCESS}, memory_bytes, warm_seconds",
+    "workers_replica": (
+        f"desired_state, leaving, state, state_since, generation, host, port, {_PROCESS}, attempts, next_attempt_at, "
+        "last_error, reserved_at, start_level, start_note, startup_seconds, drain_deadline, running_requests, "
+        "waiting_requests, kv_usage, cached_blocks, observed_at"
+    ),
+    "billing_waloffset": 'node, segment, "offset", updated_at',
+}
+
+_OWN_NODE = f"(SELECT id FROM workers_node WHERE '{PREFIX}' || name = current_user)"
+_OWN_REPLICAS = f"(SELECT id FROM workers_replica WHERE node_id = {_OWN_NODE})"
+_PLATFORM = "(SELECT id FROM tenants_tenant WHERE slug = 'platform')"
+_DECLARED = "action = 'cluster.secrets_declared'"
+_ABOUT_NODES = "object_kind IN ('node', 'pool')"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a node may do with the rows of a table, beyond the policies that hold for every role."""
+
+    table: str
+    command: str
+    condition: str
+
+    @property
+    def name(self) -> str:
+        """Its name in the database, unique within the table."""
+        return f"node_{self.command.lower()}"
+
+    def sql(self) -> str:
+        """Return the statement that creates it."""
+        clause = "WITH CHECK" if self.command == "INSERT" else "USING"
+        return (
+            f"CREATE POLICY {self.name} ON {self.table} AS RESTRICTIVE FOR {self.command} TO {ROLE} "
+            f"{clause} ({self.condition})"
+        )
+
+
+def policies() -> Iterator[Policy]:
+    """Yield the policies of the node's role. All of these tables have row-level security."""
+    own_name = f"'{PREFIX}' || name = current_user"
+    own = f"node_id = {_OWN_NODE}"
+    for command in ("INSERT", "UPDATE"):
+        yield Policy("workers_node", command, own_name)
+        yield Policy("workers_slot", command, own)
+    yield Policy("workers_placeholder", "UPDATE", own)
+    yield Policy("workers_replica", "UPDATE", own)
+    yield Policy("workers_slotlease", "UPDATE", f"slot_id IN (SELECT id FROM workers_slot WHERE node_id = {_OWN_NODE})")
+    yield Policy("workers_replicaevent", "INSERT", f"replica_id IN {_OWN_REPLICAS}")
+    yield Policy("workers_starttime", "INSERT", f"replica_id IN {_OWN_REPLICAS}")
+    yield Policy("billing_waloffset", "ALL", f"'{PREFIX}' || node = current_user")
+    yield Policy("billing_usagerecord", "ALL", f"purpose = 'canary' AND tenant_id = {_PLATFORM}")
+    yield Policy("billing_pricebook", "SELECT", "tenant_id IS NULL")
+    yield Policy("billing_priceversion", "SELECT", "book_id IN (SELECT id FROM billing_pricebook)")
+    yield Policy("tenants_tenant", "SELECT", "slug = 'platform'")
+    yield Policy("tenants_project", "SELECT", f"tenant_id = {_PLATFORM}")
+    # It reads the entries that it writes, because an INSERT returns them.
+    yield Policy("tenants_auditentry", "SELECT", f"tenant_id IS NULL AND ({_DECLARED} OR {_ABOUT_NODES})")
+    yield Policy("tenants_auditentry", "INSERT", f"tenant_id IS NULL AND actor_kind = 'system' AND {_ABOUT_NODES}")
+
+
+def exists() -> bool:
+    """Return whether this database server has the nodes' role."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT FROM pg_roles WHERE rolname = %s", [ROLE])
+        return cursor.fetchone() is not None
+
+
+@transaction.atomic
+def grant() -> None:
+    """Give the nodes' role exactly these rights in this database. Idempotent. Run it as the tables' owner."""
+    with connection.cursor() as cursor:
+        for statement in (*_grants(), *_renewed()):
+            cursor.execute(statement)
+
+
+def _grants() -> Iterator[str]:
+    yield f"REVOKE ALL ON ALL TABLES IN SCHEMA public FROM {ROLE}"
+    yield f"REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM {ROLE}"
+    yield f"GRANT USAGE ON SCHEMA public TO {ROLE}"
+    yield f"GRANT SELECT ON {', '.join(READ)} TO {ROLE}"
+    yield f"GRANT INSERT ON {', '.join(INSERT)} TO {ROLE}"
+    yield f"GRANT DELETE ON {', '.join(DELETE)} TO {ROLE}"
+    for table, columns in UPDATE.items():
+        yield f"GRANT UPDATE ({columns}) ON {table} TO {ROLE}"
+
+
+def _renewed() -> Iterator[str]:
+    for policy in policies():
+        yield f"DROP POLICY IF EXISTS {policy.name} ON {policy.table}"
+        yield policy.sql()
