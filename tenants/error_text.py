@@ -4,6 +4,19 @@ from __future__ import annotations
 
 from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound, SetByAbove, TenantError
 
+#: What can be done about an archived thing.
+_INSTEAD_OF_ARCHIVED = {
+    "project": "Restore the project first.",
+    "tenant": "An archived tenant cannot be restored: create another one. Its usage and statements stay readable.",
+    "model": "Restore the model first.",
+    "budget": "Set a new budget.",
+}
+
+
+def next_step(error: NotAllowed) -> str:
+    """Return what to do about the state that forbids a change; empty where the error says it."""
+    return _INSTEAD_OF_ARCHIVED.get(error.kind, "") if error.state == "archived" else ""
+
 
 def words(error: TenantError) -> str:
     """Return one sentence, with a full stop."""
@@ -15,7 +28,7 @@ def words(error: TenantError) -> str:
         case BadName(kind, name, allowed):
             text = f"{name!r} is not a valid {kind}: use {allowed}."
         case NotAllowed(kind, name, state):
-            text = f"The {kind} {name!r} is {state}, so this cannot be done."
+            text = f"The {kind} {name!r} is {state}, so this cannot be done. {next_step(error)}".strip()
         case SetByAbove(kind, "operator"):
             text = f"This {kind} was set by an operator. Only operators may change or remove it."
         case SetByAbove(kind, "owner"):

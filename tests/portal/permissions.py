@@ -115,7 +115,7 @@ class Scene:
             f"/api/v1{self._filled(path, place)}", *([] if body is None else [body]), format="json"
         ).status_code
         assert status < 300 or status in {401, 403, 404}, f"{role}, {action}: {status}"
-        return status < 300
+        return bool(status < 300)
 
     def _page(self, action: str, role: str, place: Place) -> bool:
         method, path = action.split()

@@ -11,6 +11,7 @@ from django import forms
 from django.core.exceptions import ValidationError
 
 from portal.access.limit_permissions import TargetNames
+from tenants import error_text
 from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound, TenantError
 from tenants.models import ApiKey, Project
 
@@ -46,7 +47,8 @@ class PageForm(forms.Form):
             case BadName(kind, name, allowed):
                 field, problem = self.fields_of_errors.get(kind, kind), f"“{name}” is not valid. Use {allowed}."
             case NotAllowed(kind, name, state):
-                field, problem = self.fields_of_errors.get(kind, kind), f"The {kind} {name} is {state}."
+                problem = f"The {kind} {name} is {state}. {error_text.next_step(error)}".strip()
+                field = self.fields_of_errors.get(kind, kind)
             case NotFound("model" as kind, name):
                 field, problem = kind, f"There is no model {name} that this tenant may call."
             case AlreadyExists(kind, name):

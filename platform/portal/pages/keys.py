@@ -15,10 +15,10 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods
 
-from portal.access import key_grants, one_time_secrets, project_scope
+from portal.access import form_tokens, key_grants, one_time_secrets, project_scope
 from portal.access.principal import Principal, tenant_for
 from portal.errors import NotPermitted
-from portal.formats.query_params import text
+from portal.formats.query_params import posted, text
 from portal.forms.base import PageForm
 from portal.forms.keys import ChangeKeyForm, NewKeyForm, RotateKeyForm
 from portal.pages.base import form_action, page, show
@@ -52,6 +52,9 @@ def create(request: HttpRequest, principal: Principal, slug: str) -> HttpRespons
     tenant = _manageable_tenant(principal, slug)
     form = NewKeyForm(request.POST, projects=_open_projects(tenant))
     if form.is_valid():
+        if not form_tokens.use(posted(request, "form_token")):
+            messages.info(request, "This form was sent twice: the key was created once. Rotate it for another secret.")
+            return redirect("portal:keys", slug=tenant.slug)
         wanted = form.cleaned_data
         try:
             key_grants.require_grantable(principal, tenant, {"scopes": wanted["scopes"]})
@@ -186,6 +189,7 @@ def _show_keys(
         "ended": ended,
         "new": new,
         "secret": secret,
+        "form_token": form_tokens.new(),
         "form": form or NewKeyForm(projects=_open_projects(tenant)),
         "may_manage": principal.may_manage(tenant.id),
     }

@@ -2,65 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from django import forms
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect
 from django.views.decorators.http import require_GET, require_http_methods
 
-from catalogue import administration
 from catalogue.models import Model
 from portal.access.principal import Principal
 from portal.fleet import model_changes, model_list
 from portal.fleet.model_changes import ModelChange
+from portal.forms.models import ModelForm
 from portal.pages.base import form_action, operator_page, show
 from tenants import error_text as tenant_errors
 from tenants.errors import NotFound, TenantError
-from tenants.models import Tenant
 from workers.errors import WorkerError
 from workers.fleet import error_text as worker_errors
-
-#: Active tenants offered as those that see a private model, beside those that see it now.
-MOST_TENANTS = 1000
-
-
-class ModelForm(forms.Form):
-    """What an operator changes of a model. Errors of the model itself stand beside their field."""
-
-    name = forms.CharField(max_length=200, help_text="The old name becomes an alias, and the replicas are replaced.")
-    aliases = forms.CharField(
-        required=False, max_length=4000, label="Aliases", help_text="Further names for clients, separated by spaces."
-    )
-    visibility = forms.ChoiceField(
-        choices=[("public", "every tenant"), ("private", "its owner and the tenants chosen below")], label="Visible to"
-    )
-    tenants = forms.MultipleChoiceField(
-        required=False, label="Tenants", help_text="Only for a model that is not visible to every tenant."
-    )
-
-    def __init__(self, *args: Any, model: Model, **kwargs: Any) -> None:
-        """Offer the first active tenants, and all that the model is shared with: saving removes none of them."""
-        super().__init__(*args, **kwargs)
-        active = Tenant.objects.exclude(state=Tenant.State.ARCHIVED).order_by("slug")[:MOST_TENANTS]
-        shared = Tenant.objects.filter(id__in=model.shared_with)
-        offered = {tenant.slug: tenant for tenant in (*active, *shared)}
-        field = self.fields["tenants"]
-        assert isinstance(field, forms.MultipleChoiceField)
-        field.choices = [(slug, f"{tenant.name} ({slug})") for slug, tenant in sorted(offered.items())]
-
-    def change(self, old_name: str) -> ModelChange:
-        """Return the change of a valid form. The model's old name becomes an alias."""
-        values = self.cleaned_data
-        kept = {old_name} - {values["name"]}
-        public = values["visibility"] == Model.Visibility.PUBLIC
-        return ModelChange(
-            name=values["name"],
-            aliases=tuple({*values["aliases"].split()} | kept),
-            visibility=values["visibility"],
-            tenants=() if public else tuple(values["tenants"]),
-        )
 
 
 @require_GET
@@ -85,7 +41,7 @@ def edit(request: HttpRequest, principal: Principal, name: str) -> HttpResponseB
             return redirect("portal:model", name=form.cleaned_data["name"])
         status = 400
     else:
-        form = ModelForm(initial=_initial(model), model=model)
+        form = ModelForm(model=model)
     listed = next((each for each in model_list.read(archived=True) if each.name == model.name), None)
     context = {"form": form, "model": model, "listed": listed}
     return show(request, principal, "portal/model.html", context, active="models", status=status)
@@ -108,15 +64,6 @@ def _find(name: str) -> Model:
     if found is None:
         raise NotFound("model", name)
     return found
-
-
-def _initial(model: Model) -> dict[str, Any]:
-    return {
-        "name": model.name,
-        "aliases": " ".join(model.aliases.order_by("name").values_list("name", flat=True)),
-        "visibility": model.visibility,
-        "tenants": administration.slugs_of(model.shared_with),
-    }
 
 
 def _changed(principal: Principal, name: str, form: ModelForm) -> bool:

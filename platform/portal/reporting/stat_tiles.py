@@ -12,10 +12,10 @@ from portal.formats.numbers import compact, count, milliseconds, percent
 #: What each number means, shown when the pointer is over its label.
 MEANINGS = {
     "requests": "Requests that were admitted in this period.",
-    "errors": "Requests that the platform failed to answer. Refusals and clients that disconnect are no errors.",
+    "errors": "Requests that the platform failed to answer. Refusals and clients that disconnect are not errors.",
     "refused": "Requests refused for a reason that the client can change: the body, the model, a limit or a budget.",
     "tokens-in": "Prompt tokens sent to engines, cached ones included.",
-    "tokens-out": "Tokens that engines generated.",
+    "tokens-out": "Completion tokens that engines generated.",
     "prediction-rate": "Share of requests answered from the prediction cache or by a running identical request.",
     "prefix-rate": "Share of the prompt tokens sent to engines that were in their prefix cache.",
     "billed": "What these requests cost, each at the price valid when it was admitted.",
@@ -130,7 +130,7 @@ def savings_tiles(now: Sums, before: Sums, *, currency: str) -> tuple[StatTile, 
             "saved-prefix", "Saved by prefix", now.saved_prefix_pico, before.saved_prefix_pico, currency, "warm"
         ),
         _rate_tile("prefix-rate", "Prefix hit rate", "of tokens in", prefix_hit_rate, now, before),
-        _count_tile("warm-in", "Cached tokens in", now.cached_prompt_tokens, before.cached_prompt_tokens),
+        _count_tile("warm-in", "Cached prompt tokens", now.cached_prompt_tokens, before.cached_prompt_tokens),
     )
 
 

@@ -373,3 +373,14 @@ def test_a_list_costs_the_same_queries_whatever_its_length(
         keys.issue(fixtures.OPERATOR, world.acme.project, name=f"k{number}")
     with django_assert_max_num_queries(12):
         assert as_operator.get(f"/api/v1/{path}").status_code == 200
+
+
+def test_archived_tenants_are_listed_only_on_request(world: World, as_operator: APIClient) -> None:
+    registry.archive(fixtures.OPERATOR, world.globex.tenant)
+    listed = [each["slug"] for each in as_operator.get("/api/v1/tenants").json()["data"]]
+    everything = as_operator.get("/api/v1/tenants", {"archived": "1"}).json()["data"]
+    assert sorted(listed) == ["acme", "platform"]
+    assert {each["slug"]: each["state"] for each in everything}["globex"] == "archived"
+    refused = as_operator.get("/api/v1/tenants", {"archived": "maybe"})
+    assert (refused.status_code, error_of(refused)["param"]) == (400, "archived")
+    assert as_operator.get("/api/v1/tenants/globex").json()["state"] == "archived"

@@ -10,7 +10,7 @@ from django.test import Client
 from rest_framework.test import APIClient
 
 from catalogue.models import Model, ModelRevision
-from portal.pages import models
+from portal.forms import models
 from tenants.models import AuditEntry, Project, Tenant
 from tests.portal import fixtures
 from tests.portal.conftest import error_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -9,7 +10,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from tenants import keys
+from tenants import keys, registry
 from tenants.models import ApiKey, AuditEntry, Membership, User
 from tests.portal import fixtures
 from tests.portal.fixtures import World
@@ -125,6 +126,32 @@ def test_reloading_after_a_new_key_makes_no_second_one(world: World, signed_in: 
     assert first.context["secret"] not in again.content.decode()
     assert "is shown only once" in again.content.decode()
     assert ApiKey.objects.filter(tenant=world.acme.tenant).count() == 2
+
+
+def test_a_form_that_is_sent_twice_makes_one_key(world: World, signed_in: SignIn) -> None:
+    browser = signed_in(world.acme.owner)
+
+    def filled() -> dict[str, str]:
+        token = re.search(r'name="form_token" value="([^"]+)"', browser.get(PAGES).content.decode())
+        assert token is not None
+        return {"name": "laptop", "project": "default", "scopes": "inference", "form_token": token[1]}
+
+    form = filled()
+    first, second = browser.post(f"{PAGES}create/", form), browser.post(f"{PAGES}create/", form, follow=True)
+    assert browser.get(first["Location"]).context["secret"] is not None
+    assert "the key was created once" in second.content.decode()
+    assert ApiKey.objects.filter(tenant=world.acme.tenant).count() == 2
+    browser.post(f"{PAGES}create/", filled())
+    assert ApiKey.objects.filter(tenant=world.acme.tenant).count() == 3
+
+
+def test_a_key_of_an_archived_project_says_so_and_leads_to_the_project(world: World, signed_in: SignIn) -> None:
+    browser = signed_in(world.acme.owner)
+    registry.set_project_archived(fixtures.OPERATOR, world.acme.project, True)
+    page = browser.get(PAGES).content.decode()
+    assert 'href="/portal/tenants/acme/projects/" title="The key is refused until' in page
+    refused = browser.post(f"{PAGES}{world.acme.key.id}/rotate/", {"overlap": "0"}).content.decode()
+    assert "The project default is archived. Restore the project first." in refused
 
 
 def test_a_new_secret_is_in_neither_the_session_nor_the_browser(world: World, signed_in: SignIn) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -17,6 +17,8 @@ from portal.access.principal import tenant_for, tenants_of
 from portal.api import pagination
 from portal.api.authentication import OperatorChanges, OperatorOnly, principal_of
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
+from portal.errors import BadQuery
+from portal.formats import query_params
 from tenants import registry
 from tenants.models import Tenant, TenantPolicy
 from tenants.registry import LARGEST
@@ -126,13 +128,19 @@ class TenantsView(APIView):
 
     @extend_schema(
         operation_id="list_tenants",
-        parameters=PAGE_PARAMETERS,
+        parameters=[
+            OpenApiParameter("archived", str, enum=["1"], description="1: archived ones too. Default: live tenants."),
+            *PAGE_PARAMETERS,
+        ],
         responses={200: page_schema(TenantSerializer, "TenantList"), **error_responses(400)},
     )
     def get(self, request: Request) -> Response:
         """List tenants, newest first."""
         page = pagination.page_request(request)
-        rows = pagination.read_page(tenants_of(principal_of(request)), page)
+        found = tenants_of(principal_of(request))
+        if not _with_archived(request):
+            found = found.exclude(state=Tenant.State.ARCHIVED)
+        rows = pagination.read_page(found, page)
         return Response(pagination.page_document(with_policies(rows), TenantSerializer, page.limit))
 
     @extend_schema(
@@ -220,6 +228,14 @@ class ArchiveView(APIView):
         """Archive the tenant for good: its keys are refused within a second; its usage and ledger stay."""
         principal = principal_of(request)
         return Response(read(registry.archive(principal.actor, tenant_for(principal, tenant))))
+
+
+def _with_archived(request: Request) -> bool:
+    """Return whether archived tenants are asked for. Raises BadQuery for any value but 1."""
+    asked = query_params.text(request.query_params, "archived")
+    if asked not in {None, "1"}:
+        raise BadQuery("archived", str(asked), "1, or leave it out for live tenants only")
+    return asked is not None
 
 
 def read(tenant: Tenant) -> Any:

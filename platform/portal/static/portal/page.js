@@ -74,6 +74,15 @@
   document.addEventListener("submit", (event) => {
     const text = confirmation(event.target, event.submitter);
     if (text && !window.confirm(text)) event.preventDefault();
+    // A double click sends a form twice. A reader who comes back to the page may send it again.
+    const form = event.target;
+    if (event.defaultPrevented || form.method !== "post") return;
+    if ("sent" in form.dataset) event.preventDefault();
+    else form.dataset.sent = "";
+  });
+
+  window.addEventListener("pageshow", () => {
+    for (const form of document.querySelectorAll("form[data-sent]")) delete form.dataset.sent;
   });
 
   // On phones a table of cards writes each column's name before its value, and rows of links begin at the current one.
