@@ -10,6 +10,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from tenants.models import AuditEntry, Tenant, User
+from tenants.request_log import REQUEST_ID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,5 +58,11 @@ def record(
         object_id=str(identity),
         before=before,
         after=after,
-        request_id=actor.request_id,
+        request_id=actor.request_id or _current_request(),
     )
+
+
+def _current_request() -> UUID | None:
+    """Return the id of the portal's request that makes the change; None for a command or a job."""
+    current = REQUEST_ID.get()
+    return UUID(current) if current else None

@@ -134,6 +134,17 @@ class InstanceSettings(_Settings):
         description="IPv4 address of this node, or a name for it: its engines listen there, and the gateways connect "
         "to them there. Loopback, because an engine has no TLS; a second node sets its address in the private network.",
     )
+    log_format: Literal["line", "json"] = Field(
+        default="line",
+        description="Format of the roles' logs: `line` for people, `json` for collectors: one object per line with "
+        "time, level, logger, role, node, message, request_id and error. Engines and embedded servers keep their own.",
+    )
+    log_requests: bool = Field(
+        default=False,
+        description="1: gateway, inference, drain, portal and engines log a line for each request with its id. No "
+        "prompt and no response is logged, but engines log the parameters, such as stop strings and JSON schemas. Off, "
+        "because usage rows already say what each request did.",
+    )
     role: RoleName = Field(
         default="all",
         description="The role of this process; the `hearth` command sets it. `all` serves every path from one "

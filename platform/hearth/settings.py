@@ -42,6 +42,7 @@ MIDDLEWARE = [
     "gateway.views.closing",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
+    "portal.access.request_ids.add",
     "portal.access.response_headers.add",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -174,14 +175,24 @@ NODE_NAME = ENVIRONMENT.node
 NODE_ADDRESS = ENVIRONMENT.node_address
 GATEWAY_SOCKETS_DIR = paths.gateway_sockets_dir(DATA_DIR)
 SLOTS = ENVIRONMENT.slots
+LOG_REQUESTS = ENVIRONMENT.log_requests
 DATA_UPLOAD_MAX_MEMORY_SIZE = MAX_BODY_BYTES
 
 LOGGING: dict[str, Any] = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {
-        "line": {"()": "hearth.log_format.LineFormatter", "format": "%(asctime)s %(levelname)s %(name)s %(message)s"}
+        "line": {"()": "hearth.log_format.LineFormatter", "format": "%(asctime)s %(levelname)s %(name)s %(message)s"},
+        "json": {"()": "hearth.log_format.JsonFormatter", "role": ROLE, "node": ENVIRONMENT.node},
     },
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "filters": {"request_ids": {"()": "tenants.request_log.RequestIds"}},
+    "handlers": {
+        "stderr": {
+            "class": "logging.StreamHandler",
+            "formatter": ENVIRONMENT.log_format,
+            "filters": ["request_ids"],
+        }
+    },
+    "loggers": {"hearth.requests": {"level": "INFO" if ENVIRONMENT.log_requests else "WARNING"}},
     "root": {"handlers": ["stderr"], "level": "INFO"},
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 
@@ -10,7 +11,8 @@ import psycopg
 import pytest
 import redis
 
-from hearth.log_format import LineFormatter
+from hearth.log_format import JsonFormatter, LineFormatter
+from tenants.request_log import REQUEST_ID, RequestIds
 
 
 def lines(error: Exception, cause: Exception | None = None) -> list[str]:
@@ -52,3 +54,25 @@ def test_an_outage_is_one_line_that_names_it(error: Exception, cause: Exception 
 )
 def test_anything_else_keeps_its_traceback(error: Exception, cause: Exception | None) -> None:
     assert "Traceback (most recent call last):" in lines(error, cause)
+
+
+def test_json_lines_have_the_requests_id_and_one_line_for_an_error() -> None:
+    formatter = JsonFormatter(role="gateway", node="n1")
+    token = REQUEST_ID.set("0195")
+    try:
+        raise ValueError("x\ny")
+    except ValueError:
+        record = logging.LogRecord("n", logging.ERROR, "f", 1, "task %s failed", ("7",), sys.exc_info())
+    finally:
+        assert RequestIds().filter(record)
+        REQUEST_ID.reset(token)
+    line = formatter.format(record)
+    found = json.loads(line)
+    assert "\n" not in line
+    assert (found["role"], found["node"], found["message"]) == ("gateway", "n1", "task 7 failed")
+    assert (found["request_id"], "ValueError: x" in found["error"]) == ("0195", True)
+    assert LineFormatter("%(message)s").format(record).startswith("task 7 failed request=0195\nTraceback")
+    outside = logging.LogRecord("n", logging.INFO, "f", 1, "quiet", (), None)
+    assert RequestIds().filter(outside)
+    assert "request_id" not in json.loads(formatter.format(outside))
+    assert LineFormatter("%(message)s").format(outside) == "quiet"

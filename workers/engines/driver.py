@@ -67,6 +67,8 @@ class EngineSpec:
     media_domains: tuple[str, ...] = ()
     #: Opens /pause, /resume and the other development routes, with which a holder of the key stops the engine.
     development_routes: bool = False
+    #: Logs a line for each request with its id, without its prompt.
+    log_requests: bool = False
     engine_args: tuple[str, ...] = ()
 
     @property

@@ -36,6 +36,8 @@ class SimulatedDriver:
             argv += ["--kv-events-topic", f"kv@{spec.replica_id}@{spec.served_name}"]
         if spec.kv_replay_endpoint is not None:
             argv += ["--kv-replay-endpoint", spec.kv_replay_endpoint]
+        if spec.log_requests:
+            argv.append("--enable-log-requests")
         return EngineCommand((*argv, *spec.engine_args), _environment(spec))
 
     def zygote(self, spec: EngineSpec, socket_path: Path) -> EngineCommand:

@@ -80,6 +80,8 @@ def _flags(spec: EngineSpec, *, on_cpu: bool) -> tuple[str, ...]:
     ]
     if spec.kv_events_endpoint is not None:
         flags += ["--kv-events-config", _kv_events_config(spec)]
+    if spec.log_requests:
+        flags.append("--enable-log-requests")
     if on_cpu:
         flags.append("--enforce-eager")
     if len(spec.gpu_uuids) > 1:

@@ -44,6 +44,7 @@ class Settings:
     embeds: bool
     #: Accepts images; for vLLM this depends on the model.
     sees: bool
+    logs_requests: bool
     faults: Faults
 
     @property
@@ -80,6 +81,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Settin
         chooses_tools=given.enable_auto_tool_choice and bool(given.tool_call_parser),
         embeds=given.runner == "pooling",
         sees=given.vision,
+        logs_requests=given.enable_log_requests,
         faults=Faults.parse(given.fault),
     )
 
@@ -111,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--runner", choices=("auto", "generate", "pooling"), default="auto")
     parser.add_argument("--structured-outputs-config", default="", help="ignored")
     parser.add_argument("--allowed-media-domains", nargs="*", default=(), help="ignored: nothing is fetched")
+    parser.add_argument("--enable-log-requests", action="store_true", help="print the id of each request")
     parser.add_argument("--vision", action="store_true", help="accept images, each as a few tokens")
     parser.add_argument("--fault", action="append", default=[], metavar="NAME=VALUE")
     return parser

@@ -32,6 +32,7 @@ from billing.models import WalOffset
 from billing.wal.reader import is_alive
 from billing.wal.records import Start
 from billing.wal.segments import Segment, segments
+from tenants.request_log import logs_requests, requests_log
 
 logger = logging.getLogger(__name__)
 
@@ -174,6 +175,9 @@ class Drain:
         try:
             batch.store(rows, moved, node=self._node)
             metrics.DRAINED_RECORDS.inc(len(rows))
+            if logs_requests():
+                for row in rows:
+                    requests_log.info("stored, %s", row.state, extra={"request_id": str(row.id)})
         except (DataError, IntegrityError) as error:
             if not rows:
                 raise

@@ -42,6 +42,7 @@ from gateway.protocols.request_body import Call
 from gateway.request import CLOSE, JSON, Request, RequestContext, RequestTimeline, Response
 from tenants import keyspace
 from tenants.ids import new_id
+from tenants.request_log import REQUEST_ID, logs_requests, requests_log
 from tenants.snapshot import Caller
 
 log = logging.getLogger(__name__)
@@ -101,6 +102,7 @@ class Pipeline:
             error.closes = True
             response = self._refused(error, timeline)
             metrics.answered(_metric_path(request.path), "", response.status)
+            _log_request(_metric_path(request.path), timeline, response.status)
             response.headers.extend(timeline.timings())
             return response
         return None
@@ -271,6 +273,7 @@ class Pipeline:
             return response
         finally:
             metrics.answered(metric_path, timeline.model, status)
+            _log_request(metric_path, timeline, status)
 
     def _refused(self, error: GatewayError, timeline: RequestTimeline) -> Response:
         self._components.refusals.record(timeline, error)
@@ -315,9 +318,16 @@ def _deferral(context: RequestContext, hold_pico: int) -> AdmissionRequest:
     )
 
 
+def _log_request(metric_path: str, timeline: RequestTimeline, status: int) -> None:
+    if logs_requests():
+        requests_log.info("%s %s: %s", metric_path, timeline.model or "-", status)
+
+
 def _timeline(request_id: UUID, request: Request) -> RequestTimeline:
+    """Return the timeline of a request that begins; lines that this task logs from now on have its id."""
     endpoint = endpoint_for_errors(request.path)
     name = str(request_id)
+    REQUEST_ID.set(name)
     return RequestTimeline(
         request_id=request_id,
         request_name=name,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FOR_EVER = "forever"
 
 
-class Kept(click.ParamType):
+class Kept(click.ParamType):  # type: ignore[type-arg]  # generic in its stubs only
     """A whole number, or ``forever``, which is read as None."""
 
     name = "number"

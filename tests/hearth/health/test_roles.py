@@ -37,7 +37,9 @@ FORBIDDEN_LABELS = ("tenant", "project", "key")
 
 @pytest.fixture(scope="module")
 def instance() -> Iterator[Instance]:
-    with instance_of_its_own("hearth-vitals-") as found:
+    with pytest.MonkeyPatch.context() as environment, instance_of_its_own("hearth-vitals-") as found:
+        environment.setenv("HEARTH_LOG_FORMAT", "json")
+        environment.setenv("HEARTH_LOG_REQUESTS", "1")
         found.up()
         yield found
 
@@ -80,6 +82,20 @@ def test_every_metric_is_documented_and_every_documented_one_is_there(instance: 
         if family.name.startswith("hearth_")
     }
     assert shown == documented
+
+
+def test_one_id_finds_a_request_in_the_log_of_every_process_that_took_part(instance: Instance) -> None:
+    key = instance.up_json["tenants"][0]["api_key"]
+    gateway, portal = instance.up_json["api_base"], f"http://127.0.0.1:{instance.port + 1}"
+    chat = {"model": instance.up_json["model"], "messages": [{"role": "user", "content": "Hello, logs"}]}
+    served, _ = _sent(f"{gateway}/chat/completions", key, chat)
+    accepted, document = _sent(f"{gateway}/chat/completions", key, chat | {"seed": 2}, {"Prefer": "respond-async"})
+    assert document["id"] == accepted
+    wait_for(lambda: _logs_with(instance, served) >= {"gateway", "engine", "drain"})
+    wait_for(lambda: _logs_with(instance, accepted) >= {"gateway", "engine", "inference"})
+    asked, _ = _sent(f"{portal}/api/v1/usage/{served}", key)
+    wait_for(lambda: _logs_with(instance, asked) == {"portal"})
+    assert "portal" in _logs_with(instance, served)  # its path names the request
 
 
 def test_no_role_names_a_tenant_after_both_have_called(instance: Instance) -> None:
@@ -160,6 +176,29 @@ def _ask(instance: Instance, role: str, path: str) -> tuple[int, dict[str, Any]]
     except urllib.error.HTTPError as error:
         with error:
             return error.code, json.load(error)
+
+
+def _sent(
+    url: str, key: str, body: dict[str, Any] | None = None, headers: dict[str, str] | None = None
+) -> tuple[str, dict[str, Any]]:
+    """Send a request; return the id in its response, and the response."""
+    given = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"} | (headers or {})
+    request = urllib.request.Request(url, None if body is None else json.dumps(body).encode(), given)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return answer.headers["X-Request-Id"], json.load(answer)
+
+
+def _logs_with(instance: Instance, request_id: str) -> set[str]:
+    """Return the logs with lines about a request, each by its role or ``engine``. Those of roles are JSON."""
+    found = set()
+    for path in (instance.folder / "logs").glob("*.log"):
+        name = "engine" if path.name.startswith(("engine-", "zygote-")) else path.stem
+        for line in path.read_text(errors="replace").splitlines():
+            if request_id in line:
+                found.add(name)
+                if name != "engine":
+                    assert json.loads(line)["role"] == name
+    return found
 
 
 def _text(instance: Instance, role: str) -> str:

@@ -201,6 +201,7 @@ def spec_for(program: Program, devices: tuple[str, ...], log_path: Path) -> Engi
         log_path=log_path,
         context_length_tokens=program.context_length_tokens,
         media_domains=tuple(settings.MEDIA_DOMAINS),
+        log_requests=settings.LOG_REQUESTS,
         gpu_uuids=tuple(device for device in devices if device.startswith(GPU)),
         engine_args=program.engine_args,
     )

@@ -70,6 +70,8 @@ async def application(settings: Settings) -> web.Application:
     generating = embedding_routes.routes(service) if settings.embeds else generation_routes.routes(service)
     app.add_routes([*generating, *tokenize_routes.routes(service), *admin_routes.routes(service)])
     app.on_response_prepare.append(_request_id)
+    if settings.logs_requests:
+        app.on_response_prepare.append(_log)
     if publisher is not None:
         app.cleanup_ctx.append(_publishing(publisher))
     return app
@@ -98,6 +100,10 @@ def _publishing(publisher: EventPublisher) -> Callable[[web.Application], AsyncI
 
 async def _request_id(request: web.Request, response: web.StreamResponse) -> None:
     response.headers["X-Request-Id"] = request.headers.get("X-Request-Id") or uuid.uuid4().hex
+
+
+async def _log(request: web.Request, response: web.StreamResponse) -> None:
+    print(f"Received request {response.headers['X-Request-Id']}: {request.path}", flush=True)
 
 
 @web.middleware
