@@ -10,12 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from weakref import WeakKeyDictionary
 
-from django.db import connection, transaction
+from django.db import DEFAULT_DB_ALIAS, connection, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from tenants.ids import TenantId
 
 TENANT_ROLE = "hearth_tenant"
+#: The tenant whose rows a connection reads now.
+_current: WeakKeyDictionary[BaseDatabaseWrapper, TenantId] = WeakKeyDictionary()
 
 #: A role that inherits the tenant role would always be subject to its policies, not only inside ``as_tenant``.
 _MAY_BECOME_TENANT = """
@@ -29,8 +33,25 @@ def as_tenant(tenant_id: TenantId) -> Iterator[None]:
     """Run the block in a transaction that can read only this tenant's rows and write nothing.
 
     ``SET LOCAL`` ends with the transaction, so nothing leaks through a pooled connection. Inside another transaction
-    the role is reset when the block ends or, if it raises, by the rollback to the savepoint.
+    the role is reset when the block ends or, if it raises, by the rollback to the savepoint. Inside a block of the same
+    tenant it does nothing; inside one of another tenant it raises ValueError.
     """
+    own = connections[DEFAULT_DB_ALIAS]
+    if (outer := _current.get(own)) is not None:
+        if outer != tenant_id:
+            raise ValueError(f"a read of tenant {tenant_id} inside one of tenant {outer}")
+        yield
+        return
+    _current[own] = tenant_id
+    try:
+        with _role_of(tenant_id):
+            yield
+    finally:
+        del _current[own]
+
+
+@contextmanager
+def _role_of(tenant_id: TenantId) -> Iterator[None]:
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("SELECT set_config('hearth.tenant_id', %s, true)", [str(tenant_id)])
         cursor.execute(f"SET LOCAL ROLE {TENANT_ROLE}")

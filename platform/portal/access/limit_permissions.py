@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import TypeVar
 from uuid import UUID
 
 from django.conf import settings
@@ -33,6 +34,9 @@ from tenants.rls import as_tenant
 WHO_MAY_SET = "Only operators, owners of the tenant and keys with the scope 'management:write' may set this."
 #: Short, because pages show budgets without the held amounts when Redis does not respond.
 TIMEOUT_SECONDS = 0.5
+
+
+Rule = TypeVar("Rule", Limit, Budget, CacheSetting)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +69,11 @@ def target_for(principal: Principal, tenant: Tenant, named: TargetNames) -> Poli
         project_scope.project_of(principal, tenant, named.project)
     if named.key is not None:
         project_scope.key_of(principal, tenant, named.key)
-    found = policy_target.target(tenant, project=named.project, key=named.key, model_name=named.model)
+    with as_tenant(TenantId(tenant.id)):
+        found = policy_target.target(tenant, project=named.project, key=named.key, model_name=named.model)
+        is_known = not named.model or _active_models(tenant).filter(name=named.model).exists()
     _require_target(principal, found)
-    if named.model and not _active_models(tenant).filter(name=named.model).exists():
+    if not is_known:
         raise NotFound("model", named.model)
     return found
 
@@ -96,6 +102,15 @@ def budgets_of(principal: Principal, tenant: Tenant) -> QuerySet[Budget]:
     return project_scope.rules(principal, found)
 
 
+def rule_of(tenant: Tenant, rows: QuerySet[Rule], kind: str, rule_id: UUID) -> Rule:
+    """Return one of these limits, budgets or settings of the tenant. Raises NotFound, which calls it a ``kind``."""
+    with as_tenant(TenantId(tenant.id)):
+        found = rows.filter(id=rule_id).first()
+    if found is None:
+        raise NotFound(kind, str(rule_id))
+    return found
+
+
 def budget_statuses_of(tenant: Tenant, budgets: list[Budget]) -> list[BudgetStatus]:
     """Return the status of these budgets, read behind row-level security as the tenant."""
     with as_tenant(TenantId(tenant.id)):
@@ -109,7 +124,8 @@ def read_budget_statuses(budgets: list[Budget]) -> list[BudgetStatus]:
 
 def models_of(tenant: Tenant) -> list[str]:
     """Return the names of the models that the tenant may call."""
-    return list(_active_models(tenant).order_by("name").values_list("name", flat=True))
+    with as_tenant(TenantId(tenant.id)):
+        return list(_active_models(tenant).order_by("name").values_list("name", flat=True))
 
 
 def purge_target(
@@ -123,13 +139,17 @@ def purge_target(
     key = project_scope.key_of(principal, tenant, named.key) if named.key is not None else None
     if request_id is not None and principal.project_id is not None:
         own = UsageRecord.objects.filter(tenant_id=tenant.id, project_id=principal.project_id, id=request_id)
-        if not own.exists():
+        with as_tenant(TenantId(tenant.id)):
+            is_own = own.exists()
+        if not is_own:
             raise NotFound("request", str(request_id))
     elif key is None and request_id is None:
         project_scope.require_tenant_wide(
             principal, "A key of one project purges one key of it or one request: other projects share the rest."
         )
-    if named.model and not _visible_models(tenant).filter(name=named.model).exists():
+    with as_tenant(TenantId(tenant.id)):
+        is_known = not named.model or _visible_models(tenant).filter(name=named.model).exists()
+    if not is_known:
         raise NotFound("model", named.model)
     return PurgeTarget(model_name=named.model, key=key, request_id=request_id)
 

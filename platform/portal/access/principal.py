@@ -123,6 +123,11 @@ def tenants_of(principal: Principal) -> QuerySet[Tenant]:
     return every if principal.tenants is None else every.filter(id__in=principal.tenants)
 
 
+def own_tenants(principal: Principal) -> list[Tenant]:
+    """Return the tenants that a member or key sees, ordered by slug."""
+    return list(tenants_of(principal))
+
+
 def tenant_for(principal: Principal, slug_or_id: str) -> Tenant:
     """Return a tenant by slug or id. Raises NotFound unless this principal sees one."""
     lookup = Q(slug=slug_or_id)

@@ -13,7 +13,9 @@ from django.db.models import Q, QuerySet
 from portal.access.principal import TENANT_WIDE, Principal
 from portal.errors import NotPermitted
 from tenants.errors import NotFound
+from tenants.ids import TenantId
 from tenants.models import ApiKey, AuditEntry, Budget, CacheSetting, Limit, Project, Tenant
+from tenants.rls import as_tenant
 
 Rule = TypeVar("Rule", Limit, Budget, CacheSetting)
 
@@ -32,7 +34,8 @@ def keys_of(principal: Principal, tenant: Tenant) -> QuerySet[ApiKey]:
 
 def project_of(principal: Principal, tenant: Tenant, slug: str) -> Project:
     """Return a project by slug. Raises NotFound, also for another tenant's project."""
-    found = projects_of(principal, tenant).filter(slug=slug).first()
+    with as_tenant(TenantId(tenant.id)):
+        found = projects_of(principal, tenant).filter(slug=slug).first()
     if found is None:
         raise NotFound("project", slug)
     return found
@@ -40,7 +43,8 @@ def project_of(principal: Principal, tenant: Tenant, slug: str) -> Project:
 
 def key_of(principal: Principal, tenant: Tenant, key_id: UUID) -> ApiKey:
     """Return a key by id. Raises NotFound, also for another tenant's key."""
-    found = keys_of(principal, tenant).filter(id=key_id).first()
+    with as_tenant(TenantId(tenant.id)):
+        found = keys_of(principal, tenant).filter(id=key_id).first()
     if found is None:
         raise NotFound("key", str(key_id))
     return found

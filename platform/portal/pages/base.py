@@ -15,7 +15,7 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
 
-from portal.access.principal import Principal, principal_of_user, tenants_of
+from portal.access.principal import Principal, own_tenants, principal_of_user
 from portal.errors import BadQuery, NotPermitted
 from portal.forms.base import PageForm
 from portal.reporting import periods
@@ -177,7 +177,7 @@ def other_tenants(principal: Principal, tenant: Tenant | None) -> tuple[Link, ..
         return ()
     return tuple(
         Link(key=other.slug, label=other.name, icon="tenants", url=reverse("portal:tenant", args=[other.slug]))
-        for other in tenants_of(principal)
+        for other in own_tenants(principal)
         if tenant is None or other.id != tenant.id
     )
 

@@ -20,7 +20,7 @@ from portal.forms.cache import CacheSettingForm
 from portal.pages.base import form_action, page, show, submit
 from portal.reporting import cache_usage
 from tenants import cache_settings, purges, registry
-from tenants.errors import BadName, NotAllowed, NotFound
+from tenants.errors import BadName, NotAllowed
 from tenants.ids import TenantId
 from tenants.models import ApiKey, Project, Tenant
 from tenants.purges import PurgeTarget
@@ -59,9 +59,9 @@ def set_setting(request: HttpRequest, principal: Principal, slug: str) -> HttpRe
 def remove_setting(request: HttpRequest, principal: Principal, slug: str, setting: UUID) -> HttpResponseRedirect:
     """Remove a setting, so that the level above applies."""
     tenant = tenant_for(principal, slug)
-    found = limit_permissions.cache_settings_of(principal, tenant).filter(id=setting).first()
-    if found is None:
-        raise NotFound("cache setting", str(setting))
+    found = limit_permissions.rule_of(
+        tenant, limit_permissions.cache_settings_of(principal, tenant), "cache setting", setting
+    )
 
     def change() -> str:
         limit_permissions.require_may_change(principal, found)

@@ -97,7 +97,9 @@ def rotate(request: HttpRequest, principal: Principal, slug: str, key: UUID) -> 
     tenant = _manageable_tenant(principal, slug)
     dialog = _KeyDialog(tenant=tenant, action="rotate", key=project_scope.key_of(principal, tenant, key))
     if request.method == "GET":
-        if ApiKey.objects.filter(rotated_from=dialog.key).exists():
+        with as_tenant(TenantId(tenant.id)):
+            is_rotated = ApiKey.objects.filter(rotated_from=dialog.key).exists()
+        if is_rotated:
             messages.info(request, f"{dialog.key.name} was rotated already. Rotate the key that replaced it.")
             return redirect("portal:keys", slug=tenant.slug)
         return dialog.show(request, principal, RotateKeyForm())
@@ -163,7 +165,8 @@ def _redirect_with_secret(request: HttpRequest, tenant: Tenant, issued: keys.Iss
 def _new_key(tenant: Tenant, public_id: str | None) -> ApiKey | None:
     if public_id is None:
         return None
-    return ApiKey.objects.filter(tenant=tenant, public_id=public_id).select_related("rotated_from").first()
+    with as_tenant(TenantId(tenant.id)):
+        return ApiKey.objects.filter(tenant=tenant, public_id=public_id).select_related("rotated_from").first()
 
 
 def _show_keys(

@@ -22,7 +22,7 @@ from portal.errors import NotPermitted
 from portal.forms.limits import BudgetForm, LimitForm, Targets
 from portal.pages.base import form_action, page, show, submit
 from tenants import bound_setter, budgets, error_text, limits
-from tenants.errors import NotAllowed, NotFound, SetByAbove
+from tenants.errors import NotAllowed, SetByAbove
 from tenants.ids import TenantId
 from tenants.models import ApiKey, Budget, Limit, Project, Tenant
 from tenants.rls import as_tenant
@@ -163,9 +163,7 @@ def set_limit(request: HttpRequest, principal: Principal, slug: str) -> HttpResp
 def remove_limit(request: HttpRequest, principal: Principal, slug: str, limit: UUID) -> HttpResponseRedirect:
     """Remove a limit."""
     tenant = tenant_for(principal, slug)
-    found = limit_permissions.limits_of(principal, tenant).filter(id=limit).first()
-    if found is None:
-        raise NotFound("limit", str(limit))
+    found = limit_permissions.rule_of(tenant, limit_permissions.limits_of(principal, tenant), "limit", limit)
 
     def change() -> str:
         limit_permissions.require_may_change(principal, found)
@@ -196,9 +194,7 @@ def set_budget(request: HttpRequest, principal: Principal, slug: str) -> HttpRes
 def archive_budget(request: HttpRequest, principal: Principal, slug: str, budget: UUID) -> HttpResponseRedirect:
     """Archive a budget: it limits nothing from now on."""
     tenant = tenant_for(principal, slug)
-    found = limit_permissions.budgets_of(principal, tenant).filter(id=budget).first()
-    if found is None:
-        raise NotFound("budget", str(budget))
+    found = limit_permissions.rule_of(tenant, limit_permissions.budgets_of(principal, tenant), "budget", budget)
 
     def change() -> str:
         limit_permissions.require_may_change(principal, found)

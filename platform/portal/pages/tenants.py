@@ -115,7 +115,8 @@ def create(request: HttpRequest, principal: Principal) -> HttpResponseBase:
 def policy(request: HttpRequest, principal: Principal, slug: str) -> HttpResponseBase:
     """Show the current policy and earlier versions; let operators change it."""
     tenant = tenant_for(principal, slug)
-    current = registry.policy_of(tenant)
+    with as_tenant(TenantId(tenant.id)):
+        current = registry.policy_of(tenant)
     form = PolicyForm(request.POST if request.method == "POST" else None, policy=current)
     if request.method == "POST":
         if not principal.is_operator:

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_GET
 from billing.ledger.rollups import Sums
 from billing.reports import usage
 from portal.access.addresses import api_base, example_model
-from portal.access.principal import Principal, tenant_for, tenants_of
+from portal.access.principal import Principal, own_tenants, tenant_for
 from portal.formats import csv_export
 from portal.pages.base import operator_page, page, period_of, show, with_query
 from portal.reporting import archived_tenants, charts, periods, stat_tiles
@@ -58,8 +58,7 @@ class UsageRow:
 def overview(request: HttpRequest, principal: Principal) -> HttpResponse:
     """Show operators the whole platform; redirect members to their tenant."""
     if not principal.is_operator:
-        own = tenants_of(principal).first()
-        if own is not None:
+        for own in own_tenants(principal):
             return redirect("portal:tenant", slug=own.slug)
         return show(request, principal, "portal/no_tenant.html", {}, active="")
     period = period_of(request)
@@ -89,11 +88,10 @@ def home(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
     tenant = tenant_for(principal, slug)
     period = period_of(request)
     with as_tenant(TenantId(tenant.id)):
-        context = _usage(period, TenantId(tenant.id), tenant.currency)
+        context = _usage(period, TenantId(tenant.id), tenant.currency) | {"example_model": example_model()}
     context |= {
         "periods": presets(request),
         "api_base": api_base(request),
-        "example_model": example_model(),
         "csv_url": f"{reverse('portal:tenant-usage-csv', args=[tenant.slug])}?{period.query}",
         "tiles": stat_tiles.usage_tiles(
             context["total"],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db.models import QuerySet
 from django.utils import timezone
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -10,15 +12,16 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from portal.access import project_scope
+from portal.access import project_scope, tenant_reads
 from portal.access.principal import Principal, tenant_for
 from portal.api import pagination
 from portal.api.authentication import principal_of
 from portal.api.openapi_parameters import PAGE_PARAMETERS, PERIOD_PARAMETERS, error_responses, page_schema
 from portal.formats import query_params
 from portal.reporting import periods
-from tenants.ids import first_id_at
-from tenants.models import AuditEntry
+from tenants.ids import TenantId, first_id_at
+from tenants.models import AuditEntry, Tenant
+from tenants.rls import as_tenant
 
 
 class AuditSerializer(serializers.Serializer[AuditEntry]):
@@ -58,22 +61,31 @@ class AuditView(APIView):
         """
         page = pagination.page_request(request)
         query = request.query_params
-        rows = entries(principal_of(request), query_params.text(query, "tenant"))
-        for name in ("action", "actor"):
-            if value := query_params.text(query, name):
-                rows = rows.filter(**{name: value})
+        principal, named = principal_of(request), query_params.text(query, "tenant")
+        chosen: dict[str, Any] = {
+            name: value for name in ("action", "actor") if (value := query_params.text(query, name))
+        }
         if {"period", "from", "to"} & set(query):
             period = periods.parse(query, timezone.now())
-            rows = rows.filter(id__gte=first_id_at(period.start), id__lt=first_id_at(period.end))
-        found = pagination.read_page(rows, page)
+            chosen |= {"id__gte": first_id_at(period.start), "id__lt": first_id_at(period.end)}
+        tenant = tenant_for(principal, named) if named else None
+
+        def read_page() -> list[AuditEntry]:
+            return pagination.read_page(entries(principal, tenant).filter(**chosen), page)
+
+        if tenant is None:
+            found = tenant_reads.newest(principal, read_page, page.limit + 1)
+        else:
+            with as_tenant(TenantId(tenant.id)):
+                found = read_page()
         return Response(pagination.page_document(found, AuditSerializer, page.limit))
 
 
-def entries(principal: Principal, tenant: str | None = None) -> QuerySet[AuditEntry]:
-    """Return the entries that this principal sees, optionally of one tenant. Raises NotFound."""
+def entries(principal: Principal, tenant: Tenant | None = None) -> QuerySet[AuditEntry]:
+    """Return the entries that this principal sees, optionally of one tenant."""
     rows = AuditEntry.objects.select_related("tenant")
-    if tenant:
-        return project_scope.audit_entries(principal, rows.filter(tenant=tenant_for(principal, tenant)))
+    if tenant is not None:
+        return project_scope.audit_entries(principal, rows.filter(tenant=tenant))
     if principal.tenants is None:
         return rows
     return project_scope.audit_entries(principal, rows.filter(tenant_id__in=principal.tenants))

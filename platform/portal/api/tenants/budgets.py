@@ -20,7 +20,6 @@ from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page
 from portal.api.tenants.limits import SET_BY_HELP, TargetSerializer, target_names
 from tenants import budgets
 from tenants.budgets import LARGEST_LIMIT_PICO, MOST_ALERTS, BudgetTerms
-from tenants.errors import NotFound
 from tenants.ids import TenantId
 from tenants.models import BoundSetter, Budget, Tenant
 from tenants.rls import as_tenant
@@ -159,7 +158,4 @@ def _read(tenant: Tenant, budget: Budget) -> object:
 
 
 def _budget(principal: Principal, tenant: Tenant, budget_id: UUID) -> Budget:
-    found = limit_permissions.budgets_of(principal, tenant).filter(id=budget_id).first()
-    if found is None:
-        raise NotFound("budget", str(budget_id))
-    return found
+    return limit_permissions.rule_of(tenant, limit_permissions.budgets_of(principal, tenant), "budget", budget_id)

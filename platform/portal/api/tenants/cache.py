@@ -23,7 +23,6 @@ from portal.api.serializer_fields import IdField, SwitchField
 from portal.reporting import cache_usage
 from tenants import cache_settings, purges, registry
 from tenants.cache_settings import LARGEST, CacheOverrides
-from tenants.errors import NotFound
 from tenants.ids import TenantId
 from tenants.models import CachePurge, CacheSetting, TenantPolicy
 from tenants.rls import as_tenant
@@ -190,9 +189,9 @@ class SettingView(APIView):
     def delete(self, request: Request, tenant: str, setting: UUID) -> Response:
         """Remove the setting: the level above applies within a second."""
         principal = principal_of(request)
-        found = limit_permissions.cache_settings_of(principal, tenant_for(principal, tenant)).filter(id=setting).first()
-        if found is None:
-            raise NotFound("cache setting", str(setting))
+        owner = tenant_for(principal, tenant)
+        listed = limit_permissions.cache_settings_of(principal, owner)
+        found = limit_permissions.rule_of(owner, listed, "cache setting", setting)
         limit_permissions.require_may_change(principal, found)
         cache_settings.remove(principal.actor, found)
         return Response(status=status.HTTP_204_NO_CONTENT)

@@ -18,7 +18,6 @@ from portal.api.authentication import principal_of
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from portal.api.serializer_fields import IdField
 from tenants import limits
-from tenants.errors import NotFound
 from tenants.ids import TenantId
 from tenants.limits import LARGEST, LimitValues
 from tenants.models import BoundSetter, Limit, Tenant
@@ -135,7 +134,4 @@ def target_names(fields: dict[str, object]) -> TargetNames:
 
 
 def _limit(principal: Principal, tenant: Tenant, limit_id: UUID) -> Limit:
-    found = limit_permissions.limits_of(principal, tenant).filter(id=limit_id).first()
-    if found is None:
-        raise NotFound("limit", str(limit_id))
-    return found
+    return limit_permissions.rule_of(tenant, limit_permissions.limits_of(principal, tenant), "limit", limit_id)

@@ -13,6 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from portal.access import tenant_reads
 from portal.access.principal import tenant_for, tenants_of
 from portal.api import pagination
 from portal.api.authentication import OperatorChanges, OperatorOnly, principal_of
@@ -20,8 +21,10 @@ from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page
 from portal.errors import BadQuery
 from portal.formats import query_params
 from tenants import registry
+from tenants.ids import TenantId
 from tenants.models import Tenant, TenantPolicy
 from tenants.registry import LARGEST
+from tenants.rls import as_tenant
 
 
 class PolicySerializer(serializers.Serializer[TenantPolicy]):
@@ -137,11 +140,16 @@ class TenantsView(APIView):
     def get(self, request: Request) -> Response:
         """List tenants, newest first."""
         page = pagination.page_request(request)
-        found = tenants_of(principal_of(request))
+        principal = principal_of(request)
+        found = tenants_of(principal)
         if not _with_archived(request):
             found = found.exclude(state=Tenant.State.ARCHIVED)
-        rows = pagination.read_page(found, page)
-        return Response(pagination.page_document(with_policies(rows), TenantSerializer, page.limit))
+
+        def read_page() -> list[TenantWithPolicy]:
+            return with_policies(pagination.read_page(found, page))
+
+        rows = tenant_reads.newest(principal, read_page, page.limit + 1)
+        return Response(pagination.page_document(rows, TenantSerializer, page.limit))
 
     @extend_schema(
         operation_id="create_tenant",
@@ -170,7 +178,9 @@ class TenantView(APIView):
     @extend_schema(operation_id="get_tenant", responses={200: TenantSerializer, **error_responses(404)})
     def get(self, request: Request, tenant: str) -> Response:
         """Return the tenant and its current policy."""
-        return Response(read(tenant_for(principal_of(request), tenant)))
+        found = tenant_for(principal_of(request), tenant)
+        with as_tenant(TenantId(found.id)):
+            return Response(read(found))
 
     @extend_schema(
         operation_id="change_policy",

@@ -15,6 +15,7 @@ from rest_framework.views import APIView
 
 from catalogue.administration import MOST_ALIASES
 from catalogue.models import Model, ModelAlias, ModelRevision
+from portal.access import tenant_reads
 from portal.access.principal import Principal
 from portal.api import pagination
 from portal.api.authentication import OperatorChanges, principal_of
@@ -110,7 +111,8 @@ class ModelsView(APIView):
         """List models with their revisions, newest first."""
         page = pagination.page_request(request)
         principal = principal_of(request)
-        rows = with_revisions(pagination.read_page(visible(principal), page), principal)
+        found = tenant_reads.newest(principal, lambda: pagination.read_page(visible(principal), page), page.limit + 1)
+        rows = with_revisions(found, principal)
         return Response(pagination.page_document(rows, ModelSerializer, page.limit))
 
 
@@ -123,10 +125,11 @@ class ModelView(APIView):
     def get(self, request: Request, name: str) -> Response:
         """Return the model with its revisions."""
         principal = principal_of(request)
-        found = visible(principal).filter(name=_storable(name)).first()
-        if found is None:
+        named = visible(principal).filter(name=_storable(name))
+        found = tenant_reads.newest(principal, lambda: list(named.all()), 1)
+        if not found:
             raise NotFound("model", name)
-        return Response(ModelSerializer(with_revisions([found], principal)[0]).data)
+        return Response(ModelSerializer(with_revisions(found, principal)[0]).data)
 
     @extend_schema(
         operation_id="change_model",
@@ -152,7 +155,7 @@ def _storable(name: str) -> str:
 
 def visible(principal: Principal) -> QuerySet[Model]:
     """Return the models that this principal sees: public models, and those of or shared with its own tenants."""
-    every = Model.objects.select_related("owner")
+    every = Model.objects.all()
     if principal.tenants is None:
         return every
     own = list(principal.tenants)
@@ -160,9 +163,14 @@ def visible(principal: Principal) -> QuerySet[Model]:
 
 
 def with_revisions(models: Sequence[Model], principal: Principal) -> list[CatalogueEntry]:
-    """Return these models as the principal sees them, with revisions and aliases, read in three queries."""
-    shared = {tenant_id for model in models for tenant_id in model.shared_with} if principal.is_operator else set()
-    slugs = dict(Tenant.objects.filter(id__in=shared).values_list("id", "slug")) if shared else {}
+    """Return these models as the principal sees them, with revisions and aliases, read in three queries.
+
+    The models were read behind row-level security; the owner of a public one is another tenant.
+    """
+    named = {model.owner_id for model in models}
+    if principal.is_operator:
+        named |= {tenant_id for model in models for tenant_id in model.shared_with}
+    slugs = dict(Tenant.objects.filter(id__in=named).values_list("id", "slug"))
     revisions: dict[UUID, list[ModelRevision]] = {model.id: [] for model in models}
     for revision in ModelRevision.objects.filter(model__in=models).order_by("-superseded_at", "-active_from"):
         if not principal.is_operator:
@@ -174,8 +182,10 @@ def with_revisions(models: Sequence[Model], principal: Principal) -> list[Catalo
     return [
         CatalogueEntry(
             model=model,
-            owner=model.owner.slug,
-            tenants=sorted(slugs[tenant_id] for tenant_id in model.shared_with if tenant_id in slugs),
+            owner=slugs[model.owner_id],
+            tenants=sorted(slugs[tenant_id] for tenant_id in model.shared_with if tenant_id in slugs)
+            if principal.is_operator
+            else [],
             aliases=aliases[model.id],
             revisions=revisions[model.id],
         )

@@ -12,6 +12,7 @@ from rest_framework.views import APIView
 from billing.models import PriceBook, PriceVersion
 from billing.pricing import prices
 from billing.pricing.rating import Rates
+from portal.access import tenant_reads
 from portal.access.principal import Principal, tenant_for
 from portal.api import pagination
 from portal.api.authentication import OperatorChanges, principal_of
@@ -73,10 +74,11 @@ class PricesView(APIView):
     def get(self, request: Request) -> Response:
         """List price versions, newest first: the platform's and those of the caller's tenants."""
         page = pagination.page_request(request)
-        rows = visible(principal_of(request))
+        principal = principal_of(request)
+        rows = visible(principal)
         if model := query_params.text(request.query_params, "model"):
             rows = rows.filter(model_name=model)
-        found = pagination.read_page(rows, page)
+        found = tenant_reads.newest(principal, lambda: pagination.read_page(rows, page), page.limit + 1)
         return Response(pagination.page_document(found, PriceSerializer, page.limit))
 
     @extend_schema(

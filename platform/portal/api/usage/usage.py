@@ -22,7 +22,7 @@ from billing.ledger.usage_rows import SHOWN_COLUMNS, Column, UsageRow
 from billing.models import UsageRecord
 from billing.reports import usage
 from billing.reports.usage import Errors, Filters
-from portal.access.principal import Principal, tenant_for, tenants_of
+from portal.access.principal import Principal, own_tenants, tenant_for
 from portal.api import pagination
 from portal.api.authentication import principal_of
 from portal.api.openapi_parameters import (
@@ -261,7 +261,7 @@ def tenant_of(request: Request) -> TenantId | None:
         return TenantId(tenant_for(principal, named).id)
     if principal.is_operator:
         return None
-    own = list(tenants_of(principal)[:2])
+    own = own_tenants(principal)
     if len(own) != 1:
         raise ValidationError({"tenant": "Name one of your tenants."})
     return TenantId(own[0].id)
