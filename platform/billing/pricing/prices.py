@@ -110,6 +110,16 @@ def exclude_batches() -> None:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
 
 
+def lock_owners(model_name: str) -> None:
+    """Lock the tenants with a price of their own for a model until the current transaction ends.
+
+    Call it before the policy epoch is raised, if several prices are set after that: their audit entries wait for their
+    tenants, and whoever changes a tenant raises the epoch last.
+    """
+    owners = PriceBook.objects.filter(versions__model_name=model_name).exclude(tenant_id=None).values("tenant_id")
+    list(Tenant.objects.filter(id__in=owners).order_by("id").select_for_update(no_key=True).values_list("id"))
+
+
 def set_price(
     actor: Actor,
     book: PriceBook,

@@ -81,6 +81,7 @@ def _set_visibility(actor: Actor, model: Model, wanted: ModelChange) -> Model:
 def _rename(actor: Actor, model: Model, new_name: str) -> Model:
     """Rename the model, price it as before, and replace its engines, which know its old name."""
     old_name = model.name
+    prices.lock_owners(old_name)
     renamed = administration.rename(actor, old_name, new_name)
     if renamed.name != old_name:
         prices.carry_over(actor, old_name, new_name)

@@ -8,13 +8,14 @@ from collections.abc import Callable
 import pytest
 from django.db import connection, transaction
 
+from billing.models import PriceBook
 from billing.pricing import prices
 from hearth.provisioning.deploy import deploy
 from hearth.provisioning.model_source import ModelSpec
 from portal.fleet import model_changes
 from portal.fleet.model_changes import ModelChange
 from tenants import policy_epoch
-from tenants.models import PolicyEpoch
+from tenants.models import PolicyEpoch, Tenant
 from tests.portal import fixtures
 from tests.portal.fixtures import MODEL
 from tests.workers.agent_processes import until
@@ -27,13 +28,17 @@ def change(wanted: ModelChange) -> None:
 
 
 def waits_for_a_lock() -> bool:
-    """Return whether a transaction waits for an advisory lock."""
+    """Return whether another transaction waits for this one."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT count(*) FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database"
-            " WHERE locktype = 'advisory' AND NOT granted AND datname = current_database()"
+            "SELECT count(*) FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY(pg_blocking_pids(pid))"
         )
         return bool(cursor.fetchone()[0])
+
+
+def lock_the_tenant_with_a_price() -> None:
+    """Lock the tenant that has a price of its own for the model, as a purge does."""
+    Tenant.objects.select_for_update().get(slug="acme")
 
 
 @pytest.mark.django_db(transaction=True)
@@ -43,18 +48,22 @@ def waits_for_a_lock() -> bool:
         (prices.exclude_batches, lambda: change(ModelChange(name="small"))),
         (lambda: reconciler.lock(wait=True), lambda: change(ModelChange(name="small"))),
         (lambda: reconciler.lock(wait=True), lambda: change(ModelChange(visibility="private", archived=True))),
+        (lock_the_tenant_with_a_price, lambda: change(ModelChange(name="small"))),
         (
             lambda: reconciler.lock(wait=True),
             lambda: deploy(fixtures.OPERATOR, ModelSpec(source="", engine="simulated", name="further"), 0),
         ),
     ],
-    ids=["rename-price", "rename-tick", "archive-tick", "deploy-tick"],
+    ids=["rename-price", "rename-tick", "archive-tick", "rename-tenant", "deploy-tick"],
 )
 def test_a_change_waits_for_a_lock_before_it_raises_the_policy_epoch(
     lock: Callable[[], object], changed: Callable[[], object]
 ) -> None:
     PolicyEpoch.objects.get_or_create(id=1)  # a flush deletes it
-    fixtures.fleet(fixtures.build())
+    world = fixtures.build()
+    fixtures.fleet(world)
+    book = PriceBook.objects.create(name="acme", tenant_id=world.acme.tenant.id)
+    prices.set_price(fixtures.OPERATOR, book, MODEL, prices.DEMO_RATES)
     failed: list[Exception] = []
 
     def other() -> None:
