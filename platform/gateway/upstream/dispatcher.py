@@ -145,7 +145,7 @@ class Dispatcher:
                     raise _overran(error, dispatch) from None
                 if _may_be_its_fault(error):
                     timeline.failed_engines += 1
-                    self._suspect_requests.engine_failed(context)
+                    self._suspect_requests.engine_failed(context, endpoint)
                 if isinstance(error, WrongStatus):
                     suspects.append(choice.replica_id)
                 else:
@@ -210,7 +210,7 @@ class Dispatcher:
                 response=response,
                 finish=finish,
                 succeeded=partial(self._suspect_requests.completed, dispatch.context),
-                failed=partial(self._suspect_requests.engine_failed, dispatch.context),
+                failed=partial(self._suspect_requests.engine_failed, dispatch.context, endpoint),
             )
         except BaseException:
             if response is not None:

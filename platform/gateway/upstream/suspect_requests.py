@@ -14,7 +14,8 @@ import orjson
 
 from gateway import errors
 from gateway.request import RequestContext
-from tenants.ids import TenantId
+from tenants.ids import ReplicaId, TenantId
+from workers.serving.endpoints import Endpoint
 
 #: A request on which this many engines failed may be the cause, and is not sent to another.
 MAX_FAILED_ENGINES = 2
@@ -26,11 +27,15 @@ MAX_REQUESTS = 1000
 _SHAPE = frozenset({"stream", "stream_options"})
 
 
+#: An engine's process: a replica and its generation. Equal requests that one of them takes with it count once.
+_Engine = tuple[ReplicaId, int]
+
+
 @dataclass(slots=True)
 class _Suspect:
-    """How many engines failed during a request, and until when that counts, monotonic seconds."""
+    """The engines that failed during a request, and until when that counts, monotonic seconds."""
 
-    engines: int
+    engines: set[_Engine]
     until: float
 
 
@@ -50,17 +55,18 @@ class SuspectRequests:
         now = time.monotonic()
         self._drop_expired(context.caller.tenant_id, suspects, now)
         found = suspects.get(_name(context))
-        if found is not None and found.engines >= MAX_FAILED_ENGINES:
+        if found is not None and len(found.engines) >= MAX_FAILED_ENGINES:
             raise errors.request_breaks_engines(found.until - now)
 
-    def engine_failed(self, context: RequestContext) -> None:
-        """Record that an engine failed during the request."""
+    def engine_failed(self, context: RequestContext, endpoint: Endpoint) -> None:
+        """Record that this engine failed during the request."""
         suspects = self._suspects.setdefault(context.caller.tenant_id, {})
         now = time.monotonic()
         name = _name(context)
         before = suspects.pop(name, None)
-        engines = before.engines if before is not None and before.until > now else 0
-        suspects[name] = _Suspect(engines + 1, now + self._refused_seconds)
+        engines = before.engines if before is not None and before.until > now else set()
+        engines.add((endpoint.replica_id, endpoint.generation))
+        suspects[name] = _Suspect(engines, now + self._refused_seconds)
         if len(suspects) > MAX_REQUESTS:
             del suspects[next(iter(suspects))]
 

@@ -10,9 +10,10 @@ import pytest
 from gateway.upstream import connection
 from tenants.limits import LimitValues, set_limit
 from tenants.policy_target import PolicyTarget
+from tests.gateway.fixtures import tenants
 from tests.gateway.fixtures.asgi_client import Exchange
 from tests.gateway.fixtures.scripted_app import CHUNKS, answer, events, hang_up, hello, saying, silence, streaming
-from tests.gateway.fixtures.tenants import HELLO, STREAMED, Gateway, in_database, until
+from tests.gateway.fixtures.tenants import HELLO, MODEL, STREAMED, Gateway, in_database, until
 from tests.tenants.customers import OPERATOR
 
 #: 2 prompt tokens by estimate, and up to 100 for each of two choices.
@@ -106,7 +107,33 @@ async def test_streams_that_break_engines_in_the_middle_are_refused_too(gateway:
     gateway.let_all_say(streaming(events(CHUNKS[:3], done=False), cut=True))
     for _ in range(2):
         assert b"engine_failed_mid_stream" in (await gateway.ask(STREAMED)).events[-1]
+        replica_id = gateway.starts()[-1].replica_id
+        assert replica_id is not None
+        gateway.runtime.pipeline._components.dispatcher._avoid_for_a_while(replica_id)
     assert told(await gateway.ask(STREAMED)) == (503, "request_breaks_engines")
+
+
+async def test_equal_requests_that_one_engine_takes_with_it_may_come_again(gateway: Gateway) -> None:
+    await in_database(lambda: tenants.stop_replica(gateway.world.replicas[1].id))
+    await until(lambda: len(gateway.runtime.feed.snapshot.endpoints[MODEL]) == 1)
+    gateway.let_all_say(streaming(events(CHUNKS[:3], done=False), cut=True))
+    sampled = {**STREAMED, "temperature": 1}
+    broken = await asyncio.gather(*(gateway.ask(sampled) for _ in range(3)))
+    assert all(b"engine_failed_mid_stream" in each.events[-1] for each in broken)
+    gateway.let_all_say(hello)
+    assert (await gateway.ask(sampled)).events[-1] == b"data: [DONE]"
+
+
+async def test_a_stream_that_falls_silent_is_not_run_again_for_its_followers(gateway: Gateway) -> None:
+    gateway.let_all_say(streaming(events(CHUNKS[:3], done=False), then_wait=True))
+    got = await asyncio.gather(*(gateway.ask(STREAMED) for _ in range(3)))
+    assert all(b"engine_failed_mid_stream" in each.events[-1] for each in got)
+    assert len(gateway.bodies()) == 1
+    assert sorted((end.cache_result, end.completion_tokens) for end in gateway.ends()) == [
+        ("coalesced", 0),
+        ("coalesced", 0),
+        ("miss", 2),
+    ]
 
 
 @pytest.mark.parametrize("body", [{**HELLO, "temperature": 1}, {**STREAMED, "temperature": 1}], ids=["whole", "stream"])
