@@ -251,6 +251,7 @@ class Pipeline:
         admission = self._components.admission
         if cost is None:
             return await admission.admit(_deferral(context, 0))
+        cost.may_hit = cost.may_follow = context.caller.cache.mode != "off"
         try:
             reservation = await admission.admit(_deferral(context, cost.held_pico))
         except Unavailable:

@@ -185,3 +185,15 @@ async def test_a_request_that_is_refused_or_fails_holds_nothing_afterwards(gatew
     assert (await gateway.ask(body())).status >= 500
     await until(lambda: books.left() == 10**12)
     assert books.holds() == {}
+
+
+async def test_a_tenant_without_the_cache_holds_no_price_of_a_hit(gateway: Gateway) -> None:
+    dear = replace(DEMO_RATES, prediction_hit_pico=10**12, coalesced_pico=10**12)
+    books = await budgeted(gateway, 10**11, rates=dear)
+    await books.keep()
+    later = {"prefer": "respond-async"}
+    for headers in ({}, later):
+        refused = await gateway.ask(body(temperature=0), headers=headers)
+        assert (refused.status, refused.error["code"]) == (429, "budget_exceeded")
+    await gateway.set_policy(cache_mode="off")
+    assert [(await gateway.ask(body(temperature=0), headers=headers)).status for headers in ({}, later)] == [200, 202]
