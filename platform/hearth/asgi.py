@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 from typing import Any
@@ -31,6 +32,9 @@ from hearth.instance import file_limits
 YOUNG_OBJECTS = 50_000
 #: Longest time to read one request body, so that a slow sender does not occupy the gateway.
 BODY_TIMEOUT_SECONDS = 30.0
+#: How long a gateway waits for its first snapshot before it listens all the same.
+FIRST_SNAPSHOT_SECONDS = 3.0
+READY_POLL_SECONDS = 0.02
 #: Needs no key and says nothing but whether the gateway serves. The health pages are on a port of their own.
 HEALTH_PATH = "/health"
 
@@ -67,6 +71,13 @@ class GatewayRole:
             self._runtime = runtime.start("gateway")
         return self._runtime
 
+    async def _until_ready(self) -> None:
+        """Wait until requests can be served, so that a process listens beside others only then; not for an outage."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_SNAPSHOT_SECONDS):
+                while not self._health.is_ready():  # noqa: ASYNC110 - the snapshot comes from another thread
+                    await asyncio.sleep(READY_POLL_SECONDS)
+
     async def _lifespan(self, receive: Any, send: Any) -> None:
         while True:
             message = await receive()
@@ -74,6 +85,7 @@ class GatewayRole:
                 file_limits.allow(settings.CONNECTIONS)
                 heartbeat = self._health.start()
                 self._running()
+                await self._until_ready()
                 _relax_garbage_collector()
                 await send({"type": "lifespan.startup.complete"})
             else:

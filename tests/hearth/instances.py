@@ -46,13 +46,13 @@ class Instance:
         found: dict[str, Any] = json.loads((self.folder / "up.json").read_text())
         return found
 
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, timeout_seconds: float = 120) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "hearth.cli", *arguments],
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=timeout_seconds,
             check=False,
         )
 

@@ -50,7 +50,7 @@ def backup(
         found = restoration.verify(file, _decryption(identity, passphrase_file), _known_migrations(instance))
         click.echo(f"{file} can be restored.\n{restoration.as_text(found)}")
         return
-    written = creation.create(instance, file, _encryption(recipients, passphrase_file))
+    written = creation.create(instance, file, encryption_key(recipients, passphrase_file))
     click.echo(f"{file}: {file.stat().st_size:,} bytes")
     for name, size in written.items():
         click.echo(f"  {name}: {size:,} bytes")
@@ -94,7 +94,8 @@ def backup_key(file: Path) -> None:
     click.echo(encryption.make_identity(file))
 
 
-def _encryption(recipients: tuple[str, ...], passphrase_file: Path | None) -> EncryptionKey:
+def encryption_key(recipients: tuple[str, ...], passphrase_file: Path | None) -> EncryptionKey:
+    """Return what the options of a new backup name. Asks for a passphrase if they name nothing."""
     if recipients and passphrase_file:
         raise click.UsageError("Give --recipient or --passphrase-file, not both.")
     if recipients:

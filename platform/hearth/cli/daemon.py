@@ -23,14 +23,23 @@ STOP_SECONDS = 150.0
 FORCED_STOP_SECONDS = 30.0
 
 
-def start(instance: Instance, options: StartOptions) -> Summary | None:
+def start(instance: Instance, options: StartOptions, *, rolling: bool = False) -> Summary | None:
     """Start the supervisor in a session of its own, print its log, and return once the instance is ready.
 
     Returns None when it gave up; its log is then on standard output. Ctrl-C here stops it. The folders must exist.
+    ``rolling``: it replaces processes of another version or other settings one by one.
     """
     log_path = instance.log_path("supervisor")
     log_path.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "hearth.cli", "up", "--detached", *options.arguments()]
+    command = [
+        sys.executable,
+        "-m",
+        "hearth.cli",
+        "up",
+        "--detached",
+        *options.arguments(),
+        *(["--rolling"] if rolling else []),
+    ]
     supervisor = launch(command, log_path=log_path, environment=instance_environment(instance))
     with log_path.open() as log:
         try:
@@ -39,6 +48,19 @@ def start(instance: Instance, options: StartOptions) -> Summary | None:
             process_records.request_stop(supervisor)
             _repeat(log, until=lambda: not is_running(supervisor))
     return up_file.read(instance.up_path) if _is_ready(instance, supervisor) else None
+
+
+def restart(instance: Instance) -> Summary | None:
+    """Replace the supervisor and the roles that are not of this version and these settings, one after another.
+
+    The supervisor ends alone; roles, servers and engines go on, and the next one adopts or replaces them. Returns None
+    when the new supervisor gave up.
+    """
+    supervisor = supervisor_process(instance)
+    if supervisor is not None:
+        os.kill(supervisor.pid, signal.SIGKILL)
+        process_records.wait_until_gone(supervisor, timeout_seconds=FORCED_STOP_SECONDS)
+    return start(instance, StartOptions(), rolling=True)
 
 
 def stop(instance: Instance, *, fleet: bool = False) -> bool:

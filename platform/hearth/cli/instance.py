@@ -25,8 +25,9 @@ OWNER_COMMANDS = frozenset({"migrate", "ensure_partitions", "grant_role", "dbshe
 @click.command(short_help="Start an instance.")
 @click.option("--detach", is_flag=True, help="Return once it is ready, and leave it running.")
 @click.option("--detached", is_flag=True, hidden=True)
+@click.option("--rolling", is_flag=True, hidden=True)
 @with_options(START_OPTIONS)
-def up(detach: bool, detached: bool, **given: Any) -> None:
+def up(detach: bool, detached: bool, rolling: bool, **given: Any) -> None:
     """Start an instance and keep it running.
 
     Starts embedded PostgreSQL and Redis (unless DATABASE_URL and REDIS_URL name servers), migrates the database,
@@ -45,7 +46,7 @@ def up(detach: bool, detached: bool, **given: Any) -> None:
             click.echo(f"hearth: warning: {each.problem} {each.remedy}", err=True)
     try:
         if not detach:
-            Supervisor(instance, options, Progress()).run(show_summary=not detached)
+            Supervisor(instance, options, Progress(), rolling=rolling).run(show_summary=not detached)
             return
         preflight.check(instance)
         if lock.is_held(instance.lock_path):

@@ -12,7 +12,7 @@ import click
 
 from hearth.backup.errors import BackupError
 from hearth.checks.preflight import PreflightError
-from hearth.cli import backup, checks, instance, models, parts, retention
+from hearth.cli import backup, checks, instance, models, parts, retention, upgrade
 from hearth.embedded.errors import EmbeddedServerError
 from hearth.environment import BadSetting
 from hearth.isolation_audit.command import audit_isolation
@@ -77,6 +77,7 @@ for command in (
     backup.restore,
     retention.retention,
     retention.erase_tenant,
+    upgrade.upgrade,
     checks.check,
     audit_isolation,
 ):

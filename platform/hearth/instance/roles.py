@@ -20,12 +20,16 @@ HEAD_TIMEOUT_MS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """One kind of process. ``stop_stage`` is the order of the stop: lower numbers first."""
+    """One kind of process. ``stop_stage`` is the order of the stop: lower numbers first.
+
+    ``overlaps``: several of its processes listen on one port, so a new one can serve before the old one ends.
+    """
 
     name: str
     stop_stage: int
     grace_seconds: float
     command: Callable[[Instance], list[str]]
+    overlaps: bool = False
 
 
 def processes(role: Role, instance: Instance) -> Iterator[tuple[str, Instance]]:
@@ -93,7 +97,13 @@ ROLES: tuple[Role, ...] = (
     Role(name="drain", stop_stage=4, grace_seconds=STREAMS_GRACE_SECONDS, command=_drain),
     Role(name="agent", stop_stage=3, grace_seconds=TASKS_GRACE_SECONDS, command=_agent),
     Role(name="control", stop_stage=2, grace_seconds=TASKS_GRACE_SECONDS, command=_control),
-    Role(name="gateway", stop_stage=1, grace_seconds=STREAMS_GRACE_SECONDS + CLOSING_SECONDS, command=_gateway),
+    Role(
+        name="gateway",
+        stop_stage=1,
+        grace_seconds=STREAMS_GRACE_SECONDS + CLOSING_SECONDS,
+        command=_gateway,
+        overlaps=True,
+    ),
     Role(name="portal", stop_stage=1, grace_seconds=5.0, command=_portal),
     Role(name="inference", stop_stage=1, grace_seconds=STREAMS_GRACE_SECONDS, command=_inference),
     Role(name="beat", stop_stage=1, grace_seconds=5.0, command=_beat),

@@ -71,7 +71,8 @@ def check_servers() -> None:
     try:
         unknown = schema_version.unknown_migration(connection)
         executor = MigrationExecutor(connection)
-        missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
+        needed = schema_version.last_before(connection, schema_version.held_back(connection))
+        missing = executor.migration_plan(needed)
     except Error as error:
         raise JoinRefused(
             f"The database of DATABASE_URL does not answer: {_first_line(error)}.",

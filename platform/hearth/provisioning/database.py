@@ -60,15 +60,17 @@ class PlaceholderStatus:
         return f"{self.id[-6:]} {self.state} at {self.level}{took} on {self.node}"
 
 
-def migrate(instance: Instance) -> None:
+def migrate(instance: Instance, *, contract: bool = False) -> None:
     """Migrate the database to this version as its owner, in a separate process.
+
+    Without ``contract`` the version before can still use it (``tenants.management.commands.migrate``).
 
     Raises MigrationFailed, before anything is written if a newer version migrated it.
 
     Then create the missing monthly partitions of usage, and grant the role that runs Hearth its rights, which only the
     owner may do.
     """
-    _manage(instance, "migrate", "--noinput")
+    _manage(instance, "migrate", "--noinput", *(["--contract"] if contract else []))
     _manage(instance, "ensure_partitions")
     role = urlsplit(instance.app_url()).username
     if role and role != urlsplit(instance.owner_url()).username:

@@ -61,6 +61,8 @@ class Child:
     stop_stage: int
     #: Return whether the process can do its work now.
     is_ready: Callable[[], bool] = lambda: False
+    #: The port that several processes of the role may listen on at once; None: the old one ends before the new starts.
+    shared_port: int | None = None
     process: ProcessIdentity | None = None
     _adopted: bool = False
     _restarts: int = 0

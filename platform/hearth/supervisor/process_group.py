@@ -17,9 +17,9 @@ from types import FrameType
 from hearth import process_records
 from hearth.instance.instance import Instance
 from hearth.instance.progress import Progress
-from hearth.instance.roles import ENGINES_STOP_STAGE, Role
+from hearth.instance.roles import ENGINES_STOP_STAGE, ROLES, Role
 from hearth.instance.roles import processes as processes_of
-from hearth.supervisor import build, child_process, cleanup, health_pages, lock
+from hearth.supervisor import build, child_process, cleanup, health_pages, lock, rolling
 from hearth.supervisor.child_process import Child, ChildRecord
 from workers import log_files
 from workers.processes import ProcessIdentity, identify, is_running
@@ -59,11 +59,16 @@ class StopRequest:
 
 
 class ProcessGroup:
-    """The role processes of one data directory, supervised by this process."""
+    """The role processes of one data directory, supervised by this process.
 
-    def __init__(self, instance: Instance, progress: Progress) -> None:
+    ``rolling``: processes that run with another version or other settings are replaced one by one, instead of ended at
+    the start.
+    """
+
+    def __init__(self, instance: Instance, progress: Progress, *, rolling: bool = False) -> None:
         self._instance = instance
         self._progress = progress
+        self._rolling = rolling
         self._children: list[Child] = []
         self._logs_checked = time.monotonic()
         self.stop = StopRequest()
@@ -93,18 +98,22 @@ class ProcessGroup:
         Returns the names of those that it keeps; :meth:`start` adopts them.
         """
         children = [child for role in roles for child in self._children_of(role)]
-        kept = {child.name for child in children if self._fit(child) is not None}
+        kept = {child.name for child in children if self._fit(child) is not None or self._to_replace(child) is not None}
         ended = cleanup.clear_roles(self._instance, kept=kept)
         if ended:
             self._progress.log(f"Ended processes of a killed supervisor: {', '.join(ended)}")
         return kept
 
     def start(self, roles: Iterable[Role]) -> None:
-        """Start the roles, in order, and adopt those that :meth:`clear` kept. Raises OSError."""
+        """Start the roles, in order, and adopt those that :meth:`clear` kept. Raises OSError and Interrupted."""
         started, adopted = [], []
         for child in [child for role in roles for child in self._children_of(role)]:
+            found, old = self._fit(child), self._to_replace(child)
+            if found is None and old is not None:
+                self._progress.log(rolling.replace(child, old, self._wait))
+                self._children.append(child)
+                continue
             self._children.append(child)
-            found = self._fit(child)
             if found is not None:
                 child.adopt(found)
                 adopted.append(child.name)
@@ -128,6 +137,7 @@ class ProcessGroup:
                 grace_seconds=role.grace_seconds,
                 stop_stage=role.stop_stage,
                 is_ready=partial(health_pages.is_ready, self._instance, name),
+                shared_port=instance.port if role.overlaps else None,
             )
 
     def _fit(self, child: Child) -> ChildRecord | None:
@@ -138,6 +148,17 @@ class ProcessGroup:
         if found.fingerprint != build.fingerprint(child.command, child.environment):
             return None
         return found if health_pages.is_alive(self._instance, child.name) else None
+
+    def _to_replace(self, child: Child) -> ChildRecord | None:
+        """Return the record of a process that serves until another takes its place, in a rolling start."""
+        found = child_process.read_record(child.record_path) if self._rolling else None
+        if found is None or not is_running(found.process) or not health_pages.is_alive(self._instance, child.name):
+            return None
+        return found
+
+    def _wait(self) -> None:
+        self.tick()
+        self.raise_if_stopping()
 
     def raise_if_stopping(self) -> None:
         """Raise Interrupted if a stop was requested."""
@@ -198,6 +219,17 @@ class ProcessGroup:
         ended = cleanup.end_engines(self._instance, grace_seconds=0)
         if ended:
             self._progress.log(f"Killed engines {', '.join(ended)}")
+
+
+def outdated(instance: Instance) -> list[str]:
+    """Return the names of role processes that run with another version, or other settings or secrets, than now."""
+    children = [child for role in ROLES for child in ProcessGroup(instance, Progress())._children_of(role)]
+    found = ((child, child_process.read_record(child.record_path)) for child in children)
+    return [
+        child.name
+        for child, record in found
+        if record is None or record.fingerprint != build.fingerprint(child.command, child.environment)
+    ]
 
 
 def supervisor_process(instance: Instance) -> ProcessIdentity | None:

@@ -38,11 +38,12 @@ PLACEHOLDERS_PATIENCE_SECONDS = 300.0
 class Supervisor:
     """Runs one instance from start to stop in this process."""
 
-    def __init__(self, instance: Instance, options: StartOptions, progress: Progress) -> None:
+    def __init__(self, instance: Instance, options: StartOptions, progress: Progress, *, rolling: bool = False) -> None:
         self._instance = instance
         self._options = options
         self._progress = progress
-        self._processes = ProcessGroup(instance, progress)
+        self._rolling = rolling
+        self._processes = ProcessGroup(instance, progress, rolling=rolling)
         self._postgres: PostgresServer | None = None
         self._redis: RedisServer | None = None
         self._servers_checked = 0.0
@@ -53,20 +54,27 @@ class Supervisor:
     def run(self, *, show_summary: bool) -> None:
         """Start, serve until a signal requests a stop, and stop everything that started, also when the start fails.
 
+        Where a rolling start fails, the roles that serve go on.
+
         Raises PreflightError and lock.AlreadyRunning before anything starts; StartFailed, Interrupted and
         errors of secrets, servers, migrations and engines after everything has stopped again.
         """
         self._processes.handle_signals()
         preflight.check(self._instance)
         with lock.hold(self._instance.lock_path):
+            started = False
             try:
                 self._start(show_summary=show_summary)
+                started = True
                 self._placeholders_until = time.monotonic() + PLACEHOLDERS_PATIENCE_SECONDS
                 while not self._processes.stop.requested():
                     self._tick()
                     self._report_placeholders()
             finally:
-                self._end()
+                if started or not self._rolling:
+                    self._end()
+                else:
+                    self._progress.log("What runs goes on without a supervisor; `hearth up` continues")
 
     def _start(self, *, show_summary: bool) -> None:
         self._instance.stop_fleet_path.unlink(missing_ok=True)
@@ -78,8 +86,9 @@ class Supervisor:
         running.write(self._instance)
         self._start_servers()
         self._processes.raise_if_stopping()
-        database.migrate(self._instance)
-        self._progress.log("Database migrated")
+        if not self._rolling:  # else `hearth upgrade` has done it, before it ended the earlier supervisor
+            database.migrate(self._instance)
+            self._progress.log("Database migrated")
         self._processes.raise_if_stopping()
         database.connect(self._instance)
         database.rejoin(self._instance)

@@ -1,22 +1,73 @@
-"""``hearth manage migrate``: Django's command, which also refuses a database of a newer version."""
+"""``hearth manage migrate``: Django's command, for a database that processes of the version before still use.
+
+Refuses a database of a newer version. A migration with ``contracts = True`` removes what that version needs, so it runs
+only with ``--contract``, and in a database without tables. No statement waits long for a table that is in use.
+"""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
-from django.core.management.base import CommandError
+from django.core.management.base import CommandError, CommandParser
 from django.core.management.commands import migrate
-from django.db import connections
+from django.db import OperationalError, connections
 
 from tenants import schema_version
+
+#: A statement that waits for a lock holds up every later one on its table, so it waits briefly, several times.
+LOCK_TIMEOUT_SECONDS = 3.0
+LOCK_RETRIES = 20
+RETRY_SECONDS = 1.0
+LOCK_NOT_AVAILABLE = "55P03"
 
 
 class Command(migrate.Command):
     """Migrate the database to this version. Raises CommandError, before it writes, if a newer one migrated it."""
 
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare Django's arguments, and which migrations to run."""
+        super().add_arguments(parser)
+        parser.add_argument(
+            "--contract",
+            action="store_true",
+            help="Also run migrations that remove what the version before needs: no process of it may run any more.",
+        )
+
     def handle(self, *args: Any, **options: Any) -> None:
         """Check, then migrate."""
-        unknown = schema_version.unknown_migration(connections[options["database"]])
+        connection = connections[options["database"]]
+        unknown = schema_version.unknown_migration(connection)
         if unknown is not None:
             raise CommandError(f"{schema_version.PROBLEM.format(migration=unknown)} {schema_version.REMEDY}")
-        super().handle(*args, **options)
+        contract = options.pop("contract", False)
+        held_back = {} if contract or options["app_label"] else schema_version.held_back(connection)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT set_config('lock_timeout', %s, false)", [f"{round(LOCK_TIMEOUT_SECONDS * 1000)}ms"])
+        try:
+            if held_back:
+                for app, name in schema_version.last_before(connection, held_back):
+                    self._migrate(*args, **options | {"app_label": app, "migration_name": name})
+            else:
+                self._migrate(*args, **options)
+        finally:
+            if connection.connection is not None and not connection.needs_rollback:
+                with connection.cursor() as cursor:
+                    cursor.execute("RESET lock_timeout")
+
+    def _migrate(self, *args: Any, **options: Any) -> None:
+        """Run Django's command, again where a table stays in use; migrations that are done are not repeated."""
+        for attempt in range(1, LOCK_RETRIES + 1):
+            try:
+                super().handle(*args, **options)
+                return
+            except OperationalError as error:
+                if getattr(error.__cause__, "sqlstate", "") != LOCK_NOT_AVAILABLE:
+                    raise
+                if attempt == LOCK_RETRIES:
+                    raise CommandError(
+                        f"A table stayed in use for {LOCK_RETRIES * LOCK_TIMEOUT_SECONDS:g} s: {error}. "
+                        "Migrations that ran stay; run it again when long transactions have ended."
+                    ) from error
+                self.stderr.write(f"a table is in use, trying again: {error}")
+                time.sleep(RETRY_SECONDS)

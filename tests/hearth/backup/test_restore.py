@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
-import threading
 import time
-import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +14,7 @@ import psycopg
 import pytest
 
 from hearth.embedded.postgres import binary
+from tests.hearth.clients import Client, chat
 from tests.hearth.instances import Instance, instance_of_its_own, unstarted, wait_for
 
 ROWS = "SELECT * FROM billing_usagerecord ORDER BY id"
@@ -29,46 +26,6 @@ OWED = """
     ) FROM billing_ledgerentry AS entry JOIN billing_ledgeraccount AS account ON account.id = account_id
     WHERE kind = 'receivable' GROUP BY 1 ORDER BY 1
 """
-
-
-@dataclass(slots=True)
-class Client:
-    """Sends requests with each key in turn until it is closed."""
-
-    base: str
-    keys: list[str]
-    #: The ids of requests whose response is complete, in order.
-    done: list[str] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
-    _closed: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
-
-    def __enter__(self) -> Client:
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._closed.set()
-        assert self._thread is not None
-        self._thread.join()
-
-    def _run(self) -> None:
-        while not self._closed.is_set():
-            for key in self.keys:
-                try:
-                    self.done.append(chat(self.base, key))
-                except OSError as error:
-                    self.failed.append(str(error))
-
-
-def chat(base: str, key: str) -> str:
-    """Send one request and return its id. Raises OSError unless it is answered with 200."""
-    body = json.dumps({"model": "hearth-tiny", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4})
-    headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
-    with urllib.request.urlopen(urllib.request.Request(f"{base}/chat/completions", body.encode(), headers)) as reply:
-        reply.read()
-        return str(reply.headers["x-request-id"])
 
 
 @pytest.fixture(scope="module")
