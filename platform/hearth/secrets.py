@@ -17,8 +17,8 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,8 @@ class Secrets:
     """All secrets that an instance generated."""
 
     django_secret_key: str
+    #: Earlier ones, newest first: what they signed is still accepted.
+    django_secret_key_fallbacks: tuple[str, ...] = ()
     #: HMAC key of stored API keys.
     key_pepper: VersionedKey
     #: HMAC key of the ``cache_salt`` that is sent to engines.
@@ -162,6 +164,7 @@ def as_json(found: Secrets) -> dict[str, Any]:
     """Return the content of the file as JSON values, as secret as the file."""
     return {
         "django_secret_key": found.django_secret_key,
+        "django_secret_key_fallbacks": list(found.django_secret_key_fallbacks),
         "key_pepper": _key_to_json(found.key_pepper),
         "cache_salt": _key_to_json(found.cache_salt),
         "cache_mac": _key_to_json(found.cache_mac),
@@ -180,6 +183,59 @@ def load_or_ephemeral(data_dir: Path) -> Secrets:
         return load(data_dir)
     except FileNotFoundError:
         return _generate()
+
+
+def rotated(found: Secrets, *, caches: bool) -> Secrets:
+    """Return the secrets with a new pepper and a new Django key, beside the earlier ones, which stay valid.
+
+    ``caches``: also new cache keys, under which nothing that is stored is found.
+    """
+    return replace(
+        found,
+        django_secret_key=secrets.token_urlsafe(50),
+        django_secret_key_fallbacks=(found.django_secret_key, *found.django_secret_key_fallbacks),
+        key_pepper=_next_version(found.key_pepper),
+        cache_salt=_next_version(found.cache_salt) if caches else found.cache_salt,
+        cache_mac=_next_version(found.cache_mac) if caches else found.cache_mac,
+    )
+
+
+def without_earlier(found: Secrets, *, peppers_in_use: Collection[int]) -> Secrets:
+    """Return the secrets without earlier versions, except peppers that a stored API key needs."""
+    return replace(
+        found,
+        django_secret_key_fallbacks=(),
+        key_pepper=_keeping(found.key_pepper, peppers_in_use),
+        cache_salt=_keeping(found.cache_salt, ()),
+        cache_mac=_keeping(found.cache_mac, ()),
+    )
+
+
+def is_rotated_from(new: Secrets, old: Secrets) -> bool:
+    """Return whether everything that ``old`` signs or verifies is valid with ``new``, as after a rotation."""
+    return (
+        old.engine_key == new.engine_key
+        and old.key_pepper.versions.items() <= new.key_pepper.versions.items()
+        and old.django_secret_key in {new.django_secret_key, *new.django_secret_key_fallbacks}
+    )
+
+
+def replace_file(data_dir: Path, new: Secrets) -> None:
+    """Replace the file by one with these secrets, at once. The caller excludes others who do the same."""
+    path = path_in(data_dir)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    _write_once(temporary, _document_text(new))
+    os.replace(temporary, path)
+
+
+def _next_version(key: VersionedKey) -> VersionedKey:
+    number = max(key.versions) + 1
+    return VersionedKey(current=number, versions={**key.versions, number: secrets.token_bytes(KEY_BYTES)})
+
+
+def _keeping(key: VersionedKey, versions: Collection[int]) -> VersionedKey:
+    kept = {number: value for number, value in key.versions.items() if number == key.current or number in versions}
+    return VersionedKey(current=key.current, versions=kept)
 
 
 def _require_private(path: Path) -> None:
@@ -239,6 +295,7 @@ def _key_to_json(key: VersionedKey) -> dict[str, Any]:
 def _from_json(document: dict[str, Any]) -> Secrets:
     return Secrets(
         django_secret_key=_text(document, "django_secret_key"),
+        django_secret_key_fallbacks=tuple(map(str, document.get("django_secret_key_fallbacks", ()))),
         key_pepper=_key_from_json(document, "key_pepper"),
         cache_salt=_key_from_json(document, "cache_salt"),
         cache_mac=_key_from_json(document, "cache_mac"),

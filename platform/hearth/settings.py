@@ -14,6 +14,7 @@ ROLE = ENVIRONMENT.role
 SECRETS = load_or_ephemeral(DATA_DIR)
 
 SECRET_KEY = SECRETS.django_secret_key
+SECRET_KEY_FALLBACKS = list(SECRETS.django_secret_key_fallbacks)
 DEBUG = ENVIRONMENT.debug
 ALLOWED_HOSTS = list(ENVIRONMENT.allowed_hosts)
 GATEWAY_PORT = ENVIRONMENT.port

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -68,3 +69,29 @@ def test_a_command_prints_the_problem_and_the_remedy_as_sentences(
     ran = CliRunner().invoke(main.hearth, ["secrets", "export", "-"])
     assert ran.exit_code != 0
     assert f"{path}: its mode is 0640, so other users may read it. Run: chmod 600 {path};" in ran.output
+
+
+def test_a_rotation_keeps_what_was_signed_before_valid_and_drops_it_when_nothing_needs_it(tmp_path: Path) -> None:
+    old = secrets.load_or_create(tmp_path)
+    new = secrets.rotated(old, caches=False)
+    assert secrets.is_rotated_from(new, old)
+    assert not secrets.is_rotated_from(old, new)
+    assert (new.key_pepper.current, set(new.key_pepper.versions)) == (2, {1, 2})
+    assert new.django_secret_key_fallbacks == (old.django_secret_key,)
+    assert (new.cache_salt, new.cache_mac, new.engine_key) == (old.cache_salt, old.cache_mac, old.engine_key)
+    assert secrets.rotated(old, caches=True).cache_mac.current == 2
+    secrets.replace_file(tmp_path, new)
+    assert secrets.load(tmp_path) == new
+    assert stat.S_IMODE(secrets.path_in(tmp_path).stat().st_mode) == 0o600
+    assert secrets.without_earlier(new, peppers_in_use=[1]).key_pepper == new.key_pepper
+    last = secrets.without_earlier(new, peppers_in_use=[2])
+    assert (set(last.key_pepper.versions), last.django_secret_key_fallbacks) == ({2}, ())
+
+
+def test_a_file_of_a_version_that_knew_no_rotation_is_read(tmp_path: Path) -> None:
+    found = secrets.load_or_create(tmp_path)
+    path = secrets.path_in(tmp_path)
+    document = json.loads(path.read_text())
+    del document["django_secret_key_fallbacks"]
+    path.write_text(json.dumps(document))
+    assert secrets.load(tmp_path) == found

@@ -12,7 +12,7 @@ import click
 
 from hearth.backup.errors import BackupError
 from hearth.checks.preflight import PreflightError
-from hearth.cli import backup, checks, instance, models, parts, retention, upgrade
+from hearth.cli import backup, checks, instance, models, parts, retention, rotation, upgrade
 from hearth.embedded.errors import EmbeddedServerError
 from hearth.environment import BadSetting
 from hearth.isolation_audit.command import audit_isolation
@@ -82,6 +82,8 @@ for command in (
     audit_isolation,
 ):
     hearth.add_command(command)
+
+parts.secrets.add_command(rotation.rotate)
 
 
 def main() -> None:

@@ -103,9 +103,9 @@ def bootstrap(**given: Any) -> None:
         progress.log("There are no demo tenants: make a tenant and its keys in the portal, or set HEARTH_DEMO=1")
 
 
-@click.group(short_help="Copy secrets to another machine of the cluster.")
+@click.group(short_help="Copy secrets to another machine of the cluster, or rotate them.")
 def secrets() -> None:
-    """Copy secrets to another machine of the cluster.
+    """Copy secrets to another machine of the cluster, or rotate them.
 
     \b
     Over the network, without a file on disk:
@@ -130,7 +130,10 @@ def export_secrets(file: str, everything: bool) -> None:
 @secrets.command("import", short_help="Make exported secrets those of HEARTH_DATA_DIR.")
 @click.argument("file")
 def import_secrets(file: str) -> None:
-    """Make the secrets in FILE, or on standard input (-), those of HEARTH_DATA_DIR, which must have none yet."""
+    """Make the secrets in FILE, or on standard input (-), those of HEARTH_DATA_DIR.
+
+    It must have none yet, or those from which the ones in FILE, exported with --all, were rotated.
+    """
     instance = from_environment()
     preflight.check_folders(instance)
     secrets_transfer.take(instance.data_dir, file)

@@ -46,7 +46,8 @@ def export(data_dir: Path, destination: str, *, everything: bool) -> None:
 def take(data_dir: Path, source: str) -> None:
     """Create the data directory's secrets from exported ones. The directory must exist. Idempotent.
 
-    Raises SecretsCorrupt, and SecretsDiffer when other secrets exist already, because those may still be in use.
+    All secrets also replace those that they were rotated from. Raises SecretsCorrupt, and SecretsDiffer when other
+    secrets exist already, because those may still be in use.
     """
     path = secrets.path_in(data_dir)
     try:
@@ -58,6 +59,11 @@ def take(data_dir: Path, source: str) -> None:
             Path(source), f"{source} holds no exported secrets ({error}).", "`hearth secrets export` writes them."
         ) from error
     secrets.write_new(data_dir, given)
+    if given.keys() >= set(CLUSTER_SECRETS):
+        new = secrets.from_text(json.dumps(secrets.as_json(secrets.load(data_dir)) | given), path)
+        if secrets.is_rotated_from(new, secrets.load(data_dir)):
+            secrets.replace_file(data_dir, new)
+            return
     there = secrets.as_json(secrets.load(data_dir))
     if any(there[name] != value for name, value in given.items() if name in there):
         raise SecretsDiffer(

@@ -83,3 +83,14 @@ def test_a_fingerprint_gives_nothing_away_and_tells_every_secret_from_another(fi
     ours, theirs = secrets_transfer.fingerprints(found), secrets_transfer.fingerprints(other)
     assert all(ours[name] != theirs[name] for name in secrets_transfer.CLUSTER_SECRETS)
     assert not any(value in secrets.path_in(first).read_text() for value in ours.values())
+
+
+def test_rotated_secrets_replace_those_they_came_from_and_no_others(first: Path, second: Path, tmp_path: Path) -> None:
+    secrets_transfer.export(first, str(tmp_path / "before"), everything=True)
+    secrets_transfer.take(second, str(tmp_path / "before"))
+    secrets.replace_file(first, secrets.rotated(secrets.load(first), caches=False))
+    secrets_transfer.export(first, str(tmp_path / "after"), everything=True)
+    secrets_transfer.take(second, str(tmp_path / "after"))
+    assert secrets.load(second) == secrets.load(first)
+    with pytest.raises(SecretsDiffer):
+        secrets_transfer.take(second, str(tmp_path / "before"))

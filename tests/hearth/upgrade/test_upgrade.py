@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from hearth import secrets
 from hearth.paths import ROOT
-from tests.hearth.clients import Client
+from tests.hearth.clients import Client, chat
 from tests.hearth.instances import Instance, instance_of_its_own, wait_for
+from tests.journey.instance import request
 
 #: One role whose processes may serve side by side, and one that owns something alone.
 OLD = {"drain", "gateway"}
@@ -55,6 +57,36 @@ def test_roles_of_another_version_are_replaced_one_by_one_under_requests(instanc
     assert not list((instance.folder / "run").glob("*-old.json"))
     assert instance.run("backup", "--verify", *backup[1:]).returncode == 0
     assert instance.run("upgrade", "--finish").returncode == 0
+
+
+@pytest.mark.long
+def test_secrets_are_rotated_under_requests_and_every_key_goes_on(instance: Instance) -> None:
+    up = instance.up()
+    before = secrets.load(instance.folder)
+    with Client(up["api_base"], [tenant["api_key"] for tenant in up["tenants"]]) as client:
+        wait_for(lambda: bool(client.done))
+        done = instance.run("secrets", "rotate", timeout_seconds=300)
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+        during = len(client.done)
+        wait_for(lambda: len(client.done) > during)
+    assert client.failed == []
+    after = secrets.load(instance.folder)
+    assert after.key_pepper.current == before.key_pepper.current + 1
+    assert secrets.is_rotated_from(after, before)
+    assert instance.up_json["tenants"] == up["tenants"]
+
+    portal = up["portal_url"].removesuffix("/portal/") + "/api/v1"
+    operator = request(portal + "/tokens", "", {**up["admin"], "name": "rotation"}).json()["secret"]
+    issued = request(portal + "/tenants/acme/keys", operator, {"name": "of the new pepper", "project": "default"})
+    assert issued.status == 201, issued
+    secret = issued.json()["secret"]
+    wait_for(lambda: request(up["api_base"] + "/models", secret).status == 200)
+    finished = instance.run("secrets", "rotate", "--finish", timeout_seconds=300)
+    assert finished.returncode == 0, f"{finished.stdout}\n{finished.stderr}"
+    kept = secrets.load(instance.folder)
+    assert (kept.key_pepper, kept.django_secret_key_fallbacks) == (after.key_pepper, ())  # the demo's keys need both
+    for key in (secret, *(tenant["api_key"] for tenant in up["tenants"])):
+        assert chat(up["api_base"], key)
 
 
 def test_an_upgrade_of_nothing_or_with_other_settings_is_refused(instance: Instance) -> None:
