@@ -38,11 +38,12 @@ class Customer:
 
 
 def customer(instance: Instance, name: str) -> Customer:
-    """Create a tenant with a name that begins so, and its key. It caches nothing."""
+    """Create a tenant with a name that begins so, and a key that also reads its usage. It caches nothing."""
     slug = f"{name}-{uuid4().hex[:8]}"
     made = instance.operator("/tenants", {"slug": slug, "name": name})
     assert made.status == 201, made
-    issued = instance.operator(f"/tenants/{slug}/keys", {"name": "first"})
+    scopes = ["inference", "cache:read", "cache:write", "management:read"]
+    issued = instance.operator(f"/tenants/{slug}/keys", {"name": "first", "scopes": scopes})
     assert issued.status == 201, issued
     return Customer(instance=instance, slug=slug, key_id=issued.json()["id"], secret=issued.json()["secret"])
 
