@@ -138,10 +138,10 @@ async def test_a_process_that_ends_is_replaced_and_its_request_gets_a_clear_erro
         await pool.parse(TenantId(new_id()), ENDPOINTS["/v1/chat/completions"], large(), kill)
     assert (refused.value.code, refused.value.headers) == ("body_not_parsed", [(b"retry-after", b"1")])
     assert (await parse(pool, large())).model == "alias"
-    process = pool._all[0]._process
-    assert process is not None
-    process.kill()
-    await process.wait()
+    following = pool._all[0]._process
+    assert following is not None
+    following.kill()
+    await following.wait()
     assert (await parse(pool, large())).model == "alias", "a process that ended between two bodies is noticed"
 
 

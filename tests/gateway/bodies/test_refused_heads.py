@@ -85,7 +85,7 @@ async def test_bodies_count_for_their_tenant_from_the_head_to_the_response(gatew
     gateway.let_all_say(silence)
     work = asyncio.create_task((asked := large(gateway)).run())
     await until(gateway.bodies)
-    assert account(gateway).used_by(gateway.world.acme.tenant.id) == len(LARGE)
+    assert account(gateway).used_by(gateway.caller().tenant_id) == len(LARGE)
     asked.disconnect.set()
     await work
     assert account(gateway).used_bytes == 0
