@@ -129,9 +129,10 @@ async def test_a_process_that_ends_is_replaced_and_its_request_gets_a_clear_erro
     await parse(pool, large())
     process = pool._all[0]._process
     assert process is not None
+    end = process.kill
 
     def kill(name: str) -> Target:
-        process.kill()
+        end()
         return TARGET
 
     with pytest.raises(Unavailable) as refused:
