@@ -1,6 +1,6 @@
 """Parse a request body and check the fields that the gateway relies on; the engine checks the rest.
 
-Fields that would break isolation or fairness are dropped. Unknown fields pass through.
+Fields that engines need not or may not have are dropped (``gateway.protocols.engine_fields``).
 """
 
 from __future__ import annotations
@@ -11,23 +11,10 @@ import msgspec
 import orjson
 
 from gateway.errors import BadRequest
+from gateway.protocols import engine_fields
 from gateway.protocols.body_facts import BodyFacts
 from gateway.protocols.endpoint import Endpoint
 
-#: Fields that a client may not send to an engine: they select another tenant's cache, a place in the engine's queue or
-#: its internals. ``stream_interval`` sets the tokens of an event, and a cut stream is charged by its events.
-STRIPPED = (
-    "cache_salt",
-    "priority",
-    "session_id",
-    "request_id",
-    "data_parallel_rank",
-    "kv_transfer_params",
-    "ec_transfer_params",
-    "vllm_xargs",
-    "stream_interval",
-)
-_STRIPPED = frozenset(STRIPPED)
 #: The first bytes of gzip (RFC 1952).
 _GZIP = b"\x1f\x8b"
 
@@ -49,7 +36,7 @@ MAX_CHOICES = 128
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
-    """A checked inference request. ``body`` does not contain the fields in STRIPPED.
+    """A checked inference request. ``body`` contains only the fields in ``engine_fields.KNOWN``.
 
     With ``facts`` only its READ_FIELDS are decoded; the others are JSON text (``orjson.Fragment``).
     """
@@ -90,9 +77,7 @@ def parse(endpoint: Endpoint, raw: bytes) -> Call:
     for name in endpoint.required:
         if body.get(name) is None:
             raise BadRequest(f"'{name}' is missing. {endpoint.path} requires it.", "missing_field", name)
-    if not _STRIPPED.isdisjoint(body):
-        for name in STRIPPED:
-            body.pop(name, None)
+    engine_fields.restrict(body)
     endpoint.prepare(body)
     choices = endpoint.choices(body)
     if choices > MAX_CHOICES:

@@ -17,7 +17,8 @@ from gateway.errors import BadRequest
 from gateway.protocols import request_body
 from gateway.protocols.endpoint import Endpoint
 from gateway.protocols.endpoint_table import ENDPOINTS
-from gateway.protocols.request_body import MAX_BRACKETS, MAX_CHOICES, MAX_DEPTH, STRIPPED, Call
+from gateway.protocols.engine_fields import MAX_GRAMMAR, MAX_ITEMS
+from gateway.protocols.request_body import MAX_BRACKETS, MAX_CHOICES, MAX_DEPTH, Call
 from gateway.protocols.validators import MAX_INPUTS, MAX_MESSAGES
 from gateway.upstream import routing_request
 from tenants import keyspace
@@ -26,6 +27,12 @@ from tests.gateway.fixtures.callers import caller
 
 CHAT = ENDPOINTS["/v1/chat/completions"]
 COMPLETIONS = ENDPOINTS["/v1/completions"]
+#: Fields that select another tenant's cache, a place in the engine's queue or its internals.
+INTERNAL = (
+    *("cache_salt", "priority", "session_id", "request_id", "data_parallel_rank", "kv_transfer_params", "vllm_xargs"),
+    *("ec_transfer_params", "stream_interval", "mm_payload", "return_mm_kwargs", "routed_experts_prompt_start"),
+    *("previous_input_messages", "enable_response_messages", "watermarking"),
+)
 HELLO: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "Hello"}]}
 ONCE: dict[str, Any] = {"model": "demo", "prompt": "Once"}
 MODEL = ServedModel(
@@ -171,7 +178,7 @@ def test_brackets_in_a_text_do_not_make_it_deep() -> None:
     assert parse({**HELLO, "messages": [{"role": "user", "content": "[{" * 5000}]}).model == "demo"
 
 
-@pytest.mark.parametrize("field", STRIPPED)
+@pytest.mark.parametrize("field", INTERNAL)
 def test_what_would_break_isolation_never_reaches_an_engine(field: str) -> None:
     call = parse({**HELLO, field: "someone-elses"})
     assert field not in call.body
@@ -179,7 +186,46 @@ def test_what_would_break_isolation_never_reaches_an_engine(field: str) -> None:
     assert sent.get(field) == ("the-derived-salt" if field == "cache_salt" else None)
 
 
-def test_an_unknown_field_goes_to_the_engine_as_it_came() -> None:
+def test_what_only_others_servers_know_is_dropped() -> None:
+    others = {
+        "verbosity": "low",
+        "modalities": ["text"],
+        "best_of": 2,
+        "use_beam_search": False,
+    }
+    assert parse({**HELLO, **others}).body == HELLO
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "param"),
+    [
+        ({"mm_processor_kwargs": {"max_pixels": 1 << 40}}, "unsupported_value", "mm_processor_kwargs"),
+        ({"media_io_kwargs": {"video": {"num_frames": -1}}}, "unsupported_value", "media_io_kwargs"),
+        ({"use_beam_search": True}, "unsupported_value", "use_beam_search"),
+        ({"chat_template": "{{ 1 }}"}, "unsupported_value", "chat_template"),
+        ({"prompt_embeds": "AAAA"}, "unsupported_value", "prompt_embeds"),
+        ({"prompt_logprobs": 21}, "invalid_value", "prompt_logprobs"),
+        ({"prompt_logprobs": -1}, "invalid_value", "prompt_logprobs"),
+        ({"logit_bias": {str(number): 1 for number in range(MAX_ITEMS + 1)}}, "invalid_value", "logit_bias"),
+        ({"bad_words": ["a"] * (MAX_ITEMS + 1)}, "invalid_value", "bad_words"),
+        ({"structured_outputs": {"regex": "a" * (MAX_GRAMMAR + 1)}}, "invalid_value", "structured_outputs.regex"),
+    ],
+)
+def test_what_could_exhaust_an_engine_is_refused_by_name(change: dict[str, Any], code: str, param: str) -> None:
+    assert refused(orjson.dumps({**HELLO, **change})) == (code, param)
+
+
+def test_what_an_engine_can_bear_goes_to_it() -> None:
+    most = {
+        "prompt_logprobs": 20,
+        "logit_bias": {str(number): 1 for number in range(MAX_ITEMS)},
+        "structured_outputs": {"regex": "a" * MAX_GRAMMAR},
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
+    assert parse({**HELLO, **most}).body == {**HELLO, **most}
+
+
+def test_a_field_of_vllm_goes_to_the_engine_as_it_came() -> None:
     sent = orjson.loads(engine_body(parse({**HELLO, "min_p": 0.1, "tools": [{"a": [1]}]}), "salt"))
     assert sent == {**HELLO, "min_p": 0.1, "tools": [{"a": [1]}], "cache_salt": "salt"}
 
