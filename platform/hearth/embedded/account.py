@@ -8,10 +8,10 @@ checkout below ``/root``), the server gets one capability: CAP_DAC_READ_SEARCH, 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shutil
-import stat
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -81,7 +81,8 @@ def service_account(*, must_enter: Sequence[Path]) -> ServiceAccount:
 def prepare_sockets_dir(path: Path, account: ServiceAccount) -> None:
     """Create the folder of the sockets, mode 0700, or use the existing one.
 
-    Its parent is world-writable, so a folder that another user created is refused. Raises SocketsUnsafe.
+    Its parent is world-writable, so a folder that another user created is refused, and what is changed is the folder
+    that was opened, whatever somebody puts in its place meanwhile. Raises SocketsUnsafe.
     """
     if len(os.fsencode(path)) > LONGEST_FOLDER_BYTES:
         raise SocketsUnsafe(
@@ -89,16 +90,21 @@ def prepare_sockets_dir(path: Path, account: ServiceAccount) -> None:
             f"the path {path} is too long for a unix socket",
             f"Set TMPDIR to a folder whose path has at most {LONGEST_FOLDER_BYTES - 20} bytes.",
         )
-    try:
+    strange = SocketsUnsafe("PostgreSQL", f"{path} was made by somebody else", "Find out who, and remove it.")
+    with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
-    except FileExistsError:
-        found = path.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid not in {os.geteuid(), account.uid}:
-            raise SocketsUnsafe(
-                "PostgreSQL", f"{path} was made by somebody else", "Find out who, and remove it."
-            ) from None
-    path.chmod(0o700)
-    account.give(path)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise strange from error
+    try:
+        if os.fstat(descriptor).st_uid not in {os.geteuid(), account.uid}:
+            raise strange
+        os.fchmod(descriptor, 0o700)
+        if os.geteuid() == 0:
+            os.fchown(descriptor, account.uid, account.gid)
+    finally:
+        os.close(descriptor)
 
 
 def _unprivileged_user() -> pwd.struct_passwd:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import stat
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -180,9 +182,38 @@ def test_a_sockets_folder_made_by_somebody_else_is_refused(tmp_path: Path) -> No
     elsewhere.mkdir()
     trap = tmp_path / "sockets"
     trap.symlink_to(elsewhere)
+    before = elsewhere.stat()
     with pytest.raises(SocketsUnsafe):
         prepare_sockets_dir(trap, service_account(must_enter=()))
-    assert stat.S_IMODE(elsewhere.stat().st_mode) != 0o700 or list(elsewhere.iterdir()) == []
+    assert elsewhere.stat() == before
+
+
+def test_a_folder_that_is_swapped_for_a_link_meanwhile_changes_nothing_elsewhere(tmp_path: Path) -> None:
+    elsewhere, sockets, aside = (tmp_path / name for name in ("elsewhere", "sockets", "aside"))
+    elsewhere.mkdir(mode=0o755)
+    sockets.mkdir()
+    before, over = elsewhere.stat(), threading.Event()
+
+    def swap() -> None:
+        while not over.is_set():
+            with contextlib.suppress(OSError):
+                sockets.rename(aside)
+                sockets.symlink_to(elsewhere)
+            with contextlib.suppress(OSError):
+                sockets.unlink()
+                aside.rename(sockets)
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    account = service_account(must_enter=())
+    try:
+        for _ in range(300):
+            with contextlib.suppress(SocketsUnsafe):
+                prepare_sockets_dir(sockets, account)
+    finally:
+        over.set()
+        thread.join()
+    assert (elsewhere.stat().st_mode, elsewhere.stat().st_uid) == (before.st_mode, before.st_uid)
 
 
 def test_data_of_another_major_version_is_refused(server: PostgresServer) -> None:
