@@ -104,7 +104,7 @@ def test_torch_has_an_index_to_fall_back_on(
 ) -> None:
     monkeypatch.setenv("HEARTH_TORCH_INDEX", variable)
     missing = program(tmp_path, "python", "exit 1")
-    assert environment.torch_index(missing, tmp_path / "lock") == ("--extra-index-url", index)
+    assert environment.torch_index(missing, tmp_path / "lock") == ("--index-url", index)
 
 
 def test_a_full_disk_is_said_before_anything_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,6 +122,17 @@ def test_locks_name_exact_versions_and_no_hosts(kind: EngineKind) -> None:
         pins = [line for line in text.splitlines() if line and not line.startswith(("#", " "))]
         assert pins
         assert all(re.match(r"[\w.\-]+==[\w.+]+( |$)", pin) for pin in pins)
+
+
+def test_every_pin_but_that_of_the_cpu_build_of_torch_has_hashes() -> None:
+    bare = [
+        pin
+        for kind in EngineKind
+        for lock in kind.locks
+        for pin in re.split(r"^(?=[\w.\-]+==)", lock.read_text(), flags=re.MULTILINE)[1:]
+        if "--hash=sha256:" not in pin
+    ]
+    assert [pin.split()[0] for pin in bare] == ["torch==2.13.0+cpu"]
 
 
 def test_both_builds_are_the_same_release() -> None:

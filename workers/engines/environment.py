@@ -130,7 +130,8 @@ def torch_index(python: Path, lock: Path) -> tuple[str, ...]:
     found = subprocess.run([str(python), *dry_run], capture_output=True, check=False, cwd="/")
     if found.returncode == 0:
         return ()
-    return ("--extra-index-url", os.environ.get("HEARTH_TORCH_INDEX") or DEFAULT_TORCH_INDEX)
+    # Instead of the others, so that no other index can offer a torch of that version.
+    return ("--index-url", os.environ.get("HEARTH_TORCH_INDEX") or DEFAULT_TORCH_INDEX)
 
 
 def _folder() -> Path:
@@ -198,12 +199,10 @@ def _ensure_libnuma(progress: Progress) -> None:
 
 
 def _pip_install(python: Path, lock: Path, progress: Progress) -> None:
-    """Install what ``lock`` names and, if it is a complete lock, nothing else."""
-    arguments = ["install", "--progress-bar", "off", "-r", str(lock)]
-    if lock.name.startswith("requirements-engine-torch"):
-        arguments += ["--no-deps", *torch_index(python, lock)]
-    elif "--hash=" in lock.read_text():
-        arguments += ["--no-deps", "--require-hashes"]
+    """Install what ``lock`` names and nothing else: with hashes, but for torch, whose CPU build differs by index."""
+    is_torch = lock.name.startswith("requirements-engine-torch")
+    source = torch_index(python, lock) if is_torch else ("--require-hashes",)
+    arguments = ["install", "--progress-bar", "off", "--no-deps", *source, "-r", str(lock)]
     progress(f"engine: installing {lock.name}")
     tail = _run_pip(python, arguments, progress)
     if tail:
