@@ -166,6 +166,18 @@ class EngineSettings(_Settings):
         description="Virtual environment of the engine. Apart from Hearth's own, because their pinned versions "
         "conflict.",
     )
+    engine_user: str = Field(
+        default="",
+        json_schema_extra={"shown": "hearth-engine, if root starts engines and the machine has that user"},
+        description="System user that engines run as, apart from the one that can read the secrets. Only root can "
+        "start processes of another user. The name of the user who starts engines keeps them with that one.",
+    )
+    engine_environment: Names = Field(
+        default=(),
+        description="Further environment variables that engines inherit, comma separated; a name that ends with `*` "
+        "is a prefix. Empty: PATH, HOME and locale, proxies and certificates, and those of vLLM, Hugging Face, CUDA, "
+        "NCCL, PyTorch and OpenMP. No others, because an agent's environment has passwords.",
+    )
     torch_index: str = Field(
         default=DEFAULT_TORCH_INDEX,
         description="Package index that has the CPU build of torch; used only when pip does not find it elsewhere.",

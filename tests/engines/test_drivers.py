@@ -48,10 +48,26 @@ def test_the_key_is_in_the_environment_and_nowhere_else(driver: VllmDriver, tmp_
     assert API_KEY not in repr(command)
 
 
-def test_the_platforms_own_variables_are_not_inherited(tmp_path: Path) -> None:
-    base = {
+def test_an_engine_inherits_listed_variables_only(tmp_path: Path) -> None:
+    kept = {
         "PATH": "/bin",
+        "HOME": "/root",
         "LANG": "C",
+        "LC_ALL": "C",
+        "LD_LIBRARY_PATH": "/usr/local/cuda/lib64",
+        "TMPDIR": "/tmp",
+        "HF_HOME": "/models",
+        "VLLM_LOGGING_LEVEL": "DEBUG",
+        "CUDA_HOME": "/usr/local/cuda",
+        "NCCL_SOCKET_IFNAME": "eth0",
+        "https_proxy": "http://proxy:3128",
+    }
+    base = kept | {
+        "PGPASSWORD": "secret",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "OPENAI_API_KEY": "secret",
+        "VLLM_API_KEY": "another",
+        "VLLM_RPC_BASE_PATH": "/elsewhere",
         "DATABASE_URL": "postgresql://secret",
         "DATABASE_OWNER_URL": "postgresql://secret",
         "REDIS_URL": "redis://secret",
@@ -61,7 +77,12 @@ def test_the_platforms_own_variables_are_not_inherited(tmp_path: Path) -> None:
         "PYTHONPATH": "/platform",
     }
     command = vllm(EngineKind.VLLM_CPU).command(spec_for(tmp_path, replica_id="r-7"))
-    assert command.environment(base) == {"PATH": "/bin", "LANG": "C", **command.env}
+    assert command.environment(base) == {**kept, **command.env}
+    assert command.environment(base, named=["AWS_*", "PYTHON*", "VLLM_API_KEY"]) == {
+        **kept,
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        **command.env,
+    }
     assert command.env["HEARTH_REPLICA_ID"] == "r-7"
 
 
@@ -87,6 +108,15 @@ def test_a_gpu_engine_sees_its_own_devices_only(tmp_path: Path) -> None:
     assert flag(command, "--tensor-parallel-size") == "2"
     assert "--enforce-eager" not in command.argv
     assert not any(name.startswith("VLLM_CPU") for name in command.env)
+
+
+@pytest.mark.parametrize(("length", "is_used"), [(70, True), (71, False)])
+def test_internal_sockets_are_in_the_agents_folder_if_its_path_leaves_room(
+    tmp_path: Path, length: int, is_used: bool
+) -> None:
+    folder = Path("/" + "x" * (length - 1))
+    command = vllm(EngineKind.VLLM_CPU).command(spec_for(tmp_path, sockets=folder))
+    assert command.env.get("VLLM_RPC_BASE_PATH") == (str(folder) if is_used else None)
 
 
 @pytest.mark.parametrize(("model", "offline"), [("", "1"), ("org/name", None)])

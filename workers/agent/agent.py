@@ -16,10 +16,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections, connection
 
 from workers.agent.ownership import NodeOwnership
 from workers.agent.probes.canary import CanarySink
+from workers.agent.processes.engine_account import engine_account
 from workers.agent.processes.paths import Folders, agent_lock
 from workers.agent.store.replica_rows import NodeRows
 from workers.agent.timeouts import Timeouts
@@ -195,7 +197,8 @@ class Agent:
         if self._sink is None:
             self._sink = self._open_sink()
             stack.callback(self._sink.close)
-        folders = Folders(data=self._data_dir, sockets=self._sockets)
+        account = engine_account(settings.ENGINE_USER)
+        folders = Folders(data=self._data_dir, sockets=self._sockets, account=account)
         ownership = NodeOwnership(
             rows, folders, self._devices, self._sink, self._wake_event, self._timeouts, self.counters
         )

@@ -130,6 +130,7 @@ class NodeOwnership:
         zygotes = (zygote.record.process for zygote in self._placeholders.zygotes)
         self._counters.orphans_killed += adoption.sweep(self._paths, (*engines, *zygotes))
         self._paths.tend_logs()
+        self._paths.drop_old_sockets()
 
     def _finish_promotions(self, found: adoption.Adopted, rows: list[ReplicaRow]) -> None:
         """Repeat promotions that an agent did not finish before it ended; kill zygotes whose replica moved on."""

@@ -19,19 +19,23 @@ TINY_MODEL_ARGS = (
 #: Makes an engine serve embeddings, even of a model made for text. A vLLM process serves only one of the two.
 EMBEDDING_ARGS = ("--runner", "pooling")
 
-#: Prefixes of variables that an engine process never inherits: those of Hearth's own processes (addresses, secrets,
-#: import path), and those that would change the engine's block hashes or API key without the driver's knowledge.
-NEVER_INHERITED = (
-    "CELERY_",
-    "DATABASE_",
-    "DJANGO_",
-    "HEARTH_",
-    "PYTHONHASHSEED",
-    "PYTHONPATH",
-    "REDIS_",
-    "VIRTUAL_ENV",
-    "VLLM_API_KEY",
+#: Variables of the agent that an engine inherits, besides those that an operator names. A list of what may pass,
+#: because the agent's environment holds addresses, passwords and whatever else its host gave it.
+INHERITED = frozenset(
+    {
+        *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"),
+        *("LD_LIBRARY_PATH", "LD_PRELOAD", "CC", "CXX", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"),
+        *("CURL_CA_BUNDLE", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
+    }
 )
+#: Prefixes of further ones: of the engine, the model hub, the devices and the libraries of numbers and threads.
+INHERITED_PREFIXES = (
+    *("LC_", "VLLM_", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "SAFETENSORS_"),
+    *("CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "TORCH", "PYTORCH_", "TRITON_", "FLASHINFER_"),
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "MALLOC_"),
+)
+#: Set by the driver alone: they change the block hashes, the code, the key and the sockets of an engine.
+NEVER_INHERITED = frozenset({"PYTHONHASHSEED", "PYTHONPATH", "VLLM_API_KEY", "VLLM_RPC_BASE_PATH"})
 
 #: Variables that belong to one replica; a zygote gets them when it is promoted.
 REPLICA_VARIABLES = ("HEARTH_REPLICA_ID", "VLLM_API_KEY")
@@ -59,6 +63,8 @@ class EngineSpec:
     hash_seed: str | None = None
     kv_events_endpoint: str | None = None
     kv_replay_endpoint: str | None = None
+    #: Folder of the sockets between an engine's own processes; None: the system's temporary folder.
+    sockets: Path | None = None
     gpu_uuids: tuple[str, ...] = ()
     #: Threads of one engine on a CPU; None shares the cores between two engines.
     cpu_threads: int | None = None
@@ -102,10 +108,20 @@ class EngineCommand:
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
 
-    def environment(self, base: Mapping[str, str]) -> dict[str, str]:
-        """Return the process's whole environment: ``base`` less ``NEVER_INHERITED``, then the additions."""
-        inherited = {name: value for name, value in base.items() if not name.startswith(NEVER_INHERITED)}
-        return inherited | dict(self.env)
+    def environment(self, base: Mapping[str, str], *, named: Sequence[str] = ()) -> dict[str, str]:
+        """Return the process's whole environment: what it inherits of ``base``, then the additions.
+
+        ``named`` are further variables to inherit; one that ends with ``*`` is a prefix.
+        """
+        return {name: value for name, value in base.items() if _is_inherited(name, named)} | dict(self.env)
+
+
+def _is_inherited(name: str, named: Sequence[str]) -> bool:
+    if name in NEVER_INHERITED:
+        return False
+    if name in INHERITED or name.startswith(INHERITED_PREFIXES) or name in named:
+        return True
+    return any(each.endswith("*") and name.startswith(each[:-1]) for each in named)
 
 
 class EngineDriver(Protocol):

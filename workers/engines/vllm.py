@@ -17,6 +17,10 @@ CPU_KV_CACHE_GIB = 1
 IMPORT_PATH = Path(__file__).resolve().parent / "in_engine"
 MIDDLEWARE = "hearth_engine_key.RequireEngineKey"
 
+#: Linux allows 107 bytes for a socket's path, of which vLLM's random name and its slash take 37. Where the folder is
+#: longer, vLLM uses the system's temporary folder.
+LONGEST_SOCKETS_BYTES = 70
+
 #: A name that no host has (RFC 2606).
 NO_HOST = "nowhere.invalid"
 
@@ -115,6 +119,8 @@ def _environment(spec: EngineSpec, *, on_cpu: bool) -> dict[str, str]:
     }
     if is_folder(spec.model_path):
         env["HF_HUB_OFFLINE"] = "1"
+    if spec.sockets is not None and len(os.fsencode(spec.sockets)) <= LONGEST_SOCKETS_BYTES:
+        env["VLLM_RPC_BASE_PATH"] = str(spec.sockets)
     if spec.hash_seed is not None:
         env["PYTHONHASHSEED"] = spec.hash_seed
     if spec.development_routes:

@@ -11,6 +11,7 @@ weights, so it can become an engine of another model too; a class that it did no
 The protocol is lines of JSON over the socket, with one answer per line:
   {"verb": "ping"}  {"state": "warm" or "unfit", "pid", "seconds", "memory_bytes", "threads", "reason"}
   {"verb": "become", "argv": […], "env": {…}, "log_path": "…"}  {"ok": true, "pid"} or {"ok": false, "error"}
+The log's open file may come with the line; then the path, which this process may have no right to, is not opened.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ IMPORT_TIME_VARIABLES = (
 LONGEST_PATH_BYTES = 107
 LONGEST_LINE_BYTES = 2**20
 MOST_CLIENTS = 64
+MOST_DESCRIPTORS = 4
 
 
 class Refused(Exception):
@@ -74,6 +76,33 @@ class _Client:
 
     connection: socket.socket
     received: bytearray = field(default_factory=bytearray)
+    #: The open log that came with a request.
+    log: int | None = None
+
+    def receive(self) -> bytes:
+        """Return what the client sent and keep the last descriptor that came with it. Raises OSError."""
+        chunk, descriptors, _, _ = socket.recv_fds(self.connection, 65536, MOST_DESCRIPTORS)
+        for descriptor in descriptors:
+            self.close_log()
+            self.log = descriptor
+        self.received += chunk
+        return chunk
+
+    def close_log(self) -> None:
+        """Close the descriptor of the log, if there is one."""
+        if self.log is not None:
+            os.close(self.log)
+            self.log = None
+
+    def take_log(self, log_path: str) -> int:
+        """Return the descriptor that came with the request, else open the path. Raises Refused."""
+        if self.log is not None:
+            log, self.log = self.log, None
+            return log
+        try:
+            return os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise Refused(f"the log cannot be opened: {error}") from error
 
 
 class Zygote:
@@ -120,18 +149,18 @@ class Zygote:
             self._clients.remove(client)
             self._selector.unregister(client.connection)
             client.connection.close()
+            client.close_log()
 
     def _read(self, client: _Client) -> Promotion | None:
         """Read what a client sent and answer its complete lines; a client that sends too much is dropped."""
         if client not in self._clients:
             return None
         try:
-            chunk = client.connection.recv(65536)
-            client.received += chunk
+            chunk = client.receive()
             while (end := client.received.find(b"\n")) >= 0:
                 line = bytes(client.received[:end])
                 del client.received[: end + 1]
-                if (promotion := self._reply(client.connection, line)) is not None:
+                if (promotion := self._reply(client, line)) is not None:
                     return promotion
         except OSError:
             chunk = b""
@@ -139,7 +168,7 @@ class Zygote:
             self._drop(client)
         return None
 
-    def _reply(self, connection: socket.socket, line: bytes) -> Promotion | None:
+    def _reply(self, client: _Client, line: bytes) -> Promotion | None:
         """Answer one line. A promotion counts only once its answer is sent; raises OSError if it cannot be sent."""
         promotion = None
         try:
@@ -147,14 +176,14 @@ class Zygote:
             if request.get("verb") == "ping":
                 answer = self._status()
             elif request.get("verb") == "become":
-                promotion = self._promotion(request)
+                promotion = self._promotion(request, client)
                 answer = {"ok": True, "pid": os.getpid()}
             else:
                 raise Refused("the verbs are ping and become")
         except Refused as error:
             answer = {"ok": False, "error": str(error)}
         try:
-            _send(connection, answer)
+            _send(client.connection, answer)
         except OSError:
             if promotion is not None:
                 os.close(promotion.log)
@@ -172,7 +201,7 @@ class Zygote:
             "reason": reason,
         }
 
-    def _promotion(self, request: dict[str, Any]) -> Promotion:
+    def _promotion(self, request: dict[str, Any], client: _Client) -> Promotion:
         """Check the whole request before anything changes. Raises Refused."""
         if reason := unfit_reason():
             raise Refused(reason)
@@ -192,11 +221,7 @@ class Zygote:
             was = os.environ.get(name) if name in env or name in self._expected.set_names else None
             if env.get(name) != was:
                 raise Refused(f"{name} was {was!r} when the engine was imported; a promotion cannot change it")
-        try:
-            log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise Refused(f"the log cannot be opened: {error}") from error
-        return Promotion(arguments=tuple(argv[3:]), env=env, log=log)
+        return Promotion(arguments=tuple(argv[3:]), env=env, log=client.take_log(log_path))
 
 
 def unfit_reason() -> str:

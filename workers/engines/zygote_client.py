@@ -1,6 +1,7 @@
 """Ping a zygote, and make it become an engine. Blocking; each call is one connection."""
 
 import json
+import os
 import socket
 import time
 from dataclasses import dataclass
@@ -47,12 +48,20 @@ def ping(socket_path: Path, timeout_seconds: float) -> ZygoteStatus:
 def become(socket_path: Path, command: EngineCommand, log_path: Path, timeout_seconds: float) -> int:
     """Turn the zygote into the engine of ``command`` and return its pid, which does not change.
 
-    Returns once the process has accepted, before the engine listens. The engine appends to ``log_path``. Raises
+    Returns once the process has accepted, before the engine listens. The engine appends to ``log_path``, which it gets
+    as an open file, because another account may run it. Raises
     ZygoteRefused if the zygote refused and still waits. After any other ZygoteError it may or may not have become the
     engine: kill its session before starting another process in its place.
     """
     request = {"verb": "become", "argv": command.argv, "env": dict(command.env), "log_path": str(log_path.absolute())}
-    answer = _ask(socket_path, request, timeout_seconds)
+    try:
+        log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ZygoteRefused(socket_path, f"the log cannot be opened: {error}") from error
+    try:
+        answer = _ask(socket_path, request, timeout_seconds, log)
+    finally:
+        os.close(log)
     if answer.get("ok") is False:
         raise ZygoteRefused(socket_path, str(answer.get("error")))
     pid = answer.get("pid")
@@ -61,15 +70,18 @@ def become(socket_path: Path, command: EngineCommand, log_path: Path, timeout_se
     return pid
 
 
-def _ask(socket_path: Path, request: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
-    """Send one line and return the answer; the timeout covers the whole exchange."""
+def _ask(socket_path: Path, request: dict[str, Any], timeout_seconds: float, *descriptors: int) -> dict[str, Any]:
+    """Send one line, with open files, and return the answer; the timeout covers the whole exchange."""
     deadline = time.monotonic() + timeout_seconds
     received = bytearray()
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(timeout_seconds)
             connection.connect(str(socket_path))
-            connection.sendall(json.dumps(request).encode() + b"\n")
+            line = json.dumps(request).encode() + b"\n"
+            sent = socket.send_fds(connection, [line], descriptors) if descriptors else 0
+            if sent < len(line):  # even an empty send fails once the zygote has answered and closed
+                connection.sendall(line[sent:])
             while not received.endswith(b"\n"):
                 connection.settimeout(max(0.001, deadline - time.monotonic()))
                 chunk = connection.recv(65536)

@@ -16,12 +16,13 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import psutil
 
 from hearth import environment, secrets
-from hearth.checks import database_connections, engine_ports
+from hearth.checks import database_connections, engine_ports, process_accounts
 from hearth.environment import Environment
 from hearth.instance import start_options
 from hearth.instance.instance import Instance
 from hearth.secrets import Secrets, SecretsError
 from hearth.service_urls import NODE_REDIS_USER
+from workers.agent.processes import engine_account
 
 #: In characters. A shorter password was probably chosen by a person.
 SHORTEST_PASSWORD = 16
@@ -57,6 +58,7 @@ def findings(instance: Instance) -> list[Finding]:
         *_web(settings),
         *_demo_tenants(instance, settings),
         *_engines(instance, settings),
+        *_accounts(instance),
         *_folders(instance),
         *_usage_log(instance),
     ]
@@ -226,6 +228,24 @@ def _engines(instance: Instance, settings: Environment) -> Iterator[Finding]:
             f"at {found.address}:{found.port}.",
             f"Kill process {found.pid}: the agent starts a new engine, which wants its key. Engines of earlier "
             "releases check it only below /v1; for one that does not even there, look at who started it.",
+        )
+
+
+def _accounts(instance: Instance) -> Iterator[Finding]:
+    """Yield findings about the users that running processes have; nothing runs, nothing is found."""
+    roles = process_accounts.roles_of_root(instance.records_dir)
+    if roles:
+        yield Finding(
+            f"Root runs {', '.join(roles)}.",
+            "Start the roles as a user of their own (docs/deployment.md#under-systemd).",
+        )
+    user = process_accounts.engines_beside_secrets(instance.engines_dir, secrets.path_in(instance.data_dir))
+    if user:
+        yield Finding(
+            f"Engines run as user {user}, who can read every secret here.",
+            "Let root run the node and give engines a user of their own: "
+            f"{engine_account.CREATE.format(name=engine_account.DEFAULT_NAME)}; then start again "
+            "(docs/deployment.md#engines-as-a-user-of-their-own).",
         )
 
 

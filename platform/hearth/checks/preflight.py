@@ -17,6 +17,8 @@ import psutil
 from hearth import environment
 from hearth.instance import health_ports
 from hearth.instance.instance import Instance
+from workers.agent.processes import engine_account
+from workers.agent.processes.engine_account import EngineAccount
 
 OLDEST_PYTHON = (3, 11)
 NEWEST_PYTHON = (3, 12)
@@ -72,6 +74,18 @@ def check(instance: Instance) -> None:
     check_python(sys.version_info[:2])
     check_folders(instance)
     check_disk(instance, free_mib=shutil.disk_usage(instance.data_dir).free // 2**20)
+
+
+def check_engine_account(instance: Instance) -> EngineAccount:
+    """Return the account of engines that start here. Raises PreflightError if it cannot read what engines need."""
+    settings = environment.read()
+    try:
+        account = engine_account.engine_account(settings.engine_user)
+        installed = [settings.engine_venv] if settings.engine_venv.is_dir() else []
+        engine_account.require_readable(account, account.home(instance.data_dir), *installed)
+    except engine_account.AccountUnusable as error:
+        raise PreflightError(error.problem, error.remedy) from error
+    return account
 
 
 def check_python(version: tuple[int, ...]) -> None:

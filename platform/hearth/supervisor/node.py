@@ -129,6 +129,7 @@ def check(instance: Instance) -> None:
             "docs/deployment.md explains how to make them reachable.",
         )
     preflight.check(instance)
+    preflight.check_engine_account(instance)
     secrets.require(instance.data_dir)
     preflight.check_address()
 
@@ -141,6 +142,8 @@ def check_role(instance: Instance, role: str) -> None:
             "Set DATABASE_URL and REDIS_URL, or run `hearth up` here, which starts embedded servers.",
         )
     preflight.check(instance)
+    if role == "agent":
+        preflight.check_engine_account(instance)
     secrets.require(instance.data_dir)
     database.connect(instance)
     check_membership(CLUSTER_SECRETS if role in FRONT_ROLES else NODE_SECRETS)

@@ -27,7 +27,12 @@ from hearth.supervisor import cleanup, lock, up_file
 from hearth.supervisor.engine_choice import choose
 from hearth.supervisor.process_group import ProcessGroup, StartFailed
 from hearth.supervisor.up_file import Summary
+from workers.agent.processes import engine_account
 
+ENGINES_OF_ROOT = (
+    "Engines run as root and can read every secret; before others reach this machine give them a user: "
+    f"{engine_account.CREATE.format(name=engine_account.DEFAULT_NAME)}"
+)
 SERVERS_CHECK_SECONDS = 1.0
 STILL_WAITING_SECONDS = 10.0
 #: How often, and for how long, a started instance checks whether its placeholders are warm, to report it.
@@ -61,10 +66,11 @@ class Supervisor:
         """
         self._processes.handle_signals()
         preflight.check(self._instance)
+        account = preflight.check_engine_account(self._instance)
         with lock.hold(self._instance.lock_path):
             started = False
             try:
-                self._start(show_summary=show_summary)
+                self._start(engines_of_root=account.uid == 0, show_summary=show_summary)
                 started = True
                 self._placeholders_until = time.monotonic() + PLACEHOLDERS_PATIENCE_SECONDS
                 while not self._processes.stop.requested():
@@ -76,13 +82,15 @@ class Supervisor:
                 else:
                     self._progress.log("What runs goes on without a supervisor; `hearth up` continues")
 
-    def _start(self, *, show_summary: bool) -> None:
+    def _start(self, *, engines_of_root: bool, show_summary: bool) -> None:
         self._instance.stop_fleet_path.unlink(missing_ok=True)
         self._instance.up_path.unlink(missing_ok=True)
         self._instance.node_path.unlink(missing_ok=True)
         kept = self._processes.clear(ROLES)
         self._processes.write_record()
         preflight.check_ports(self._instance, used_by=kept)
+        if engines_of_root:
+            self._progress.log(ENGINES_OF_ROOT)
         running.write(self._instance)
         self._start_servers()
         self._processes.raise_if_stopping()

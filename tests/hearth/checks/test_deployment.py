@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import http.server
 import json
 import os
@@ -18,9 +19,10 @@ import pytest
 from hearth import environment, secrets
 from hearth.checks import deployment
 from hearth.instance import instance, start_options
+from hearth.process_records import write_record
 from tenants.ids import ReplicaId, new_id
 from workers.agent.processes.process_records import EngineRecord, ProcessRecords
-from workers.processes import identify
+from workers.processes import ProcessIdentity, identify
 
 SAFE = {
     "DATABASE_URL": "postgresql://hearth_app:0123456789abcdef0123@127.0.0.1:1/hearth",
@@ -177,8 +179,20 @@ def test_an_engine_that_answers_without_a_key_is_found(
             begun_at=0.0,
         )
         ProcessRecords(folder / "engines", "test").write(record)
+        owner = f"Engines run as user {getpass.getuser()}, who can read every secret here."
         said = f"The engine of replica {record.replica_id} answers {open_paths} without a key at 127.0.0.1:{port}."
-        assert problems() == ([said] if open_paths else [])
+        assert problems() == ([said, owner] if open_paths else [owner])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of another user")
+@pytest.mark.parametrize(("user", "is_found"), [("root", True), ("nobody", False)])
+def test_processes_with_more_rights_than_they_need_are_found(folder: Path, user: str, is_found: bool) -> None:
+    with running_as(user) as process:
+        for record in ("run/gateway.json", "run/agent.json", "engines/0.json"):
+            write_record(folder / record, process)
+        assert problems() == (
+            ["Root runs gateway.", "Engines run as user root, who can read every secret here."] if is_found else []
+        )
 
 
 def test_the_command_prints_findings_with_remedies_and_fails(folder: Path) -> None:
@@ -201,6 +215,18 @@ def test_behind_a_proxy_with_tls_cookies_travel_over_tls_only(folder: Path) -> N
         with_it = variables | {"HEARTH_TLS_PROXY": value}
         done = subprocess.run([sys.executable, "-c", code], env=with_it, capture_output=True, text=True, check=False)
         assert done.stdout.strip() == said, done.stderr
+
+
+@contextmanager
+def running_as(user: str) -> Iterator[ProcessIdentity]:
+    """Run a process as a user, and yield it."""
+    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, user=user) as process:
+        try:
+            found = identify(process.pid)
+            assert found is not None
+            yield found
+        finally:
+            process.kill()
 
 
 @contextmanager

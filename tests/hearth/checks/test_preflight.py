@@ -123,6 +123,29 @@ def test_a_data_directory_that_cannot_be_written_is_named(instance: Instance, tm
     assert "HEARTH_DATA_DIR" in caught.value.remedy
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of another user")
+def test_what_the_engines_user_cannot_read_is_named(
+    instance: Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preflight.check_folders(instance)
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("HEARTH_ENGINE_USER", "nobody")
+    with pytest.raises(preflight.PreflightError, match="run as nobody, which cannot read /") as caught:
+        preflight.check_engine_account(instance)
+    assert "HEARTH_ENGINE_USER=root" in caught.value.remedy
+    monkeypatch.setenv("HEARTH_ENGINE_USER", "root")
+    assert not preflight.check_engine_account(instance).own
+
+
+def test_a_user_of_engines_that_is_not_there_is_named_with_the_command_that_makes_it(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEARTH_ENGINE_USER", "hearth-nowhere")
+    with pytest.raises(preflight.PreflightError, match="There is no user hearth-nowhere") as caught:
+        preflight.check_engine_account(instance)
+    assert "useradd --system" in caught.value.remedy
+
+
 def test_a_disk_with_too_little_space_is_named(instance: Instance) -> None:
     with pytest.raises(preflight.PreflightError, match="Only 12 MiB are free"):
         preflight.check_disk(instance, free_mib=12)

@@ -14,7 +14,8 @@ from django.conf import settings
 from workers import log_files, processes
 from workers.agent.probes.health import Health
 from workers.agent.probes.http_probe import EngineLoad, ProbeResult, ProbeTarget
-from workers.agent.processes.paths import FENCE_VARIABLE, OWNER_VARIABLE, AgentPaths
+from workers.agent.processes import launch
+from workers.agent.processes.paths import FENCE_VARIABLE, AgentPaths
 from workers.agent.processes.process_records import EngineRecord, ZygoteRecord
 from workers.agent.store.replica_rows import Program, ReplicaRow
 from workers.engines import zygote_client
@@ -81,10 +82,7 @@ class EngineProcesses:
         command = self._command(row, port)
         log_path = self.log_path(row)
         log_files.rotate(log_path)
-        marks = {OWNER_VARIABLE: self._paths.owner, FENCE_VARIABLE: str(row.fence)}
-        process = processes.launch(
-            command.argv, log_path=log_path, environment=command.environment(environment) | marks
-        )
+        process = launch.launch(self._paths, command, log_path=log_path, fence=row.fence, environment=environment)
         return self._record(row, port, process, begun_at=process.start_ticks / processes.TICKS_PER_SECOND)
 
     def promote(self, row: ReplicaRow, port: int, zygote: ZygoteRecord, *, timeout_seconds: float) -> Engine:
@@ -184,6 +182,7 @@ class EngineProcesses:
             api_key=engine_keys.derive(row.replica_id),
             kv_events_endpoint=published.events,
             kv_replay_endpoint=published.replay,
+            sockets=self._paths.sockets,
             shutdown_timeout_seconds=int(self._shutdown_seconds),
         )
         return driver_for(row.program.engine).command(spec)

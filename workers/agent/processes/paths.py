@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import re
 import socket
-import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
 from workers import log_files, processes
+from workers.agent.processes.engine_account import EngineAccount
 from workers.agent.processes.process_records import ProcessRecords, Record
 
 #: In the environment of every process that an agent starts: the agent, and the fence at the start. So a process whose
@@ -24,14 +24,19 @@ LOG_PREFIXES = ("engine-", "zygote-")
 LOG_SECONDS = 14 * 86_400
 #: How many such logs are kept at most, the newest.
 MOST_LOGS = 50
+#: A younger socket may be one that its engine is about to listen on.
+SOCKET_SECONDS = 60
+#: vLLM names its sockets by random UUIDs.
+_RANDOM_NAME = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folders:
-    """The data directory, and a folder for sockets whose path is short."""
+    """The data directory, a folder for sockets whose path is short, and the account that engines run as."""
 
     data: Path
     sockets: Path
+    account: EngineAccount
 
 
 class AgentPaths:
@@ -42,10 +47,12 @@ class AgentPaths:
         self.address = address
         self.registry = ProcessRecords(folders.data / "engines", node)
         self.logs = folders.data / "logs"
-        self.logs.mkdir(parents=True, exist_ok=True)
+        self.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.logs = self.logs.resolve()  # as the kernel names the files that a process has open
         self.boot_id = processes.boot_id()
+        self.data = folders.data
         self.sockets = folders.sockets
+        self.account = folders.account
         #: Locked by the running agent.
         self.agent_lock = agent_lock(folders.data, node)
 
@@ -72,12 +79,19 @@ class AgentPaths:
         return self.sockets / f"z-{placeholder_id.hex[-12:]}"
 
     def make_sockets(self) -> None:
-        """Create the folder of sockets with mode 0700. Raises OSError if another user owns or can read it."""
+        """Create the folder of sockets, which only agent and engines enter. Raises OSError if another user can."""
         self.sockets.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.sockets.mkdir(mode=0o700, exist_ok=True)
-        found = self.sockets.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-            raise PermissionError(f"{self.sockets} must be a folder of this user with mode 0700")
+        self.account.share(self.sockets)
+
+    def drop_old_sockets(self) -> None:
+        """Remove the sockets between an engine's own processes that nothing listens on: vLLM leaves them behind."""
+        newest = time.time() - SOCKET_SECONDS
+        with contextlib.suppress(FileNotFoundError):
+            for path in self.sockets.iterdir():
+                with contextlib.suppress(OSError):
+                    if _RANDOM_NAME.fullmatch(path.name) and path.lstat().st_mtime < newest and _is_deserted(path):
+                        path.unlink()
 
     def tend_logs(self) -> None:
         """Cut logs that are too large. Of those that no process has open, remove old ones and all but MOST_LOGS."""
@@ -117,6 +131,16 @@ def _written_at(path: Path) -> float:
 def agent_lock(data: Path, node: str) -> Path:
     """Return the file that a node's agent keeps locked while it runs."""
     return data / f"agent-{node}.lock"
+
+
+def _is_deserted(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1)
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return True
+    return False
 
 
 def free_port(address: str) -> int:

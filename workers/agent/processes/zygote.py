@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from workers import processes
+from workers.agent.processes import launch
 from workers.agent.processes.engine import last_line, spec_for
-from workers.agent.processes.paths import FENCE_VARIABLE, OWNER_VARIABLE, AgentPaths
+from workers.agent.processes.paths import FENCE_VARIABLE, AgentPaths
 from workers.agent.processes.process_records import ZygoteRecord
 from workers.agent.store.placeholder_rows import PlaceholderRow
 from workers.engines import zygote_client
@@ -55,13 +57,11 @@ class ZygoteProcesses:
         log_path = self._paths.zygote_log(row.placeholder_id)
         log_path.unlink(missing_ok=True)
         socket_path = self._paths.zygote_socket(row.placeholder_id)
-        command = driver.zygote(spec_for(row.program, row.devices, log_path), socket_path)
+        spec = dataclasses.replace(spec_for(row.program, row.devices, log_path), sockets=self._paths.sockets)
+        command = driver.zygote(spec, socket_path)
         if command is None:
             raise EngineUnavailable(f"{driver.name} has no zygote", "use placeholder level h0 for its pools")
-        marks = {OWNER_VARIABLE: self._paths.owner, FENCE_VARIABLE: str(row.fence)}
-        process = processes.launch(
-            command.argv, log_path=log_path, environment=command.environment(environment) | marks
-        )
+        process = launch.launch(self._paths, command, log_path=log_path, fence=row.fence, environment=environment)
         return self._record(row, process)
 
     def adopt(self, row: PlaceholderRow) -> Zygote | None:
