@@ -76,6 +76,7 @@ def issue(
     """
     _require_open(project)
     _check_scopes(scopes)
+    _lock_tenant(project.tenant_id)  # a rotation under way changes which keys are above the new one
     issued = _create(
         project,
         name=name,
@@ -104,6 +105,7 @@ def rotate(actor: Actor, key: ApiKey, overlap: timedelta) -> IssuedKey:
     if not timedelta(0) <= overlap <= LONGEST_OVERLAP:
         raise BadName("overlap_seconds", f"{overlap.total_seconds():g}", f"0 to {LONGEST_OVERLAP.total_seconds():.0f}")
     now = timezone.now()
+    _lock_tenant(key.tenant_id)
     old = _locked(key)
     _require_rotatable(old, now)
     issued = _create(
@@ -281,6 +283,11 @@ def _create(project: Project, **fields: Any) -> IssuedKey:
         **fields,
     )
     return IssuedKey(key=key, secret=credential.text())
+
+
+def _lock_tenant(tenant_id: UUID) -> None:
+    """Let keys of the tenant be created and rotated one after another."""
+    Tenant.objects.select_for_update().get(id=tenant_id)
 
 
 def _locked(key: ApiKey) -> ApiKey:

@@ -27,13 +27,20 @@ def rotate(path: Path, *, largest_bytes: int = LARGEST_BYTES, kept: int = KEPT) 
             return False
     except FileNotFoundError:
         return False
+    new = path.with_name(f"{path.name}.new")
+    try:
+        with path.open("rb") as source, new.open("wb") as target:
+            os.fchmod(target.fileno(), 0o600)
+            shutil.copyfileobj(source, target, 1 << 20)  # to the end, which moves while processes write
+            target.flush()
+            os.truncate(path, 0)
+    except OSError:  # a full disk: the earlier parts stay, and what was copied goes
+        new.unlink(missing_ok=True)
+        raise
     for number in range(kept - 1, 0, -1):
         if _part(path, number).exists():
             _part(path, number).replace(_part(path, number + 1))
-    with path.open("rb") as source, _part(path, 1).open("wb") as target:
-        os.fchmod(target.fileno(), 0o600)
-        shutil.copyfileobj(source, target, 1 << 20)  # to the end, which moves while processes write
-        os.truncate(path, 0)
+    new.replace(_part(path, 1))
     return True
 
 

@@ -11,10 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
+from psycopg import sql
 
 ROLE = "hearth_node"
 PREFIX = f"{ROLE}_"
+#: Longest wait for a table that is in use, and how often it is tried: whoever comes later waits behind it.
+LOCK_TIMEOUT_SECONDS = 3.0
+LOCK_RETRIES = 20
 
 READ = (
     "django_migrations",
@@ -125,12 +129,45 @@ def exists() -> bool:
         return cursor.fetchone() is not None
 
 
-@transaction.atomic
 def grant() -> None:
-    """Give the nodes' role exactly these rights in this database. Idempotent. Run it as the tables' owner."""
-    with connection.cursor() as cursor:
-        for statement in (*_grants(), *_renewed()):
+    """Give the nodes' role exactly these rights in this database. Idempotent. Run it as the tables' owner.
+
+    A policy that is there and has not changed is left alone, because replacing one locks its table against everybody.
+    Raises OperationalError if a table stays in use.
+    """
+    for policy in policies():
+        _renew(policy)
+    with transaction.atomic(), connection.cursor() as cursor:
+        for statement in _grants():
             cursor.execute(statement)
+
+
+def _renew(policy: Policy) -> None:
+    for attempt in range(1, LOCK_RETRIES + 1):
+        try:
+            _replace(policy)
+            return
+        except OperationalError:
+            if attempt == LOCK_RETRIES:
+                raise
+
+
+@transaction.atomic
+def _replace(policy: Policy) -> None:
+    """Create the policy if it is missing or another one. Its comment is the statement that made it."""
+    statement = policy.sql()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT obj_description(oid, 'pg_policy') FROM pg_policy WHERE polrelid = %s::regclass AND polname = %s",
+            [policy.table, policy.name],
+        )
+        if cursor.fetchone() == (statement,):
+            return
+        cursor.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_SECONDS:g}s'")
+        cursor.execute(f"DROP POLICY IF EXISTS {policy.name} ON {policy.table}")
+        cursor.execute(statement)
+        made = sql.SQL("COMMENT ON POLICY {} ON {} IS {}")
+        cursor.execute(made.format(sql.Identifier(policy.name), sql.Identifier(policy.table), sql.Literal(statement)))
 
 
 def _grants() -> Iterator[str]:
@@ -142,9 +179,3 @@ def _grants() -> Iterator[str]:
     yield f"GRANT DELETE ON {', '.join(DELETE)} TO {ROLE}"
     for table, columns in UPDATE.items():
         yield f"GRANT UPDATE ({columns}) ON {table} TO {ROLE}"
-
-
-def _renewed() -> Iterator[str]:
-    for policy in policies():
-        yield f"DROP POLICY IF EXISTS {policy.name} ON {policy.table}"
-        yield policy.sql()

@@ -33,7 +33,7 @@ YOUNG_OBJECTS = 50_000
 #: Longest time to read one request body, so that a slow sender does not occupy the gateway.
 BODY_TIMEOUT_SECONDS = 30.0
 #: How long a gateway waits for its first snapshot before it listens all the same.
-FIRST_SNAPSHOT_SECONDS = 3.0
+FIRST_SNAPSHOT_SECONDS = 10.0
 READY_POLL_SECONDS = 0.02
 #: Needs no key and says nothing but whether the gateway serves. The health pages are on a port of their own.
 HEALTH_PATH = "/health"

@@ -44,6 +44,9 @@ def rotate(caches: bool, finish: bool) -> None:
     if runs and running.as_started(instance) != instance:
         problem = "The instance was started with other settings than this command has: ports, node or processes."
         raise PreflightError(problem, f"{instance.data_dir / running.FILE_NAME} has them; set the same.")
+    if runs and outdated(instance):
+        problem = "Some roles run with another version, or with secrets or settings of before."
+        raise PreflightError(problem, "Run `hearth upgrade` first, so that only secrets change now.")
     try:
         with lock.hold(instance.data_dir / LOCK):
             found = secrets.load(instance.data_dir)
@@ -55,7 +58,10 @@ def rotate(caches: bool, finish: bool) -> None:
         ) from error
     click.echo(f"{secrets.path_in(instance.data_dir)} has pepper {new.key_pepper.current}, and keeps {_kept(new)}.")
     if not runs:
-        click.echo("No supervisor runs here: each role uses the new secrets from its next start.")
+        _declare(instance)
+        click.echo(
+            "No supervisor runs here: each role uses the new secrets from its next start. Restart gateways first."
+        )
         return
     if daemon.restart(instance) is None:
         raise StartFailed(f"The new supervisor gave up. Its log: {instance.log_path('supervisor')}")
@@ -63,6 +69,19 @@ def rotate(caches: bool, finish: bool) -> None:
     if old:
         raise StartFailed(f"Still with the secrets from before: {', '.join(old)}. Their logs say why.")
     click.echo("Every role uses the new secrets.")
+
+
+def _declare(instance: Instance) -> None:
+    """Tell a database of its own which secrets its cluster has now; the embedded one is told by `hearth up`."""
+    if not instance.database_url:
+        return
+    from hearth.provisioning import database  # Django, once the secrets are written
+
+    try:
+        database.declare_secrets(instance)
+    except database.Unreachable as error:
+        problem = f"The secrets are written, but the database does not know of them: {error}."
+        raise PreflightError(problem, "Run `hearth bootstrap` before a role starts again.") from error
 
 
 def _finished(instance: Instance, found: Secrets) -> Secrets:

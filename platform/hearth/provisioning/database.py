@@ -26,6 +26,10 @@ class MigrationFailed(Exception):
     """The migration to this version failed. Carries the last line of Django's output."""
 
 
+class Unreachable(Exception):
+    """The database does not answer. Carries the reason."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaStatus:
     """One replica: the state that reconcile wants and the state that its agent reports."""
@@ -214,6 +218,21 @@ def withdraw(node: str) -> int:
     from hearth.provisioning import cluster
 
     return cluster.withdraw(node)
+
+
+def declare_secrets(instance: Instance) -> None:
+    """Store the fingerprints of this instance's secrets, which every later start compares. Raises Unreachable."""
+    connect(instance)
+    from django.db import Error
+
+    from hearth.provisioning import cluster
+
+    try:
+        cluster.declare_secrets()
+    except Error as error:
+        raise Unreachable(str(error).strip()) from error
+    finally:
+        disconnect()
 
 
 def disconnect() -> None:

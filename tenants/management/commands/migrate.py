@@ -19,7 +19,8 @@ from tenants import schema_version
 LOCK_TIMEOUT_SECONDS = 3.0
 LOCK_RETRIES = 20
 RETRY_SECONDS = 1.0
-LOCK_NOT_AVAILABLE = "55P03"
+#: A lock that is not available in time, and a deadlock with those who use the tables meanwhile.
+RETRIED = ("55P03", "40P01")
 
 
 class Command(migrate.Command):
@@ -62,7 +63,7 @@ class Command(migrate.Command):
                 super().handle(*args, **options)
                 return
             except OperationalError as error:
-                if getattr(error.__cause__, "sqlstate", "") != LOCK_NOT_AVAILABLE:
+                if getattr(error.__cause__, "sqlstate", "") not in RETRIED:
                     raise
                 if attempt == LOCK_RETRIES:
                     raise CommandError(
