@@ -14,6 +14,8 @@ from tenants.snapshot import Caller
 PROCESS_BYTES = 256 << 20
 #: The part of it that one tenant may take. Its queue (``queue_bytes``) may be larger, which an operator decides.
 TENANT_SHARE = 1 / 4
+#: Bodies of one tenant up to this are never refused because others take the rest.
+TENANT_FLOOR_BYTES = 256 << 10
 
 
 class BodyMemory:
@@ -34,7 +36,7 @@ class BodyMemory:
         share = max(int(self.process_bytes * TENANT_SHARE), caller.policy.queue_bytes)
         if used > share:
             raise bodies_fill_share(share)
-        if self.used_bytes + more_bytes > self.process_bytes:
+        if used > TENANT_FLOOR_BYTES and self.used_bytes + more_bytes > self.process_bytes:
             raise bodies_fill_gateway()
         self._by_tenant[caller.tenant_id] = used
         self.used_bytes += more_bytes

@@ -78,6 +78,8 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     """The flight does not exist, or has ended without a response."""
 
     number: int
+    #: Message, code and status of the error of an engine that took too long or wrote too much: nobody tries again.
+    overran: tuple[str, str, int] | None = None
 
 
 class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag="heartbeat"):

@@ -22,6 +22,7 @@ from gateway.coalescing.peer_connection import (
     Unsubscribe,
 )
 from gateway.coalescing.peer_listener import PeerListener
+from gateway.errors import EngineOverran
 from tenants.snapshot import Caller
 
 #: To connect, subscribe, and receive the reply: less than the lifetime of a lease.
@@ -130,7 +131,7 @@ class RemoteFlights:
                 self._end(connection, message.number)
                 found.local.complete(message.entry)
             case Failed():
-                self._fail(connection, message.number)
+                self._fail(connection, message.number, _error(message))
 
     def _begin(self, connection: PeerConnection, confirmed: Subscribed, subscription: _Subscription) -> None:
         local = subscription.local = Flight(
@@ -151,13 +152,13 @@ class RemoteFlights:
         if not subscription.reply.done():
             subscription.reply.set_result(local)
 
-    def _fail(self, connection: PeerConnection, number: int) -> None:
+    def _fail(self, connection: PeerConnection, number: int, cause: EngineOverran | None = None) -> None:
         subscription = self._subscriptions.get(connection, {}).get(number)
         if subscription is None:
             return
         self._end(connection, number)
         if subscription.local is not None:
-            subscription.local.fail()
+            subscription.local.fail(cause)
         if not subscription.reply.done():
             subscription.reply.set_result(None)
 
@@ -187,3 +188,10 @@ class RemoteFlights:
         now = time.monotonic()
         self._timed_out = {each: until for each, until in self._timed_out.items() if until > now}
         self._timed_out[address] = now + LEASE_SECONDS
+
+
+def _error(failed: Failed) -> EngineOverran | None:
+    if failed.overran is None:
+        return None
+    message, code, status = failed.overran
+    return EngineOverran(message, code, status=status, headers=[(b"x-should-retry", b"false")])

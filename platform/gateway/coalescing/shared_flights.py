@@ -30,6 +30,7 @@ from gateway.coalescing.peer_connection import (
 )
 from gateway.coalescing.peer_listener import PeerListener
 from gateway.coalescing.remote_flights import RemoteFlights
+from gateway.errors import EngineOverran
 from gateway.redis_client.client import RedisClient
 from tenants.snapshot import Caller
 
@@ -170,7 +171,9 @@ class SharedFlights(SingleFlight):
             if not connection.send(Completed(request.number, flight.entry)):
                 raise FlightFailed(0)
         except FlightFailed:
-            connection.send(Failed(request.number))
+            cause = flight.cause
+            overran = (cause.message, cause.code, cause.status) if isinstance(cause, EngineOverran) else None
+            connection.send(Failed(request.number, overran))
         finally:
             flight.leave()
 

@@ -169,6 +169,10 @@ class Completions(_Chunked):
     checks = {**COMMON, "prompt": validators.prompt}
     limits = ("max_tokens",)
 
+    def max_new_tokens(self, body: Mapping[str, Any]) -> int | None:
+        """Return ``max_tokens``; without it engines write 16, as OpenAI's do."""
+        return super().max_new_tokens(body) or 16
+
     def choices(self, body: Mapping[str, Any]) -> int:
         """Return ``n`` times the number of prompts."""
         return (body.get("n") or 1) * _prompts(body["prompt"])

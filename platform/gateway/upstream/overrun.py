@@ -14,6 +14,8 @@ from gateway.upstream.connection import ReadTimeout, ResponseTooLarge
 TOKENS_PER_SECOND = 10
 #: The longest that a token becomes in a response: with its 20 most likely alternatives.
 BYTES_PER_TOKEN = 2048
+#: So many times as long with the 128 alternatives that a request may list.
+LISTED_LOGPROBS = 8
 
 
 def completion_tokens(call: Call, model: ServedModel, failure: ReadTimeout | ResponseTooLarge) -> int:
@@ -24,4 +26,5 @@ def completion_tokens(call: Call, model: ServedModel, failure: ReadTimeout | Res
     most = min(call.max_new_tokens or context, context) * call.choices
     if isinstance(failure, ReadTimeout):
         return min(most, int(failure.seconds * TOKENS_PER_SECOND) * call.choices)
-    return min(most, failure.size_bytes // BYTES_PER_TOKEN)
+    each = BYTES_PER_TOKEN * (LISTED_LOGPROBS if call.body.get("logprob_token_ids") else 1)
+    return min(most, failure.size_bytes // each)

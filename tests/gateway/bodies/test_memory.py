@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from gateway.bodies.memory import BodyMemory, BodyShare
+from gateway.bodies.memory import TENANT_FLOOR_BYTES, BodyMemory, BodyShare
 from gateway.errors import GatewayError
 from tenants.ids import TenantId, new_id
 from tenants.snapshot import Caller
@@ -56,7 +56,8 @@ def test_a_tenant_whose_queue_may_be_larger_may_fill_it() -> None:
 def test_all_tenants_together_take_no_more_than_the_process_has() -> None:
     memory = BodyMemory(8 * MIB)
     shares = [held(memory, tenant(), 2 * MIB) for _ in range(4)]
-    assert refusal(memory, tenant(), 1) == (503, "gateway_busy")
+    assert refusal(memory, tenant(), TENANT_FLOOR_BYTES + 1) == (503, "gateway_busy")
+    held(memory, tenant(), TENANT_FLOOR_BYTES).release()  # a small one is let in: four tenants lock nobody out
     shares[0].release()
     held(memory, tenant(), 2 * MIB)
 
