@@ -168,6 +168,12 @@ class Instance:
 
         return wait_for(look, f"usage row {request_id}")
 
+    def replica_of(self, slug: str, request_id: str) -> str | None:
+        """Return the replica that answered once the usage row is written. Only operators are told."""
+        self.usage(slug, request_id)
+        found: str | None = self.operator(f"/usage/{request_id}").json()["replica_id"]
+        return found
+
 
 def request(
     url: str, key: str, body: Any = None, *, headers: dict[str, str] | None = None, method: str | None = None

@@ -36,7 +36,7 @@ def test_ten_turns_of_a_session_stay_on_one_replica(instance: Instance) -> None:
         assert answer.status == 200
         assert answer.headers["x-route"] == "session"
         messages.append({"role": "assistant", "content": answer.json()["choices"][0]["message"]["content"]})
-        homes.add(instance.usage("acme", answer.headers["x-request-id"])["replica_id"])
+        homes.add(instance.replica_of("acme", answer.headers["x-request-id"]))
     assert len(homes) == 1
 
 
@@ -58,7 +58,7 @@ def test_prompts_that_share_a_document_land_where_it_is_warm(instance: Instance)
 def test_they_spread_when_the_warm_replica_is_loaded(instance: Instance) -> None:
     document = f"{uuid4()} {DOCUMENT}"
     answer = instance.chat("acme", f"{document} First?", headers=BYPASS, max_tokens=2)
-    home = instance.usage("acme", answer.headers["x-request-id"])["replica_id"]
+    home = instance.replica_of("acme", answer.headers["x-request-id"])
     prompts = [f"{document} Long question {number}?" for number in range(8)]
     replies = []
 
@@ -71,7 +71,7 @@ def test_they_spread_when_the_warm_replica_is_loaded(instance: Instance) -> None
         time.sleep(0.02)
     for thread in threads:
         thread.join()
-    used = [instance.usage("acme", reply.headers["x-request-id"])["replica_id"] for reply in replies]
+    used = [instance.replica_of("acme", reply.headers["x-request-id"]) for reply in replies]
     assert all(reply.status == 200 for reply in replies)
     assert 1 <= used.count(home) <= 6
     assert len(set(used)) == 2

@@ -32,16 +32,22 @@ def finished(front: Instance) -> float:
     return found
 
 
-def test_a_repeat_is_answered_without_the_engine(front: Instance) -> None:
+def asked_twice(front: Instance) -> tuple[Reply, Reply, float]:
+    """Ask the same twice, and return both answers and how many requests the engines finished meanwhile."""
     prompt = f"{uuid4()} {LONG}"
     before = finished(front)
     first = front.chat("acme", prompt)
     while finished(front) == before:  # an engine counts a request shortly after its response
         pass
-    second = front.chat("acme", prompt)
+    return first, front.chat("acme", prompt), finished(front) - before
+
+
+def test_a_repeat_is_answered_without_the_engine(front: Instance) -> None:
+    first, second, ran = asked_twice(front)
+    while ran > 1:  # with a canary, which agents send every few seconds; a repeat that an engine runs never ends this
+        first, second, ran = asked_twice(front)
     assert (first.headers["x-cache"], second.headers["x-cache"]) == ("miss", "hit")
     assert second.json() == first.json()
-    assert finished(front) == before + 1
 
     row = front.usage("acme", second.headers["x-request-id"])
     usage = first.json()["usage"]

@@ -64,8 +64,8 @@ def test_scaling_down_cuts_no_stream_and_sends_no_new_one(instance: Instance, tw
         ended = [stream.result(timeout=300) for stream in open_streams]
 
     assert [reason for _, _, reason in ended] == ["length"] * STREAMS
-    assert {instance.usage("acme", request_id)["replica_id"] for request_id, _, _ in ended} == two
-    assert instance.usage("acme", later.headers["x-request-id"])["replica_id"] == left
+    assert {instance.replica_of("acme", request_id) for request_id, _, _ in ended} == two
+    assert instance.replica_of("acme", later.headers["x-request-id"]) == left
     (drained,) = two - {left}
 
     def over() -> list[str]:

@@ -33,13 +33,13 @@ def _kill(pids: list[int]) -> None:
 def test_a_killed_replica_moves_the_session_and_comes_back(instance: Instance) -> None:
     session = {"x-session-id": str(uuid4()), **BYPASS}
     first = instance.chat("acme", "Turn one.", headers=session)
-    home = instance.usage("acme", first.headers["x-request-id"])["replica_id"]
+    home = instance.replica_of("acme", first.headers["x-request-id"])
     engine = next(engine for engine in instance.engines() if engine.replica_id == home)
     os.killpg(engine.pid, signal.SIGKILL)
     for turn in range(10):
         answer = instance.chat("acme", f"Turn {turn}.", headers=session)
         assert answer.status == 200, answer
-        moved = instance.usage("acme", answer.headers["x-request-id"])["replica_id"]
+        moved = instance.replica_of("acme", answer.headers["x-request-id"])
         assert moved != home
 
     def back() -> list[Engine]:
