@@ -200,7 +200,7 @@ def _servers(folder: Path, stack: ExitStack) -> dict[str, str]:
             "DROP DATABASE hearth",
             "DROP OWNED BY hearth_owner",
             "DROP OWNED BY hearth_app",
-            "DROP ROLE hearth_app, hearth_owner, hearth_tenant",
+            "DROP ROLE hearth_app, hearth_owner, hearth_tenant, hearth_node",
         ):
             connection.execute(statement)
     client = {"PGHOST": str(sockets), "PGPASSWORD": made.superuser, "POSTGRES_USER": "hearth_super"}
