@@ -26,8 +26,8 @@ DATABASE_TIMEOUTS = {
 #: stolen node could send control commands to every worker. Compose and docs/deployment.md repeat them.
 NODE_REDIS_USER = "hearth-node"
 NODE_REDIS_RULES = (
-    "~hearth.celery.* resetchannels &hearth.celery./0.celery.pidbox -@all +@read +@write +@connection +@transaction +@pubsub "
-    "+eval +evalsha +script|load +script|exists +time -@dangerous -scan -randomkey -publish"
+    "~hearth.celery.* resetchannels &hearth.celery./0.celery.pidbox -@all +@read +@write +@connection +@transaction "
+    "+@pubsub +eval +evalsha +script|load +script|exists +time -@dangerous -scan -randomkey -publish"
 )
 
 

@@ -28,6 +28,7 @@ def instance() -> Iterator[Instance]:
         yield found
 
 
+@pytest.mark.long
 def test_roles_of_another_version_are_replaced_one_by_one_under_requests(instance: Instance, tmp_path: Path) -> None:
     up = instance.up()
     before = {role["name"]: role["pid"] for role in instance.status()["roles"]}
