@@ -74,7 +74,8 @@ _OWN_NODE = f"(SELECT id FROM workers_node WHERE '{PREFIX}' || name = current_us
 _OWN_REPLICAS = f"(SELECT id FROM workers_replica WHERE node_id = {_OWN_NODE})"
 _PLATFORM = "(SELECT id FROM tenants_tenant WHERE slug = 'platform')"
 _DECLARED = "action = 'cluster.secrets_declared'"
-_ABOUT_NODES = "object_kind IN ('node', 'pool')"
+# Not IN, which PostgreSQL writes in another way once it was dumped and restored.
+_ABOUT_NODES = "(object_kind = 'node' OR object_kind = 'pool')"
 
 
 @dataclass(frozen=True, slots=True)
