@@ -58,6 +58,8 @@ def audit(world: World, outcomes: Iterable[Outcome]) -> list[str]:
     expected = {each.client_id for each in asked.values() if each.whole}
     until(lambda: _is_stored(world, expected), SETTLED_SECONDS)
     with world.database() as connection:
+        # What is stored meanwhile, as of an answer whose client did not wait for it, changes all sums or none.
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         rows = _rows(connection)
         found = [*_answers(asked, rows), *_amounts(rows), *_ledger(connection, rows), *_rollups(connection, rows)]
         found += _budget(connection, rows)
@@ -66,7 +68,7 @@ def audit(world: World, outcomes: Iterable[Outcome]) -> list[str]:
 
 def _is_stored(world: World, expected: set[str]) -> bool:
     with contextlib.suppress(psycopg.Error), world.database() as connection:
-        return expected <= {row.client_id for row in _rows(connection)}
+        return expected <= {row.client_id for row in _rows(connection) if row.state == "complete"}
     return False
 
 
