@@ -18,7 +18,7 @@ import click
 from workers.fleet.verbs import VERBS, Verb
 
 if TYPE_CHECKING:
-    from hearth.cli.fleet_tables import Listing
+    from hearth.cli.output.fleet_tables import Listing
 
 T = TypeVar("T")
 #: EX_UNAVAILABLE of sysexits.h, which Celery's own commands return when no worker replied.
@@ -86,7 +86,7 @@ def _add_list(name: str, help_text: str) -> None:
     )
     def show(as_json: bool, watch: float | None, last: int) -> None:
         _set_up()
-        from hearth.cli import fleet_tables
+        from hearth.cli.output import fleet_tables
 
         if watch is not None:
             _watch(lambda: fleet_tables.read(name, last), watch, as_json)

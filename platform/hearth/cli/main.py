@@ -12,7 +12,8 @@ import click
 
 from hearth.backup.errors import BackupError
 from hearth.checks.preflight import PreflightError
-from hearth.cli import backup, checks, instance, models, parts, retention, rotation, upgrade
+from hearth.cli import backup, checks, models, retention
+from hearth.cli.instance import parts, rotation, up_down, upgrade
 from hearth.embedded.errors import EmbeddedServerError
 from hearth.environment import BadSetting
 from hearth.isolation_audit.command import audit_isolation
@@ -61,10 +62,10 @@ def hearth() -> None:
 
 
 for command in (
-    instance.up,
-    instance.down,
-    instance.status_command,
-    instance.manage,
+    up_down.up,
+    up_down.down,
+    up_down.status_command,
+    up_down.manage,
     parts.role,
     parts.node,
     parts.bootstrap,

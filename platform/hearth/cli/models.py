@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from hearth.cli.on_database import on_database
-from hearth.cli.text_table import table
+from hearth.cli.output.text_table import table
 from hearth.instance.progress import Progress
 from hearth.instance.start_options import DEFAULT_CONTEXT_TOKENS
 from workers.engines import environment as engine_environment

@@ -10,7 +10,7 @@ import click
 
 from hearth.checks.preflight import PreflightError
 from hearth.cli.on_database import on_database
-from hearth.cli.text_table import table
+from hearth.cli.output.text_table import table
 
 if TYPE_CHECKING:
     from retention.preview import Due  # its models need Django

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from hearth.cli import status
+from hearth.cli.output import status
 from hearth.embedded.errors import BinaryMissing, DiskFull, ServerFailed, from_output
 from hearth.embedded.redis import RedisServer, installed
 from hearth.instance.instance import from_environment

@@ -16,8 +16,8 @@ from django.db.models.functions import Now
 
 from hearth.cli.fleet import LIST_HELP
 from hearth.cli.fleet import fleet as fleet_commands
-from hearth.cli.fleet_tables import COLUMNS
-from hearth.cli.text_table import duration, table
+from hearth.cli.output.fleet_tables import COLUMNS
+from hearth.cli.output.text_table import duration, table
 from tenants.audit import SYSTEM
 from tenants.models import AuditEntry
 from tests.workers.agent_processes import database_refusing_connections, database_url

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from hearth.cli.text_table import duration, mebibytes, table
+from hearth.cli.output.text_table import duration, mebibytes, table
 from workers.fleet import history, inventory, json_rows
 from workers.fleet.inventory import Fleet
 from workers.fleet.json_rows import Row

@@ -9,8 +9,8 @@ import click
 from hearth.backup import create as creation
 from hearth.backup.errors import BackupError
 from hearth.checks import preflight
-from hearth.cli import daemon
 from hearth.cli.backup import FILE, encryption_key, passphrase_option
+from hearth.cli.instance import daemon
 from hearth.instance import running
 from hearth.instance.instance import from_environment
 from hearth.instance.progress import Progress

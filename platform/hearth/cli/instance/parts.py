@@ -11,7 +11,13 @@ from hearth import secrets as instance_secrets
 from hearth.checks import preflight
 from hearth.checks.preflight import PreflightError
 from hearth.cli import healthcheck
-from hearth.cli.start_options import POOL_OPTIONS, START_OPTIONS, pool_options, start_options, with_options
+from hearth.cli.instance.start_options import (
+    POOL_OPTIONS,
+    START_OPTIONS,
+    pool_options,
+    start_options,
+    with_options,
+)
 from hearth.instance import roles
 from hearth.instance.instance import from_environment
 from hearth.instance.progress import Progress

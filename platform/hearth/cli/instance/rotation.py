@@ -7,7 +7,7 @@ import psycopg
 
 from hearth import secrets
 from hearth.checks.preflight import PreflightError
-from hearth.cli import daemon
+from hearth.cli.instance import daemon
 from hearth.instance import running
 from hearth.instance.instance import Instance, from_environment
 from hearth.secrets import Secrets

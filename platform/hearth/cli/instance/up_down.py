@@ -11,8 +11,9 @@ import click
 
 from hearth import environment
 from hearth.checks import preflight
-from hearth.cli import daemon, status
-from hearth.cli.start_options import START_OPTIONS, start_options, with_options
+from hearth.cli.instance import daemon
+from hearth.cli.instance.start_options import START_OPTIONS, start_options, with_options
+from hearth.cli.output import status
 from hearth.instance.instance import Instance, from_environment
 from hearth.instance.progress import Progress
 from hearth.supervisor import lock, up_file

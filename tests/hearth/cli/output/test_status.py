@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hearth.cli.status import Status, text
+from hearth.cli.output.status import Status, text
 
 GIB = 1 << 30
 UP = Status(
