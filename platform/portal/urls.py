@@ -5,24 +5,11 @@ from __future__ import annotations
 from django.contrib.auth.views import LogoutView
 from django.urls import URLPattern, path
 
-from portal.pages import (
-    audit,
-    cache,
-    fleet,
-    keys,
-    limits,
-    models,
-    prices,
-    projects,
-    requests,
-    retention,
-    savings,
-    statements,
-    tenants,
-    usage,
-)
+from portal.pages import audit, requests, savings, usage
 from portal.pages.base import form_action
+from portal.pages.operator import fleet, models, prices, retention, tenants
 from portal.pages.sign_in import SignInView
+from portal.pages.tenant import cache, keys, limits, projects, statements
 
 app_name = "portal"
 urlpatterns: list[URLPattern] = [
