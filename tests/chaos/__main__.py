@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -33,6 +34,8 @@ def main() -> int:
     parser.add_argument("--file", type=Path, default=page.REPORTS, help="where reports are kept")
     parser.add_argument("--again", action="store_true", help="run seeds that are in the file, and keep no report")
     given = parser.parse_args()
+    for number in (signal.SIGINT, signal.SIGTERM):  # so that a run that is stopped stops its instance
+        signal.signal(number, _stop)
     keep = not given.kind and not given.again
     done = {report["seed"] for report in page.reports(given.file)} if keep else set()
     differences = 0
@@ -46,6 +49,10 @@ def main() -> int:
             page.append(given.file, report, commit=_commit(), date=datetime.now(tz=UTC).date().isoformat())
             page.write(given.file)
     return 1 if differences else 0
+
+
+def _stop(number: int, _: object) -> None:
+    sys.exit(128 + number)
 
 
 def _run(seed: int, count: int, kind: str | None) -> Report:

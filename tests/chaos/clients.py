@@ -53,11 +53,18 @@ class Outcome:
     tokens: tuple[int, int, int] | None = None
     #: Statuses of the attempts before the last, of a request with an Idempotency-Key.
     earlier: list[int] = field(default_factory=list)
+    #: When the first of those attempts failed.
+    first_failed: float = 0.0
 
     @property
     def good(self) -> bool:
         """Say whether the client got what it asked for, at the first attempt."""
         return (self.whole or self.kind == "cancelled") and self.status == 200 and not self.earlier
+
+    @property
+    def failed_at(self) -> float:
+        """Return when it failed, if it did: at the end of its first attempt."""
+        return self.first_failed or self.ended
 
     @property
     def told(self) -> str:
@@ -188,6 +195,7 @@ class Clients:
             if outcome.whole or time.monotonic() > outcome.began + IDEMPOTENT_SECONDS:
                 return
             outcome.earlier.append(outcome.status)
+            outcome.first_failed = outcome.first_failed or time.monotonic()
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _send_later(

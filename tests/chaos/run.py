@@ -24,7 +24,7 @@ QUIET_SECONDS = 8.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Struck:
-    """What one fault cost: requests that ran between it and the time when all was ready again."""
+    """What one fault cost: requests that ran between it and the next one, and those of them that failed then."""
 
     kind: str
     requests: int
@@ -66,7 +66,8 @@ async def run(world: World, faults: Iterable[tuple[Fault, Random]], seed: int, s
         await asyncio.sleep(QUIET_SECONDS)
         await _audit(world, clients, report, memory, say)
     report.requests = len(clients.outcomes)
-    report.struck = [_cost(strike, clients.outcomes) for strike in strikes]
+    nexts = [*(strike.began for strike in strikes[1:]), float("inf")]
+    report.struck = [_cost(*each, clients.outcomes) for each in zip(strikes, nexts, strict=True)]
     report.memory_mib = {name: sizes for (name, _), sizes in memory.items()}
     report.differences += _leaks(report.memory_mib)
     return report
@@ -94,16 +95,17 @@ async def _strike(world: World, clients: Clients, fault: Fault, random: Random, 
     return _Strike(fault.kind, began, healed, time.monotonic())
 
 
-def _cost(strike: _Strike, outcomes: list[Outcome]) -> Struck:
-    """Return what a fault cost, once every request has ended."""
-    meanwhile = [each for each in outcomes if each.began < strike.well and each.ended > strike.began]
+def _cost(strike: _Strike, until_next: float, outcomes: list[Outcome]) -> Struck:
+    """Return what a fault cost, once every request has ended. A failure counts for the last fault before it."""
+    meanwhile = [each for each in outcomes if each.began < until_next and each.ended > strike.began]
+    failed = [each for each in meanwhile if not each.good and strike.began < each.failed_at < until_next]
     return Struck(
         kind=strike.kind,
         requests=len(meanwhile),
-        failed=sum(not each.good for each in meanwhile),
+        failed=len(failed),
         outage_seconds=round(outage_seconds(outcomes, strike.began), 1),
         ready_seconds=round(strike.well - strike.healed, 1),
-        told=dict(Counter(each.told for each in meanwhile if not each.good)),
+        told=dict(Counter(each.told for each in failed)),
     )
 
 
