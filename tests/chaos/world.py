@@ -205,6 +205,8 @@ def running(*, small_disk: bool = False, moving_clock: bool = False) -> Iterator
             undo.enter_context(_mounted(world.log_folder))
             world.small_disk = True
         if moving_clock:
+            _remove_what_libfaketime_left()
+            undo.callback(_remove_what_libfaketime_left)
             world.clock = folder / "clock"
             world.clock.write_text("+0")
             world.environment |= _faked_time(world.clock)
@@ -249,6 +251,14 @@ def _faked_time(clock: Path) -> dict[str, str]:
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         "FAKETIME_DONT_RESET": "1",
     }
+
+
+def _remove_what_libfaketime_left() -> None:
+    """Remove the semaphores of dead processes. One that gets the pid of another user's cannot start."""
+    for file in Path("/dev/shm").glob("*faketime_s*"):
+        if not Path("/proc", file.name.rpartition("_")[2]).exists():
+            with contextlib.suppress(OSError):
+                file.unlink()
 
 
 def until(condition: Callable[[], bool], seconds: float) -> bool:
