@@ -250,6 +250,8 @@ def _faked_time(clock: Path) -> dict[str, str]:
         "FAKETIME_CACHE_DURATION": "1",
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         "FAKETIME_DONT_RESET": "1",
+        # Engines have the library, as any that is preloaded; without its settings their sleeps never end.
+        "HEARTH_ENGINE_ENVIRONMENT": "FAKETIME*",
     }
 
 
