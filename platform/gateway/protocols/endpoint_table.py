@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gateway.protocols.anthropic_messages import CountTokens, Messages
+from gateway.protocols.anthropic.messages import CountTokens, Messages
 from gateway.protocols.endpoint import Endpoint
-from gateway.protocols.openai_chat import Chat, Completions
-from gateway.protocols.openai_embeddings import Embeddings
-from gateway.protocols.openai_responses import CountInputTokens, Responses
+from gateway.protocols.openai.chat import Chat, Completions
+from gateway.protocols.openai.embeddings import Embeddings
+from gateway.protocols.openai.responses import CountInputTokens, Responses
 from gateway.protocols.tokenize import Detokenize, Tokenize
 
 ENDPOINTS: dict[str, Endpoint] = {

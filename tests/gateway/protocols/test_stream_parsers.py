@@ -9,10 +9,10 @@ import pytest
 
 from caching.errors import NotReplayable
 from gateway.errors import EngineFailed
-from gateway.protocols.anthropic_messages import MessageParser
+from gateway.protocols.anthropic.messages import MessageParser
 from gateway.protocols.endpoint import EventKind, StreamParser, Usage
-from gateway.protocols.openai_chat import ChunkParser
-from gateway.protocols.openai_responses import ResponseParser
+from gateway.protocols.openai.chat import ChunkParser
+from gateway.protocols.openai.responses import ResponseParser
 from gateway.upstream.sse_splitter import EventSplitter
 from tests.gateway.fixtures.protocol_replies import MESSAGE, MESSAGE_EVENTS, RESPONSE, RESPONSE_EVENTS, named
 from tests.gateway.fixtures.scripted_app import CHUNKS, USAGE, chunk, delta, events

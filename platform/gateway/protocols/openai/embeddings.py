@@ -8,7 +8,7 @@ from typing import Any
 from gateway.errors import BadRequest
 from gateway.protocols import media, validators
 from gateway.protocols.endpoint import Endpoint, Usage
-from gateway.protocols.openai_chat import as_bytes, conversation, usage_of
+from gateway.protocols.openai.chat import as_bytes, conversation, usage_of
 from routing.prefix_hash import PromptMessage
 
 

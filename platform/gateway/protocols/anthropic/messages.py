@@ -11,7 +11,7 @@ from caching.replay import messages
 from gateway.errors import BadRequest, GatewayError, Headers
 from gateway.protocols import media, validators
 from gateway.protocols.endpoint import Endpoint, EventKind, StreamParser, Usage, usage_of_total
-from gateway.protocols.openai_chat import as_bytes, conversation, tools
+from gateway.protocols.openai.chat import as_bytes, conversation, tools
 from routing.prefix_hash import PromptMessage
 
 _DELTA = b"event: content_block_delta\n"

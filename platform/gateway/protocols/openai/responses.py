@@ -13,7 +13,7 @@ from caching.replay import responses
 from gateway.errors import BadRequest, GatewayError
 from gateway.protocols import media, validators
 from gateway.protocols.endpoint import Cacheable, Endpoint, EventKind, StreamParser, Usage, usage_of_total
-from gateway.protocols.openai_chat import as_bytes, conversation, tools
+from gateway.protocols.openai.chat import as_bytes, conversation, tools
 from routing.prefix_hash import PromptMessage
 
 #: An event names its type within its first bytes, this many.
