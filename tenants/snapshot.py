@@ -23,6 +23,9 @@ from tenants.policy_epoch import Changes
 from tenants.registry import Policy
 from tenants.snapshot_rows import KeyRow, Target, TenantRules
 
+#: How often what changes while it is read is read again.
+READS_OF_CHANGES = 4
+
 T = TypeVar("T")
 
 
@@ -94,7 +97,19 @@ class Snapshot:
         return credential is None or credential.public_id in self.keys
 
     def refreshed(self, changes: Changes) -> Snapshot:
-        """Return the snapshot of a later epoch: a copy with what has changed, or a new one if that is not known."""
+        """Return the snapshot of a later epoch: a copy with what has changed, or a new one if that is not known.
+
+        What changes while it is read is read again: half of a rotation would be a limit of a key still unknown, which
+        applies to nobody. It gives up where changes follow each other faster; the next call reads the other half.
+        """
+        newer = self._with(changes)
+        for _ in range(READS_OF_CHANGES - 1):
+            if newer is self or policy_epoch.current() == newer.epoch:
+                break
+            newer = self._with(policy_epoch.changes_since(self.epoch))
+        return newer
+
+    def _with(self, changes: Changes) -> Snapshot:
         if not changes.complete:
             return load()
         if changes.epoch == self.epoch:

@@ -90,7 +90,7 @@ def test_a_revocation_reads_one_key_however_many_there_are(acme: Customer, globe
         began = time.perf_counter()
         after = refreshed(before)
     print(f"{number} keys: all read in {loaded:.2f} s, a change in {(time.perf_counter() - began) * 1e3:.1f} ms")
-    assert read == Read(queries=3, rows=3)  # the epoch, its change, the key
+    assert read == Read(queries=4, rows=4)  # the epoch, its change, the key, the epoch
     assert [reason(each, acme.secret) for each in (before, after)] == ["", "revoked"]
     assert after == snapshot.load()
 
@@ -104,7 +104,7 @@ def test_a_change_of_a_tenant_reads_its_rules_and_none_of_its_keys(acme: Custome
     registry.suspend(OPERATOR, acme.tenant)
     with counted() as read:
         after = refreshed(before)
-    assert read == Read(queries=9, rows=4)  # the epoch, its change, the tenant, its policy; no bounds
+    assert read == Read(queries=10, rows=5)  # the epoch twice, its change, the tenant, its policy; no bounds
     assert reason(after, acme.secret) == "tenant_suspended"
     assert after == snapshot.load()
 
@@ -140,6 +140,18 @@ def test_a_bound_that_was_set_while_its_key_was_rotated_applies_to_both_keys(acm
     taken = refreshed(taken)
     for secret in (acme.secret, middle.secret, newest.secret):
         assert [line.requests_per_minute for line in taken.authenticate(secret).limits] == [3]
+
+
+def test_a_bound_follows_a_rotation_that_ends_between_two_reads(acme: Customer) -> None:
+    limits.set_limit(OPERATOR, PolicyTarget(tenant=acme.tenant, key=acme.key), LimitValues(requests_per_minute=3))
+    taken = snapshot.load()
+    registry.set_policy(OPERATOR, acme.tenant, cache_ttl_seconds=7)
+    seen = policy_epoch.changes_since(taken.epoch)
+    issued = keys.rotate(OPERATOR, acme.key, timedelta(days=1))
+    after = taken.refreshed(seen)
+    for secret in (acme.secret, issued.secret):
+        assert [line.requests_per_minute for line in after.authenticate(secret).limits] == [3]
+    assert after == snapshot.load()
 
 
 @pytest.mark.parametrize(
