@@ -1,4 +1,4 @@
-"""Folders that are the same for every process of an instance: the checkout, and the folders of unix sockets."""
+"""Places that are the same for every process of an instance: the checkout, folders of unix sockets, a mark."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from pathlib import Path
 
 #: The checkout.
 ROOT = Path(__file__).resolve().parents[2]
+#: A file in the data directory, while the node is cordoned only because it stopped. An operator's cordon survives a
+#: restart.
+LEFT_MARK = "left"
 
 
 def sockets_dir(data_dir: Path) -> Path:

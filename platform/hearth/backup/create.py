@@ -11,7 +11,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO
 
-from hearth import secrets
+from hearth import paths, secrets
 from hearth.backup import database_dump, encryption, streams, usage_log
 from hearth.backup.archive import ArchiveWriter
 from hearth.backup.encryption import EncryptionKey
@@ -23,8 +23,9 @@ from hearth.supervisor import lock
 DATABASE = "database"
 SECRETS = secrets.FILE_NAME
 WAL = "wal"
-#: Files of the data directory that a restored instance needs besides: the options of the last start, the demo's keys.
-FILES = (start_options.FILE_NAME, "demo-keys.json")
+#: Files of the data directory that a restored instance needs besides: the options of the last start, the demo's keys,
+#: and that its node is cordoned only because it was stopped.
+FILES = (start_options.FILE_NAME, "demo-keys.json", paths.LEFT_MARK)
 
 
 def create(instance: Instance, destination: Path, key: EncryptionKey) -> dict[str, int]:

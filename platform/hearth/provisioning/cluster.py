@@ -19,6 +19,7 @@ from django.db.models.functions import Now
 
 from hearth.checks.preflight import PreflightError
 from hearth.instance.start_options import PoolOptions
+from hearth.paths import LEFT_MARK
 from hearth.provisioning import secrets_transfer
 from tenants import audit, schema_version
 from tenants.audit import SYSTEM
@@ -32,9 +33,6 @@ from workers.serving import endpoints
 
 DECLARED = "cluster.secrets_declared"
 REDIS_TIMEOUT_SECONDS = 5.0
-#: A file in the data directory, while the node is cordoned only because it stopped. An operator's cordon survives a
-#: restart.
-LEFT_MARK = "left"
 
 
 class JoinRefused(PreflightError):
@@ -177,7 +175,8 @@ def rejoin(node: str, data_dir: Path) -> None:
     """Let the scheduler place replicas on the node again if :func:`leave` prevented it. Idempotent."""
     mark = data_dir / LEFT_MARK
     if mark.exists():
-        operations.uncordon(SYSTEM, node)
+        if _is_cordoned(node):  # not where a backup of another node was restored
+            operations.uncordon(SYSTEM, node)
         mark.unlink()
 
 

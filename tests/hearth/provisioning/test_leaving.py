@@ -10,7 +10,8 @@ from django.db.models.functions import Now
 
 from catalogue.models import Model, ModelRevision
 from hearth.instance.instance import Instance, from_environment
-from hearth.provisioning import cluster, database
+from hearth.paths import LEFT_MARK
+from hearth.provisioning import database
 from tenants import registry
 from tenants.audit import SYSTEM
 from workers.fleet import deployments, operations
@@ -73,9 +74,17 @@ def test_an_operators_cordon_survives_a_restart(tmp_path: Path) -> None:
     database.leave(here)
     database.rejoin(here)
     assert cordoned() == ["first"]
-    assert not (tmp_path / cluster.LEFT_MARK).exists()
+    assert not (tmp_path / LEFT_MARK).exists()
 
 
 def test_the_whole_fleet_stops_only_when_it_is_asked_for() -> None:
     assert database.stop_fleet() == 2
     assert set(desired().values()) == {"stopped"}
+
+
+def test_a_mark_of_another_node_uncordons_nothing(tmp_path: Path) -> None:
+    """As after a restore on a machine of another name."""
+    database.leave(instance_at(tmp_path, node="first"))
+    database.rejoin(instance_at(tmp_path, node="third"))
+    assert cordoned() == ["first"]
+    assert not (tmp_path / LEFT_MARK).exists()
