@@ -59,17 +59,19 @@ def purge(actor: Actor, tenant: Tenant, target: PurgeTarget) -> CachePurge:
     return made
 
 
-def follow_rename(old_name: str, new_name: str) -> None:
-    """Purge by a model's new name what is purged by its old one. Call it in the transaction of the renaming.
+def follow_rename(old_name: str, new_name: str) -> set[UUID]:
+    """Purge by a model's new name what is purged by its old one; return the tenants whose purges these are.
 
-    Gateways compare purges with the model's present name. Each tenant's newest purge is copied, a millisecond later.
+    Call it in the transaction of the renaming, which holds the model's row. Gateways compare purges with the model's
+    present name. Each tenant's newest purge is copied, a millisecond later.
     """
     since = first_id_at(timezone.now() - timedelta(seconds=PURGES_HOLD_SECONDS))
     live = CachePurge.objects.filter(model_name=old_name, id__gte=since).order_by("tenant_id", "-id")
-    CachePurge.objects.bulk_create(
+    followed = CachePurge.objects.bulk_create(
         CachePurge(id=_just_after(made.id), tenant_id=made.tenant_id, model_name=new_name)
         for made in live.distinct("tenant_id")
     )
+    return {made.tenant_id for made in followed}
 
 
 def _just_after(value: UUID) -> UUID:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -19,7 +20,8 @@ from catalogue.models import Model, ModelAlias
 from tenants import audit, policy_epoch, purges
 from tenants.audit import Actor
 from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound
-from tenants.models import ApiKey, Budget, Limit, Tenant
+from tenants.models import ApiKey, Budget, CachePurge, Limit, Tenant
+from tenants.purges import PurgeTarget
 
 #: As in ``org/Model-7B.v2``. Clients send it as JSON, and addresses contain it.
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:/-]{0,198}[A-Za-z0-9])?")
@@ -86,10 +88,24 @@ def rename(actor: Actor, name: str, new_name: str) -> Model:
             output_field=ArrayField(models.CharField(max_length=200)),
         )
     )
-    purges.follow_rename(old, new_name)
+    purged = purges.follow_rename(old, new_name)
     _record(actor, row, "model.renamed", before={"name": old}, after={"name": new_name})
-    policy_epoch.bump()  # limits, keys and purges of any number of tenants
+    limited = Limit.objects.filter(model_name=new_name).values_list("tenant_id", flat=True)
+    allowed = ApiKey.objects.filter(allowed_models__contains=[new_name]).values_list("id", flat=True)
+    policy_epoch.bump(tenants=purged.union(limited), keys=allowed, models=True)
     return row
+
+
+@transaction.atomic
+def purge(actor: Actor, tenant: Tenant, target: PurgeTarget) -> CachePurge:
+    """Purge a tenant's stored responses, those of a model by the name that it has when this is done.
+
+    Holds the model's row, so that a renaming follows this purge, or this purge names the new name. Raises NotFound, and
+    as ``purges.purge``.
+    """
+    if target.model_name:
+        target = replace(target, model_name=find(target.model_name).name)
+    return purges.purge(actor, tenant, target)
 
 
 @transaction.atomic

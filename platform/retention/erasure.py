@@ -120,6 +120,7 @@ def _erase_rows(tenant: Tenant) -> dict[str, int]:
     Tenant.objects.filter(id=locked.id).update(slug=slug, name=ERASED, trust_group="")
     PriceBook.objects.filter(tenant_id=locked.id).update(name=f"tenant {slug}")
     people = _erase_people(locked)
+    key_ids = list(ApiKey.objects.filter(tenant=locked).values_list("id", flat=True))
     keys = ApiKey.objects.filter(tenant=locked).exclude(name=ERASED)
     counts = {
         "people": people,
@@ -127,7 +128,7 @@ def _erase_rows(tenant: Tenant) -> dict[str, int]:
         "keys": keys.update(name=ERASED, allowed_networks=[], created_by=None, revoked_at=Now()),
         "deferred_requests": DeferredRequest.objects.filter(tenant=locked).delete()[0],
     }
-    policy_epoch.bump()
+    policy_epoch.bump(tenants=[locked.id], keys=key_ids)
     return counts
 
 

@@ -117,12 +117,22 @@ def test_aliases_are_exactly_those_given_and_never_another_models_name(owner: Te
         administration.set_aliases(OPERATOR, "other", ["small"])
 
 
-def test_a_renamed_model_answers_to_both_names_and_keys_and_limits_follow(owner: Tenant, acme: Tenant) -> None:
+def test_a_renamed_model_answers_to_both_names_and_keys_and_limits_follow(
+    owner: Tenant, acme: Tenant, globex: Tenant
+) -> None:
     project = Project.objects.get(tenant=acme)
     issued = keys.issue(OPERATOR, project, name="one", scopes=keys.SCOPES, allowed_models=("tiny", "else"))
     limits.set_limit(OPERATOR, PolicyTarget(tenant=acme, model_name="tiny"), LimitValues(requests_per_minute=5))
+    stranger = keys.issue(OPERATOR, Project.objects.get(tenant=globex), name="one")
+    before = snapshot.load()
     administration.rename(OPERATOR, "tiny", "small")
     assert (names(acme), name_of(acme, "tiny"), name_of(acme, "small")) == (["small"], "small", "small")
+    changes = policy_epoch.changes_since(before.epoch)
+    assert (changes.complete, changes.models) == (True, True)
+    assert (changes.tenants, changes.keys) == ({acme.id}, {issued.key.id})
+    after = before.refreshed(changes)
+    assert after == snapshot.load()
+    assert after.keys[stranger.key.public_id] is before.keys[stranger.key.public_id]
     assert ApiKey.objects.get(id=issued.key.id).allowed_models == ["small", "else"]
     assert Limit.objects.get().model_name == "small"
     administration.rename(OPERATOR, "small", "tiny")
@@ -144,6 +154,13 @@ def test_a_purge_by_the_old_name_holds_after_each_renaming_and_for_its_tenant_al
         assert of_acme.covers(source, key_id, new)
         assert not of_acme.covers(later, key_id, new)
         assert not of_globex.covers(source, key_id, new)
+
+
+def test_a_purge_by_a_name_that_is_no_longer_the_models_takes_its_present_name(owner: Tenant, acme: Tenant) -> None:
+    administration.rename(OPERATOR, "tiny", "small")
+    assert administration.purge(OPERATOR, acme, PurgeTarget(model_name="tiny")).model_name == "small"
+    with pytest.raises(NotFound):
+        administration.purge(OPERATOR, acme, PurgeTarget(model_name="nothing"))
 
 
 def test_a_purge_that_no_answer_is_old_enough_for_is_not_renamed(owner: Tenant, acme: Tenant) -> None:

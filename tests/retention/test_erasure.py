@@ -23,7 +23,7 @@ from billing.pricing.prices import DEMO_RATES
 from billing.reports import statements
 from retention import erasure, tasks
 from retention.models import Erasure
-from tenants import keys, keyspace, members, registry
+from tenants import keys, keyspace, members, policy_epoch, registry, snapshot
 from tenants.audit import SYSTEM, Actor
 from tenants.errors import NotAllowed
 from tenants.ids import TenantId, new_id
@@ -92,6 +92,14 @@ def everything_of(tenant: Tenant) -> str:
 def owed(tenant: Tenant) -> int:
     total = UsageRollup.objects.filter(tenant_id=tenant.id).aggregate(total=Sum("amount_pico"))["total"]
     return int(total)
+
+
+def test_gateways_read_the_erased_tenant_and_no_other(acme: Tenant, redis: Redis) -> None:
+    before = snapshot.load()
+    erasure.erase(OPERATOR, acme)
+    changes = policy_epoch.changes_since(before.epoch)
+    assert (changes.complete, changes.tenants) == (True, {acme.id})
+    assert before.refreshed(changes) == snapshot.load()
 
 
 def test_no_name_is_left_and_the_ledger_stays(acme: Tenant, redis: Redis, as_app: Callable[[], None]) -> None:

@@ -13,6 +13,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from caching.store import CacheUsage
+from catalogue import administration
 from portal.access import limit_permissions
 from portal.access.limit_permissions import TargetNames
 from portal.access.principal import tenant_for
@@ -21,7 +22,7 @@ from portal.api.authentication import principal_of
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from portal.api.serializer_fields import IdField, SwitchField
 from portal.reporting import cache_usage
-from tenants import cache_settings, purges, registry
+from tenants import cache_settings, registry
 from tenants.cache_settings import LARGEST, CacheOverrides
 from tenants.ids import TenantId
 from tenants.models import CachePurge, CacheSetting, TenantPolicy
@@ -220,6 +221,6 @@ class PurgeView(APIView):
         given = body.validated_data
         named = TargetNames(key=given["key_id"], model=given["model_name"])
         target = limit_permissions.purge_target(principal, found, named, given["request_id"])
-        made = purges.purge(principal.actor, found, target)
+        made = administration.purge(principal.actor, found, target)
         cache_usage.delete(found, target)
         return Response(PurgeSerializer(made).data, status=status.HTTP_201_CREATED)

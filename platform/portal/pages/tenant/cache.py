@@ -11,6 +11,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect
 from django.views.decorators.http import require_GET
 
+from catalogue import administration
 from portal.access import limit_permissions
 from portal.access.limit_permissions import TargetNames
 from portal.access.principal import Principal, tenant_for
@@ -19,7 +20,7 @@ from portal.formats.query_params import posted
 from portal.forms.cache import CacheSettingForm
 from portal.pages.base import form_action, page, show, submit
 from portal.reporting import cache_usage
-from tenants import cache_settings, purges, registry
+from tenants import cache_settings, registry
 from tenants.errors import BadName, NotAllowed
 from tenants.ids import TenantId
 from tenants.models import ApiKey, Project, Tenant
@@ -80,7 +81,7 @@ def purge(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse
     def change() -> str:
         limit_permissions.require_may_set(principal, tenant)
         target = _purge_target(request, principal, tenant)
-        purges.purge(principal.actor, tenant, target)
+        administration.purge(principal.actor, tenant, target)
         cache_usage.delete(tenant, target)
         return f"Purged: {_purged(target, tenant)}. Every gateway applies it within a second."
 
