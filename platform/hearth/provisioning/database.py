@@ -5,6 +5,7 @@ The `hearth` command itself needs no Django. Only these functions load it, after
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -74,18 +75,18 @@ def migrate(instance: Instance, *, contract: bool = False) -> None:
     Then create the missing monthly partitions of usage, and grant the role that runs Hearth its rights, which only the
     owner may do.
     """
-    _manage(instance, "migrate", "--noinput", *(["--contract"] if contract else []))
-    _manage(instance, "ensure_partitions")
+    commands = [["migrate", "--noinput", *(["--contract"] if contract else [])], ["ensure_partitions"]]
     role = urlsplit(instance.app_url()).username
     if role and role != urlsplit(instance.owner_url()).username:
-        _manage(instance, "grant_role", unquote(role))
+        commands.append(["grant_role", unquote(role)])
+    _manage(instance, commands)
 
 
-def _manage(instance: Instance, *arguments: str) -> None:
+def _manage(instance: Instance, commands: list[list[str]]) -> None:
     environment = instance.environment() | {"DATABASE_URL": instance.owner_url()}
     log_path = instance.log_path("migrate")
     with log_path.open("a") as log:
-        command = [sys.executable, "-m", "django", *arguments, "--verbosity", "1"]
+        command = [sys.executable, "-m", "hearth.provisioning.management_commands", *map(json.dumps, commands)]
         status = subprocess.run(command, env=environment, stdout=log, stderr=log, check=False, cwd="/").returncode
     if status != 0:
         lines = log_path.read_text().strip().splitlines()
