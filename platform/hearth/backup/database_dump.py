@@ -1,8 +1,9 @@
 """Dump and restore the database with pg_dump and pg_restore of the embedded PostgreSQL, as its owner.
 
-They serve an own server of DATABASE_URL as well, up to their own major version. Owners and rights are left out, because
-roles have other names elsewhere; :func:`restore` grants the tenant role its rights again, and each migration those of
-the role that runs Hearth and of nodes.
+They serve an own server of DATABASE_URL as well: pg_dump reads servers up to its own major version, pg_restore writes
+to those that know the settings it sends first. Owners and rights are left out, because roles have other names
+elsewhere; :func:`restore` grants the tenant role its rights again, and each migration those of the role that runs
+Hearth and of nodes.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from typing import IO, LiteralString
 import psycopg
 from psycopg.pq import Conninfo
 
-from hearth.backup.errors import BackupError, BackupUnreadable
-from hearth.embedded.postgres import binary
+from hearth.backup.errors import BackupError, BackupUnreadable, TargetNotEmpty
+from hearth.embedded.postgres import MAJOR_VERSION, binary
 
 #: How long pg_dump waits for a table that a migration locks.
 LOCK_TIMEOUT = "60s"
+#: The oldest server to which pg_restore writes: it sets ``transaction_timeout`` first.
+OLDEST_RESTORED = 17
 TABLES = """
     SELECT count(*) FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
     WHERE nspname = 'public' AND relkind IN ('r', 'p', 'v', 'S')
@@ -65,6 +68,7 @@ def snapshot(url: str) -> Iterator[Snapshot]:
     except psycopg.Error as error:
         raise BackupError(f"The database does not answer: {error}.", "Start it, then try again.") from error
     with connection:
+        require_dumpable(connection.info.server_version)
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         found = connection.execute("SELECT pg_export_snapshot(), to_char(now() AT TIME ZONE 'UTC', %s)", [_ISO])
         name, taken_at = found.fetchone() or ("", "")
@@ -105,13 +109,37 @@ def dump(url: str, moment: Snapshot) -> Iterator[IO[bytes]]:
             raise BackupError(f"pg_dump failed: {_last_line(errors)}.", "No backup was made.")
 
 
-def is_empty(url: str) -> bool:
-    """Return whether the database has no table. Raises BackupError if it does not answer."""
+def require_dumpable(server_version: int) -> None:
+    """Raise BackupError if pg_dump would refuse a server of this version, as libpq gives it."""
+    major = server_version // 10_000
+    if major > int(MAJOR_VERSION):
+        raise BackupError(
+            f"The database is PostgreSQL {major}, and Hearth's pg_dump is of {MAJOR_VERSION}.",
+            "Back it up with the programs of its own version, or use a version of Hearth that has them.",
+        )
+
+
+def require_restorable(server_version: int) -> None:
+    """Raise BackupError if a dump cannot be restored into a server of this version, as libpq gives it."""
+    major = server_version // 10_000
+    if not OLDEST_RESTORED <= major <= int(MAJOR_VERSION):
+        raise BackupError(
+            f"The database is PostgreSQL {major}, and Hearth's pg_restore writes to {OLDEST_RESTORED} to "
+            f"{MAJOR_VERSION}.",
+            "Name an empty database of a server of such a version.",
+        )
+
+
+def require_empty(url: str) -> None:
+    """Raise TargetNotEmpty if the database has a table, and BackupError if it does not answer or cannot be restored."""
     try:
         with psycopg.connect(url, connect_timeout=10) as connection:
-            return connection.execute(TABLES).fetchone() == (0,)
+            require_restorable(connection.info.server_version)
+            tables = connection.execute(TABLES).fetchone()
     except psycopg.Error as error:
         raise BackupError(f"The database does not answer: {error}.", "Start it, then try again.") from error
+    if tables != (0,):
+        raise TargetNotEmpty("The database of DATABASE_URL has tables.", "Create an empty database and name that.")
 
 
 def check(pieces: Iterable[bytes]) -> None:

@@ -63,8 +63,8 @@ def restore(
                 f"{instance.data_dir} holds an instance already ({', '.join(present)}).",
                 "Set HEARTH_DATA_DIR to a new folder, or move what is there aside with --replace.",
             )
-        if instance.database_url and not database_dump.is_empty(instance.owner_url()):
-            raise TargetNotEmpty("The database of DATABASE_URL has tables.", "Create an empty database and name that.")
+        if instance.database_url:
+            database_dump.require_empty(instance.owner_url())
         if present:
             _move_aside(instance.data_dir, present)
         _restore(instance, write_to, verified)
