@@ -40,6 +40,8 @@ def test_sums_by_key_become_sums_of_all_keys_and_stay_so() -> None:
     try:
         call_command("migrate", "billing", "0004", verbosity=0)
         assert without_keys(tenant) == {"demo": (2, 2 * 37, 2 * AMOUNT_PICO), "free": (1, 37, 0)}
+        call_command("migrate", "billing", "0006", verbosity=0)
+        assert read_by_migration("0007") == []
     finally:
         call_command("migrate", verbosity=0)
     both = Sums(usage_pico=2 * AMOUNT_PICO, rollup_pico=2 * AMOUNT_PICO, ledger_pico=2 * AMOUNT_PICO)
@@ -48,6 +50,22 @@ def test_sums_by_key_become_sums_of_all_keys_and_stay_so() -> None:
     assert list(UsageRecord.objects.values_list("avoided_cached_prompt_tokens", "source_id").distinct()) == [(0, None)]
     store(replace(of[0], id=UUID(int=of[0].id.int + 1)))
     assert UsageRollup.objects.aggregate(total=Sum("requests"))["total"] == 4
+
+
+def read_by_migration(name: str) -> list[str]:
+    """Return what the server says of tables that a migration reads or rewrites as a whole, under its exclusive lock."""
+    said: list[str] = []
+    connection.ensure_connection()
+    raw = connection.connection
+    raw.add_notice_handler(note := lambda each: said.append(each.message_primary))
+    with connection.cursor() as cursor:
+        cursor.execute("SET client_min_messages = debug1")
+        cursor.execute("DO $$ BEGIN RAISE DEBUG 'heard'; END $$")
+        call_command("migrate", "billing", name, verbosity=0)
+        cursor.execute("RESET client_min_messages")
+    raw.remove_notice_handler(note)
+    assert said[:1] == ["heard"]
+    return [each for each in said if each.startswith(("verifying table", "rewriting table"))]
 
 
 def without_keys(tenant: TenantId) -> dict[str, tuple[int, int, int]]:

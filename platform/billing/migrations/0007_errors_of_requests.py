@@ -1,7 +1,8 @@
 """The error of each failed request, rows for refused requests, and how many were refused in each roll-up.
 
-A refusal has an amount of zero and no price. The new check is not validated: every existing row meets the stricter one
-that it replaces.
+A refusal has an amount of zero and no price. The new checks are not validated, which would read the whole table while
+nobody else may: every existing row meets the stricter check that one of them replaces, and has the default of a new
+column.
 """
 
 from typing import ClassVar
@@ -14,7 +15,8 @@ ADD = f"""
     ALTER TABLE billing_usagerecord
         ADD COLUMN error_code varchar(64) NOT NULL DEFAULT '',
         ADD COLUMN error_message varchar(300) NOT NULL DEFAULT '',
-        ADD COLUMN refusals integer NOT NULL DEFAULT 0 CHECK (refusals >= 0),
+        ADD COLUMN refusals integer NOT NULL DEFAULT 0,
+        ADD CONSTRAINT billing_usagerecord_refusals_check CHECK (refusals >= 0) NOT VALID,
         DROP CONSTRAINT billing_usagerecord_check,
         ADD CONSTRAINT billing_usagerecord_priced
             CHECK ({PRICED} OR (refusals > 0 AND price_version_id IS NULL AND amount_pico = 0)) NOT VALID;
@@ -28,10 +30,15 @@ REMOVE = f"""
         DROP COLUMN error_message,
         DROP COLUMN refusals;
 """
+ADD_TO_ROLLUP = """
+    ALTER TABLE billing_usagerollup
+        ADD COLUMN refused_requests bigint NOT NULL DEFAULT 0,
+        ADD CONSTRAINT billing_usagerollup_refused_requests_check CHECK (refused_requests >= 0) NOT VALID;
+"""
 
 
 class Migration(migrations.Migration):
-    """Columns only; none of them rewrites a table."""
+    """Columns and checks; none of them reads or rewrites a table."""
 
     dependencies: ClassVar = [("billing", "0006_rollups_by_key")]
     operations: ClassVar[list[Operation]] = [
@@ -50,5 +57,13 @@ class Migration(migrations.Migration):
                 migrations.AddField("usagerecord", "refusals", models.PositiveIntegerField(db_default=0, default=0)),
             ],
         ),
-        migrations.AddField("usagerollup", "refused_requests", models.PositiveBigIntegerField(db_default=0, default=0)),
+        migrations.RunSQL(
+            ADD_TO_ROLLUP,
+            "ALTER TABLE billing_usagerollup DROP COLUMN refused_requests",
+            state_operations=[
+                migrations.AddField(
+                    "usagerollup", "refused_requests", models.PositiveBigIntegerField(db_default=0, default=0)
+                )
+            ],
+        ),
     ]
