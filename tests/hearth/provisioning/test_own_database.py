@@ -15,6 +15,7 @@ import pytest
 from hearth import secrets
 from hearth.embedded.postgres import PostgresServer
 from hearth.paths import sockets_dir
+from tests.ports import INSTANCE_PORTS, free_ports
 
 PASSWORD = "only-for-this-test"
 
@@ -100,7 +101,8 @@ def test_a_database_of_a_newer_version_is_refused_before_anything_is_written(
     assert "does not know its migration tenants.9999_of_tomorrow" in refused.stderr
 
     owner = urlsplit(server.urls.owner)._replace(path="/elsewhere").geturl()
-    environment = os.environ | {"DATABASE_URL": owner, "HEARTH_DATA_DIR": str(shared_instance_dir)}
+    port = str(free_ports(INSTANCE_PORTS))
+    environment = os.environ | {"DATABASE_URL": owner, "HEARTH_DATA_DIR": str(shared_instance_dir), "HEARTH_PORT": port}
     for command in (["up"], ["bootstrap"], ["role", "gateway"], ["node", "--engine", "simulated"]):
         hearth = [str(Path(sys.executable).with_name("hearth")), *command]
         started = subprocess.run(hearth, env=environment, capture_output=True, text=True, check=False)
