@@ -16,6 +16,8 @@ import django.db
 import kombu.exceptions
 import redis.exceptions
 
+from hearth import environment
+
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 _DATABASE = (django.db.OperationalError, django.db.InterfaceError)
@@ -61,6 +63,12 @@ class JsonFormatter(LineFormatter):
         if record.exc_info:
             entry["error"] = self.formatException(record.exc_info)
         return json.dumps(entry, ensure_ascii=False, default=str)
+
+
+def json_from_environment() -> JsonFormatter:
+    """Return the formatter of a server that logs before Django is set up (``instance/granian_json_log.json``)."""
+    found = environment.read()
+    return JsonFormatter(role=found.role, node=found.node)
 
 
 def is_outage(error: BaseException) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from hearth import environment
 from hearth.instance import health_ports, start_options
 from hearth.instance.instance import Instance
 
@@ -16,6 +18,8 @@ TASKS_GRACE_SECONDS = 15.0
 CLOSING_SECONDS = 5.0
 #: Longest time to read the head of a request to the portal.
 HEAD_TIMEOUT_MS = 10_000
+#: How the portal's server logs with HEARTH_LOG_FORMAT=json.
+JSON_LOG = Path(__file__).with_name("granian_json_log.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +68,8 @@ def _portal(instance: Instance) -> list[str]:
     options += ["--workers-kill-timeout", str(int(STREAMS_GRACE_SECONDS))]
     # The default is 1,024, which idle connections of as many clients would exhaust.
     options += ["--backpressure", str(instance.connections)]
+    if environment.read().log_format == "json":
+        options += ["--log-config", str(JSON_LOG)]
     return [sys.executable, "-m", "granian", *options, "hearth.asgi:application"]
 
 

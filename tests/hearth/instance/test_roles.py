@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import socket
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,3 +46,16 @@ def test_the_port_of_a_further_gateways_vitals_is_looked_at(instance: Instance) 
         preflight.check_ports(instance)
         with pytest.raises(preflight.PreflightError, match="gateway-2"):
             preflight.check_ports(two)
+
+
+def test_the_portals_server_logs_json_when_asked(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "--log-config" not in roles.BY_NAME["portal"].command(instance)
+    monkeypatch.setenv("HEARTH_LOG_FORMAT", "json")
+    *server, _ = roles.BY_NAME["portal"].command(instance)
+    server.remove("--respawn-failed-workers")
+    environment = os.environ | {"HEARTH_ROLE": "portal", "HEARTH_NODE": "n7"}
+    ended = subprocess.run(
+        [*server, "json:nothing"], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    found = json.loads(ended.stderr.strip().splitlines()[-1])
+    assert (found["level"], found["logger"], found["role"], found["node"]) == ("ERROR", "_granian", "portal", "n7")
