@@ -36,7 +36,7 @@ class ArchiveWriter:
         self._add(MANIFEST, json.dumps(content).encode())
 
     def part(self, name: str, source: IO[bytes], *, limit: int | None = None) -> None:
-        """Write a part with the rest of ``source``, at most ``limit`` bytes of it."""
+        """Write a part with the rest of ``source``, at most ``limit`` bytes of it; an empty one as an empty piece."""
         digest, total, left = hashlib.sha256(), 0, limit
         number = 0
         while piece := source.read(PIECE_BYTES if left is None else min(PIECE_BYTES, left)):
@@ -44,6 +44,8 @@ class ArchiveWriter:
             digest.update(piece)
             total, number = total + len(piece), number + 1
             left = None if left is None else left - len(piece)
+        if number == 0:
+            self._add(f"{name}/{number:08d}", b"")
         self._sums[name] = {"bytes": total, "sha256": digest.hexdigest()}
 
     def finish(self) -> dict[str, int]:

@@ -101,3 +101,15 @@ def _read(file: io.BytesIO, key: DecryptionKey) -> bytes:
     first, second = streams.connect(write_to, read), streams.connect(write_to, read)
     assert first == second
     return b"".join(piece.content for piece in second if piece.part == "database")
+
+
+def test_an_empty_part_is_a_part() -> None:
+    plain = io.BytesIO()
+    writer = ArchiveWriter(plain)
+    writer.manifest({"format": 1})
+    writer.part("mark", io.BytesIO())
+    assert writer.finish() == {"mark": 0}
+    plain.seek(0)
+    reader = ArchiveReader(plain)
+    assert list(reader.pieces()) == [Piece(part="mark", content=b"")]
+    assert reader.parts == {"mark": 0}

@@ -17,7 +17,7 @@ from hearth import secrets
 from hearth.backup import database_dump
 from hearth.backup.errors import BackupError
 from hearth.embedded.postgres import PostgresServer
-from hearth.paths import sockets_dir
+from hearth.paths import LEFT_MARK, sockets_dir
 
 PASSWORD = "only-for-this-test"
 
@@ -90,6 +90,7 @@ def test_a_database_of_an_operator_is_restored_into_an_empty_one(
 ) -> None:
     file, passphrase = str(tmp_path / "backup"), ("--passphrase-file", str(tmp_path / "passphrase"))
     (tmp_path / "passphrase").write_text("correct horse battery staple\n")
+    (source.folder / LEFT_MARK).touch()
     source.done("backup", file, *passphrase)
     assert PASSWORD.encode() not in Path(file).read_bytes()
 
@@ -105,6 +106,7 @@ def test_a_database_of_an_operator_is_restored_into_an_empty_one(
         assert connection.execute(database_dump.TABLES).fetchone() == (0,)
 
     target.done("restore", file, *passphrase)
+    assert (target.folder / LEFT_MARK).exists()
     target.done("bootstrap", "--engine", "simulated")
     for query in ("SELECT id, slug FROM tenants_tenant ORDER BY id", "SELECT * FROM tenants_apikey ORDER BY id"):
         with psycopg.connect(source.runner) as before, psycopg.connect(target.runner) as after:
