@@ -8,18 +8,82 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from hearth import secrets
 from hearth.paths import ROOT
 from tests.hearth.clients import Client, chat
-from tests.hearth.instances import Instance, instance_of_its_own, wait_for
+from tests.hearth.instances import Instance, instance_of_its_own, unstarted, wait_for
 from tests.journey.instance import request
 
 #: One role whose processes may serve side by side, and one that owns something alone.
 OLD = {"drain", "gateway"}
+
+
+#: Migrations of a next version, which replaces a column of a table that every gateway and the portal read.
+EXPAND, CONTRACT = "9998_expand", "9999_contract"
+MIGRATION = """
+from django.db import migrations
+
+class Migration(migrations.Migration):
+    contracts = {contracts}
+    dependencies = [("tenants", "{before}")]
+    operations = [migrations.RunSQL("ALTER TABLE tenants_apikey {change}")]
+"""
+
+
+@contextmanager
+def checkout(folder: Path, revision: str) -> Iterator[Path]:
+    """Yield a checkout of its own; skip the test where the tests run from something else than one."""
+    if not (ROOT / ".git").exists() or shutil.which("git") is None:
+        pytest.skip("not a git checkout")
+    subprocess.run(["git", "worktree", "add", "--detach", str(folder), revision], cwd=ROOT, check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["git", "worktree", "remove", "--force", str(folder)], cwd=ROOT, check=True)
+
+
+def hearth(tree: Path, instance: Instance, *arguments: str) -> subprocess.Popen[str]:
+    """Start a `hearth` command of the version in that checkout."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "hearth.cli", *arguments],
+        env=instance.environment | {"PYTHONPATH": os.pathsep.join([str(tree), str(tree / "platform")])},
+        cwd=tree,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def succeed(command: subprocess.Popen[str]) -> None:
+    """Wait until the command succeeds."""
+    output, errors = command.communicate(timeout=300)
+    assert command.returncode == 0, f"{output}\n{errors}"
+
+
+def runs_from(tree: Path, instance: Instance) -> bool:
+    return str(tree).encode() in Path(f"/proc/{instance.supervisor().pid}/environ").read_bytes()
+
+
+def add_migrations(tree: Path) -> None:
+    folder = tree / "tenants" / "migrations"
+    last = max(path.stem for path in folder.glob("[0-9]*.py"))
+    expand = MIGRATION.format(contracts=False, before=last, change="ADD COLUMN note_after integer")
+    contract = MIGRATION.format(contracts=True, before=EXPAND, change="DROP COLUMN note_before")
+    (folder / f"{EXPAND}.py").write_text(expand)
+    (folder / f"{CONTRACT}.py").write_text(contract)
+
+
+def columns(url: str) -> list[str]:
+    """Return the columns that these migrations add and drop."""
+    query = "SELECT column_name FROM information_schema.columns WHERE column_name LIKE 'note_%' ORDER BY 1"
+    with psycopg.connect(url) as connection:
+        return [row[0] for row in connection.execute(query).fetchall()]
 
 
 @pytest.fixture(scope="module")
@@ -104,32 +168,53 @@ def test_an_upgrade_of_nothing_or_with_other_settings_is_refused(instance: Insta
 @pytest.mark.long
 def test_the_previous_commit_is_upgraded_to_this_one(tmp_path: Path) -> None:
     """The version before runs from a checkout of its own; the new one takes over its data directory."""
-    if not (ROOT / ".git").exists() or shutil.which("git") is None:
-        pytest.skip("not a git checkout")
-    before = tmp_path / "before"
-    subprocess.run(["git", "worktree", "add", "--detach", str(before), "HEAD~1"], cwd=ROOT, check=True)
-    try:
-        with instance_of_its_own("hearth-previous-") as instance:
-            path = os.pathsep.join([str(before), str(before / "platform")])
-            started = subprocess.run(
-                [sys.executable, "-m", "hearth.cli", "up", "--detach", "--engine", "simulated"],
-                env=instance.environment | {"PYTHONPATH": path},
-                cwd=before,
-                check=False,
-                capture_output=True,
-                text=True,
-            )
-            assert started.returncode == 0, f"{started.stdout}\n{started.stderr}"
-            up = instance.up_json
-            environment = Path(f"/proc/{instance.supervisor().pid}/environ").read_bytes()
-            assert str(before).encode() in environment
-            with Client(up["api_base"], [tenant["api_key"] for tenant in up["tenants"]]) as client:
-                wait_for(lambda: bool(client.done))
-                done = instance.run("upgrade", "--no-backup", timeout_seconds=300)
-                assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-            assert client.failed == []
-            assert str(before).encode() not in Path(f"/proc/{instance.supervisor().pid}/environ").read_bytes()
-            assert instance.run("upgrade", "--finish").returncode == 0
-            assert instance.status()["state"] == "up"
-    finally:
-        subprocess.run(["git", "worktree", "remove", "--force", str(before)], cwd=ROOT, check=True)
+    with checkout(tmp_path / "before", "HEAD~1") as before, instance_of_its_own("hearth-previous-") as instance:
+        succeed(hearth(before, instance, "up", "--detach", "--engine", "simulated"))
+        up = instance.up_json
+        assert runs_from(before, instance)
+        with Client(up["api_base"], [tenant["api_key"] for tenant in up["tenants"]]) as client:
+            wait_for(lambda: bool(client.done))
+            upgraded = instance.run("upgrade", "--no-backup", timeout_seconds=300)
+            assert upgraded.returncode == 0, f"{upgraded.stdout}\n{upgraded.stderr}"
+        assert client.failed == []
+        assert not runs_from(before, instance)
+        assert instance.run("upgrade", "--finish").returncode == 0
+        assert instance.status()["state"] == "up"
+
+
+@pytest.mark.long
+def test_a_version_with_another_schema_takes_over_beside_a_long_reader(tmp_path: Path) -> None:
+    """The next version expands a table that somebody reads; what it removes stays until the end."""
+    with checkout(tmp_path / "next", "HEAD") as after, instance_of_its_own("hearth-next-") as instance:
+        add_migrations(after)
+        up = instance.up()
+        owner = unstarted(instance.folder, instance.port).owner_url()
+        with psycopg.connect(owner) as connection:
+            connection.execute("ALTER TABLE tenants_apikey ADD COLUMN note_before integer")
+        reader = psycopg.connect(owner)
+        reader.execute("SELECT FROM tenants_apikey")  # its transaction stays open
+        log = instance.folder / "logs" / "migrate.log"
+        with Client(up["api_base"], [tenant["api_key"] for tenant in up["tenants"]]) as client:
+            wait_for(lambda: bool(client.done))
+            upgrade = hearth(after, instance, "upgrade", "--no-backup")
+            try:
+                wait_for(lambda: "a table is in use, trying again" in log.read_text() or upgrade.poll() is not None)
+                waited = len(client.done)
+                wait_for(lambda: len(client.done) > waited)  # what waits for the reader holds nobody else up
+                assert columns(owner) == ["note_before"]
+            finally:
+                reader.close()
+            succeed(upgrade)
+            during = len(client.done)
+            wait_for(lambda: len(client.done) > during)
+            assert columns(owner) == ["note_after", "note_before"]
+            assert runs_from(after, instance)
+            succeed(hearth(after, instance, "upgrade", "--finish"))
+            assert columns(owner) == ["note_after"]
+            refused = instance.run("upgrade", "--no-backup")
+            assert (refused.returncode, "migration tenants.9999_contract" in refused.stderr) == (1, True)
+            finished = len(client.done)
+            wait_for(lambda: len(client.done) > finished)
+        assert client.failed == []
+        assert runs_from(after, instance)
+        assert instance.status()["state"] == "up"
