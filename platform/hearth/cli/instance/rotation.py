@@ -34,7 +34,8 @@ def rotate(caches: bool, finish: bool) -> None:
     role by role, while gateways serve. `--finish`, later, drops the earlier Django keys and the peppers of which no
     stored key is left. Make a backup afterwards.
 
-    Not rotated: the engine key, and the passwords of the embedded database, which only this machine can reach.
+    Not rotated: the engine key; the passwords of the embedded database, which only this machine can reach (the embedded
+    Redis has none); and those of your own servers, which are in their addresses: change them there, then restart.
     """
     instance = from_environment()
     if caches and finish:
