@@ -79,7 +79,7 @@ def source(server: PostgresServer, tmp_path: Path) -> Own:
 def database(server: PostgresServer, name: str, folder: Path) -> Own:
     """Make an empty database as the documentation says."""
     with psycopg.connect(superuser_url(server), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name} OWNER hearth_owner TEMPLATE template0")  # type: ignore[call-overload]
+        connection.execute(f"CREATE DATABASE {name} OWNER hearth_owner TEMPLATE template0")
     owner = urlsplit(server.urls.owner)._replace(path=f"/{name}")
     return Own(folder / name, owner.geturl(), owner._replace(netloc=f"runner:{PASSWORD}@").geturl())
 
