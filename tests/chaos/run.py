@@ -99,11 +99,13 @@ def _cost(strike: _Strike, until_next: float, outcomes: list[Outcome]) -> Struck
     """Return what a fault cost, once every request has ended. A failure counts for the last fault before it."""
     meanwhile = [each for each in outcomes if each.began < until_next and each.ended > strike.began]
     failed = [each for each in meanwhile if not each.good and strike.began < each.failed_at < until_next]
+    # What the next fault broke is no outage of this one.
+    known = [each for each in outcomes if each.good or each.failed_at < until_next]
     return Struck(
         kind=strike.kind,
         requests=len(meanwhile),
         failed=len(failed),
-        outage_seconds=round(outage_seconds(outcomes, strike.began), 1),
+        outage_seconds=round(outage_seconds(known, strike.began), 1),
         ready_seconds=round(strike.well - strike.healed, 1),
         told=dict(Counter(each.told for each in failed)),
     )
