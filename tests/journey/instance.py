@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -117,6 +118,17 @@ class Instance:
     def status(self) -> Any:
         """Return `hearth status --json`."""
         return json.loads(self.hearth("status", "--json").stdout)
+
+    def metrics(self) -> dict[str, str]:
+        """Return what each role's metrics page says, by address."""
+        first = int(self.environment["HEARTH_PORT"]) + 2
+        found = {}
+        for port in range(first, first + 7):
+            address = f"http://127.0.0.1:{port}/metrics"
+            with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=10) as answer:
+                found[address] = answer.read().decode()
+        assert len(found) >= 5, found.keys()
+        return found
 
     def engines(self) -> list[Engine]:
         """Return the engines that have a registry file, by replica id."""

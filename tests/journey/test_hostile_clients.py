@@ -10,7 +10,6 @@ import re
 import socket
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,21 +53,9 @@ def gateway(instance: Instance) -> psutil.Process:
     return server
 
 
-def metrics(instance: Instance) -> dict[str, str]:
-    """Return what each role's metrics page says, by address."""
-    first = int(instance.environment["HEARTH_PORT"]) + 2
-    found = {}
-    for port in range(first, first + 7):
-        address = f"http://127.0.0.1:{port}/metrics"
-        with contextlib.suppress(OSError), urllib.request.urlopen(address, timeout=10) as answer:
-            found[address] = answer.read().decode()
-    assert len(found) >= 5, found.keys()
-    return found
-
-
 def in_flight(instance: Instance) -> float:
     """Return how many requests the gateway serves now."""
-    pages = "\n".join(metrics(instance).values())
+    pages = "\n".join(instance.metrics().values())
     found = re.search(r"^hearth_gateway_in_flight_requests ([0-9.]+)$", pages, re.MULTILINE)
     assert found
     return float(found[1])
@@ -358,7 +345,7 @@ def test_no_secret_is_in_logs_metrics_or_errors(simulated: Instance) -> None:
         request(f"{simulated.management}/tenants", simulated.key("globex") + "x").text,
     ]
     logs = [file.read_text(errors="replace") for file in (simulated.data_dir / "logs").rglob("*") if file.is_file()]
-    told = "\n".join([*errors, *logs, *metrics(simulated).values()])
+    told = "\n".join([*errors, *logs, *simulated.metrics().values()])
     leaked = [name for name, secret in secrets_of(simulated).items() if secret in told]
     assert leaked == []
     assert said not in told
