@@ -1,6 +1,6 @@
-"""Find what makes this instance unsafe on a public network, from its settings, folders and engine ports.
+"""Find what makes this instance unsafe on a public network: in settings, folders, engine ports, and its servers.
 
-Changes nothing; needs neither Django nor a running instance.
+Changes nothing; needs no running instance: a server that does not respond is not checked.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ import ipaddress
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import psutil
+import psycopg
 
 from hearth import environment, secrets
-from hearth.checks import database_connections, engine_ports, process_accounts
+from hearth.checks import database_connections, database_guards, engine_ports, process_accounts, redis_guards
+from hearth.checks.finding import Finding
 from hearth.environment import Environment
 from hearth.instance import start_options
 from hearth.instance.instance import Instance
@@ -37,14 +38,6 @@ DEMO_KEYS_FILE = "demo-keys.json"
 REDIS_SETTINGS = ("redis_limits_url", "redis_cache_url", "redis_broker_url")
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One problem of an instance that the public can reach, and its remedy, each a sentence."""
-
-    problem: str
-    remedy: str
-
-
 def findings(instance: Instance) -> list[Finding]:
     """Return every problem found. Raises BadSetting."""
     settings = environment.read()
@@ -52,6 +45,8 @@ def findings(instance: Instance) -> list[Finding]:
         *(Finding(each.problem, each.remedy) for each in environment.unknown(os.environ)),
         *_databases(settings),
         *_connections(instance, settings),
+        *_live_database(instance),
+        *redis_guards.findings(_redis_servers(instance, settings)),
         *_node_rights(instance, settings),
         *_passwords(settings),
         *_secrets(instance),
@@ -95,6 +90,24 @@ def _connections(instance: Instance, settings: Environment) -> Iterator[Finding]
             f"Set max_connections of the server to {needed + server.reserved} or more; each further node adds "
             f"{database_connections.OF_NODE}.",
         )
+
+
+def _live_database(instance: Instance) -> Iterator[Finding]:
+    """Yield what is missing from the guards of the database. A server that does not respond is left out."""
+    try:
+        url = instance.app_url()
+        if url:
+            yield from database_guards.findings(url)
+    except (SecretsError, psycopg.OperationalError):
+        return
+
+
+def _redis_servers(instance: Instance, settings: Environment) -> dict[str, bool]:
+    """Return the address of each Redis, and whether it may evict: only one that stores nothing but predictions."""
+    embedded = instance.redis()
+    shared = settings.redis_url if embedded is None else embedded.url
+    limits, cache, broker = (getattr(settings, name) or shared for name in REDIS_SETTINGS)
+    return {limits: False, broker: False} | ({} if cache in {limits, broker} else {cache: True})
 
 
 def _node_rights(instance: Instance, settings: Environment) -> Iterator[Finding]:

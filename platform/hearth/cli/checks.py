@@ -13,7 +13,7 @@ from hearth.instance.instance import from_environment
 @click.command(short_help="Show what must change before others may reach this instance.")
 @click.option("--deploy", is_flag=True, required=True, help="Check what a deployment must not have.")
 def check(deploy: bool) -> None:
-    """Check settings, secrets, folders and the engines that run here.
+    """Check settings, secrets, folders, the engines that run here, and the rights in PostgreSQL and Redis.
 
     Prints what must not be so where strangers can reach the instance, each with what to do. Changes nothing. The exit
     status is 1 when something is found.

@@ -65,3 +65,13 @@ def test_a_gateways_bound_has_room_for_its_threads_that_use_the_database() -> No
 
 def test_a_server_that_does_not_respond_is_not_compared() -> None:
     assert database_connections.accepted("postgresql://hearth_app@127.0.0.1:1/hearth", "here") is None
+
+
+def test_a_guard_that_is_missing_from_the_database_is_found(url: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE tenants_limit NO FORCE ROW LEVEL SECURITY")
+        try:
+            found = deployment.findings(instance.from_environment())
+        finally:
+            cursor.execute("ALTER TABLE tenants_limit FORCE ROW LEVEL SECURITY")
+    assert any("row-level security is not forced on tenants_limit" in each.problem for each in found)
