@@ -69,7 +69,7 @@ def _memory(client: redis.Redis, *, may_evict: bool) -> Iterator[Finding]:
         )
 
 
-def _users(client: redis.Redis, *, reached_by_network: bool) -> Iterator[Finding]:
+def _users(client: Any, *, reached_by_network: bool) -> Iterator[Finding]:
     users: list[str] = client.acl_users()
     default = client.acl_getuser("default") if "default" in users else None
     if reached_by_network and default and {"on", "nopass"} <= set(default["flags"]):
@@ -87,7 +87,7 @@ def _users(client: redis.Redis, *, reached_by_network: bool) -> Iterator[Finding
         yield Finding(f"The Redis user {NODE_REDIS_USER} may do what no node needs: {', '.join(allowed)}.", _REPAIR)
 
 
-def _allowed(client: redis.Redis) -> Iterator[str]:
+def _allowed(client: Any) -> Iterator[str]:
     """Yield each command of REFUSED_TO_NODES that the user of nodes may send. Redis before 7 cannot say it."""
     for command in REFUSED_TO_NODES:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -32,7 +33,7 @@ def server(tmp_path: Path) -> Iterator[redis.Redis]:
             own.stop()
 
 
-def allow(client: redis.Redis, rules: str) -> None:
+def allow(client: Any, rules: str) -> None:
     """Give the user of nodes these rules and no others."""
     client.execute_command("ACL", "SETUSER", NODE_REDIS_USER, "reset", "on", ">secret", *rules.split())
 
@@ -123,6 +124,6 @@ def test_the_user_of_nodes_is_refused_what_is_not_a_nodes() -> None:
                 "DEBUG",
             }:  # a client library waits for the first; servers refuse the second
                 with pytest.raises(redis.ResponseError, match=r"(?i)permission|can.t access"):
-                    node.execute_command(*command)
+                    node.execute_command(*refused)
         assert node.execute_command("SET", "hearth.celery.of-a-test", "1", "EX", "60") in {True, b"OK"}
         assert node.delete("hearth.celery.of-a-test") == 1
