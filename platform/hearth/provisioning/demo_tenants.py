@@ -1,7 +1,8 @@
 """Two tenants for a first look at a new instance, each with a key that may do everything there.
 
 A tenant, its key and the entry in the file are made together, once, and never again: a key that an operator revoked, a
-tenant that was archived or had its name before, and a file that was removed stay as they are.
+tenant that was archived, erased or had its name before, and a file that was removed stay as they are. Erasing a tenant
+frees its name and deletes what it was called, so none is made where any tenant was erased.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from django.db import transaction
 
 from hearth.provisioning import private_file
+from retention.models import Erasure
 from tenants import keys, limits, registry
 from tenants.audit import SYSTEM
 from tenants.errors import KeyRefused
@@ -47,7 +49,7 @@ def ensure(data_dir: Path, *, create: bool) -> tuple[DemoTenant, ...]:
     """
     file = data_dir / FILE_NAME
     known: dict[str, str] = json.loads(file.read_text()) if file.is_file() else {}
-    if create:
+    if create and not Erasure.objects.exists():
         for slug, name, policy in TENANTS:
             if not Tenant.objects.filter(slug=slug).exists():
                 _create(file, known, slug, name, policy)

@@ -23,6 +23,7 @@ from hearth.instance.start_options import PoolOptions, StartOptions
 from hearth.provisioning import cluster, demo_tenants, first_run, secrets_transfer
 from portal.fleet import model_changes
 from portal.fleet.model_changes import ModelChange
+from retention import erasure
 from tenants import keys, registry
 from tenants.audit import SYSTEM, Actor
 from tenants.models import ApiKey, AuditEntry, Tenant, User
@@ -188,6 +189,17 @@ def test_a_demo_tenant_that_was_suspended_or_archived_stays_so(end: Callable[[Ac
     assert run().tenants == (globex,)
     assert registry.find_tenant("acme").state == ended.state
     assert ApiKey.objects.filter(tenant=ended, revoked_at=None).count() <= 1
+
+
+def test_a_demo_tenant_that_was_erased_is_not_made_again(data_dir: Path) -> None:
+    globex = run().tenants[1]
+    registry.archive(SYSTEM, registry.find_tenant("acme"))
+    erasure.erase(SYSTEM, registry.find_tenant("acme"))
+    tenants, issued = Tenant.objects.count(), ApiKey.objects.count()
+    assert run().tenants == (globex,)
+    (data_dir / demo_tenants.FILE_NAME).unlink()
+    assert run().tenants == ()
+    assert (Tenant.objects.count(), ApiKey.objects.count()) == (tenants, issued)
 
 
 def test_a_tenant_that_has_the_name_of_a_demo_tenant_gets_no_key() -> None:
