@@ -174,6 +174,13 @@ def test_media_is_fetched_only_from_hosts_that_are_allowed(
     assert command.env["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] == "0"
 
 
+def test_processed_images_are_not_shared_between_tenants_unless_a_model_is_told_to(tmp_path: Path) -> None:
+    driver = vllm(EngineKind.VLLM_CPU)
+    assert flag(driver.command(spec_for(tmp_path)), "--mm-processor-cache-gb") == "0"
+    of_one_tenant = driver.command(spec_for(tmp_path, engine_args=("--mm-processor-cache-gb", "4")))
+    assert of_one_tenant.argv[-2:] == ("--mm-processor-cache-gb", "4")
+
+
 @pytest.mark.parametrize("driver", [vllm(EngineKind.VLLM_CPU), driver_for("simulated")])
 def test_development_routes_are_closed_unless_opened(driver: VllmDriver, tmp_path: Path) -> None:
     assert "VLLM_SERVER_DEV_MODE" not in driver.command(spec_for(tmp_path, development_routes=False)).env

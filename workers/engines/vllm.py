@@ -79,6 +79,9 @@ def _flags(spec: EngineSpec, *, on_cpu: bool) -> tuple[str, ...]:
         "--disable-fastapi-docs",
         # Without a list vLLM fetches from any host, including those inside the operator's network.
         *("--allowed-media-domains", *(spec.media_domains or (NO_HOST,))),
+        # Off: vLLM keys it by an image's content alone, so the time of a response would tell a tenant which images
+        # others sent. The prefix cache has the request's salt beside the image.
+        *("--mm-processor-cache-gb", "0"),
         # The default of 0 aborts running requests on SIGTERM.
         *("--shutdown-timeout", str(spec.shutdown_timeout_seconds)),
     ]

@@ -10,6 +10,7 @@ from threading import Barrier
 from typing import Any, Literal
 from uuid import uuid4
 
+from hearth.isolation_audit import prompts
 from hearth.isolation_audit.http_probe import HttpProbe, ProbeResponse
 from hearth.isolation_audit.prompts import BYPASS_PREDICTION, CacheName, PromptGenerator
 from hearth.isolation_audit.timing_attack import Pair, Tenant
@@ -61,6 +62,8 @@ def every_attack(shared: str) -> tuple[Attack, ...]:
         Attack(name="x-prediction-cache", headers={"x-prediction-cache": "on"}),
         Attack(name="max-age", headers={"cache-control": "max-age=86400"}),
         Attack(name="only-if-cached", headers={"cache-control": "only-if-cached"}),
+        Attack(name="image", fields=prompts.with_image(shared)),
+        Attack(name="uuid of an image", fields=prompts.with_image(shared, uuid=shared)),
         Attack(name="streamed", fields={"stream": True, "stream_options": {"include_usage": True}}),
     )
 

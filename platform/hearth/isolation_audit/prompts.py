@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import struct
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -12,6 +16,8 @@ CacheName = Literal["prediction", "prefix"]
 CACHES: tuple[CacheName, ...] = ("prediction", "prefix")
 #: Bypasses the prediction cache, so that only the prefix cache has an effect.
 BYPASS_PREDICTION = {"cache-control": "no-store"}
+#: Pixels of each side of an image: some hundred tokens, and few enough for every model.
+IMAGE_SIDE = 336
 SENTENCE = "The list type holds objects in order, and a set holds each object once. "
 
 
@@ -60,3 +66,25 @@ class PromptGenerator:
             "temperature": 0,
         }
         return json.dumps(request | fields).encode()
+
+
+def with_image(seed: str, *, uuid: str = "") -> dict[str, Any]:
+    """Return the messages of a request with an image that nobody has sent; equal seeds make equal images.
+
+    ``uuid`` names the image in the engine's caches, which no client may do. Models without images answer 400.
+    """
+    url = f"data:image/png;base64,{base64.b64encode(_image(seed)).decode()}"
+    image = {"type": "image_url", "image_url": {"url": url}} | ({"uuid": uuid} if uuid else {})
+    text = {"type": "text", "text": f"{seed}{uuid} What is in this image?"}
+    return {"messages": [{"role": "user", "content": [image, text]}]}
+
+
+def _image(seed: str) -> bytes:
+    """Return a PNG (RFC 2083) of grey stripes from the seed's hash."""
+    shades = hashlib.sha256(seed.encode()).digest()
+    row = bytes([0]) + bytes(shades[place % len(shades)] for place in range(IMAGE_SIDE))
+    header = struct.pack(">IIBBBBB", IMAGE_SIDE, IMAGE_SIDE, 8, 0, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(row * IMAGE_SIDE)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks
+    )
