@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from workers.agent.probes.canary import CanarySink
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "hearth.settings")
+# Django's checks load the portal's and the gateway's URLs, which a worker does not serve: a second of each start.
+os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
 
 # At INFO Celery logs every task twice: 86,000 lines a day with a tick every two seconds. Failures are logged as errors.
 for noisy in ("celery.worker.strategy", "celery.app.trace", "celery.beat"):
