@@ -17,6 +17,7 @@ from billing.budgets.reconciler import LINGER_SECONDS, ORPHANED_SECONDS, BudgetR
 from billing.budgets.redis_counters import BudgetCounters
 from billing.drain.batch import rate_unrated
 from billing.ledger.usage_rows import UsageRow, interrupted
+from billing.models import BudgetWindow
 from billing.pricing.prices import DEMO_RATES
 from billing.wal.records import Progress, Start
 from tenants import budgets
@@ -293,14 +294,22 @@ def test_the_keeper_of_many_tenants_asks_for_all_of_them_together(desk: Desk) ->
 
 
 def test_what_somebody_else_wrote_into_redis_stops_no_drain(desk: Desk, acme: Customer) -> None:
-    budget(acme.tenant, LIMIT_PICO)
+    made = budget(acme.tenant, LIMIT_PICO)
     desk.redis.hset(holds_key(desk.tenant_id), "x", "nonsense")
     desk.reconciler.run_if_due(caught_up=True)
+    assert desk.left(made) is None, "without a counter nothing is admitted"
+    desk.redis.hdel(holds_key(desk.tenant_id), "x")
+    desk.round()
+    assert desk.left(made) == LIMIT_PICO
 
 
 def test_redis_that_is_away_stops_no_drain(acme: Customer) -> None:
-    budget(acme.tenant, LIMIT_PICO)
-    BudgetReconciler(BudgetCounters("redis://127.0.0.1:1", timeout_seconds=0.2), list).run_if_due(caught_up=True)
+    made = budget(acme.tenant, LIMIT_PICO, period="total")
+    away = BudgetReconciler(BudgetCounters("redis://127.0.0.1:1", timeout_seconds=0.2), list)
+    began = time.monotonic()
+    away.run_if_due(caught_up=True)
+    assert away.due_at > began, "another round follows"
+    assert BudgetWindow.objects.filter(budget_id=made.id).exists(), "what needs no Redis is done"
 
 
 def test_a_stall_is_not_multiplied(desk: Desk, acme: Customer) -> None:
