@@ -20,22 +20,33 @@ from tests.ports import INSTANCE_PORTS, free_ports
 PASSWORD = "only-for-this-test"
 
 
-@pytest.fixture
-def server(instance_dir: Path) -> Iterator[PostgresServer]:
-    """A server with a database that has no default rights, and a role of another name to run Hearth."""
+@pytest.fixture(scope="module")
+def migrated(shared_instance_dir: Path) -> Iterator[PostgresServer]:
+    """A server whose database ``template`` the owner has migrated, and a role of another name to run Hearth."""
     postgres = PostgresServer(
-        data_dir=instance_dir / "postgres",
-        sockets_dir=sockets_dir(instance_dir),
-        log_path=instance_dir / "postgres.log",
-        passwords=secrets.load_or_create(instance_dir).database_passwords,
+        data_dir=shared_instance_dir / "postgres",
+        sockets_dir=sockets_dir(shared_instance_dir),
+        log_path=shared_instance_dir / "postgres.log",
+        passwords=secrets.load_or_create(shared_instance_dir).database_passwords,
         durable=False,
     )
     postgres.start()
     with psycopg.connect(superuser_url(postgres), autocommit=True) as connection:
-        connection.execute("CREATE DATABASE elsewhere OWNER hearth_owner TEMPLATE template0")
+        connection.execute("CREATE DATABASE template OWNER hearth_owner TEMPLATE template0")
         connection.execute(f"CREATE ROLE runner LOGIN PASSWORD '{PASSWORD}'")
+    assert manage(postgres, "migrate", database="template").returncode == 0
     yield postgres
     postgres.stop()
+
+
+@pytest.fixture
+def server(migrated: PostgresServer) -> Iterator[PostgresServer]:
+    """The server with a migrated database that has no default rights."""
+    with psycopg.connect(superuser_url(migrated), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE elsewhere OWNER hearth_owner TEMPLATE template")
+        yield migrated
+        connection.execute("DROP DATABASE elsewhere WITH (FORCE)")
+        connection.execute("REVOKE hearth_tenant FROM runner")
 
 
 def superuser_url(server: PostgresServer) -> str:
@@ -44,9 +55,9 @@ def superuser_url(server: PostgresServer) -> str:
     return urlsplit(server.urls.owner)._replace(netloc=netloc, path="/postgres").geturl()
 
 
-def manage(server: PostgresServer, *arguments: str) -> subprocess.CompletedProcess[str]:
+def manage(server: PostgresServer, *arguments: str, database: str = "elsewhere") -> subprocess.CompletedProcess[str]:
     """Run a management command as the owner."""
-    owner = urlsplit(server.urls.owner)._replace(path="/elsewhere").geturl()
+    owner = urlsplit(server.urls.owner)._replace(path=f"/{database}").geturl()
     command = [sys.executable, "-m", "django", *arguments]
     return subprocess.run(
         command, env=os.environ | {"DATABASE_URL": owner}, capture_output=True, text=True, check=False
@@ -60,7 +71,6 @@ def as_runner(server: PostgresServer) -> psycopg.Connection[tuple[object, ...]]:
 
 
 def test_the_owner_gives_the_running_role_its_rights_and_no_more(server: PostgresServer) -> None:
-    assert manage(server, "migrate").returncode == 0
     refused = manage(server, "grant_role", "runner")
     assert refused.returncode != 0
     assert 'permission denied to grant role "hearth_tenant"' in refused.stderr
@@ -80,16 +90,14 @@ def test_the_owner_gives_the_running_role_its_rights_and_no_more(server: Postgre
 
 
 def test_a_role_that_inherits_the_tenant_role_is_refused(server: PostgresServer) -> None:
-    assert manage(server, "migrate").returncode == 0
     with psycopg.connect(superuser_url(server), autocommit=True) as connection:
         connection.execute("GRANT hearth_tenant TO runner WITH INHERIT TRUE")
     assert manage(server, "grant_role", "runner").returncode != 0
 
 
 def test_a_database_of_a_newer_version_is_refused_before_anything_is_written(
-    server: PostgresServer, shared_instance_dir: Path
+    server: PostgresServer, instance_dir: Path
 ) -> None:
-    assert manage(server, "migrate").returncode == 0
     elsewhere = urlsplit(superuser_url(server))._replace(path="/elsewhere").geturl()
     with psycopg.connect(elsewhere, autocommit=True) as connection:
         connection.execute("DELETE FROM django_migrations WHERE app = 'workers'")
@@ -102,7 +110,7 @@ def test_a_database_of_a_newer_version_is_refused_before_anything_is_written(
 
     owner = urlsplit(server.urls.owner)._replace(path="/elsewhere").geturl()
     port = str(free_ports(INSTANCE_PORTS))
-    environment = os.environ | {"DATABASE_URL": owner, "HEARTH_DATA_DIR": str(shared_instance_dir), "HEARTH_PORT": port}
+    environment = os.environ | {"DATABASE_URL": owner, "HEARTH_DATA_DIR": str(instance_dir), "HEARTH_PORT": port}
     for command in (["up"], ["bootstrap"], ["role", "gateway"], ["node", "--engine", "simulated"]):
         hearth = [str(Path(sys.executable).with_name("hearth")), *command]
         started = subprocess.run(hearth, env=environment, capture_output=True, text=True, check=False)

@@ -63,6 +63,13 @@ def test_a_second_up_says_that_it_runs_and_prints_the_same(instance: Instance) -
     assert instance.up_json == first
 
 
+def test_an_upgrade_with_other_settings_or_no_word_on_a_backup_is_refused(instance: Instance) -> None:
+    instance.up()
+    assert instance.run("upgrade").returncode == 2
+    refused = Instance(instance.folder, instance.port + 1).run("upgrade", "--no-backup")
+    assert (refused.returncode, "other settings" in refused.stderr) == (1, True)
+
+
 def test_placeholders_get_warm_afterwards_and_are_shown(instance: Instance) -> None:
     instance.up()
     wait_for(lambda: [found["state"] for found in instance.status()["placeholders"]] == ["warm"])
@@ -166,15 +173,17 @@ def test_after_the_loss_of_every_process_the_next_up_recovers(instance: Instance
     assert _answers(instance)
 
 
-def test_down_leaves_nothing_and_keeps_the_data(instance: Instance) -> None:
-    first = instance.up()
+def test_down_leaves_nothing_but_the_data(instance: Instance) -> None:
+    """That the next start finds everything again is shown above, after the loss of every process."""
+    instance.up()
     engines = instance.engines()
     assert instance.run("down").returncode == 0
     assert instance.leftovers() == []
     assert not [engine for engine in engines if is_running(engine)]
     assert not (instance.folder / "up.json").exists()
     assert instance.status()["state"] == "down"
-    assert instance.up()["tenants"] == first["tenants"]
+    assert (instance.folder / "secrets.json").exists()
+    assert (instance.folder / "postgres" / "cluster" / "PG_VERSION").exists()
 
 
 @pytest.mark.long
