@@ -18,7 +18,7 @@ from tests.chaos.world import READY_SECONDS, World, until
 ROUND = 5
 #: A process whose memory grew more than so much, times and MiB, from the first audit to the last leaks.
 GROWTH, GROWTH_MIB = 1.5, 64
-#: Requests without any fault before the first one.
+#: Requests without any fault before the first one, and after the last.
 QUIET_SECONDS = 8.0
 
 
@@ -50,20 +50,27 @@ class Report:
     memory_mib: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
-async def run(world: World, faults: Iterable[tuple[Fault, Random]], seed: int, say: Callable[[str], None]) -> Report:
+async def run(
+    world: World,
+    faults: Iterable[tuple[Fault, Random]],
+    seed: int,
+    say: Callable[[str], None],
+    *,
+    quiet_seconds: float = QUIET_SECONDS,
+) -> Report:
     """Break the instance under load, and return what that showed."""
     report = Report(seed)
     clients = Clients(world, seed)
     memory: dict[tuple[str, int], tuple[float, float]] = {}
     strikes: list[_Strike] = []
     async with clients.asking():
-        await asyncio.sleep(QUIET_SECONDS)
+        await asyncio.sleep(quiet_seconds)
         for number, (fault, random) in enumerate(faults, start=1):
             strikes.append(await _strike(world, clients, fault, random, report))
             say(f"{number:4} {fault.kind}: well again after {strikes[-1].well - strikes[-1].began:.1f} s")
             if number % ROUND == 0:
                 await _audit(world, clients, report, memory, say)
-        await asyncio.sleep(QUIET_SECONDS)
+        await asyncio.sleep(quiet_seconds)
         await _audit(world, clients, report, memory, say)
     report.requests = len(clients.outcomes)
     nexts = [*(strike.began for strike in strikes[1:]), float("inf")]

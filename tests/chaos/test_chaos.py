@@ -21,7 +21,7 @@ KINDS = ("kill gateway", "kill redis", "kill drain", "kill engine", "reset datab
 def test_what_clients_saw_is_what_is_stored_after_faults() -> None:
     faults = [(BY_KIND[kind], Random(kind)) for kind in KINDS]
     with running() as world:
-        report = asyncio.run(run(world, faults, 0, print))
+        report = asyncio.run(run(world, faults, 0, print, quiet_seconds=2))
     assert report.differences == []
     assert leftovers(world) == []
     assert [each.kind for each in report.struck] == list(KINDS)
