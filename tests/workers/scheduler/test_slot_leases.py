@@ -24,7 +24,7 @@ from workers.models import Deployment, Level, Node, Placeholder, Replica, Slot, 
 from workers.scheduler import reconciler, slot_leases
 
 NODES, SLOTS_PER_NODE = 4, 4
-CLAIMERS, RACES = 40, 25
+CLAIMERS, RACES = 40, 10
 OPEN = Q(released_at=None)
 
 
@@ -164,7 +164,7 @@ def _clear() -> None:
 def test_claims_evictions_and_agents_never_wait_for_each_other_for_ever(fleet: Fleet) -> None:
     other = add_node(fleet.pool, "n2")
     chat = deploy(fleet, "chat")
-    for _ in range(10):
+    for _ in range(4):
         rows = [place(node, level=level) for node in (fleet.node, other) for level in (Level.H0, Level.H2) * 2]
         ids = [row.id for row in rows]
         claims: list[Callable[[], None]] = [
