@@ -26,7 +26,9 @@ def _replica(request: pytest.FixtureRequest) -> Iterator[Replica]:
 
 
 @pytest.fixture(
-    scope="session", params=["simulated", pytest.param("vllm", marks=pytest.mark.real_engine)], name="embedder"
+    scope="session",
+    params=["simulated", pytest.param("vllm", marks=[pytest.mark.real_engine, pytest.mark.long])],
+    name="embedder",
 )
 def _embedder(request: pytest.FixtureRequest) -> Iterator[Replica]:
     """Start one engine of each kind that serves embeddings, for the few tests of those."""
