@@ -17,6 +17,8 @@ settings.load_profile("unhurried")
 TESTS = Path(__file__).parent
 #: Folders whose tests share an instance or an engine that starts slowly: one process runs each of them, and first.
 SHARED = ("journey", "engines")
+#: Then those whose files take longest, so that no process is left alone with one at the end.
+LONG_FILES = ("chaos", "docker", "hearth", "workers")
 
 
 class ByFolderOrFile(LoadScopeScheduling):  # type: ignore[misc]  # it carries no types
@@ -34,7 +36,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFolde
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of SHARED first, and write each test's markers into the JUnit report.
+    """Put the tests of SHARED and LONG_FILES first, and write each test's markers into the JUnit report.
 
     ``.ci/require_marked_tests.py`` reads the markers.
     """
@@ -45,4 +47,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _place(item: pytest.Item) -> int:
     folder = item.path.relative_to(TESTS).parts[0]
-    return SHARED.index(folder) if folder in SHARED else len(SHARED)
+    first = SHARED + LONG_FILES
+    return first.index(folder) if folder in first else len(first)
