@@ -23,6 +23,7 @@ from benchmarks.command import Finding
 from benchmarks.errors import NotRun
 from benchmarks.gateway import hearth_under_test, workplace
 from benchmarks.gateway.hearth_under_test import HearthUnderTest
+from benchmarks.gateway.load import ask
 from benchmarks.gateway.site import Site, free_port
 from benchmarks.hostile import quiet, report
 from benchmarks.hostile.report import Attacked, Run
@@ -102,6 +103,8 @@ def _run(attacks: Sequence[Attack], seconds: float, asked: str) -> Run:
             psutil.Process(gateway.process.pid).cpu_affinity([*{cores.contender, *cores.others}])
         site.start("portal", BY_NAME["portal"].command(hearth.instance), hearth.instance.environment("portal"))
         keys = _seed(hearth)
+        for gateway in hearth.gateways:
+            gateway.wait_until(lambda: ask(hearth.address, prompt="Are you there?") is not None)
         asyncio.run(quiet.ask(hearth.address, SETTLE_SECONDS))
         attacked = []
         for attack in attacks:

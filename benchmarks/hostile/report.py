@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -31,7 +32,9 @@ class Attacked:
 
     @property
     def ratio(self) -> float:
-        """The quiet tenant's p99 beside the attack, as a multiple of that alone."""
+        """The quiet tenant's p99 beside the attack, as a multiple of that alone; infinite if all alone failed."""
+        if math.isinf(self.alone_p99_ms):
+            return math.inf
         return self.beside_p99_ms / max(self.alone_p99_ms, LEAST_MS)
 
 

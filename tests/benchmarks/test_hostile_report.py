@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 
@@ -37,7 +38,13 @@ def test_a_request_without_an_answer_has_no_time_and_counts_as_failed() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "met"),
-    [({}, True), ({"beside_p99_ms": 12.1}, False), ({"failures": 1}, False), ({"alone_p99_ms": 1.0}, False)],
+    [
+        ({}, True),
+        ({"beside_p99_ms": 12.1}, False),
+        ({"failures": 1}, False),
+        ({"alone_p99_ms": 1.0}, False),
+        ({"alone_p99_ms": math.inf}, False),
+    ],
 )
 def test_the_target_is_twice_the_usual_and_no_failure(changes: dict[str, float], met: bool) -> None:
     attacked = dataclasses.replace(FOUND, **changes)  # type: ignore[arg-type]
