@@ -106,7 +106,7 @@ async def _is_over(server: Server, *, within_seconds: float) -> bool:
 async def _check_timeouts(server: Server) -> None:
     while True:
         await asyncio.sleep(TIMEOUT_CHECK_SECONDS)
-        server.check_timeouts()
+        await server.check_timeouts()
 
 
 @click.command()

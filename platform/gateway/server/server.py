@@ -21,6 +21,8 @@ Application = Callable[[Any, Any, Any], Awaitable[None]]
 MAX_REJECTED = 256
 #: When all connections are in use, a new one displaces the longest idle one, unless its client holds this share.
 FULL_SHARE = 1 / 4
+#: Connections whose timeouts are checked before the loop serves others: closing one takes up to 0.1 ms.
+CHECKED_AT_ONCE = 32
 
 
 class Server:
@@ -49,6 +51,8 @@ class Server:
         self.running: set[RequestResponse] = set()
         #: Connections are closed after their current response.
         self.closing = False
+        #: Connections that wait to discard more bytes.
+        self.discarding = 0
         self.date = b""
         self._most_connections = most_connections
         self._client_of = client_of
@@ -86,12 +90,14 @@ class Server:
         self.running.add(request)
         request.task = asyncio.get_running_loop().create_task(self._run(request))
 
-    def check_timeouts(self) -> None:
-        """Close connections that are silent for too long."""
+    async def check_timeouts(self) -> None:
+        """Close connections that are silent for too long, a few at a time, so that requests run in between."""
         self._update_date()
-        now = asyncio.get_running_loop().time()
-        for connection in (*self.connections, *self.rejected):
-            connection.check_timeouts(now)
+        loop = asyncio.get_running_loop()
+        for number, connection in enumerate((*self.connections, *self.rejected), start=1):
+            connection.check_timeouts(loop.time())
+            if number % CHECKED_AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     def close(self) -> None:
         """Close each connection, after its current response if there is one."""

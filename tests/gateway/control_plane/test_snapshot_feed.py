@@ -12,6 +12,7 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
+from gateway.control_plane import snapshot_feed
 from gateway.control_plane.snapshot_feed import ControlSnapshot, SnapshotFeed
 from gateway.errors import Unavailable
 from tenants import key_format, keys, registry
@@ -131,7 +132,18 @@ async def test_unknown_keys_cost_a_short_wait_and_no_thread(feed: SnapshotFeed) 
             await asyncio.sleep(0.01)
     assert set(await reasons) == {"unknown"}
     assert most == threads
-    assert feed._waiting == []
+    assert not feed._waiting
+
+
+async def test_callers_that_waited_for_a_poll_continue_a_few_at_a_time(feed: SnapshotFeed) -> None:
+    unknown = [key_format.generate("hk").text() for _ in range(100)]
+    refused = [asyncio.ensure_future(refusal(feed, text)) for text in unknown]
+    before, most = 0, 0
+    while before < len(unknown):
+        await asyncio.sleep(0)
+        done = sum(each.done() for each in refused)
+        before, most = done, max(most, done - before)
+    assert most <= snapshot_feed.RESUMED_AT_ONCE
 
 
 async def test_a_known_id_with_a_wrong_secret_is_refused_without_waiting(
@@ -196,5 +208,5 @@ async def test_a_key_that_cannot_be_verified_is_not_called_wrong(feed: SnapshotF
     with pytest.raises(Unavailable) as error:
         await feed.authenticate(key_format.generate("hk").text())
     assert (error.value.status, error.value.code) == (503, "key_unverifiable")
-    assert feed._waiting == []
+    assert not feed._waiting
     assert await refusal(feed, two_tenants.acme.secret) == ""

@@ -165,6 +165,21 @@ async def test_who_is_silent_for_too_long_is_closed(site: Site) -> None:
 
 
 @served
+async def test_many_silent_connections_are_closed_a_few_at_a_time(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "CHECKED_AT_ONCE", 2)
+    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.0)
+    clients = [await site.client() for _ in range(5)]
+    await until(lambda: len(site.server.connections) == len(clients))
+    checking = site.server.check_timeouts()
+    for closed in (2, 4):
+        checking.send(None)  # until it lets others run
+        assert sum(each._shut for each in site.server.connections) == closed
+    with pytest.raises(StopIteration):
+        checking.send(None)
+    assert [await client.rest() for client in clients] == [b""] * len(clients)
+
+
+@served
 async def test_who_does_not_close_after_the_last_answer_is_not_waited_for(site: Site) -> None:
     client = await site.client(GET.replace(b"1.1", b"1.0"))
     assert (await client.rest()).endswith(b"\r\n\r\n/a ")

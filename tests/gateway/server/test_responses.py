@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.server import request_response
+from gateway.server import connection, request_response
 from tests.gateway.fixtures.http_server import START, Site, left, piece, read, served, tell, unread, unsent, until
 
 GET = b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -169,6 +169,22 @@ async def test_an_answer_arrives_though_the_body_is_not_read(site: Site, keeps: 
     else:
         client.say(GET)
         assert (await client.answer()).body == b"/a "
+
+
+@served
+async def test_a_refused_client_that_sends_on_is_read_only_now_and_then(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "DISCARDS_PER_SECOND", 0.001)
+    site.pages["/unread"] = unread
+    head = b"POST /unread HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (2 * ALL_BUFFERS_BYTES)
+    client = await site.client(head + bytes(2 * ALL_BUFFERS_BYTES))
+    assert (await client.answer()).body == b"unread"
+    assert await client.rest() == b""
+    await until(lambda: site.server.discarding == 1)
+    assert client.transport.get_write_buffer_size() > 0
+    site.look(connection.LINGER_SECONDS + 1)
+    await until(lambda: not site.server.connections)
 
 
 @served
