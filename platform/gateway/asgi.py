@@ -60,7 +60,7 @@ class Body:
 
     def leave_unread(self) -> None:
         """Read no more."""
-        if isinstance(self._pending, Coroutine):
+        if self._pending is not None and isinstance(self._pending, Coroutine):
             self._pending.close()
         self._pending = None
 
@@ -126,19 +126,14 @@ class GatewayApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
-        self.in_flight += 1
-        try:
-            await self._serve(scope, receive, send)
-        finally:
-            self.in_flight -= 1
-
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         interrupt = Interrupt()
         head = _head(scope, ClientDisconnect(interrupt.fire))
         body = Body(receive)
+        self.in_flight += 1
         try:
             await self._answer(scope, head, body, interrupt, send)
         finally:
+            self.in_flight -= 1
             body.leave_unread()
             if head.share is not None:
                 head.share.release()

@@ -95,10 +95,13 @@ class Pipeline:
             response = await self.handle(request)
             response.headers.extend(CLOSE)
             return response
-        timeline = _timeline_of_client(request)
+        caller = None
         try:
-            await self._check_caller(request, timeline, announced_bytes)
+            caller = await self.auth.authenticate(request.headers, request.client)
+            self._check_caller(caller, request, announced_bytes)
         except GatewayError as error:
+            timeline = _timeline_of_client(request)
+            timeline.caller = caller
             error.closes = True
             response = self._refused(error, timeline)
             metrics.answered(_metric_path(request.path), "", response.status)
@@ -107,19 +110,14 @@ class Pipeline:
             return response
         return None
 
-    async def _check_caller(self, request: Request, timeline: RequestTimeline, body_bytes: int | None) -> Caller:
-        """Return the caller if its body may be read, or parsed.
-
-        Raises Unauthorized, Forbidden, RateLimited, Unavailable.
-        """
-        caller = timeline.caller = await self.auth.authenticate(request.headers, request.client)
+    def _check_caller(self, caller: Caller, request: Request, body_bytes: int | None) -> None:
+        """Count the body in memory if it may be read, or parsed. Raises Forbidden, RateLimited, Unavailable."""
         require_inference(caller)
         is_large = body_bytes is None or body_bytes > PARSED_FIRST_BYTES
         if is_large and IDEMPOTENCY not in request.headers:  # a repetition is answered whatever the limits are
             self._components.admission.refuse_early(caller)
         if request.share is not None:
             request.share.hold(self._components.body_memory, caller, body_bytes or 0)
-        return caller
 
     async def run_deferred(self, request_id: UUID, public_id: str, endpoint: Endpoint, request: Request) -> Attempt:
         """Run a request that was accepted earlier, under its own id; its request limit is not taken a second time.
@@ -180,7 +178,8 @@ class Pipeline:
         raise NotFound(f"The path {path} does not exist. Use one of {known}.", "unknown_path", closes=True)
 
     async def _infer(self, endpoint: Endpoint, request: Request, timeline: RequestTimeline) -> Response:
-        caller = await self._check_caller(request, timeline, len(request.body))
+        caller = timeline.caller = await self.auth.authenticate(request.headers, request.client)
+        self._check_caller(caller, request, len(request.body))
         call, model = await self._parse(caller, endpoint, request.body)
         timeline.model = model.name
         context = RequestContext(caller=caller, call=call, model=model, timeline=timeline)

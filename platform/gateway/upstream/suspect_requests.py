@@ -49,6 +49,8 @@ class SuspectRequests:
 
     def require_trusted(self, context: RequestContext) -> None:
         """Raise Unavailable if engines failed during this request, as often as they may."""
+        if not self._suspects:
+            return
         suspects = self._suspects.get(context.caller.tenant_id)
         if suspects is None:
             return
@@ -72,6 +74,8 @@ class SuspectRequests:
 
     def completed(self, context: RequestContext) -> None:
         """Clear the request: an engine has completed its response."""
+        if not self._suspects:
+            return
         tenant_id = context.caller.tenant_id
         suspects = self._suspects.get(tenant_id)
         if suspects is not None and suspects.pop(_name(context), None) is not None and not suspects:
