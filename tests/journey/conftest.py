@@ -54,9 +54,12 @@ def instance() -> Iterator[Instance]:
         yield found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def simulated() -> Iterator[Instance]:
-    """Start an instance with two simulated engines, whose requests wait for longer than a busy machine starts one."""
+    """Start an instance with two simulated engines, whose requests wait for longer than a busy machine starts one.
+
+    One for the session: a test leaves it with two ready replicas, but for those of test_wait_queue.py, which come last.
+    """
     with running("--engine", "simulated", "--replicas", "2") as found:
         for slug in ("acme", "globex"):
             assert found.operator(f"/tenants/{slug}", {"queue_seconds": 180}, method="PATCH").status == 200
