@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from tenants import sealed
+from tenants.isolation import sealed
 
 #: Larger responses are compressed. For small ones it costs 12 µs, a twentieth of a request, and saves little.
 PLAIN_BYTES = 2048

@@ -24,8 +24,8 @@ from uuid import UUID
 import msgspec
 from redis import Redis
 
-from tenants import keyspace
 from tenants.ids import TenantId
+from tenants.isolation import keyspace
 
 #: Bytes of an entry in Redis besides its value: its key and its index entries.
 OVERHEAD_BYTES = 512

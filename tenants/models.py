@@ -153,7 +153,7 @@ class Project(models.Model):
 
 
 class ApiKey(models.Model):
-    """A tenant's key. Only an HMAC of its secret is stored (``tenants.key_format``)."""
+    """A tenant's key. Only an HMAC of its secret is stored (``tenants.keys.key_format``)."""
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     public_id = models.CharField(max_length=16, unique=True)
@@ -186,7 +186,7 @@ class ApiKey(models.Model):
 
 
 class BoundSetter(TextChoices):
-    """Who set a limit or budget, the highest first. Nobody below changes or removes it (``tenants.bound_setter``)."""
+    """Who set a limit or budget, the highest first. Nobody below changes or removes it: ``policy.bound_setter``."""
 
     OPERATOR = "operator"
     OWNER = "owner"

@@ -16,7 +16,7 @@ from uuid import UUID
 from django.db import connection
 from django.db.models import F
 
-from tenants.compiled_query import CompiledQuery
+from tenants.database.compiled_query import CompiledQuery
 from tenants.models import PolicyChange, PolicyEpoch
 
 CHANNEL = "hearth_policy"

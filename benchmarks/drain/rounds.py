@@ -76,10 +76,12 @@ def _cpu_seconds(pid: int) -> float:
 
 def _customer(number: int) -> Customer:
     from billing.pricing import prices
-    from tenants import budgets, keys, registry
+    from tenants import registry
     from tenants.audit import SYSTEM
+    from tenants.keys import keys
     from tenants.models import Project
-    from tenants.policy_target import PolicyTarget
+    from tenants.policy import budgets
+    from tenants.policy.policy_target import PolicyTarget
 
     tenant = registry.create_tenant(SYSTEM, slug=f"t{number}-{time.time_ns():x}", name=f"Tenant {number}")
     budgets.create(SYSTEM, PolicyTarget(tenant=tenant), budgets.BudgetTerms(limit_pico=budgets.LARGEST_LIMIT_PICO))

@@ -50,11 +50,13 @@ def seed(upstream_port: int) -> dict[str, str]:
 
 
 def _tenant(slug: str, kind: Kind) -> str:
-    from tenants import budgets, keys, registry
+    from tenants import registry
     from tenants.audit import SYSTEM
-    from tenants.limits import LimitValues, set_limit
+    from tenants.keys import keys
     from tenants.models import Project
-    from tenants.policy_target import PolicyTarget
+    from tenants.policy import budgets
+    from tenants.policy.limits import LimitValues, set_limit
+    from tenants.policy.policy_target import PolicyTarget
 
     policy = registry.Policy(cache_mode="all" if kind.cache else "off", cache_quota_bytes=kind.quota_bytes)
     tenant = registry.create_tenant(SYSTEM, slug=slug, name=slug, policy=policy)

@@ -113,7 +113,7 @@ async def slow_body(attacker: Attacker) -> None:
 
 async def unknown_keys(attacker: Attacker) -> None:
     """Send requests with a well-formed key that does not exist."""
-    from tenants import key_format
+    from tenants.keys import key_format
 
     body = _body()
     await _stay(attacker, attacker.head(len(body), key=key_format.generate("hk").text()) + body)

@@ -13,11 +13,12 @@ import django
 def main() -> None:
     """Create both."""
     django.setup()
-    from tenants import keys, registry
+    from tenants import registry
     from tenants.audit import SYSTEM
-    from tenants.limits import LimitValues, set_limit
+    from tenants.keys import keys
     from tenants.models import Project
-    from tenants.policy_target import PolicyTarget
+    from tenants.policy.limits import LimitValues, set_limit
+    from tenants.policy.policy_target import PolicyTarget
 
     found = {}
     for slug in ("hostile-closed", "hostile-open"):

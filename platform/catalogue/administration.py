@@ -17,11 +17,12 @@ from django.db.models import F, Func, Value
 from django.utils import timezone
 
 from catalogue.models import Model, ModelAlias
-from tenants import audit, policy_epoch, purges
+from tenants import audit, policy_epoch
 from tenants.audit import Actor
 from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound
 from tenants.models import ApiKey, Budget, CachePurge, Limit, Tenant
-from tenants.purges import PurgeTarget
+from tenants.policy import purges
+from tenants.policy.purges import PurgeTarget
 
 #: As in ``org/Model-7B.v2``. Clients send it as JSON, and addresses contain it.
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._:/-]{0,198}[A-Za-z0-9])?")

@@ -16,7 +16,7 @@ from gateway.bodies.memory import BodyShare
 from gateway.errors import GatewayError
 from gateway.protocols.endpoint import Endpoint
 from gateway.protocols.request_body import Call
-from tenants.snapshot import Caller
+from tenants.snapshot.snapshot import Caller
 
 Headers = list[tuple[bytes, bytes]]
 JSON: Headers = [(b"content-type", b"application/json")]

@@ -25,11 +25,13 @@ from redis import Redis, RedisError
 from billing.models import PriceBook
 from retention import metrics
 from retention.models import Erasure
-from tenants import audit, keyspace, policy_epoch, purges
+from tenants import audit, policy_epoch
 from tenants.audit import SYSTEM, Actor
 from tenants.errors import NotAllowed
 from tenants.ids import PLATFORM_SLUG, TenantId
+from tenants.isolation import keyspace
 from tenants.models import ApiKey, Membership, Project, Tenant, User
+from tenants.policy import purges
 from workers.models import DeferredRequest
 
 log = logging.getLogger(__name__)

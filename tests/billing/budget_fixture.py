@@ -8,11 +8,11 @@ import msgspec
 
 from billing.ledger.usage_rows import UsageRow
 from billing.wal.records import Start
-from tenants import budgets
-from tenants.budgets import BudgetTerms
 from tenants.ids import KeyId, ProjectId, TenantId
 from tenants.models import ApiKey, Budget, Project, Tenant
-from tenants.policy_target import PolicyTarget
+from tenants.policy import budgets
+from tenants.policy.budgets import BudgetTerms
+from tenants.policy.policy_target import PolicyTarget
 from tests.billing.usage_records import id_at, row_at
 from tests.billing.wal_records import start
 from tests.tenants.customers import OPERATOR, Customer

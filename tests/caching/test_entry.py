@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from caching.entry import PLAIN_BYTES, Entry, decode, encode
 from hearth.secrets import Secrets, VersionedKey
-from tenants import sealed
 from tenants.caller_limits import LARGEST_ENTRY_BYTES
+from tenants.isolation import sealed
 from tests.caching.entries import NAME, entry_of
 
 names = st.binary(min_size=32, max_size=32)

@@ -12,18 +12,21 @@ from django.utils import timezone
 from catalogue import administration, registry
 from catalogue.models import Model
 from catalogue.registry import Description
-from tenants import budgets, keys, limits, policy_epoch, purges, snapshot
+from tenants import policy_epoch
 from tenants.audit import Actor
-from tenants.budgets import BudgetTerms
 from tenants.caller_limits import PURGES_HOLD_SECONDS
+from tenants.database.rls import as_tenant
 from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound
 from tenants.ids import TenantId, first_id_at, new_id
-from tenants.limits import LimitValues
+from tenants.keys import keys
 from tenants.models import ApiKey, AuditEntry, CachePurge, Limit, Project, Tenant
-from tenants.policy_target import PolicyTarget
-from tenants.purges import PurgeTarget
+from tenants.policy import budgets, limits, purges
+from tenants.policy.budgets import BudgetTerms
+from tenants.policy.limits import LimitValues
+from tenants.policy.policy_target import PolicyTarget
+from tenants.policy.purges import PurgeTarget
 from tenants.registry import create_tenant
-from tenants.rls import as_tenant
+from tenants.snapshot import snapshot
 
 OPERATOR = Actor(kind="user", name="ada")
 TINY = Description(

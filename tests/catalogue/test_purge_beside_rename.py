@@ -14,7 +14,7 @@ from catalogue.models import Model
 from catalogue.registry import Description
 from tenants.audit import Actor
 from tenants.models import CachePurge, PolicyEpoch, Tenant
-from tenants.purges import PurgeTarget
+from tenants.policy.purges import PurgeTarget
 from tenants.registry import create_tenant
 
 OPERATOR = Actor(kind="user", name="ada")

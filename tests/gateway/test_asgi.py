@@ -10,7 +10,7 @@ import pytest
 from billing.errors import WalFull
 from gateway.asgi import UNCHECKED_BYTES, GatewayApp
 from gateway.pipeline.handler import Pipeline
-from tenants import key_format
+from tenants.keys import key_format
 from tests.gateway.fixtures.scripted_app import CHUNKS, answer, events, silence, streaming
 from tests.gateway.fixtures.tenants import MAX_BODY_BYTES, Gateway, until
 

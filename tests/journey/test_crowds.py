@@ -18,7 +18,7 @@ from benchmarks.gateway.load import Address
 from benchmarks.hostile import quiet
 from hearth.celery import RECONCILE_SECONDS
 from hearth.instance import file_limits
-from tenants import key_format
+from tenants.keys import key_format
 from tests.journey.instance import MODEL, Instance, wait_for
 
 pytestmark = [pytest.mark.journey, pytest.mark.long]

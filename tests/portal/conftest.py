@@ -11,7 +11,7 @@ from django.test import Client
 from redis import Redis
 from rest_framework.test import APIClient
 
-from tenants import tokens
+from tenants.keys import tokens
 from tenants.models import User
 from tests.portal import fixtures
 from tests.portal.fixtures import World

@@ -21,9 +21,10 @@ from billing.models import PriceVersion
 from billing.pricing import prices
 from catalogue import registry as catalogue
 from catalogue.models import ModelRevision
-from tenants import keys, registry
+from tenants import registry
 from tenants.audit import SYSTEM, Actor
 from tenants.ids import first_id_at
+from tenants.keys import keys
 from tenants.models import ApiKey, Membership, Project, Tenant, User
 from workers.fleet import deployments
 from workers.models import Deployment, Node, Replica, ReplicaEvent, Slot, SlotLease

@@ -23,13 +23,15 @@ from rest_framework.test import APIClient
 from portal import urls as page_urls
 from portal.api import urls as api_urls
 from portal.api.throttles import ChangesOfTenant
-from tenants import budgets, cache_settings, keys, limits, registry, tokens
+from tenants import registry
 from tenants.audit import Actor
-from tenants.budgets import BudgetTerms
-from tenants.cache_settings import CacheOverrides
-from tenants.limits import LimitValues
+from tenants.keys import keys, tokens
 from tenants.models import ApiKey, AuditEntry, Membership, Project, User
-from tenants.policy_target import PolicyTarget
+from tenants.policy import budgets, cache_settings, limits
+from tenants.policy.budgets import BudgetTerms
+from tenants.policy.cache_settings import CacheOverrides
+from tenants.policy.limits import LimitValues
+from tenants.policy.policy_target import PolicyTarget
 from tests.portal import fixtures, fleet_fixture
 from tests.portal.conftest import bearer
 from tests.portal.fixtures import World

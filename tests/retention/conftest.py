@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from django.db import connection
 
-from tenants import rls
+from tenants.database import rls
 
 
 @pytest.fixture

@@ -23,11 +23,14 @@ from billing.pricing.prices import DEMO_RATES
 from billing.reports import statements
 from retention import erasure, tasks
 from retention.models import Erasure
-from tenants import keys, keyspace, members, policy_epoch, registry, snapshot
+from tenants import members, policy_epoch, registry
 from tenants.audit import SYSTEM, Actor
 from tenants.errors import NotAllowed
 from tenants.ids import TenantId, new_id
+from tenants.isolation import keyspace
+from tenants.keys import keys
 from tenants.models import ApiKey, AuditEntry, Membership, Project, Tenant, User
+from tenants.snapshot import snapshot
 from tests.billing.conftest import sums
 from tests.billing.usage_records import price_from, row_at, store
 from workers.models import DeferredRequest

@@ -18,9 +18,10 @@ from billing.reports import statements
 from catalogue.models import Model, ModelRevision
 from retention import policy, preview, retire, tasks
 from retention.models import HeldMonth
-from tenants import keys, registry
+from tenants import registry
 from tenants.audit import SYSTEM
 from tenants.ids import TenantId, first_id_at, new_id
+from tenants.keys import keys
 from tenants.models import AuditEntry, Project, Tenant
 from tests.billing.conftest import sums
 from tests.billing.usage_records import price_from, row_at, store

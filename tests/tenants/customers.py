@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tenants import keys, registry
+from tenants import registry
 from tenants.audit import Actor
+from tenants.keys import keys
 from tenants.models import ApiKey, Project, Tenant
 
 OPERATOR = Actor(kind="user", name="ada")

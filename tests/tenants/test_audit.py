@@ -10,12 +10,14 @@ import pytest
 from django.db import connection, transaction
 from django.db.utils import DatabaseError
 
-from tenants import audit, budgets, keys, limits, policy_epoch, registry, tokens
+from tenants import audit, policy_epoch, registry
 from tenants.audit import Actor
-from tenants.budgets import BudgetTerms
-from tenants.limits import LimitValues
+from tenants.keys import keys, tokens
 from tenants.models import AuditEntry, Project, Tenant, User
-from tenants.policy_target import PolicyTarget
+from tenants.policy import budgets, limits
+from tenants.policy.budgets import BudgetTerms
+from tenants.policy.limits import LimitValues
+from tenants.policy.policy_target import PolicyTarget
 from tests.tenants.customers import OPERATOR, Customer
 
 CHANGES: dict[str, Callable[[Customer], object]] = {

@@ -8,12 +8,14 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from tenants import budgets, cache_settings, caps, keys, limits, policy_target, registry
-from tenants.budgets import BudgetTerms
-from tenants.cache_settings import CacheOverrides
+from tenants import caps, registry
 from tenants.errors import NotAllowed
-from tenants.limits import LimitValues
+from tenants.keys import keys
 from tenants.models import ApiKey
+from tenants.policy import budgets, cache_settings, limits, policy_target
+from tenants.policy.budgets import BudgetTerms
+from tenants.policy.cache_settings import CacheOverrides
+from tenants.policy.limits import LimitValues
 from tests.tenants.customers import OPERATOR, Customer
 
 pytestmark = pytest.mark.django_db

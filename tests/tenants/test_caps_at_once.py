@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.db import connection
 
-from tenants import caps, keys
+from tenants import caps
 from tenants.errors import NotAllowed
+from tenants.keys import keys
 from tenants.models import ApiKey, PolicyEpoch
 from tests.tenants.customers import OPERATOR, create
 

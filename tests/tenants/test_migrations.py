@@ -6,15 +6,18 @@ import pytest
 from django.core.management import call_command
 from django.db import connection
 
-from tenants import budgets, keys, limits, registry, snapshot
+from tenants import registry
 from tenants.audit import Actor
-from tenants.budgets import BudgetTerms
 from tenants.caller_limits import CacheTerms
 from tenants.ids import new_id
-from tenants.limits import LimitValues
+from tenants.keys import keys
 from tenants.models import Budget, Limit, PolicyEpoch, User
-from tenants.policy_target import PolicyTarget
+from tenants.policy import budgets, limits
+from tenants.policy.budgets import BudgetTerms
+from tenants.policy.limits import LimitValues
+from tenants.policy.policy_target import PolicyTarget
 from tenants.registry import Policy
+from tenants.snapshot import snapshot
 from tests.tenants import customers
 from tests.tenants.customers import OPERATOR
 

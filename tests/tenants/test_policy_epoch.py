@@ -13,8 +13,10 @@ import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
-from tenants import keys, policy_epoch, snapshot
+from tenants import policy_epoch
+from tenants.keys import keys
 from tenants.models import ApiKey, PolicyEpoch
+from tenants.snapshot import snapshot
 from tests.tenants import customers
 from tests.tenants.customers import OPERATOR, Customer
 

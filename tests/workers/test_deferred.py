@@ -13,9 +13,10 @@ import pytest
 from django.db import connection
 from django.db.models.functions import Now
 
-from tenants import keys, registry
+from tenants import registry
 from tenants.audit import SYSTEM
 from tenants.ids import KeyId, ProjectId, TenantId, new_id
+from tenants.keys import keys
 from tenants.models import Project
 from workers.deferred import claims, store
 from workers.deferred.claims import Claim

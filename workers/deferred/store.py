@@ -16,8 +16,8 @@ from django.db import IntegrityError, connection, transaction
 from django.db.models import Count, Sum
 from django.db.models.functions import Length, Now
 
+from tenants.database.rls import as_tenant
 from tenants.ids import KeyId, ProjectId, TenantId, new_id
-from tenants.rls import as_tenant
 from workers.errors import Abandoned, KeyReused, TooManyUnfinished
 from workers.models import DeferredRequest
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 from django.db import migrations
 from django.db.migrations.operations.base import Operation
 
-from tenants.rls import disable_sql, enable_sql
+from tenants.database.rls import disable_sql, enable_sql
 
 APPEND_ONLY = """
     CREATE TRIGGER append_only BEFORE UPDATE OR DELETE ON workers_replicaevent

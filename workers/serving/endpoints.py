@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db import connection
 
-from tenants.compiled_query import CompiledQuery
+from tenants.database.compiled_query import CompiledQuery
 from tenants.ids import ReplicaId, RevisionId
 from workers.models import Replica
 from workers.serving import engine_keys

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from tenants.compiled_query import CompiledQuery
+from tenants.database.compiled_query import CompiledQuery
 from tenants.ids import RevisionId
 from workers.engines.driver import import_class
 from workers.models import Deployment, DeploymentPool, Level, Placeholder, Replica

@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from uuid import UUID
 
-from tenants import keyspace
 from tenants.ids import TenantId
+from tenants.isolation import keyspace
 
 #: First character of a settled hold's value.
 SETTLED = "="
@@ -42,7 +42,7 @@ def counter_prefix(tenant_id: TenantId) -> str:
 
 
 def counter_name(budget_id: UUID, window: int) -> str:
-    """Return a counter's name within its tenant. ``window``: see ``tenants.periods.begins``."""
+    """Return a counter's name within its tenant. ``window``: see ``tenants.policy.periods.begins``."""
     return f"{budget_id}:{window}"
 
 

@@ -21,11 +21,13 @@ from django.db.models import Q, QuerySet, Sum
 from billing.ledger import bulk_insert
 from billing.ledger.usage_rows import Buckets
 from billing.models import BudgetAlert, BudgetWindow, UsageRecord, UsageRollup
-from tenants import audit, keys, periods
+from tenants import audit
 from tenants.audit import SYSTEM
 from tenants.caller_limits import Period
 from tenants.ids import first_id_at
+from tenants.keys import keys
 from tenants.models import Budget, Tenant
+from tenants.policy import periods
 
 #: Ids in one database query.
 IDS_AT_ONCE = 5000

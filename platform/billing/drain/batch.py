@@ -21,7 +21,7 @@ from billing.ledger.usage_rows import COLUMNS, NUMBER, Buckets, UsageRow, bucket
 from billing.models import UsageRecord, WalOffset
 from billing.pricing import prices
 from billing.pricing.rating import Price
-from tenants import keys
+from tenants.keys import keys
 
 #: Rows of one transaction of :func:`rate_unrated`.
 PAGE_ROWS = 500

@@ -6,7 +6,7 @@ import django.db.models.functions.datetime
 from django.db import migrations, models
 from django.db.migrations.operations.base import Operation
 
-from tenants.rls import disable_sql, enable_sql
+from tenants.database.rls import disable_sql, enable_sql
 
 #: Follows the row-level security of the named table.
 PROTECTED = {

@@ -7,7 +7,7 @@ from django.db import migrations, models
 from django.db.migrations.operations.base import Operation
 
 import tenants.ids
-from tenants.rls import disable_sql, enable_sql
+from tenants.database.rls import disable_sql, enable_sql
 
 ALERTS_GROW = """
     CREATE TRIGGER append_only BEFORE UPDATE OR DELETE ON billing_budgetalert

@@ -6,7 +6,7 @@ from uuid import UUID
 from django.db import migrations, models
 from django.db.migrations.operations.base import Operation
 
-from tenants.rls import disable_sql, enable_sql
+from tenants.database.rls import disable_sql, enable_sql
 
 NO_KEY = UUID(int=0)
 ADDED = ("coalesced_requests", "bypassed_requests", "avoided_engine_ms")

@@ -12,7 +12,7 @@ from django.db.migrations.operations.base import Operation
 from django.db.models.functions import Now
 
 import tenants.ids
-from tenants.rls import disable_sql, enable_sql
+from tenants.database.rls import disable_sql, enable_sql
 
 FINAL = "billing_finalstatement"
 APPEND_ONLY = f"""

@@ -15,8 +15,8 @@ from django.db.models import Count, Sum
 from billing.ledger.rollups import Sums
 from billing.models import NO_KEY, BypassRollup, UsageRecord
 from billing.reports.usage import TOTALS, Period, floor, rollups_in, sums_of
-from tenants import keys
 from tenants.ids import TenantId, first_id_at
+from tenants.keys import keys
 from tenants.models import ApiKey, Project, Tenant
 
 By = Literal["tenant", "project", "key", "model"]

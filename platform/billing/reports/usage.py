@@ -1,8 +1,8 @@
 """Usage, charges and savings for pages and the management API.
 
 ``tenant_id`` None reports on all tenants, which only an operator may see; tenant-facing reads run inside
-``tenants.rls.as_tenant``. ``project_id`` narrows a report to one project. Sums come from roll-ups, which the drain
-updates with every batch, and cover tenants' requests; canaries appear only in the list of requests.
+``tenants.database.rls.as_tenant``. ``project_id`` narrows a report to one project. Sums come from roll-ups, which the
+drain updates with every batch, and cover tenants' requests; canaries appear only in the list of requests.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ from gateway.errors import GatewayError
 from gateway.redis_client.client import RedisClient, ReplyFuture
 from gateway.redis_client.connection import Argument, RedisFailed, RedisNotSent, RedisUnavailable
 from gateway.request import Headers
-from tenants.snapshot import Caller
+from tenants.snapshot.snapshot import Caller
 
 
 class AdmissionRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from catalogue.registry import ServedModel
 from gateway.errors import Unavailable
 from gateway.protocols import body_facts
 from gateway.protocols.request_body import Call
-from tenants.snapshot import Caller
+from tenants.snapshot.snapshot import Caller
 
 #: Completion tokens reserved if the request sets no limit.
 DEFAULT_NEW_TOKENS = 256

@@ -14,10 +14,11 @@ from billing.budgets import holds
 from gateway.admission.lua_scripts import UNITS
 from gateway.redis_client.connection import Argument
 from gateway.request import Headers
-from tenants import keyspace, periods
 from tenants.caller_limits import BudgetLine, LimitLine, Period
 from tenants.ids import TenantId
-from tenants.snapshot import Caller
+from tenants.isolation import keyspace
+from tenants.policy import periods
+from tenants.snapshot.snapshot import Caller
 
 Kind = Literal["requests", "tokens", "concurrency"]
 KINDS: tuple[Kind, ...] = ("requests", "tokens", "concurrency")

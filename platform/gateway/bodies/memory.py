@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from gateway.errors import bodies_fill_gateway, bodies_fill_share
 from tenants.ids import TenantId
-from tenants.snapshot import Caller
+from tenants.snapshot.snapshot import Caller
 
 #: Bodies of all tenants, in each gateway process: 25 of the largest.
 PROCESS_BYTES = 256 << 20

@@ -11,7 +11,7 @@ from gateway import metrics
 from gateway.cache.policy import CachePolicy
 from gateway.cache.two_level_store import INLINE_BYTES, PredictionCache
 from gateway.protocols.request_body import Call
-from tenants.snapshot import Caller
+from tenants.snapshot.snapshot import Caller
 
 
 class CacheHit(msgspec.Struct, frozen=True):

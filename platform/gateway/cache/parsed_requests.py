@@ -13,7 +13,7 @@ import msgspec
 from catalogue.registry import ServedModel
 from gateway.protocols.endpoint import Endpoint
 from gateway.protocols.request_body import Call
-from tenants.snapshot import Caller
+from tenants.snapshot.snapshot import Caller
 
 #: The largest body that is cached, and the size of all cached bodies.
 MAX_BODY_BYTES = 16 * 1024

@@ -24,9 +24,9 @@ from gateway.protocols import media
 from gateway.protocols.endpoint import Usage
 from gateway.protocols.request_body import Call
 from gateway.request import Headers
-from tenants import keyspace
 from tenants.caller_limits import LARGEST_ENTRY_BYTES
-from tenants.snapshot import Caller
+from tenants.isolation import keyspace
+from tenants.snapshot.snapshot import Caller
 
 
 class CachePolicy(msgspec.Struct, frozen=True, kw_only=True):

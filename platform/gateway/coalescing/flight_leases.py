@@ -16,9 +16,9 @@ from pathlib import Path
 from gateway.coalescing.peer_listener import PeerListener
 from gateway.redis_client.client import RedisClient, batches
 from gateway.redis_client.connection import RedisFailed, Script
-from tenants import keyspace, sealed
 from tenants.ids import TenantId
-from tenants.snapshot import Caller
+from tenants.isolation import keyspace, sealed
+from tenants.snapshot.snapshot import Caller
 
 #: How long the lease of a dead process lasts, and how often one is renewed in that time.
 LEASE_SECONDS = 5.0

@@ -23,7 +23,7 @@ from gateway.coalescing.peer_connection import (
 )
 from gateway.coalescing.peer_listener import PeerListener
 from gateway.errors import EngineOverran
-from tenants.snapshot import Caller
+from tenants.snapshot.snapshot import Caller
 
 #: To connect, subscribe, and receive the reply: less than the lifetime of a lease.
 REPLY_SECONDS = 4.0

@@ -32,7 +32,7 @@ from gateway.coalescing.peer_listener import PeerListener
 from gateway.coalescing.remote_flights import RemoteFlights
 from gateway.errors import EngineOverran
 from gateway.redis_client.client import RedisClient
-from tenants.snapshot import Caller
+from tenants.snapshot.snapshot import Caller
 
 log = logging.getLogger(__name__)
 

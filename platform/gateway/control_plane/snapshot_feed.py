@@ -26,11 +26,12 @@ from billing.pricing.prices import PriceTable
 from catalogue import registry
 from catalogue.registry import Catalogue, ServedModel
 from gateway.errors import Unavailable
-from tenants import policy_epoch, snapshot
+from tenants import policy_epoch
 from tenants.errors import KeyRefused
 from tenants.policy_epoch import Changes
-from tenants.snapshot import Caller, Snapshot
-from tenants.snapshot_sweep import SnapshotSweep
+from tenants.snapshot import snapshot
+from tenants.snapshot.snapshot import Caller, Snapshot
+from tenants.snapshot.snapshot_sweep import SnapshotSweep
 from workers.serving import endpoints, gateway_load, startup_eta
 from workers.serving.endpoints import Endpoint
 from workers.serving.startup_eta import Deployed

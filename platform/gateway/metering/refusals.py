@@ -21,7 +21,7 @@ from billing.wal.writer import WalWriter
 from gateway.errors import GatewayError, NotCached
 from gateway.request import RequestTimeline
 from tenants.ids import KeyId, ProjectId, RequestId, RevisionId, TenantId
-from tenants.snapshot import Caller
+from tenants.snapshot.snapshot import Caller
 
 log = logging.getLogger(__name__)
 

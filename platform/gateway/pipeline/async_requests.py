@@ -22,7 +22,7 @@ from gateway.errors import NotFound, database_unavailable, idempotency_key_reuse
 from gateway.pipeline.idempotency import slot_of
 from gateway.request import JSON, Headers, Request, RequestContext, RequestTimeline, Response
 from tenants.ids import TenantId
-from tenants.snapshot import Caller
+from tenants.snapshot.snapshot import Caller
 from workers.deferred import store
 from workers.errors import Abandoned, KeyReused, TooManyUnfinished
 

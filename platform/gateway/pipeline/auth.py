@@ -9,7 +9,7 @@ from gateway.control_plane.snapshot_feed import SnapshotFeed
 from gateway.errors import Unauthorized, address_not_allowed, scope_missing, unauthorized
 from tenants import networks
 from tenants.errors import KeyRefused
-from tenants.snapshot import Caller
+from tenants.snapshot.snapshot import Caller
 
 #: The scope that a key needs to run requests.
 INFERENCE_SCOPE = "inference"

@@ -40,10 +40,10 @@ from gateway.protocols.endpoint import Endpoint
 from gateway.protocols.endpoint_table import ENDPOINTS, endpoint_for_errors
 from gateway.protocols.request_body import Call
 from gateway.request import CLOSE, JSON, Request, RequestContext, RequestTimeline, Response
-from tenants import keyspace
 from tenants.ids import new_id
+from tenants.isolation import keyspace
 from tenants.request_log import REQUEST_ID, logs_requests, requests_log
-from tenants.snapshot import Caller
+from tenants.snapshot.snapshot import Caller
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from gateway.pipeline.key_locks import KeyLocks
 from gateway.redis_client.client import RedisClient, ReplyFuture
 from gateway.redis_client.connection import RedisFailed, Script
 from gateway.request import Request, RequestTimeline, Response
-from tenants.snapshot import Caller
+from tenants.snapshot.snapshot import Caller
 
 log = logging.getLogger(__name__)
 

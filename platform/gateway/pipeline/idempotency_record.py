@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tenants import keyspace, sealed
-from tenants.snapshot import Caller
+from tenants.isolation import keyspace, sealed
+from tenants.snapshot.snapshot import Caller
 
 MAX_RESPONSE_BYTES = 1 << 20
 

@@ -26,7 +26,7 @@ from gateway.streaming.start import StartedReply, StreamStarter, add_route_heade
 from gateway.upstream import routing_request
 from gateway.upstream.wait_queue import QueuedRequest
 from routing.router import RoutingRequest
-from tenants import keyspace
+from tenants.isolation import keyspace
 from workers.serving.endpoints import Endpoint
 
 

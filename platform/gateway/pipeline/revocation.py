@@ -17,7 +17,7 @@ from gateway.pipeline.auth import INFERENCE_SCOPE, may_call
 from gateway.request import RequestContext, Response
 from tenants import networks
 from tenants.errors import KeyRefused
-from tenants.snapshot import Caller, Snapshot
+from tenants.snapshot.snapshot import Caller, Snapshot
 
 
 class ActiveRequest(msgspec.Struct, eq=False, kw_only=True):

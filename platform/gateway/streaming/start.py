@@ -17,7 +17,7 @@ from gateway.streaming.follower_stream import FollowerStream
 from gateway.streaming.pending_stream import PendingStream, done_within
 from gateway.upstream.dispatcher import EngineReply
 from gateway.upstream.wait_queue import ReplicaQueue
-from tenants import keyspace
+from tenants.isolation import keyspace
 
 
 class StartedReply(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,8 +10,8 @@ from gateway.protocols.body_facts import session_in
 from gateway.protocols.request_body import Call
 from routing.prefix_hash import PrefixHashes, prefix_hashes
 from routing.router import RoutingRequest
-from tenants import keyspace
-from tenants.snapshot import Caller
+from tenants.isolation import keyspace
+from tenants.snapshot.snapshot import Caller
 
 
 def build(call: Call, caller: Caller, model: ServedModel, headers: Mapping[str, str]) -> RoutingRequest:

@@ -19,7 +19,7 @@ from gateway.control_plane.snapshot_feed import SnapshotFeed
 from gateway.errors import NOT_NOW, EngineGone, NotReady
 from gateway.upstream.suspect_requests import MAX_FAILED_ENGINES
 from tenants.ids import TenantId
-from tenants.snapshot import Caller
+from tenants.snapshot.snapshot import Caller
 from workers.serving.startup_eta import UNMEASURED_SECONDS, Deployed
 
 #: Queued requests also retry this often: an engine that failed only briefly causes no change of the snapshot.

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import psycopg
 
 from hearth.checks.finding import Finding
-from tenants.rls import TENANT_ROLE, enable_sql
+from tenants.database.rls import TENANT_ROLE, enable_sql
 from workers import node_role
 
 CONNECT_SECONDS = 3

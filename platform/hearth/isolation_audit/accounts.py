@@ -146,8 +146,8 @@ def _project(tenant: Tenant) -> Project:
 def _issue(project: Project) -> str:
     from django.utils import timezone
 
-    from tenants import keys
     from tenants.audit import SYSTEM
+    from tenants.keys import keys
 
     scopes = ("inference", "cache:read", "cache:write")
     issued = keys.issue(SYSTEM, project, name="isolation audit", scopes=scopes, expires_at=timezone.now() + KEY_LIFE)
@@ -155,8 +155,9 @@ def _issue(project: Project) -> str:
 
 
 def _archive(tenants: list[Tenant]) -> None:
-    from tenants import keys, registry
+    from tenants import registry
     from tenants.audit import SYSTEM
+    from tenants.keys import keys
     from tenants.models import ApiKey
 
     for tenant in tenants:

@@ -21,8 +21,9 @@ from hearth.checks.preflight import PreflightError
 from hearth.instance.start_options import PoolOptions
 from hearth.paths import LEFT_MARK
 from hearth.provisioning import secrets_transfer
-from tenants import audit, schema_version
+from tenants import audit
 from tenants.audit import SYSTEM
+from tenants.database import schema_version
 from tenants.models import AuditEntry
 from workers import processes
 from workers.errors import Conflict

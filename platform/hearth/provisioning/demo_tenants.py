@@ -15,12 +15,14 @@ from django.db import transaction
 
 from hearth.provisioning import private_file
 from retention.models import Erasure
-from tenants import keys, limits, registry
+from tenants import registry
 from tenants.audit import SYSTEM
 from tenants.errors import KeyRefused
-from tenants.limits import LimitValues
+from tenants.keys import keys
 from tenants.models import Project, Tenant
-from tenants.policy_target import PolicyTarget
+from tenants.policy import limits
+from tenants.policy.limits import LimitValues
+from tenants.policy.policy_target import PolicyTarget
 from tenants.registry import Policy
 
 #: The demo keys are the one exception to "shown once": they stay in this file of the data directory, mode 0600.

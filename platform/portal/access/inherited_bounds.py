@@ -1,8 +1,8 @@
 """What a key must not do, so that it does not escape the limits and budgets that others set on it.
 
-The limits and budgets of a key apply to the keys that it creates (``tenants.keys``). Those of its project do not follow
-it into other projects, and neither hold for keys that others created. So a key that is bound by what it may not change
-creates no project, and gains no key that is bound less.
+The limits and budgets of a key apply to the keys that it creates (``tenants.keys.keys``). Those of its project do not
+follow it into other projects, and neither hold for keys that others created. So a key that is bound by what it may not
+change creates no project, and gains no key that is bound less.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from django.db.models import Q
 from portal.access import key_grants
 from portal.access.principal import Principal
 from portal.errors import NotPermitted
-from tenants import bound_setter, keys
+from tenants.keys import keys
 from tenants.models import ApiKey, Budget, Limit, Project, Tenant
+from tenants.policy import bound_setter
 
 WHO_MAY_CHANGE_PROJECTS = (
     "Only operators, owners of the tenant and keys with the scopes 'management:write' and 'management:tenant' may "

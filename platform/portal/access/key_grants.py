@@ -11,7 +11,8 @@ from typing import Any
 
 from portal.access.principal import WRITE, Principal
 from portal.errors import NotPermitted
-from tenants import keys, networks
+from tenants import networks
+from tenants.keys import keys
 from tenants.models import ApiKey, Project, Tenant
 
 

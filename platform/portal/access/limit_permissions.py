@@ -23,13 +23,13 @@ from catalogue.models import Model
 from portal.access import project_scope
 from portal.access.principal import Principal
 from portal.errors import NotPermitted
-from tenants import policy_target
+from tenants.database.rls import as_tenant
 from tenants.errors import NotFound
 from tenants.ids import TenantId
 from tenants.models import Budget, CacheSetting, Limit, Tenant
-from tenants.policy_target import PolicyTarget
-from tenants.purges import PurgeTarget
-from tenants.rls import as_tenant
+from tenants.policy import policy_target
+from tenants.policy.policy_target import PolicyTarget
+from tenants.policy.purges import PurgeTarget
 
 WHO_MAY_SET = "Only operators, owners of the tenant and keys with the scope 'management:write' may set this."
 #: Short, because pages show budgets without the held amounts when Redis does not respond.

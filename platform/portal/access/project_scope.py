@@ -12,10 +12,10 @@ from django.db.models import Q, QuerySet
 
 from portal.access.principal import TENANT_WIDE, Principal
 from portal.errors import NotPermitted
+from tenants.database.rls import as_tenant
 from tenants.errors import NotFound
 from tenants.ids import TenantId
 from tenants.models import ApiKey, AuditEntry, Budget, CacheSetting, Limit, Project, Tenant
-from tenants.rls import as_tenant
 
 Rule = TypeVar("Rule", Limit, Budget, CacheSetting)
 

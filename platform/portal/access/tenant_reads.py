@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 from uuid import UUID
 
 from portal.access.principal import Principal
-from tenants.rls import as_tenant
+from tenants.database.rls import as_tenant
 
 
 class _Identified(Protocol):

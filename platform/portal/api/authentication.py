@@ -16,8 +16,9 @@ from rest_framework.request import Request
 
 from portal.access.addresses import client_address
 from portal.access.principal import READ, Principal, principal_of_key, principal_of_user
-from tenants import keys, networks, tokens
+from tenants import networks
 from tenants.errors import KeyRefused
+from tenants.keys import keys, tokens
 from tenants.models import User
 
 if TYPE_CHECKING:  # REST framework imports this module while it imports its views

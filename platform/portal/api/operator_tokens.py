@@ -19,9 +19,9 @@ from portal.access import login_throttle
 from portal.access.addresses import client_address
 from portal.api.authentication import CHALLENGE, OperatorOnly, principal_of
 from portal.api.openapi_parameters import error_responses, reject_unknown_fields
-from tenants import tokens
 from tenants.audit import Actor
 from tenants.errors import NotFound
+from tenants.keys import tokens
 from tenants.models import OperatorToken, User
 
 DEFAULT_SECONDS = 30 * 24 * 3600

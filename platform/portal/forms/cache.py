@@ -10,8 +10,8 @@ from django.core.exceptions import ValidationError
 from portal.access.limit_permissions import TargetNames
 from portal.forms.base import PageForm, TargetField, choice, whole_number
 from portal.forms.policy import CACHE_MODES
-from tenants.cache_settings import LARGEST, CacheOverrides
 from tenants.models import ApiKey, Project
+from tenants.policy.cache_settings import LARGEST, CacheOverrides
 
 #: An empty field takes the value of the level above: of the project, or of the tenant's policy.
 INHERITED = "inherited"

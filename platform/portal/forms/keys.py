@@ -11,7 +11,7 @@ from django.core.exceptions import ValidationError
 from django.utils import timezone
 
 from portal.forms.base import CHOOSE, Choice, PageForm, choice
-from tenants import keys
+from tenants.keys import keys
 from tenants.models import ApiKey, Project
 
 MAX_NAME_LENGTH = 200

@@ -14,9 +14,9 @@ from django.core.exceptions import ValidationError
 from portal.access.limit_permissions import TargetNames
 from portal.formats import money
 from portal.forms.base import PageForm, TargetField, choice, whole_number
-from tenants.budgets import BudgetTerms
-from tenants.limits import LARGEST, LimitValues
 from tenants.models import ApiKey, Budget, Project
+from tenants.policy.budgets import BudgetTerms
+from tenants.policy.limits import LARGEST, LimitValues
 
 _AMOUNT = re.compile(r"[0-9]{1,8}(\.[0-9]{1,12})?")
 _PERIODS = tuple((value, "all time" if value == "total" else value) for value in Budget.Period.values)

@@ -15,9 +15,9 @@ from portal.access.principal import Principal, tenant_for
 from portal.errors import BadQuery
 from portal.formats import query_params
 from portal.pages.base import operator_page, page, show, with_query
+from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
 from tenants.models import AuditEntry, Tenant
-from tenants.rls import as_tenant
 
 PAGE_ROWS = 50
 

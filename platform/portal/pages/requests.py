@@ -23,10 +23,10 @@ from portal.pages.base import operator_page, page, period_of, show, with_query
 from portal.pages.usage import presets
 from portal.reporting.request_timeline import Step, steps
 from portal.reporting.requests_csv import CSV_HEADER, csv_rows
+from tenants.database.rls import as_tenant
 from tenants.errors import NotFound
 from tenants.ids import TenantId
 from tenants.models import ApiKey, Tenant
-from tenants.rls import as_tenant
 
 PAGE_ROWS = 50
 STATES = tuple(UsageRecord.State.values)

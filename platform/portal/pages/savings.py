@@ -20,8 +20,8 @@ from portal.pages.usage import PLATFORM_CURRENCY, points_of, presets
 from portal.reporting import archived_tenants, charts, stat_tiles
 from portal.reporting.periods import Period
 from portal.reporting.savings_csv import CSV_HEADER, csv_rows
+from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
-from tenants.rls import as_tenant
 
 #: What would avoid a bypass, by kind of switch (``caching.bypass.SWITCHES``).
 SWITCH_LABELS = {

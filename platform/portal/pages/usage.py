@@ -18,8 +18,8 @@ from portal.formats import csv_export
 from portal.pages.base import operator_page, page, period_of, show, with_query
 from portal.reporting import archived_tenants, charts, periods, stat_tiles
 from portal.reporting.periods import Period
+from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
-from tenants.rls import as_tenant
 from workers.fleet import inventory
 
 #: Currency of sums over all tenants; every price book is in it.

@@ -13,10 +13,10 @@ from redis import Redis, RedisError
 from caching import store
 from caching.store import CacheUsage
 from catalogue.models import ModelAlias
-from tenants import keys
 from tenants.ids import TenantId
+from tenants.keys import keys
 from tenants.models import Tenant
-from tenants.purges import PurgeTarget
+from tenants.policy.purges import PurgeTarget
 
 #: Timeout of a page's count and of each step of a deletion.
 TIMEOUT_SECONDS = 0.5

@@ -9,8 +9,8 @@ from billing.ledger.usage_rows import SHOWN_COLUMNS, UsageRow
 from billing.reports import usage
 from billing.reports.usage import Filters
 from portal.formats import money
+from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
-from tenants.rls import as_tenant
 
 #: Rows of one page; each page is read in its own transaction.
 PAGE_ROWS = 1000

@@ -13,7 +13,7 @@ from django.db.migrations.operations.base import Operation
 from django.db.models.functions import Now
 
 import tenants.ids
-from tenants.rls import disable_sql, enable_sql
+from tenants.database.rls import disable_sql, enable_sql
 
 IS_OWNER = "current_user = pg_get_userbyid((SELECT relowner FROM pg_class WHERE oid = TG_RELID))"
 REFUSE = """

@@ -13,7 +13,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.core.management.commands import migrate
 from django.db import OperationalError, connections
 
-from tenants import schema_version
+from tenants.database import schema_version
 
 #: A statement that waits for a lock holds up every later one on its table, so it waits briefly, several times.
 LOCK_TIMEOUT_SECONDS = 3.0

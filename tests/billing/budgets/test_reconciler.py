@@ -20,9 +20,9 @@ from billing.ledger.usage_rows import UsageRow, interrupted
 from billing.models import BudgetWindow
 from billing.pricing.prices import DEMO_RATES
 from billing.wal.records import Progress, Start
-from tenants import budgets
 from tenants.ids import TenantId
 from tenants.models import Budget
+from tenants.policy import budgets
 from tests.billing.budget_fixture import DAY, HOUR, NOON, begun, budget, row
 from tests.billing.drain.test_drain import AMOUNT_PICO, INTERRUPTED_PICO
 from tests.billing.usage_records import price_from, store

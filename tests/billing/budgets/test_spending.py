@@ -12,9 +12,9 @@ from billing.budgets.spending import ActiveBudget, Window
 from billing.drain import batch
 from billing.models import BudgetAlert, BudgetWindow, UsageRecord
 from billing.pricing.prices import DEMO_RATES
-from tenants import budgets
 from tenants.ids import new_id
 from tenants.models import AuditEntry, Budget, Tenant
+from tenants.policy import budgets
 from tests.billing.budget_fixture import DAY, HOUR, NOON, budget, row
 from tests.billing.drain.test_drain import AMOUNT_PICO
 from tests.billing.usage_records import price_from, store

@@ -13,7 +13,7 @@ from django.db.models import Sum
 from billing.ledger import ledger
 from billing.ledger.ledger import Posting
 from billing.models import LedgerAccount, LedgerEntry, LedgerTransaction
-from tenants import rls
+from tenants.database import rls
 from tenants.ids import TenantId, new_id
 
 pytestmark = pytest.mark.django_db

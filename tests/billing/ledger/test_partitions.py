@@ -11,7 +11,7 @@ from django.db import connection
 from billing.drain import batch
 from billing.ledger import partitions
 from billing.models import UsageRecord
-from tenants import rls
+from tenants.database import rls
 from tenants.ids import TenantId, new_id
 from tests.billing.usage_records import row_at, store
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from billing.budgets import spending
 from billing.budgets.spending import ActiveBudget, Window
 from billing.pricing.prices import DEMO_RATES
-from tenants import keys
+from tenants.keys import keys
 from tenants.models import Budget
 from tests.billing.budget_fixture import DAY, HOUR, NOON, budget, row
 from tests.billing.drain.test_drain import AMOUNT_PICO

@@ -14,8 +14,9 @@ from billing.models import PriceBook, PriceVersion
 from billing.pricing import prices
 from billing.pricing.prices import DEMO_RATES
 from billing.pricing.rating import Rates
-from tenants import policy_epoch, rls
+from tenants import policy_epoch
 from tenants.audit import SYSTEM
+from tenants.database import rls
 from tenants.ids import TenantId, created_at, first_id_at, new_id
 from tenants.models import AuditEntry, Tenant
 

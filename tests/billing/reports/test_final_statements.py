@@ -13,7 +13,7 @@ from billing.ledger.partitions import Month
 from billing.models import UsageRecord
 from billing.pricing.prices import DEMO_RATES
 from billing.reports import statements
-from tenants import rls
+from tenants.database import rls
 from tenants.ids import TenantId, first_id_at, new_id
 from tenants.models import Project, Tenant
 from tests.billing.conftest import sums

@@ -11,8 +11,9 @@ from billing.models import NO_KEY, UsageRollup
 from billing.pricing.prices import DEMO_RATES
 from billing.reports import savings, usage
 from billing.reports.savings import By, BypassCount, Savings
-from tenants import keys, rls
+from tenants.database import rls
 from tenants.ids import TenantId
+from tenants.keys import keys
 from tests.billing.budget_fixture import DAY, NOON, row
 from tests.billing.usage_records import Span, price_from, store
 from tests.tenants import customers

@@ -18,7 +18,7 @@ from billing.pricing.rating import Rates
 from billing.reports import statements
 from billing.reports.statements import Line
 from billing.wal.records import State
-from tenants import rls
+from tenants.database import rls
 from tenants.ids import TenantId, new_id
 from tenants.models import Tenant
 from tests.billing.usage_records import price_from, row_at, store

@@ -11,7 +11,7 @@ from billing.ledger.rollups import Sums
 from billing.pricing.prices import DEMO_RATES
 from billing.reports import usage
 from billing.reports.usage import Filters
-from tenants import rls
+from tenants.database import rls
 from tenants.ids import TenantId, new_id
 from tenants.models import Tenant
 from tests.billing.usage_records import Span, price_from, row_at, store

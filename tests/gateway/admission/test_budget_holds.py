@@ -19,10 +19,11 @@ from redis.asyncio import Redis
 from billing.budgets import holds
 from gateway.admission.controller import Reservation
 from gateway.errors import BudgetExceeded, RateLimited, Unavailable
-from tenants import keyspace, periods
 from tenants.caller_limits import BudgetLine
 from tenants.ids import created_at
-from tenants.snapshot import Caller
+from tenants.isolation import keyspace
+from tenants.policy import periods
+from tenants.snapshot.snapshot import Caller
 from tests.gateway.fixtures.callers import Doors, budget, caller, demand, line, tried, until
 
 DOLLAR = 10**12

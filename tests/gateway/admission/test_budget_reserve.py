@@ -12,7 +12,7 @@ from billing.budgets import holds
 from gateway.admission.controller import AdmissionController, Reservation
 from gateway.admission.lease_renewer import RENEWALS
 from gateway.errors import BudgetExceeded, Unavailable
-from tenants.snapshot import Caller
+from tenants.snapshot.snapshot import Caller
 from tests.gateway.fixtures.callers import Doors, budget, caller, demand, tried, until
 from tests.gateway.fixtures.private_redis import PrivateRedis
 

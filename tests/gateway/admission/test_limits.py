@@ -16,9 +16,9 @@ from redis.asyncio import Redis
 from gateway.admission.controller import Reservation
 from gateway.admission.lua_scripts import RIDE_ALONG_BYTES, UNITS
 from gateway.errors import BadRequest, GatewayError, RateLimited
-from tenants import keyspace
 from tenants.caller_limits import LimitLine
-from tenants.snapshot import Caller
+from tenants.isolation import keyspace
+from tenants.snapshot.snapshot import Caller
 from tests.caching.entries import entry_of
 from tests.gateway.fixtures import tenants
 from tests.gateway.fixtures.callers import Doors, cache_write, caller, demand, line, tried, until

@@ -14,11 +14,12 @@ from gateway.admission.controller import AdmissionController, Reservation
 from gateway.admission.local_limiter import GatewayRank, LocalLimiter, Rejection
 from gateway.admission.lua_scripts import UNITS
 from gateway.errors import GatewayError, RateLimited, Unavailable
-from tenants import keyspace, limits
 from tenants.ids import new_id
-from tenants.limits import LimitValues
-from tenants.policy_target import PolicyTarget
-from tenants.snapshot import Caller
+from tenants.isolation import keyspace
+from tenants.policy import limits
+from tenants.policy.limits import LimitValues
+from tenants.policy.policy_target import PolicyTarget
+from tenants.snapshot.snapshot import Caller
 from tests.gateway.fixtures import tenants
 from tests.gateway.fixtures.budget import budgeted
 from tests.gateway.fixtures.callers import Doors, budget, caller, demand, line, tried, until

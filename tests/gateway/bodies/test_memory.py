@@ -9,7 +9,7 @@ import pytest
 from gateway.bodies.memory import TENANT_FLOOR_BYTES, BodyMemory, BodyShare
 from gateway.errors import GatewayError
 from tenants.ids import TenantId, new_id
-from tenants.snapshot import Caller
+from tenants.snapshot.snapshot import Caller
 from tests.gateway.fixtures.callers import caller
 
 MIB = 1 << 20

@@ -10,8 +10,8 @@ import pytest
 
 from billing.wal.records import Start
 from gateway.bodies.memory import BodyMemory
-from tenants.limits import LimitValues, set_limit
-from tenants.policy_target import PolicyTarget
+from tenants.policy.limits import LimitValues, set_limit
+from tenants.policy.policy_target import PolicyTarget
 from tests.gateway.fixtures.asgi_client import Exchange
 from tests.gateway.fixtures.scripted_app import silence
 from tests.gateway.fixtures.tenants import HELLO, Gateway, in_database, until

@@ -20,7 +20,7 @@ from gateway.protocols.endpoint_table import ENDPOINTS
 from tenants.caller_limits import CacheTerms
 from tenants.ids import KeyId, ProjectId, TenantId, new_id
 from tenants.registry import Policy
-from tenants.snapshot import Caller
+from tenants.snapshot.snapshot import Caller
 from tests.gateway.fixtures import callers
 
 NO_HEADERS: Mapping[str, str] = {}

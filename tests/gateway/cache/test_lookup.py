@@ -20,8 +20,8 @@ from gateway.cache.policy import CachePolicy
 from gateway.cache.two_level_store import INLINE_BYTES
 from tenants import registry
 from tenants.caller_limits import LARGEST_ENTRY_BYTES, CacheTerms
-from tenants.purges import PurgeTarget, purge
-from tenants.snapshot import Caller
+from tenants.policy.purges import PurgeTarget, purge
+from tenants.snapshot.snapshot import Caller
 from tests.caching.entries import entry_of
 from tests.gateway.fixtures import callers
 from tests.gateway.fixtures.callers import Doors, cache_write, caller

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tenants import keys
+from tenants.keys import keys
 from tests.gateway.fixtures.asgi_client import Exchange
 from tests.gateway.fixtures.scripted_app import CHUNKS, answer, delta, events, saying, text_of
 from tests.gateway.fixtures.tenants import DOORS, HELLO, STREAMED, WITH_USAGE, Gateway, in_database, until

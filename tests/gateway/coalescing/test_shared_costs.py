@@ -13,7 +13,7 @@ from billing.pricing.prices import DEMO_RATES
 from billing.reports import savings, statements, usage
 from billing.reports.savings import By, Prediction, Savings
 from billing.reports.usage import floor
-from tenants import rls
+from tenants.database import rls
 from tenants.ids import TenantId, created_at
 from tests.billing import conftest as billed
 from tests.billing.usage_records import Span

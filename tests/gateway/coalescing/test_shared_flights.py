@@ -23,7 +23,7 @@ from gateway.coalescing.peer_connection import MAX_FRAME_BYTES, Failed, Heartbea
 from gateway.coalescing.peer_listener import PeerListener
 from gateway.coalescing.shared_flights import SharedFlights
 from gateway.redis_client.client import RedisClient
-from tenants import keyspace
+from tenants.isolation import keyspace
 from tests.gateway.fixtures.callers import caller, until
 from tests.gateway.fixtures.flight_process import COMMAND, Requests
 

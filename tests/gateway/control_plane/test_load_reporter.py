@@ -16,7 +16,7 @@ from catalogue.registry import Catalogue
 from gateway.control_plane.in_flight import InFlight
 from gateway.control_plane.load_reporter import LoadReporter, process_name
 from gateway.control_plane.snapshot_feed import ControlSnapshot
-from tenants.snapshot import Snapshot
+from tenants.snapshot.snapshot import Snapshot
 from tests.gateway.fixtures import tenants
 from tests.gateway.fixtures.scripted_app import CHUNKS, events, streaming
 from tests.gateway.fixtures.tenants import HELLO, STREAMED, Gateway, World, in_database, until

@@ -15,8 +15,9 @@ from django.utils import timezone
 from gateway.control_plane import snapshot_feed
 from gateway.control_plane.snapshot_feed import ControlSnapshot, SnapshotFeed
 from gateway.errors import Unavailable
-from tenants import key_format, keys, registry
+from tenants import registry
 from tenants.errors import KeyRefused
+from tenants.keys import key_format, keys
 from tenants.models import PolicyEpoch, TenantPolicy
 from tests.gateway.fixtures import tenants
 from tests.gateway.fixtures.tenants import World, in_database, until

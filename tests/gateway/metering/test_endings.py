@@ -13,7 +13,7 @@ from django.db.models import Sum
 from billing.models import UsageRecord
 from billing.pricing.prices import DEMO_RATES
 from billing.pricing.rating import rate
-from tenants import keys
+from tenants.keys import keys
 from tests.gateway.fixtures import tenants
 from tests.gateway.fixtures.asgi_client import Exchange
 from tests.gateway.fixtures.budget import Books, budgeted

@@ -10,7 +10,7 @@ from billing.drain.drain import Drain
 from billing.models import UsageRecord
 from billing.wal.records import Start
 from gateway.metering import refusals
-from tenants import keys
+from tenants.keys import keys
 from tests.gateway.fixtures import tenants
 from tests.gateway.fixtures.scripted_app import CHUNKS, events, saying, streaming
 from tests.gateway.fixtures.tenants import HELLO, STREAMED, Gateway, in_database, until

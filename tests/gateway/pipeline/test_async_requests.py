@@ -22,10 +22,10 @@ from billing.models import UsageRecord
 from billing.wal.records import Withdrawn
 from gateway import tasks
 from gateway.pipeline import async_requests
-from tenants import keys
 from tenants.caller_limits import LimitLine
-from tenants.limits import LimitValues, set_limit
-from tenants.policy_target import PolicyTarget
+from tenants.keys import keys
+from tenants.policy.limits import LimitValues, set_limit
+from tenants.policy.policy_target import PolicyTarget
 from tests.gateway.fixtures import tenants
 from tests.gateway.fixtures.asgi_client import Exchange
 from tests.gateway.fixtures.budget import MOST_NEW_TOKENS, body, budgeted, held_pico

@@ -11,7 +11,8 @@ from django.conf import LazySettings
 from gateway import asgi
 from gateway.asgi import UNCHECKED_BYTES
 from hearth import environment
-from tenants import keys, networks
+from tenants import networks
+from tenants.keys import keys
 from tests.gateway.fixtures.tenants import DOORS, HELLO, Gateway, in_database, until
 from tests.tenants.customers import OPERATOR
 

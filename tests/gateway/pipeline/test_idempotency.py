@@ -17,7 +17,8 @@ from redis.asyncio import Redis
 from gateway import tasks
 from gateway.pipeline.idempotency import HOUR_SECONDS, KEEP_SECONDS
 from gateway.pipeline.idempotency_record import MAX_RESPONSE_BYTES
-from tenants import keys, keyspace
+from tenants.isolation import keyspace
+from tenants.keys import keys
 from tests.gateway.fixtures import tenants
 from tests.gateway.fixtures.asgi_client import Exchange
 from tests.gateway.fixtures.idempotency_process import COMMAND

@@ -10,11 +10,12 @@ import pytest
 
 from catalogue import registry as catalogue
 from catalogue.registry import Description
-from tenants import keys, registry
+from tenants import registry
 from tenants.ids import PLATFORM_SLUG
-from tenants.limits import LimitValues, set_limit
-from tenants.policy_target import PolicyTarget
-from tenants.snapshot import Caller
+from tenants.keys import keys
+from tenants.policy.limits import LimitValues, set_limit
+from tenants.policy.policy_target import PolicyTarget
+from tenants.snapshot.snapshot import Caller
 from tests.gateway.fixtures.scripted_app import CHUNKS, USAGE, answer, delta, events, stream, text_of
 from tests.gateway.fixtures.tenants import DOORS, HELLO, MODEL, STREAMED, WITH_USAGE, Gateway, in_database, until
 from tests.tenants.customers import OPERATOR

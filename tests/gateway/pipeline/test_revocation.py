@@ -14,7 +14,8 @@ import pytest
 from aiohttp import web
 from django.utils import timezone
 
-from tenants import keys, policy_epoch, registry
+from tenants import policy_epoch, registry
+from tenants.keys import keys
 from tenants.models import Project
 from tests.gateway.fixtures import tenants
 from tests.gateway.fixtures.asgi_client import Exchange

@@ -21,8 +21,8 @@ from gateway.protocols.engine_fields import MAX_GRAMMAR, MAX_ITEMS
 from gateway.protocols.request_body import MAX_BRACKETS, MAX_CHOICES, MAX_DEPTH, Call
 from gateway.protocols.validators import MAX_INPUTS, MAX_MESSAGES
 from gateway.upstream import routing_request
-from tenants import keyspace
 from tenants.ids import RevisionId, TenantId, new_id
+from tenants.isolation import keyspace
 from tests.gateway.fixtures.callers import caller
 
 CHAT = ENDPOINTS["/v1/chat/completions"]

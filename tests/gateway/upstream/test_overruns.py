@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.upstream import connection
-from tenants.limits import LimitValues, set_limit
-from tenants.policy_target import PolicyTarget
+from tenants.policy.limits import LimitValues, set_limit
+from tenants.policy.policy_target import PolicyTarget
 from tests.gateway.fixtures import tenants
 from tests.gateway.fixtures.asgi_client import Exchange
 from tests.gateway.fixtures.scripted_app import CHUNKS, answer, events, hang_up, hello, saying, silence, streaming

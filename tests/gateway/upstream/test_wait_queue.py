@@ -12,7 +12,7 @@ from aiohttp import web
 
 from gateway.errors import NotReady, no_replica_ready
 from gateway.upstream.wait_queue import QueuedRequest
-from tenants import keys
+from tenants.keys import keys
 from tests.gateway.fixtures import tenants
 from tests.gateway.fixtures.asgi_client import Exchange
 from tests.gateway.fixtures.scripted_app import answer, hang_up, hello, saying, text_of

@@ -15,8 +15,9 @@ from click.testing import CliRunner
 from django.db import connection
 
 from hearth.cli.main import hearth as command
-from tenants import registry, rls
+from tenants import registry
 from tenants.audit import SYSTEM
+from tenants.database import rls
 from tenants.models import Tenant
 
 pytestmark = pytest.mark.django_db(transaction=True)

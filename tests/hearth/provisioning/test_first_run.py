@@ -24,8 +24,9 @@ from hearth.provisioning import cluster, demo_tenants, first_run, secrets_transf
 from portal.fleet import model_changes
 from portal.fleet.model_changes import ModelChange
 from retention import erasure
-from tenants import keys, registry
+from tenants import registry
 from tenants.audit import SYSTEM, Actor
+from tenants.keys import keys
 from tenants.models import ApiKey, AuditEntry, Tenant, User
 from workers.fleet import deployments, operations
 from workers.models import Deployment, Node, Pool

@@ -14,7 +14,7 @@ import pytest
 from django.db import connection
 
 from portal.access import load_limits
-from tenants import key_format, tokens
+from tenants.keys import key_format, tokens
 from tenants.models import PolicyEpoch
 from tests.portal import fixtures
 from tests.portal.portal_process import other_connection, portal_process

@@ -18,12 +18,12 @@ from rest_framework.test import APIClient
 
 from portal import urls as pages
 from portal.api import urls as api
-from tenants import budgets, cache_settings, limits
-from tenants.budgets import BudgetTerms
-from tenants.cache_settings import CacheOverrides
-from tenants.limits import LimitValues
 from tenants.models import Budget, CacheSetting, Limit, Membership, User
-from tenants.policy_target import PolicyTarget
+from tenants.policy import budgets, cache_settings, limits
+from tenants.policy.budgets import BudgetTerms
+from tenants.policy.cache_settings import CacheOverrides
+from tenants.policy.limits import LimitValues
+from tenants.policy.policy_target import PolicyTarget
 from tests.portal import fixtures
 from tests.portal.fixtures import World
 

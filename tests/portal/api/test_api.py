@@ -12,7 +12,8 @@ from pytest_django import DjangoAssertNumQueries
 from rest_framework.test import APIClient
 
 from catalogue import registry as catalogue
-from tenants import keys, registry
+from tenants import registry
+from tenants.keys import keys
 from tenants.models import ApiKey, AuditEntry, Membership, Project, TenantPolicy, User
 from tests.portal import fixtures
 from tests.portal.conftest import bearer, error_of

@@ -12,9 +12,10 @@ from rest_framework.test import APIClient
 
 from caching.store import OVERHEAD_BYTES, STORE, CacheWrite, entry_key
 from catalogue import administration
-from tenants import keys, snapshot
 from tenants.ids import TenantId, new_id
+from tenants.keys import keys
 from tenants.models import ApiKey, AuditEntry, CachePurge, CacheSetting
+from tenants.snapshot import snapshot
 from tests.portal import fixtures
 from tests.portal.conftest import bearer, error_of
 from tests.portal.fixtures import World

@@ -10,7 +10,8 @@ from django.core.management import call_command
 from django.test import Client
 from rest_framework.test import APIClient
 
-from tenants import keys, registry
+from tenants import registry
+from tenants.keys import keys
 from tenants.models import AuditEntry, Membership, OperatorToken
 from tests.portal import fixtures
 from tests.portal.conftest import bearer, error_of

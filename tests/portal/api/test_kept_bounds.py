@@ -11,12 +11,15 @@ from django.test import Client
 from rest_framework.test import APIClient
 
 from billing.budgets import spending
-from tenants import bound_setter, budgets, keys, limits, registry, snapshot
+from tenants import registry
 from tenants.audit import Actor
-from tenants.budgets import BudgetTerms
-from tenants.limits import LimitValues
+from tenants.keys import keys
 from tenants.models import ApiKey, Budget, Limit, Membership, Project, User
-from tenants.policy_target import PolicyTarget
+from tenants.policy import bound_setter, budgets, limits
+from tenants.policy.budgets import BudgetTerms
+from tenants.policy.limits import LimitValues
+from tenants.policy.policy_target import PolicyTarget
+from tenants.snapshot import snapshot
 from tests.portal import fixtures
 from tests.portal.conftest import bearer, error_of
 from tests.portal.fixtures import World

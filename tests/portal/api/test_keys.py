@@ -10,7 +10,8 @@ from django.conf import LazySettings
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from tenants import keys, networks
+from tenants import networks
+from tenants.keys import keys
 from tenants.models import ApiKey, AuditEntry, Limit
 from tests.portal import fixtures
 from tests.portal.conftest import bearer, error_of

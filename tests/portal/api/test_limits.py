@@ -19,9 +19,10 @@ from billing.budgets.reconciler import BudgetReconciler
 from billing.budgets.redis_counters import BudgetCounters
 from billing.drain import batch
 from billing.models import BudgetAlert
-from tenants import keys, snapshot
 from tenants.ids import TenantId, new_id
+from tenants.keys import keys
 from tenants.models import AuditEntry, Budget, Limit
+from tenants.snapshot import snapshot
 from tests.portal import fixtures
 from tests.portal.conftest import bearer, error_of
 from tests.portal.fixtures import World

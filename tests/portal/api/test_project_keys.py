@@ -12,12 +12,14 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from billing.ledger.usage_rows import UsageRow
-from tenants import budgets, cache_settings, keys, limits, registry
-from tenants.budgets import BudgetTerms
-from tenants.cache_settings import CacheOverrides
-from tenants.limits import LimitValues
+from tenants import registry
+from tenants.keys import keys
 from tenants.models import ApiKey, AuditEntry, CachePurge, Limit, Project
-from tenants.policy_target import PolicyTarget
+from tenants.policy import budgets, cache_settings, limits
+from tenants.policy.budgets import BudgetTerms
+from tenants.policy.cache_settings import CacheOverrides
+from tenants.policy.limits import LimitValues
+from tenants.policy.policy_target import PolicyTarget
 from tests.portal import fixtures
 from tests.portal.conftest import bearer, error_of
 from tests.portal.fixtures import World

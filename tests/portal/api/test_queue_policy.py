@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from rest_framework.test import APIClient
 
-from tenants import keys, registry
+from tenants import registry
+from tenants.keys import keys
 from tenants.models import AuditEntry, TenantPolicy
 from tests.portal import fixtures as worlds
 from tests.portal.conftest import bearer

@@ -6,7 +6,8 @@ import pytest
 from rest_framework.test import APIClient
 
 from portal.api.throttles import ChangesOfTenant
-from tenants import keys, policy_epoch
+from tenants import policy_epoch
+from tenants.keys import keys
 from tests.portal import fixtures
 from tests.portal.conftest import bearer, error_of
 from tests.portal.fixtures import World

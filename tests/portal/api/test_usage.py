@@ -14,8 +14,8 @@ from pytest_django import DjangoAssertNumQueries
 from rest_framework.test import APIClient
 
 from billing.models import UsageRecord
-from tenants import keyspace
 from tenants.ids import new_id
+from tenants.isolation import keyspace
 from tenants.models import Membership
 from tests.portal import fixtures
 from tests.portal.fixtures import World

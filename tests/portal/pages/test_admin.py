@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from portal import admin
-from tenants import keys, tokens
+from tenants.keys import keys, tokens
 from tenants.models import ApiKey, Tenant, User
 from tests.portal import fixtures
 from tests.portal.fixtures import PASSWORD, World

@@ -12,7 +12,8 @@ from django.utils import timezone
 from msgspec.structs import replace
 from pytest_django import DjangoAssertNumQueries
 
-from tenants import keys, registry
+from tenants import registry
+from tenants.keys import keys
 from tenants.models import ApiKey, AuditEntry, Membership, Tenant, TenantPolicy, User
 from tests.portal import fixtures
 from tests.portal.fixtures import PASSWORD, World

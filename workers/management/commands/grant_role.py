@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from tenants import rls
+from tenants.database import rls
 from workers import node_role
 
 

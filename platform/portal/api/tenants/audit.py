@@ -19,9 +19,9 @@ from portal.api.authentication import principal_of
 from portal.api.openapi_parameters import PAGE_PARAMETERS, PERIOD_PARAMETERS, error_responses, page_schema
 from portal.formats import query_params
 from portal.reporting import periods
+from tenants.database.rls import as_tenant
 from tenants.ids import TenantId, first_id_at
 from tenants.models import AuditEntry, Tenant
-from tenants.rls import as_tenant
 
 
 class AuditSerializer(serializers.Serializer[AuditEntry]):

@@ -18,11 +18,11 @@ from portal.api import pagination
 from portal.api.authentication import principal_of
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from portal.api.tenants.limits import SET_BY_HELP, TargetSerializer, target_names
-from tenants import budgets
-from tenants.budgets import LARGEST_LIMIT_PICO, MOST_ALERTS, BudgetTerms
+from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
 from tenants.models import BoundSetter, Budget, Tenant
-from tenants.rls import as_tenant
+from tenants.policy import budgets
+from tenants.policy.budgets import LARGEST_LIMIT_PICO, MOST_ALERTS, BudgetTerms
 
 
 class AlertSerializer(serializers.Serializer[BudgetAlert]):

@@ -22,11 +22,12 @@ from portal.api.authentication import principal_of
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from portal.api.serializer_fields import IdField, SwitchField
 from portal.reporting import cache_usage
-from tenants import cache_settings, registry
-from tenants.cache_settings import LARGEST, CacheOverrides
+from tenants import registry
+from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
 from tenants.models import CachePurge, CacheSetting, TenantPolicy
-from tenants.rls import as_tenant
+from tenants.policy import cache_settings
+from tenants.policy.cache_settings import LARGEST, CacheOverrides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

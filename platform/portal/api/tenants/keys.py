@@ -18,11 +18,11 @@ from portal.api import pagination
 from portal.api.authentication import principal_of
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from portal.api.tenants.projects import managed
-from tenants import keys
+from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
+from tenants.keys import keys
 from tenants.models import ApiKey
 from tenants.networks import MOST_NETWORKS
-from tenants.rls import as_tenant
 
 _MODELS = "Names of the models that it may call; empty: all that the tenant sees."
 _NETWORKS = "Networks (CIDR) that it may be used from; empty: all."

@@ -17,11 +17,11 @@ from portal.api import pagination
 from portal.api.authentication import principal_of
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from portal.api.serializer_fields import IdField
-from tenants import limits
+from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
-from tenants.limits import LARGEST, LimitValues
 from tenants.models import BoundSetter, Limit, Tenant
-from tenants.rls import as_tenant
+from tenants.policy import limits
+from tenants.policy.limits import LARGEST, LimitValues
 
 SET_BY_HELP = "Nobody below changes or removes it: an operator is above owners of the tenant, they above its keys."
 

@@ -15,9 +15,9 @@ from portal.api import pagination
 from portal.api.authentication import principal_of
 from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page_schema, reject_unknown_fields
 from tenants import registry
+from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
 from tenants.models import Project, Tenant
-from tenants.rls import as_tenant
 
 
 class ProjectSerializer(serializers.Serializer[Project]):

@@ -21,10 +21,10 @@ from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page
 from portal.errors import BadQuery
 from portal.formats import query_params
 from tenants import registry
+from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
 from tenants.models import Tenant, TenantPolicy
 from tenants.registry import LARGEST
-from tenants.rls import as_tenant
 
 
 class PolicySerializer(serializers.Serializer[TenantPolicy]):

@@ -16,8 +16,8 @@ from portal.api.authentication import principal_of
 from portal.api.openapi_parameters import CSV_PARAMETER, error_responses, wants_csv
 from portal.formats import csv_export
 from portal.reporting import periods
+from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
-from tenants.rls import as_tenant
 
 
 class LineSerializer(serializers.Serializer[statements.Line]):

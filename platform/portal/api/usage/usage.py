@@ -36,10 +36,10 @@ from portal.api.openapi_parameters import (
 from portal.formats import csv_export, query_params
 from portal.reporting import periods
 from portal.reporting.requests_csv import CSV_HEADER, csv_rows
-from tenants import keyspace
+from tenants.database.rls import as_tenant
 from tenants.errors import NotFound
 from tenants.ids import TenantId
-from tenants.rls import as_tenant
+from tenants.isolation import keyspace
 
 CACHE_RESULTS = ("hit", "miss", "coalesced", "bypass")
 #: The values of the parameter ``errors``, and whose errors they list.

@@ -25,10 +25,10 @@ from portal.pages.base import form_action, operator_page, page, period_of, show,
 from portal.pages.usage import PLATFORM_CURRENCY, UsageRow, presets
 from portal.reporting import periods
 from tenants import registry
+from tenants.database.rls import as_tenant
 from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound
 from tenants.ids import TenantId
 from tenants.models import Tenant, TenantPolicy
-from tenants.rls import as_tenant
 
 #: How many versions of the policy the page shows.
 MAX_VERSIONS = 20

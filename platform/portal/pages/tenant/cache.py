@@ -20,12 +20,13 @@ from portal.formats.query_params import posted
 from portal.forms.cache import CacheSettingForm
 from portal.pages.base import form_action, page, show, submit
 from portal.reporting import cache_usage
-from tenants import cache_settings, registry
+from tenants import registry
+from tenants.database.rls import as_tenant
 from tenants.errors import BadName, NotAllowed
 from tenants.ids import TenantId
 from tenants.models import ApiKey, Project, Tenant
-from tenants.purges import PurgeTarget
-from tenants.rls import as_tenant
+from tenants.policy import cache_settings
+from tenants.policy.purges import PurgeTarget
 
 MAX_ROWS = 200
 #: What the form can purge, with its labels; each but the last has a field of the same name.

@@ -22,11 +22,11 @@ from portal.formats.query_params import posted, text
 from portal.forms.base import PageForm
 from portal.forms.keys import ChangeKeyForm, NewKeyForm, RotateKeyForm
 from portal.pages.base import form_action, page, show
-from tenants import keys
+from tenants.database.rls import as_tenant
 from tenants.errors import BadName, NotAllowed
 from tenants.ids import TenantId
+from tenants.keys import keys
 from tenants.models import ApiKey, Project, Tenant
-from tenants.rls import as_tenant
 
 MAX_ROWS = 500
 

@@ -21,11 +21,12 @@ from portal.access.principal import Principal, tenant_for
 from portal.errors import NotPermitted
 from portal.forms.limits import BudgetForm, LimitForm, Targets
 from portal.pages.base import form_action, page, show, submit
-from tenants import bound_setter, budgets, error_text, limits
+from tenants import error_text
+from tenants.database.rls import as_tenant
 from tenants.errors import NotAllowed, SetByAbove
 from tenants.ids import TenantId
 from tenants.models import ApiKey, Budget, Limit, Project, Tenant
-from tenants.rls import as_tenant
+from tenants.policy import bound_setter, budgets, limits
 
 MAX_ROWS = 200
 #: The peak rate of a limit is that of the busiest 15 minutes in this window.

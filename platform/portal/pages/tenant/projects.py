@@ -13,9 +13,9 @@ from portal.errors import NotPermitted
 from portal.forms.projects import NewProjectForm
 from portal.pages.base import form_action, page, show, submit
 from tenants import error_text, registry
+from tenants.database.rls import as_tenant
 from tenants.errors import TenantError
 from tenants.ids import TenantId
-from tenants.rls import as_tenant
 
 MAX_ROWS = 200
 

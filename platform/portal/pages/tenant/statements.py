@@ -16,9 +16,9 @@ from portal.access.principal import Principal, tenant_for
 from portal.formats import csv_export, money
 from portal.pages.base import page, show
 from portal.reporting import periods
+from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
 from tenants.models import Tenant
-from tenants.rls import as_tenant
 
 LINE_LABELS = {
     "prompt": "Tokens in",

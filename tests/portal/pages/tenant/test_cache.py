@@ -9,11 +9,13 @@ from django.test import Client
 
 from portal.formats.numbers import milliseconds, size, whole_duration
 from portal.pages.audit import changes
-from tenants import cache_settings, keys, registry
-from tenants.cache_settings import CacheOverrides
+from tenants import registry
 from tenants.ids import new_id
+from tenants.keys import keys
 from tenants.models import ApiKey, AuditEntry, CachePurge, CacheSetting, Membership, User
-from tenants.policy_target import PolicyTarget
+from tenants.policy import cache_settings
+from tenants.policy.cache_settings import CacheOverrides
+from tenants.policy.policy_target import PolicyTarget
 from tests.portal import fixtures
 from tests.portal.fixtures import World
 

@@ -10,7 +10,8 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from tenants import keys, registry
+from tenants import registry
+from tenants.keys import keys
 from tenants.models import ApiKey, AuditEntry, Membership, User
 from tests.portal import fixtures
 from tests.portal.fixtures import World

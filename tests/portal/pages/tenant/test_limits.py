@@ -11,11 +11,12 @@ from django.utils import timezone
 
 from billing.budgets import spending
 from billing.drain import batch
-from tenants import budgets, keys, limits
-from tenants.budgets import BudgetTerms
-from tenants.limits import LimitValues
+from tenants.keys import keys
 from tenants.models import AuditEntry, Budget, Limit, Membership, User
-from tenants.policy_target import PolicyTarget
+from tenants.policy import budgets, limits
+from tenants.policy.budgets import BudgetTerms
+from tenants.policy.limits import LimitValues
+from tenants.policy.policy_target import PolicyTarget
 from tests.portal import fixtures
 from tests.portal.fixtures import World
 

@@ -7,9 +7,11 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from tenants import key_format, keys, registry, snapshot, tokens
+from tenants import registry
 from tenants.errors import BadName, KeyRefusal, KeyRefused, NotAllowed
+from tenants.keys import key_format, keys, tokens
 from tenants.models import ApiKey, AuditEntry, Project, User
+from tenants.snapshot import snapshot
 from tests.tenants.customers import OPERATOR, Customer
 
 

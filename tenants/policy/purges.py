@@ -13,11 +13,12 @@ from uuid import UUID
 from django.db import transaction
 from django.utils import timezone
 
-from tenants import audit, keys, policy_epoch
+from tenants import audit, policy_epoch
 from tenants.audit import Actor
 from tenants.caller_limits import PURGES_HOLD_SECONDS
 from tenants.errors import BadName, NotAllowed
 from tenants.ids import first_id_at, milliseconds_of, new_id
+from tenants.keys import keys
 from tenants.models import ApiKey, CachePurge, Tenant
 
 #: Largest difference between the clocks of gateways and portals. Without it, a request that a gateway with a fast clock

@@ -14,26 +14,18 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from tenants import (
-    budgets,
-    cache_settings,
-    keys,
-    limits,
-    policy_epoch,
-    purges,
-    registry,
-    snapshot,
-    snapshot_rows,
-    snapshot_sweep,
-)
-from tenants.budgets import BudgetTerms
-from tenants.cache_settings import CacheOverrides
+from tenants import policy_epoch, registry
 from tenants.errors import KeyRefused, NotAllowed
-from tenants.limits import LimitValues
+from tenants.keys import keys
 from tenants.models import ApiKey, Budget, CacheSetting, Limit, PolicyChange, PolicyEpoch, Project, Tenant
-from tenants.policy_target import PolicyTarget
-from tenants.purges import PurgeTarget
-from tenants.snapshot import Snapshot
+from tenants.policy import budgets, cache_settings, limits, purges
+from tenants.policy.budgets import BudgetTerms
+from tenants.policy.cache_settings import CacheOverrides
+from tenants.policy.limits import LimitValues
+from tenants.policy.policy_target import PolicyTarget
+from tenants.policy.purges import PurgeTarget
+from tenants.snapshot import snapshot, snapshot_rows, snapshot_sweep
+from tenants.snapshot.snapshot import Snapshot
 from tests.tenants import bulk_keys, customers
 from tests.tenants.customers import OPERATOR, Customer
 

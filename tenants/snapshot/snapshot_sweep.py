@@ -9,9 +9,10 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from tenants import policy_epoch, snapshot_rows
-from tenants.snapshot import Snapshot
-from tenants.snapshot_rows import KeyRow, TenantRules
+from tenants import policy_epoch
+from tenants.snapshot import snapshot_rows
+from tenants.snapshot.snapshot import Snapshot
+from tenants.snapshot.snapshot_rows import KeyRow, TenantRules
 
 #: From the end of one sweep to the beginning of the next.
 REST_SECONDS = 600.0

@@ -15,7 +15,7 @@ from uuid import UUID
 from django.conf import settings
 
 from tenants.ids import TenantId
-from tenants.snapshot import Caller
+from tenants.snapshot.snapshot import Caller
 
 SALT_FORMAT = b"hearth-cache-salt-1"
 

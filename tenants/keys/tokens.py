@@ -8,9 +8,10 @@ from datetime import datetime
 from django.db import transaction
 from django.utils import timezone
 
-from tenants import audit, key_format
+from tenants import audit
 from tenants.audit import Actor
 from tenants.errors import KeyRefused
+from tenants.keys import key_format
 from tenants.models import OperatorToken, User
 
 PREFIX = "ho"

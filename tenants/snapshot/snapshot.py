@@ -13,15 +13,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
-from tenants import key_format, networks, policy_epoch, snapshot_rows
+from tenants import networks, policy_epoch
 from tenants.caller_limits import LONGEST_TTL_SECONDS, BudgetLine, CacheMode, CacheTerms, LimitLine
 from tenants.errors import BadName, KeyRefused
 from tenants.ids import KeyId, ProjectId, TenantId
+from tenants.keys import key_format
 from tenants.models import Tenant
 from tenants.networks import Network
 from tenants.policy_epoch import Changes
 from tenants.registry import Policy
-from tenants.snapshot_rows import KeyRow, Target, TenantRules
+from tenants.snapshot import snapshot_rows
+from tenants.snapshot.snapshot_rows import KeyRow, Target, TenantRules
 
 #: How often what changes while it is read is read again.
 READS_OF_CHANGES = 4
@@ -172,7 +174,7 @@ class Snapshot:
         if made_of is not key:
             try:
                 caller = _made(key, rules, policy, self._lineage(key, rules), self._above(key, rules))
-            except BadName:  # invalid networks, which were not written by ``tenants.keys``
+            except BadName:  # invalid networks, which were not written by ``tenants.keys.keys``
                 raise KeyRefused("unknown") from None
             rules.callers[key.public_id] = key, caller
         return cast(Caller, caller)

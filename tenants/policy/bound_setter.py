@@ -6,9 +6,9 @@ key that may set it changes, but not the keys that this key created, directly or
 
 from __future__ import annotations
 
-from tenants import keys
 from tenants.audit import Actor
 from tenants.errors import SetByAbove
+from tenants.keys import keys
 from tenants.models import ApiKey, BoundSetter, Budget, Limit
 
 _RANKS = {BoundSetter.KEY.value: 1, BoundSetter.OWNER.value: 2, BoundSetter.OPERATOR.value: 3}

@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from tenants import key_format, tokens
 from tenants.errors import KeyRefusal, KeyRefused
+from tenants.keys import key_format, tokens
 from tenants.models import AuditEntry, OperatorToken, User
 from tests.tenants.customers import OPERATOR
 

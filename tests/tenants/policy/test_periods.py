@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenants import periods
 from tenants.caller_limits import Period
+from tenants.policy import periods
 
 BERLIN = "Europe/Berlin"
 PERIODS: tuple[Period, ...] = ("day", "week", "month")

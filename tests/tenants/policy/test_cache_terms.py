@@ -8,14 +8,17 @@ from uuid import UUID, uuid4
 import pytest
 from django.utils import timezone
 
-from tenants import cache_settings, keys, policy_epoch, purges, registry, snapshot
-from tenants.cache_settings import CacheOverrides
+from tenants import policy_epoch, registry
 from tenants.caller_limits import LONGEST_TTL_SECONDS, PURGES_HOLD_SECONDS, CacheTerms
 from tenants.errors import BadName, NotAllowed
 from tenants.ids import first_id_at, new_id
+from tenants.keys import keys
 from tenants.models import AuditEntry, CachePurge, CacheSetting, TenantPolicy
-from tenants.policy_target import PolicyTarget
-from tenants.purges import PurgeTarget
+from tenants.policy import cache_settings, purges
+from tenants.policy.cache_settings import CacheOverrides
+from tenants.policy.policy_target import PolicyTarget
+from tenants.policy.purges import PurgeTarget
+from tenants.snapshot import snapshot
 from tests.tenants.customers import OPERATOR, Customer
 
 

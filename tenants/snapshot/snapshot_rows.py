@@ -16,10 +16,10 @@ import msgspec
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from tenants.cache_settings import CacheOverrides, overrides_of
 from tenants.caller_limits import PURGES_HOLD_SECONDS, BudgetLine, LimitLine, Period, Purges, Scope
 from tenants.ids import first_id_at
 from tenants.models import ApiKey, Budget, CachePurge, CacheSetting, Limit, Project, Tenant, TenantPolicy
+from tenants.policy.cache_settings import CacheOverrides, overrides_of
 from tenants.registry import POLICY_FIELDS, Policy
 
 #: How long a gateway says that a key was revoked or has expired, instead of that it is unknown. Rotations take less.
@@ -69,7 +69,7 @@ class TenantRules:
     purges: Purges
     #: Keys with a limit, a budget or a setting of their own, by id.
     bound_keys: tuple[UUID, ...] = field(init=False, compare=False, repr=False)
-    #: Callers made of these rules (``tenants.snapshot``), by public id, each with the row that it was made of.
+    #: Callers made of these rules (``tenants.snapshot.snapshot``), by public id, each with the row that it was made of.
     callers: dict[str, tuple[KeyRow, Any]] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:

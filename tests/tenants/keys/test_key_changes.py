@@ -9,10 +9,12 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from tenants import keys, networks, policy_epoch, registry, snapshot
+from tenants import networks, policy_epoch, registry
 from tenants.errors import BadName, KeyRefused, NotAllowed
+from tenants.keys import keys
 from tenants.models import ApiKey, AuditEntry, Budget, Limit, Project
-from tenants.policy_target import target
+from tenants.policy.policy_target import target
+from tenants.snapshot import snapshot
 from tests.tenants.customers import OPERATOR, Customer
 
 DAY = timedelta(days=1)

@@ -31,6 +31,7 @@ from billing.models import (
 )
 from catalogue.models import Model
 from retention.models import Erasure
+from tenants.database.rls import TENANT_ROLE, as_tenant
 from tenants.ids import TenantId, new_id
 from tenants.models import (
     ApiKey,
@@ -45,7 +46,6 @@ from tenants.models import (
     TenantPolicy,
     User,
 )
-from tenants.rls import TENANT_ROLE, as_tenant
 from tests.tenants.customers import Customer
 from workers.models import DeferredRequest
 

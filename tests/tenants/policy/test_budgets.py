@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tenants import budgets, policy_epoch, snapshot
-from tenants.budgets import LARGEST_LIMIT_PICO, BudgetTerms
+from tenants import policy_epoch
 from tenants.errors import AlreadyExists, BadName, NotAllowed
 from tenants.models import AuditEntry, Budget
-from tenants.policy_target import PolicyTarget
+from tenants.policy import budgets
+from tenants.policy.budgets import LARGEST_LIMIT_PICO, BudgetTerms
+from tenants.policy.policy_target import PolicyTarget
+from tenants.snapshot import snapshot
 from tests.tenants.customers import OPERATOR, Customer
 
 DOLLAR_PICO = 10**12

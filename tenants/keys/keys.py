@@ -1,4 +1,4 @@
-"""Issue, rotate, change, check and revoke tenant API keys (format: ``tenants.key_format``)."""
+"""Issue, rotate, change, check and revoke tenant API keys (format: ``tenants.keys.key_format``)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from django.db import connection, transaction
 from django.db.models import F, Func, Value
 from django.utils import timezone
 
-from tenants import audit, caps, key_format, networks, policy_epoch
+from tenants import audit, caps, networks, policy_epoch
 from tenants.audit import Actor
 from tenants.errors import BadName, KeyRefused, NotAllowed
+from tenants.keys import key_format
 from tenants.models import ApiKey, Budget, CacheSetting, Limit, Project, Tenant
 
 PREFIX = "hk"

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tenants import keys, limits, policy_epoch, snapshot
+from tenants import policy_epoch
 from tenants.audit import Actor
 from tenants.errors import BadName, NotAllowed, NotFound
-from tenants.limits import LimitValues
+from tenants.keys import keys
 from tenants.models import AuditEntry, Limit, Tenant
-from tenants.policy_target import PolicyTarget, target
+from tenants.policy import limits
+from tenants.policy.limits import LimitValues
+from tenants.policy.policy_target import PolicyTarget, target
+from tenants.snapshot import snapshot
 from tests.tenants.customers import OPERATOR, Customer
 
 

@@ -13,11 +13,12 @@ from typing import Any, TypedDict, Unpack
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from tenants import audit, bound_setter, caps, policy_epoch
+from tenants import audit, caps, policy_epoch
 from tenants.audit import Actor
 from tenants.errors import AlreadyExists, BadName, NotAllowed
 from tenants.models import Budget
-from tenants.policy_target import PolicyTarget, target_of
+from tenants.policy import bound_setter
+from tenants.policy.policy_target import PolicyTarget, target_of
 
 #: $9.2 million, the largest value of a 64-bit counter.
 LARGEST_LIMIT_PICO = 2**63 - 1

@@ -11,7 +11,7 @@ from tenants.audit import Actor
 from tenants.caller_limits import LONGEST_TTL_SECONDS
 from tenants.errors import BadName
 from tenants.models import CacheSetting, Tenant, TenantPolicy
-from tenants.policy_target import PolicyTarget, target_of
+from tenants.policy.policy_target import PolicyTarget, target_of
 
 LARGEST = {"ttl_seconds": LONGEST_TTL_SECONDS, "writes_per_minute": 2**31 - 1}
 

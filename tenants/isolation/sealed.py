@@ -1,13 +1,13 @@
 """Values kept in Redis, sealed under their names: an altered or moved value does not open.
 
-A sealed value is the 32-byte MAC of (name, content), then the content (``tenants.keyspace.value_mac``).
+A sealed value is the 32-byte MAC of (name, content), then the content (``tenants.isolation.keyspace.value_mac``).
 """
 
 from __future__ import annotations
 
 import hmac
 
-from tenants import keyspace
+from tenants.isolation import keyspace
 
 SEAL_BYTES = 32
 

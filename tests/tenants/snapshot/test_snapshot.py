@@ -9,10 +9,12 @@ import msgspec
 import pytest
 from django.utils import timezone
 
-from tenants import key_format, keys, policy_epoch, registry, snapshot
+from tenants import policy_epoch, registry
 from tenants.caller_limits import CacheTerms
 from tenants.errors import KeyRefused
+from tenants.keys import key_format, keys
 from tenants.models import ApiKey
+from tenants.snapshot import snapshot
 from tests.tenants import customers
 from tests.tenants.customers import OPERATOR, Customer
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 from django.db import connection
 
-from tenants.compiled_query import CompiledQuery
+from tenants.database.compiled_query import CompiledQuery
 from tenants.models import Tenant
 from tests.tenants.customers import Customer
 

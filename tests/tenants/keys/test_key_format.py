@@ -12,8 +12,8 @@ from django.conf import settings
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenants import key_format
-from tenants.key_format import Credential
+from tenants.keys import key_format
+from tenants.keys.key_format import Credential
 
 credentials = st.builds(
     Credential,

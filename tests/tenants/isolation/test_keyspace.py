@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hearth.secrets import Secrets, VersionedKey
-from tenants import keyspace
 from tenants.ids import KeyId, ProjectId, TenantId
+from tenants.isolation import keyspace
 from tenants.registry import Policy
-from tenants.snapshot import Caller
+from tenants.snapshot.snapshot import Caller
 
 
 def caller(

@@ -6,11 +6,12 @@ from dataclasses import asdict, dataclass
 
 from django.db import transaction
 
-from tenants import audit, bound_setter, caps, policy_epoch
+from tenants import audit, caps, policy_epoch
 from tenants.audit import Actor
 from tenants.errors import BadName
 from tenants.models import Limit, Tenant
-from tenants.policy_target import PolicyTarget, target_of
+from tenants.policy import bound_setter
+from tenants.policy.policy_target import PolicyTarget, target_of
 
 LARGEST = {
     "requests_per_minute": 2**31 - 1,
