@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from django import forms
-
 from portal.forms.base import PageForm
-
-_SLUG = "Enter a slug: 1 to 63 characters a-z, 0-9 and -."
-_NAME = "Enter a name of at most 200 characters."
+from portal.forms.slugs import name_field, slug_field
 
 
 class NewProjectForm(PageForm):
@@ -15,11 +11,6 @@ class NewProjectForm(PageForm):
 
     id_prefix = "project"
 
-    slug = forms.CharField(
-        label="Slug",
-        help_text="a-z, 0-9 and -, not at either end",
-        max_length=63,
-        error_messages={"required": _SLUG, "max_length": _SLUG},
-    )
-    name = forms.CharField(label="Name", required=False, max_length=200, error_messages={"max_length": _NAME})
+    slug = slug_field(help_text="a-z, 0-9 and -, not at either end")
+    name = name_field()
     fields_of_errors = {"project": "slug"}
