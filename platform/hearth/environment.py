@@ -134,6 +134,13 @@ class InstanceSettings(_Settings):
         description="IPv4 address of this node, or a name for it: its engines listen there, and the gateways connect "
         "to them there. Loopback, because an engine has no TLS; a second node sets its address in the private network.",
     )
+    user: str = Field(
+        default="",
+        json_schema_extra={"shown": "hearth, if root starts roles and the machine has that user"},
+        description="System user that roles and embedded servers run as. Only root can start processes of another "
+        "user, so the agent, which starts engines, stays with root. The name of the user who starts roles keeps them "
+        "with that one.",
+    )
     log_format: Literal["line", "json"] = Field(
         default="line",
         description="Format of the roles' logs: `line` for people, `json` for collectors: one object per line with "

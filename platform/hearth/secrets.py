@@ -221,10 +221,16 @@ def is_rotated_from(new: Secrets, old: Secrets) -> bool:
 
 
 def replace_file(data_dir: Path, new: Secrets) -> None:
-    """Replace the file by one with these secrets, at once. The caller excludes others who do the same."""
+    """Replace the file by one with these secrets and the same owner, at once.
+
+    The caller excludes others who do the same. Raises OSError.
+    """
     path = path_in(data_dir)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     _write_once(temporary, _document_text(new))
+    if os.geteuid() == 0:
+        owner = path.stat()
+        os.chown(temporary, owner.st_uid, owner.st_gid)
     os.replace(temporary, path)
 
 

@@ -85,8 +85,7 @@ def install(progress: Progress, folder: Path | None = None) -> EngineEnvironment
     EngineUnavailable if this machine cannot run the engine; a failed install is continued the next time.
     """
     place = folder or _folder()
-    place.mkdir(parents=True, exist_ok=True)
-    with _only_installer(place):
+    with _readable_by_engines(), _only_installer(place):
         if (found := status(place)) is not None:
             declare_vllm(found)
             return found
@@ -139,8 +138,19 @@ def _folder() -> Path:
 
 
 @contextlib.contextmanager
+def _readable_by_engines() -> Iterator[None]:
+    """Let every user read what is written, because engines may have a user of their own."""
+    mask = os.umask(0o022)
+    try:
+        yield
+    finally:
+        os.umask(mask)
+
+
+@contextlib.contextmanager
 def _only_installer(place: Path) -> Iterator[None]:
-    """Lock the folder itself, because a new environment would clear a lock file inside it."""
+    """Make the folder and lock it itself, because a new environment would clear a lock file inside it."""
+    place.mkdir(parents=True, exist_ok=True)
     handle = os.open(place, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)

@@ -193,7 +193,7 @@ class WalWriter:
     def _take_lock(self) -> int:
         path = lock_path(self._directory, self._role, self.writer_id)
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            descriptor = _create(path)
         except OSError as error:
             raise _error(path, error) from error
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -206,7 +206,7 @@ class WalWriter:
         start = b"".join((header(self.writer_id, self._number + 1), *carried))
         descriptor = -1
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+            descriptor = _create(path, os.O_APPEND)
             if os.write(descriptor, start) != len(start):
                 raise OSError(errno.ENOSPC, "short write")
         except OSError as error:
@@ -296,6 +296,15 @@ class WalWriter:
 def _error(path: Path, error: OSError) -> WalError:
     kind = WalFull if error.errno in _NO_ROOM else WalBroken
     return kind(path, error.strerror or str(error))
+
+
+def _create(path: Path, flags: int = 0) -> int:
+    """Create a file that belongs to the folder's owner: root's agent writes where another account drains."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | flags, 0o600)
+    if os.geteuid() == 0:
+        owner = path.parent.stat()
+        os.fchown(descriptor, owner.st_uid, owner.st_gid)
+    return descriptor
 
 
 def _sync_directory(directory: Path) -> None:

@@ -15,7 +15,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import psutil
 import psycopg
 
-from hearth import environment, secrets
+from hearth import environment, role_account, secrets
 from hearth.checks import database_connections, database_guards, engine_ports, process_accounts, redis_guards
 from hearth.checks.finding import Finding
 from hearth.environment import Environment
@@ -24,6 +24,7 @@ from hearth.instance.instance import Instance
 from hearth.secrets import Secrets, SecretsError
 from hearth.service_urls import NODE_REDIS_USER
 from workers.agent.processes import engine_account
+from workers.system_account import CREATE
 
 #: In characters. A shorter password was probably chosen by a person.
 SHORTEST_PASSWORD = 16
@@ -250,15 +251,16 @@ def _accounts(instance: Instance) -> Iterator[Finding]:
     if roles:
         yield Finding(
             f"Root runs {', '.join(roles)}.",
-            "Start the roles as a user of their own (docs/deployment.md#under-systemd).",
+            f"Run: {CREATE.format(name=role_account.PURPOSE.default_name)}; then start again "
+            "(docs/deployment.md#users-of-their-own-for-roles-and-engines).",
         )
     user = process_accounts.engines_beside_secrets(instance.engines_dir, secrets.path_in(instance.data_dir))
     if user:
         yield Finding(
             f"Engines run as user {user}, who can read every secret here.",
             "Let root run the node and give engines a user of their own: "
-            f"{engine_account.CREATE.format(name=engine_account.DEFAULT_NAME)}; then start again "
-            "(docs/deployment.md#engines-as-a-user-of-their-own).",
+            f"{CREATE.format(name=engine_account.PURPOSE.default_name)}; then start again "
+            "(docs/deployment.md#users-of-their-own-for-roles-and-engines).",
         )
 
 

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 import psutil
 
-from hearth import environment
+from hearth import environment, role_account
 from hearth.instance import health_ports
 from hearth.instance.instance import Instance
 from workers.agent.processes import engine_account
 from workers.agent.processes.engine_account import EngineAccount
+from workers.system_account import AccountUnusable, SystemAccount
 
 OLDEST_PYTHON = (3, 11)
 NEWEST_PYTHON = (3, 12)
@@ -83,7 +84,17 @@ def check_engine_account(instance: Instance) -> EngineAccount:
         account = engine_account.engine_account(settings.engine_user)
         installed = [settings.engine_venv] if settings.engine_venv.is_dir() else []
         engine_account.require_readable(account, account.home(instance.data_dir), *installed)
-    except engine_account.AccountUnusable as error:
+    except AccountUnusable as error:
+        raise PreflightError(error.problem, error.remedy) from error
+    return account
+
+
+def check_role_account(instance: Instance) -> SystemAccount:
+    """Return the account of roles that start here. Raises PreflightError if it cannot read what roles need."""
+    try:
+        account = role_account.role_account()
+        role_account.require_readable(account, instance.data_dir)
+    except AccountUnusable as error:
         raise PreflightError(error.problem, error.remedy) from error
     return account
 

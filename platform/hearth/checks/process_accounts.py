@@ -11,8 +11,8 @@ import psutil
 from hearth import process_records
 from workers.processes import ProcessIdentity, is_running
 
-#: Roles that root has to run for engines to have an account of their own, and the role that reads what these write.
-MAY_BE_ROOT = frozenset({"agent", "drain"})
+#: Roles that root has to run for engines to have an account of their own.
+MAY_BE_ROOT = frozenset({"agent"})
 
 
 def roles_of_root(records_dir: Path) -> tuple[str, ...]:

@@ -1,9 +1,10 @@
 """The system account that embedded servers run as.
 
-PostgreSQL refuses to run as root. As root, both servers run as user ``hearth`` when the machine has one, else as
-``nobody``, with no group and no capability. Otherwise they run as the user who starts them. Nothing outside the data
-directory changes owner or mode. Where that account cannot enter a folder above the binaries or the data (such as a
-checkout below ``/root``), the server gets one capability: CAP_DAC_READ_SEARCH, to traverse and read folders.
+PostgreSQL refuses to run as root. Started by root, both servers run as the user of the roles (``hearth.role_account``),
+or as ``nobody`` if roles stay root's, with no group and no capability. Otherwise they run as the user who starts them.
+Nothing outside the data directory changes owner or mode. Where that account cannot enter a folder above the binaries or
+the data (such as a checkout below ``/root``), the server gets one capability: CAP_DAC_READ_SEARCH, to traverse and read
+folders.
 """
 
 from __future__ import annotations
@@ -12,20 +13,30 @@ import contextlib
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hearth.embedded.errors import BinaryMissing, ServerFailed, SocketsUnsafe
+import psutil
 
-CANDIDATES = ("hearth", "nobody")
+from hearth import role_account
+from hearth.embedded.errors import BinaryMissing, ServerFailed, SocketsUnsafe
+from hearth.process_records import end_session, wait_until_gone
+from workers.processes import ProcessIdentity, send_signal
+from workers.system_account import CREATE, AccountUnusable
+
+#: For a machine without an account for roles.
+FALLBACK = "nobody"
 #: Without ``no_setuid_fixup``, access(2) ignores the capability, and PostgreSQL needs access(2) to find its programs.
 PASS_FOLDERS = (
     "--inh-caps=-all,+dac_read_search",
     "--ambient-caps=+dac_read_search",
     "--securebits=+no_setuid_fixup",
 )
+#: For a server that flushes its data.
+STOP_SECONDS = 30.0
 #: Linux allows 107 bytes for a socket's path. The longest name in the folder is PostgreSQL's ``.s.PGSQL.5432.lock``.
 LONGEST_FOLDER_BYTES = 107 - len("/.s.PGSQL.5432.lock")
 
@@ -42,16 +53,32 @@ class ServiceAccount:
         """Return the command line that runs a program as this account; the switch keeps the pid."""
         return [*self.prefix, *map(str, arguments)]
 
+    def displace(self, server: ProcessIdentity | None, number: signal.Signals, sockets: Path) -> None:
+        """Stop a server that root started as another account, and remove the folder of its sockets."""
+        if server is None or os.geteuid() != 0 or _uid(server) in {self.uid, None}:
+            return
+        send_signal(server, number)
+        if not wait_until_gone(server, timeout_seconds=STOP_SECONDS):
+            end_session(server, grace_seconds=0)
+        shutil.rmtree(sockets, ignore_errors=True)
+
     def give(self, path: Path) -> None:
         """Make this account the owner of ``path``."""
         if os.geteuid() == 0:
             os.chown(path, self.uid, self.gid)
 
     def make_private_dir(self, path: Path) -> None:
-        """Create the folder ``path``, which only this account may enter. Its parent must exist. Idempotent."""
+        """Create the folder ``path``, which only this account may enter. Its parent must exist. Idempotent.
+
+        An existing folder of another account becomes this one's with everything in it; no server may use it then.
+        """
         path.mkdir(mode=0o700, exist_ok=True)
         path.chmod(0o700)
-        self.give(path)
+        if os.geteuid() == 0 and path.stat().st_uid != self.uid:
+            for parent, folders, files in os.walk(path):  # what it wrote as another account
+                for name in (*folders, *files):
+                    os.chown(os.path.join(parent, name), self.uid, self.gid, follow_symlinks=False)
+            self.give(path)
 
 
 def service_account(*, must_enter: Sequence[Path]) -> ServiceAccount:
@@ -61,7 +88,7 @@ def service_account(*, must_enter: Sequence[Path]) -> ServiceAccount:
     """
     if os.geteuid() != 0:
         return ServiceAccount(uid=os.geteuid(), gid=os.getegid(), prefix=())
-    user = _unprivileged_user()
+    user = _account()
     setpriv = shutil.which("setpriv")
     if setpriv is None:
         raise BinaryMissing(
@@ -107,15 +134,25 @@ def prepare_sockets_dir(path: Path, account: ServiceAccount) -> None:
         os.close(descriptor)
 
 
-def _unprivileged_user() -> pwd.struct_passwd:
-    for name in CANDIDATES:
-        try:
-            return pwd.getpwnam(name)
-        except KeyError:
-            continue
-    raise ServerFailed(
-        "PostgreSQL", "root may not run it and there is no user nobody", "Add a system user named hearth."
-    )
+def _uid(server: ProcessIdentity) -> int | None:
+    try:
+        return int(psutil.Process(server.pid).uids().effective)
+    except psutil.Error:
+        return None
+
+
+def _account() -> pwd.struct_passwd:
+    try:
+        roles = role_account.role_account()
+        return pwd.getpwnam(roles.name if roles.own else FALLBACK)
+    except AccountUnusable as error:
+        raise ServerFailed("PostgreSQL", f"it has no user: {error.problem}", error.remedy) from error
+    except KeyError:
+        raise ServerFailed(
+            "PostgreSQL",
+            f"root may not run it and there is no user {FALLBACK}",
+            f"Run: {CREATE.format(name=role_account.PURPOSE.default_name)}",
+        ) from None
 
 
 def _can_enter(prefix: Sequence[str], folder: Path) -> bool:

@@ -65,12 +65,13 @@ class PostgresServer:
         )
 
     def start(self) -> PostgresUrls:
-        """Start the server, or adopt the one that runs on this data; return when it accepts connections.
+        """Start the server, or adopt the one that runs on this data as its account; return when it accepts connections.
 
         Creates the database cluster the first time. Updates roles, passwords and rights every time (``roles.ensure``).
         Raises EmbeddedServerError.
         """
         account = self._account()
+        account.displace(self.process(), signal.SIGINT, self.sockets_dir)
         prepare_sockets_dir(self.sockets_dir, account)
         account.make_private_dir(self.data_dir)
         if not self._cluster.exists():

@@ -12,6 +12,7 @@ import importlib.util
 import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 from dataclasses import dataclass
@@ -65,11 +66,12 @@ class RedisServer:
         return f"unix://{self._socket}?db=0"
 
     def start(self) -> str:
-        """Start the server, or adopt the one that runs on this data; return its address once it answers.
+        """Start the server, or adopt the one that runs on this data as its account; return its address once it answers.
 
         Raises EmbeddedServerError.
         """
         account = self._account()
+        account.displace(self.process(), signal.SIGTERM, self.sockets_dir)
         prepare_sockets_dir(self.sockets_dir, account)
         account.make_private_dir(self.data_dir)
         if self.process() is None:

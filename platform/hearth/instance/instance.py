@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hearth import environment, secrets
+from hearth import environment, role_account, secrets
 from hearth.embedded.postgres import PostgresServer, PostgresUrls
 from hearth.embedded.redis import RedisServer
 from hearth.paths import ROOT, sockets_dir
@@ -91,10 +91,12 @@ class Instance:
     def make_folders(self) -> None:
         """Create the data directory and its folders, private to this user. Idempotent. Raises OSError.
 
-        Started by root, the embedded servers run as another user, who must be able to traverse the data directory.
+        Started by root, roles and embedded servers may run as another user, who must be able to traverse the data
+        directory.
         """
         self.data_dir.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
-        for folder in (self.logs_dir, self.records_dir, self.engines_dir, self.data_dir / "wal"):
+        written_by_roles = (self.data_dir / name for name in role_account.FOLDERS)
+        for folder in (self.logs_dir, self.records_dir, self.engines_dir, *written_by_roles):
             folder.mkdir(mode=0o700, exist_ok=True)
 
     def postgres(self, found: Secrets) -> PostgresServer | None:

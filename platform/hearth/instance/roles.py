@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hearth import environment
+from hearth import environment, role_account
 from hearth.instance import health_ports, start_options
 from hearth.instance.instance import Instance
+from workers.system_account import SystemAccount
 
+#: Of the processes of an instance: what they write is for their own user.
+UMASK = 0o077
 #: Time in which a role may finish running work before it is killed.
 STREAMS_GRACE_SECONDS = 30.0
 TASKS_GRACE_SECONDS = 15.0
@@ -27,6 +30,7 @@ class Role:
     """One kind of process. ``stop_stage`` is the order of the stop: lower numbers first.
 
     ``overlaps``: several of its processes listen on one port, so a new one can serve before the old one ends.
+    ``keeps_root``: started by root, it stays root's.
     """
 
     name: str
@@ -34,6 +38,7 @@ class Role:
     grace_seconds: float
     command: Callable[[Instance], list[str]]
     overlaps: bool = False
+    keeps_root: bool = False
 
 
 def processes(role: Role, instance: Instance) -> Iterator[tuple[str, Instance]]:
@@ -45,6 +50,14 @@ def processes(role: Role, instance: Instance) -> Iterator[tuple[str, Instance]]:
     if role.name == "gateway":
         for name in health_ports.further_gateways(instance):
             yield name, replace(instance, metrics_port=health_ports.port_of(instance, name))
+
+
+def start_of(role: Role, instance: Instance, account: SystemAccount) -> tuple[list[str], dict[str, str]]:
+    """Return the command that starts a role as the account, unless it keeps root's, and its environment."""
+    command, environment = role.command(instance), instance.environment(role.name)
+    if role.keeps_root:
+        return command, environment
+    return role_account.command(account, command, port=instance.port), role_account.variables(account, environment)
 
 
 def _celery_worker(name: str, instance: Instance, *, queue: str, pool: str, concurrency: int) -> list[str]:
@@ -93,7 +106,7 @@ def _inference(instance: Instance) -> list[str]:
 
 
 def _beat(instance: Instance) -> list[str]:
-    schedule = instance.data_dir / "beat-schedule"
+    schedule = instance.data_dir / "beat" / "schedule"
     return [sys.executable, "-m", "celery", "-A", "hearth", "beat", "-l", "INFO", "--pidfile=", "-s", str(schedule)]
 
 
@@ -101,7 +114,7 @@ def _beat(instance: Instance) -> list[str]:
 #: its engines, and the drain after every writer of usage.
 ROLES: tuple[Role, ...] = (
     Role(name="drain", stop_stage=4, grace_seconds=STREAMS_GRACE_SECONDS, command=_drain),
-    Role(name="agent", stop_stage=3, grace_seconds=TASKS_GRACE_SECONDS, command=_agent),
+    Role(name="agent", stop_stage=3, grace_seconds=TASKS_GRACE_SECONDS, command=_agent, keeps_root=True),
     Role(name="control", stop_stage=2, grace_seconds=TASKS_GRACE_SECONDS, command=_control),
     Role(
         name="gateway",

@@ -11,7 +11,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from hearth import secrets
+from hearth import role_account, secrets
 from hearth.checks import preflight
 from hearth.checks.preflight import PreflightError
 from hearth.instance.instance import Instance
@@ -23,6 +23,7 @@ from hearth.provisioning.secrets_transfer import CLUSTER_SECRETS, NODE_SECRETS
 from hearth.supervisor import cleanup, lock
 from hearth.supervisor.engine_choice import choose
 from hearth.supervisor.process_group import ProcessGroup
+from workers.system_account import SystemAccount
 
 #: Roles that authenticate callers and encrypt what they store.
 FRONT_ROLES = frozenset({"gateway", "portal", "inference"})
@@ -63,9 +64,10 @@ class NodeHost:
         process_group.Interrupted after everything has stopped again.
         """
         self._processes.handle_signals()
-        check(self._instance)
+        account = check(self._instance)
         with lock.hold(self._instance.lock_path):
             try:
+                role_account.hand_over(account, self._instance.data_dir)
                 self._start()
                 while not self._processes.stop.requested():
                     self._processes.tick()
@@ -120,8 +122,11 @@ def read(path: Path) -> Member | None:
         return None
 
 
-def check(instance: Instance) -> None:
-    """Raise PreflightError or SecretsError unless this machine is ready to join; create its folders."""
+def check(instance: Instance) -> SystemAccount:
+    """Create the folders and return the account of roles, if this machine is ready to join.
+
+    Raises PreflightError or SecretsError.
+    """
     missing = [name for name in ("DATABASE_URL", "REDIS_URL") if not getattr(instance, name.lower())]
     if missing:
         raise PreflightError(
@@ -129,25 +134,33 @@ def check(instance: Instance) -> None:
             "docs/deployment.md explains how to make them reachable.",
         )
     preflight.check(instance)
+    account = preflight.check_role_account(instance)
     preflight.check_engine_account(instance)
     secrets.require(instance.data_dir)
     preflight.check_address()
+    return account
 
 
-def check_role(instance: Instance, role: str) -> None:
-    """Raise PreflightError or SecretsError unless the role has its servers and secrets; create its folders."""
+def check_role(instance: Instance, role: Role) -> SystemAccount:
+    """Create the folders and return the account of roles, if the role has its servers and secrets.
+
+    Raises PreflightError or SecretsError.
+    """
     if not instance.app_url():
         raise PreflightError(
-            f"There is no database for the {role}.",
+            f"There is no database for the {role.name}.",
             "Set DATABASE_URL and REDIS_URL, or run `hearth up` here, which starts embedded servers.",
         )
     preflight.check(instance)
-    if role == "agent":
+    account = preflight.check_role_account(instance)
+    if role.name == "agent":
         preflight.check_engine_account(instance)
     secrets.require(instance.data_dir)
+    role_account.hand_over(account, instance.data_dir)
     database.connect(instance)
-    check_membership(CLUSTER_SECRETS if role in FRONT_ROLES else NODE_SECRETS)
+    check_membership(CLUSTER_SECRETS if role.name in FRONT_ROLES else NODE_SECRETS)
     database.disconnect()
+    return account
 
 
 def check_membership(names: tuple[str, ...]) -> None:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 from types import FrameType
 
-from hearth import process_records
+from hearth import process_records, role_account
 from hearth.instance.instance import Instance
 from hearth.instance.progress import Progress
-from hearth.instance.roles import ENGINES_STOP_STAGE, ROLES, Role
+from hearth.instance.roles import ENGINES_STOP_STAGE, ROLES, Role, start_of
 from hearth.instance.roles import processes as processes_of
 from hearth.supervisor import build, child_process, cleanup, health_pages, lock, rolling
 from hearth.supervisor.child_process import Child, ChildRecord
@@ -127,11 +127,13 @@ class ProcessGroup:
             self._progress.log(f"Started {', '.join(started)}")
 
     def _children_of(self, role: Role) -> Iterator[Child]:
+        account = role_account.role_account()
         for name, instance in processes_of(role, self._instance):
+            command, environment = start_of(role, instance, account)
             yield Child(
                 name=name,
-                command=role.command(instance),
-                environment=instance.environment(role.name),
+                command=command,
+                environment=environment,
                 log_path=instance.log_path(name),
                 record_path=instance.records_dir / f"{name}.json",
                 grace_seconds=role.grace_seconds,

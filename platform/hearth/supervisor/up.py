@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 
-from hearth import secrets
+from hearth import role_account, secrets
 from hearth.checks import preflight
 from hearth.embedded.errors import EmbeddedServerError
 from hearth.embedded.postgres import PostgresServer
@@ -27,12 +27,11 @@ from hearth.supervisor import cleanup, lock, up_file
 from hearth.supervisor.engine_choice import choose
 from hearth.supervisor.process_group import ProcessGroup, StartFailed
 from hearth.supervisor.up_file import Summary
+from workers import system_account
 from workers.agent.processes import engine_account
+from workers.agent.processes.engine_account import EngineAccount
+from workers.system_account import SystemAccount
 
-ENGINES_OF_ROOT = (
-    "Engines run as root and can read every secret; before others reach this machine give them a user: "
-    f"{engine_account.CREATE.format(name=engine_account.DEFAULT_NAME)}"
-)
 SERVERS_CHECK_SECONDS = 1.0
 STILL_WAITING_SECONDS = 10.0
 #: How often, and for how long, a started instance checks whether its placeholders are warm, to report it.
@@ -49,6 +48,7 @@ class Supervisor:
         self._progress = progress
         self._rolling = rolling
         self._processes = ProcessGroup(instance, progress, rolling=rolling)
+        self._account: SystemAccount | None = None
         self._postgres: PostgresServer | None = None
         self._redis: RedisServer | None = None
         self._servers_checked = 0.0
@@ -66,11 +66,12 @@ class Supervisor:
         """
         self._processes.handle_signals()
         preflight.check(self._instance)
-        account = preflight.check_engine_account(self._instance)
+        self._account = preflight.check_role_account(self._instance)
+        engines = preflight.check_engine_account(self._instance)
         with lock.hold(self._instance.lock_path):
             started = False
             try:
-                self._start(engines_of_root=account.uid == 0, show_summary=show_summary)
+                self._start(of_root=_of_root(self._account, engines), show_summary=show_summary)
                 started = True
                 self._placeholders_until = time.monotonic() + PLACEHOLDERS_PATIENCE_SECONDS
                 while not self._processes.stop.requested():
@@ -82,15 +83,15 @@ class Supervisor:
                 else:
                     self._progress.log("What runs goes on without a supervisor; `hearth up` continues")
 
-    def _start(self, *, engines_of_root: bool, show_summary: bool) -> None:
+    def _start(self, *, of_root: str, show_summary: bool) -> None:
         self._instance.stop_fleet_path.unlink(missing_ok=True)
         self._instance.up_path.unlink(missing_ok=True)
         self._instance.node_path.unlink(missing_ok=True)
         kept = self._processes.clear(ROLES)
         self._processes.write_record()
         preflight.check_ports(self._instance, used_by=kept)
-        if engines_of_root:
-            self._progress.log(ENGINES_OF_ROOT)
+        if of_root:
+            self._progress.log(of_root)
         running.write(self._instance)
         self._start_servers()
         self._processes.raise_if_stopping()
@@ -109,6 +110,7 @@ class Supervisor:
         first = database.bootstrap(self._instance, self._options, engine)
         self._database_ready = True
         self._processes.start(ROLES)
+        self._hand_over()  # what a role of an earlier version wrote until it was replaced
         self._wait_for_web()
         self._wait_for_engines(first.replicas)
         database.disconnect()
@@ -128,6 +130,7 @@ class Supervisor:
 
     def _start_servers(self) -> None:
         found = secrets.load_or_create(self._instance.data_dir)
+        self._hand_over()
         self._postgres = self._instance.postgres(found)
         self._redis = self._instance.redis()
         if self._postgres is not None:
@@ -136,6 +139,10 @@ class Supervisor:
         if self._redis is not None:
             self._redis.start()
             self._progress.log("Redis answers")
+
+    def _hand_over(self) -> None:
+        if self._account is not None:
+            role_account.hand_over(self._account, self._instance.data_dir)
 
     def _wait_for_web(self) -> None:
         """Wait until gateway and portal answer with any HTTP status."""
@@ -222,6 +229,21 @@ class Supervisor:
             return database.leave(self._instance)
         self._instance.stop_fleet_path.unlink()
         return database.stop_fleet()
+
+
+def _of_root(roles: SystemAccount, engines: EngineAccount) -> str:
+    """Return what to do about roles and engines that run as root; empty if neither does."""
+    found = {
+        purpose.processes: system_account.CREATE.format(name=purpose.default_name)
+        for uid, purpose in ((roles.uid, role_account.PURPOSE), (engines.uid, engine_account.PURPOSE))
+        if uid == 0
+    }
+    if not found:
+        return ""
+    return (
+        f"Root runs {' and '.join(found)}. Before others reach this machine give them users, then start again: "
+        f"{'; '.join(found.values())}"
+    )
 
 
 def _answers(url: str) -> bool:

@@ -112,7 +112,7 @@ def test_the_last_port_leaves_none_for_the_portal(instance: Instance) -> None:
 
 def test_the_folders_are_private(instance: Instance) -> None:
     preflight.check(instance)
-    assert sorted(path.name for path in instance.data_dir.iterdir()) == ["engines", "logs", "run", "wal"]
+    assert sorted(path.name for path in instance.data_dir.iterdir()) == ["beat", "engines", "logs", "run", "wal"]
     assert {path.stat().st_mode & 0o777 for path in instance.data_dir.iterdir()} == {0o700}
 
 

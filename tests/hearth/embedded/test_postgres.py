@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import signal
 import stat
 import subprocess
@@ -222,6 +223,21 @@ def test_data_of_another_major_version_is_refused(server: PostgresServer) -> Non
     (server.data_dir / "cluster" / "PG_VERSION").write_text("17\n")
     with pytest.raises(ServerFailed, match="PostgreSQL 17, the server is 18"):
         server.start()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of another user")
+def test_data_and_a_running_server_of_another_user_go_on_as_the_roles_user(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with psycopg.connect(server.start().owner) as connection:
+        connection.execute("CREATE TABLE kept AS SELECT 42 AS answer")
+    before = server.process()
+    monkeypatch.setenv("HEARTH_USER", "daemon")
+    with psycopg.connect(server.start().app) as connection:
+        assert connection.execute("SELECT answer FROM kept").fetchone() == (42,)
+    after = server.process()
+    assert before is not None and after is not None and not is_running(before)
+    assert Path(f"/proc/{after.pid}").stat().st_uid == pwd.getpwnam("daemon").pw_uid
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user needs no help below his own folders")

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from hearth import process_records
+from hearth.paths import agent_sockets_dir, gateway_sockets_dir, sockets_dir
 from tests.hearth.instances import Instance, instance_of_its_own, wait_for
 from workers.processes import is_running
 
@@ -38,6 +39,27 @@ def test_up_json_says_where_to_go_and_only_to_its_owner(instance: Instance) -> N
     assert found["engine"] == "simulated"
     assert found["pid"] == instance.supervisor().pid
     assert stat.S_IMODE((instance.folder / "up.json").stat().st_mode) == 0o600
+
+
+def test_no_other_user_may_read_a_file_of_the_instance(instance: Instance) -> None:
+    """Others may only pass the data directory itself, for the users of engines and servers that root starts."""
+    instance.up()
+    named = (sockets_dir, agent_sockets_dir, gateway_sockets_dir)
+    found = {
+        str(path): stat.S_IMODE(path.lstat().st_mode)
+        for folder in (instance.folder, *(each(instance.folder) for each in named))
+        for path in (folder, *folder.rglob("*"))
+        if not path.is_symlink() and path.exists()
+    }
+    assert found.pop(str(instance.folder)) in {0o700, 0o711}
+    readable = {path: f"{mode:04o}" for path, mode in found.items() if mode & 0o077}
+    # with a user of their own for engines, their group may enter the folder of the agent's sockets
+    readable = {
+        path: mode
+        for path, mode in readable.items()
+        if (path, mode) != (str(agent_sockets_dir(instance.folder)), "1770")
+    }
+    assert readable == {}
 
 
 def test_the_months_of_usage_are_there_and_the_owner_finds_none_missing(instance: Instance) -> None:

@@ -17,9 +17,10 @@ from pytest_django.fixtures import Settings
 from tests.workers.agent_processes import agent_thread, end_everything, in_state, settled, until, warm
 from tests.workers.conftest import Fleet
 from workers.agent.processes import engine_account
-from workers.agent.processes.engine_account import AccountUnusable, EngineAccount, require_readable
+from workers.agent.processes.engine_account import EngineAccount, require_readable
 from workers.models import Deployment, Pool, Replica
 from workers.scheduler import reconciler
+from workers.system_account import AccountUnusable
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(120)]
 

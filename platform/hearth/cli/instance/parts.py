@@ -42,9 +42,10 @@ def role(name: str, alive: bool) -> None:
         if problem is not None:
             raise PreflightError(problem, "")
         return
-    command = roles.BY_NAME[name].command(instance)
-    node_host.check_role(instance, name)
-    os.execve(command[0], command, instance.environment(name))
+    os.umask(roles.UMASK)
+    account = node_host.check_role(instance, roles.BY_NAME[name])
+    command, variables = roles.start_of(roles.BY_NAME[name], instance, account)
+    os.execve(command[0], command, variables)
 
 
 @click.command(short_help="Run the engines of a further machine.")
@@ -66,6 +67,7 @@ def node(agent_only: bool, engine: database.Engine, **given: Any) -> None:
     (`hearth secrets export -` there, into `hearth secrets import -` here); and for this machine HEARTH_NODE (its name,
     by default the host name), HEARTH_NODE_ADDRESS (where gateways reach it) and HEARTH_SLOTS.
     """
+    os.umask(roles.UMASK)
     instance = from_environment()
     options = NodeOptions(with_drain=not agent_only, engine=engine, new_node=pool_options(given))
     try:

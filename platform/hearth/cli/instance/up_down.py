@@ -14,6 +14,7 @@ from hearth.checks import preflight
 from hearth.cli.instance import daemon
 from hearth.cli.instance.start_options import START_OPTIONS, start_options, with_options
 from hearth.cli.output import status
+from hearth.instance import roles
 from hearth.instance.instance import Instance, from_environment
 from hearth.instance.progress import Progress
 from hearth.supervisor import lock, up_file
@@ -40,6 +41,7 @@ def up(detach: bool, detached: bool, rolling: bool, **given: Any) -> None:
     `--model hearth-tiny --engine auto` returns from another model or from simulated engines. Replicas and placeholders
     can be changed in the portal too.
     """
+    os.umask(roles.UMASK)
     instance = from_environment()
     options = start_options(given)
     if not detached:
