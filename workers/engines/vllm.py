@@ -115,6 +115,7 @@ def _environment(spec: EngineSpec, *, on_cpu: bool) -> dict[str, str]:
         "PYTHONPATH": str(IMPORT_PATH),
         "VLLM_API_KEY": spec.api_key,
         "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
         # An allowed host could redirect to one that is not allowed.
         "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",
         # Events carry all 32 bytes of a hash; the default sends the last eight as an integer.

@@ -16,7 +16,14 @@ import psutil
 import psycopg
 
 from hearth import environment, role_account, secrets
-from hearth.checks import database_connections, database_guards, engine_ports, process_accounts, redis_guards
+from hearth.checks import (
+    database_connections,
+    database_guards,
+    engine_network,
+    engine_ports,
+    process_accounts,
+    redis_guards,
+)
 from hearth.checks.finding import Finding
 from hearth.environment import Environment
 from hearth.instance import start_options
@@ -24,7 +31,7 @@ from hearth.instance.instance import Instance
 from hearth.secrets import Secrets, SecretsError
 from hearth.service_urls import NODE_REDIS_USER
 from workers.agent.processes import engine_account
-from workers.system_account import CREATE
+from workers.system_account import CREATE, AccountUnusable
 
 #: In characters. A shorter password was probably chosen by a person.
 SHORTEST_PASSWORD = 16
@@ -55,6 +62,7 @@ def findings(instance: Instance) -> list[Finding]:
         *_demo_tenants(instance, settings),
         *_engines(instance, settings),
         *_accounts(instance),
+        *_engine_network(instance, settings),
         *_folders(instance),
         *_usage_log(instance),
     ]
@@ -261,6 +269,23 @@ def _accounts(instance: Instance) -> Iterator[Finding]:
             "Let root run the node and give engines a user of their own: "
             f"{CREATE.format(name=engine_account.PURPOSE.default_name)}; then start again "
             "(docs/deployment.md#users-of-their-own-for-roles-and-engines).",
+        )
+
+
+def _engine_network(instance: Instance, settings: Environment) -> Iterator[Finding]:
+    """Yield a finding if engines that run here reach servers of Hearth or the Internet."""
+    if not any(instance.engines_dir.glob("*.json")):
+        return
+    try:
+        account = engine_account.engine_account(settings.engine_user)
+    except AccountUnusable as error:
+        yield Finding(error.problem, error.remedy)
+        return
+    found = engine_network.reachable(account, settings)
+    if found:
+        yield Finding(
+            f"Engines, which run models' code on what strangers send, reach {', '.join(found)}.",
+            "Let the firewall keep their user from the network (docs/deployment.md#engines-without-a-network).",
         )
 
 

@@ -17,7 +17,7 @@ from uuid import UUID
 import pytest
 
 from hearth import environment, secrets
-from hearth.checks import deployment
+from hearth.checks import deployment, engine_network
 from hearth.instance import instance, start_options
 from hearth.process_records import write_record
 from tenants.ids import ReplicaId, new_id
@@ -42,6 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, value in SAFE.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("HEARTH_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setattr(engine_network, "OUTSIDE", ("127.0.0.1", 1))  # tests connect to nothing outside
     found = instance.from_environment()
     found.make_folders()
     secrets.load_or_create(found.data_dir)
@@ -182,6 +183,24 @@ def test_an_engine_that_answers_without_a_key_is_found(
         owner = f"Engines run as user {getpass.getuser()}, who can read every secret here."
         said = f"The engine of replica {record.replica_id} answers {open_paths} without a key at 127.0.0.1:{port}."
         assert problems() == ([said, owner] if open_paths else [owner])
+
+
+@pytest.mark.parametrize("user", [getpass.getuser(), "nobody"])
+def test_engines_that_reach_servers_or_the_internet_are_found(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, user: str
+) -> None:
+    if user == "nobody" and os.geteuid() != 0:
+        pytest.skip("only root can start processes of another user")
+    monkeypatch.setenv("HEARTH_ENGINE_USER", user)
+    with running_as("nobody" if os.geteuid() == 0 else user) as process, answering({}) as port:
+        said = "reach DATABASE_URL, the Internet."
+        monkeypatch.setenv("DATABASE_URL", SAFE["DATABASE_URL"].replace(":1/", f":{port}/"))
+        monkeypatch.setattr(engine_network, "OUTSIDE", ("127.0.0.1", port))
+        assert not [each for each in problems() if "reach" in each], "no engine runs here"
+        write_record(folder / "engines/0.json", process)
+        assert [each.endswith(said) for each in problems() if "reach" in each] == [True]
+        monkeypatch.setenv("DATABASE_URL", SAFE["DATABASE_URL"])
+        assert [each.endswith("reach the Internet.") for each in problems() if "reach" in each] == [True]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of another user")
