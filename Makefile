@@ -8,6 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # JavaScript clients, which only tests call.
 JAVASCRIPT := tests/journey/javascript
+# Python clients that only tests call, and whose packages do not agree with Hearth's.
+PYTHON_CLIENTS := tests/journey/python_clients
 # Prints only the name of each package that pip downloads; errors go to standard error.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 QUIETLY := sed -un 's,^ *\(Downloading\|Processing\) \(.*/\)\?\([^/ ]*\.whl\).*,  \3,p'
@@ -38,7 +40,7 @@ SIDE_BY_SIDE := --numprocesses 3 --dist loadscope --no-loadscope-reorder
 test: install-tests ## Run the tests side by side; PYTEST_ARGS="-k name" runs some, in one process
 	$(BIN)/python -m pytest -m "not long" $(or $(PYTEST_ARGS),$(SIDE_BY_SIDE)) $(if $(JUNIT),--junitxml=$(JUNIT))
 
-test-long: install-tests $(JAVASCRIPT)/node_modules/stamp ## Run the tests that take too long for `make test`: all clients, faults, the browser, rollouts
+test-long: install-tests $(JAVASCRIPT)/node_modules/stamp $(PYTHON_CLIENTS)/.venv/stamp ## Run the tests that take too long for `make test`: all clients, faults, the browser, rollouts
 	$(BIN)/python -m pytest -m long $(PYTEST_ARGS)
 
 install-tests: install-dev
@@ -94,11 +96,12 @@ lock: $(VENV)/stamp-run ## Renew the lock files from pyproject.toml and package.
 	for peer in litellm sglang-router vllm-router; do
 	  $(COMPILE) $$upgrade benchmarks/requirements-$$peer.in -o benchmarks/requirements-$$peer.lock
 	done
+	$(COMPILE) $$upgrade $(PYTHON_CLIENTS)/requirements.in -o $(PYTHON_CLIENTS)/requirements.lock
 	bash scripts/npm install --package-lock-only --ignore-scripts
 	bash scripts/npm install --package-lock-only --ignore-scripts --prefix $(JAVASCRIPT)
 
 clean: ## Remove what install made; data in .hearth stays
-	@rm -rf $(VENV) .venv-engine node_modules $(JAVASCRIPT)/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	@rm -rf $(VENV) .venv-engine node_modules $(JAVASCRIPT)/node_modules $(PYTHON_CLIENTS)/.venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 
 $(VENV)/bin/python:
 	@python=$$(bash scripts/find-python)
@@ -124,4 +127,10 @@ node_modules/stamp: package-lock.json .npmrc $(VENV)/stamp-run
 $(JAVASCRIPT)/node_modules/stamp: $(JAVASCRIPT)/package-lock.json $(JAVASCRIPT)/.npmrc $(VENV)/stamp-run
 	@echo "Fetching the JavaScript clients that tests call Hearth with"
 	bash scripts/npm ci --ignore-scripts --no-progress --loglevel error --prefix $(JAVASCRIPT)
+	touch $@
+
+$(PYTHON_CLIENTS)/.venv/stamp: $(PYTHON_CLIENTS)/requirements.lock $(VENV)/bin/python
+	@echo "Installing the Python clients that tests call Hearth with"
+	$(BIN)/python -m venv --clear $(@D)
+	$(PIP) --python $(@D) install --only-binary :all: --require-hashes --no-deps --progress-bar off -r $< | $(QUIETLY)
 	touch $@
