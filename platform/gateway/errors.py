@@ -169,9 +169,13 @@ _PYDANTIC_LINK = re.compile(r"\s*For further information visit https://errors\.p
 #: Errors of engines that the tenant's request causes; any other (401, 404, 500) is the gateway's or the engine's.
 ABOUT_THE_REQUEST = (400, 413, 422)
 
+#: Clients such as LiteLLM recognise an authentication error by the first words, which are OpenAI's.
 _KEY_ERRORS = {
-    "malformed": ("invalid_api_key", "The API key is malformed. Keys start with hk_; copy it completely."),
-    "unknown": ("invalid_api_key", "The API key does not exist. Check the key, or create a new one."),
+    "malformed": ("invalid_api_key", "Incorrect API key provided: keys start with hk_. Copy the key completely."),
+    "unknown": (
+        "invalid_api_key",
+        "Incorrect API key provided: it does not exist. Check it, or create a new one.",
+    ),
     "revoked": ("key_revoked", "The API key was revoked. Use another key."),
     "expired": ("key_expired", "The API key has expired. Use another key."),
     "tenant_suspended": ("tenant_suspended", "The tenant of this API key is suspended. Ask the operator."),
