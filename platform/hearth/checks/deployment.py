@@ -189,7 +189,7 @@ def _weak(found: Secrets) -> Iterator[str]:
 
 def _web(settings: Environment) -> Iterator[Finding]:
     if settings.debug:
-        yield Finding("HEARTH_DEBUG=1 shows secrets to whoever causes an error.", "Unset it.")
+        yield Finding("HEARTH_DEBUG=1 shows secrets to any client that causes an error.", "Unset it.")
     if not settings.tls_proxy:
         yield Finding(
             "Keys and passwords travel in clear: nothing says that a proxy with TLS is in front of gateway and portal.",

@@ -89,7 +89,7 @@ def restore(file: Path, replace: bool, passphrase_file: Path | None, identity: P
 def backup_key(file: Path) -> None:
     """Write a new private key to FILE (mode 0600), and print its public key for `hearth backup --recipient`.
 
-    Keep FILE away from this machine: whoever has it can read the backups.
+    Keep FILE away from this machine: it opens the backups.
     """
     click.echo(encryption.make_identity(file))
 
