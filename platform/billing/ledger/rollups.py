@@ -42,12 +42,14 @@ class Sums:
     bypassed_requests: int = field(
         default=0, metadata={"doc": "Not looked up in the prediction cache; each request has its reason."}
     )
-    prefix_hits: int = field(default=0, metadata={"doc": "Requests with any warm prompt token."})
-    prompt_tokens: int = 0
-    cached_prompt_tokens: int = 0
+    prefix_hits: int = field(default=0, metadata={"doc": "Requests with any cached prompt token."})
+    prompt_tokens: int = field(default=0, metadata={"doc": "Uncached prompt tokens."})
+    cached_prompt_tokens: int = field(default=0, metadata={"doc": "Prompt tokens from engines' prefix caches."})
     completion_tokens: int = 0
-    avoided_tokens: int = field(default=0, metadata={"doc": "Saved by hits and coalesced responses."})
-    avoided_engine_ms: int = field(default=0, metadata={"doc": "Engine time saved by the same."})
+    avoided_tokens: int = field(
+        default=0, metadata={"doc": "Prompt and completion tokens of hits and coalesced responses."}
+    )
+    avoided_engine_ms: int = field(default=0, metadata={"doc": "Engine time that hits and coalesced responses saved."})
     amount_pico: int = 0
     saved_prediction_pico: int = 0
     saved_prefix_pico: int = 0

@@ -98,8 +98,8 @@ def usage_charts(points: Sequence[Point], total: Sums, period: Period, currency:
             sign=sign,
             series=(
                 amounts("Billed", "grey", lambda sums: sums.amount_pico),
-                amounts("Saved by prediction", "ember", lambda sums: sums.saved_prediction_pico),
-                amounts("Saved by prefix", "soft", lambda sums: sums.saved_prefix_pico),
+                amounts("Saved by prediction cache", "ember", lambda sums: sums.saved_prediction_pico),
+                amounts("Saved by prefix cache", "soft", lambda sums: sums.saved_prefix_pico),
             ),
         ),
         _hit_rates(points, total, period),
@@ -209,7 +209,7 @@ def _hit_rates(points: Sequence[Point], total: Sums, period: Period) -> Chart:
         unit="percent",
         series=(
             rates("Prediction, of requests", "ember", prediction_hit_rate),
-            rates("Prefix, of tokens in", "grey", prefix_hit_rate),
+            rates("Prefix, of prompt tokens", "grey", prefix_hit_rate),
         ),
         times=_times(points),
         period=period,

@@ -99,14 +99,14 @@ def usage_tiles(now: Sums, before: Sums, *, currency: str, requests_link: str) -
             comparison=_change(now.refused_requests, before.refused_requests),
             link=f"{requests_link}&errors=client" if now.refused_requests else "",
         ),
-        _count_tile("tokens-in", "Tokens in", tokens_in(now), tokens_in(before)),
-        _count_tile("tokens-out", "Tokens out", now.completion_tokens, before.completion_tokens),
+        _count_tile("tokens-in", "Prompt tokens", tokens_in(now), tokens_in(before)),
+        _count_tile("tokens-out", "Completion tokens", now.completion_tokens, before.completion_tokens),
         _rate_tile("prediction-rate", "Prediction hit rate", "of requests", prediction_hit_rate, now, before),
-        _rate_tile("prefix-rate", "Prefix hit rate", "of tokens in", prefix_hit_rate, now, before),
+        _rate_tile("prefix-rate", "Prefix hit rate", "of prompt tokens", prefix_hit_rate, now, before),
         replace(_money_tile("billed", "Billed", now.amount_pico, before.amount_pico, currency, ""), wide=False),
         _prediction_saving_tile(now, before, currency),
         _money_tile(
-            "saved-prefix", "Saved by prefix", now.saved_prefix_pico, before.saved_prefix_pico, currency, "warm"
+            "saved-prefix", "Saved by prefix cache", now.saved_prefix_pico, before.saved_prefix_pico, currency, "warm"
         ),
     )
 
@@ -127,9 +127,9 @@ def savings_tiles(now: Sums, before: Sums, *, currency: str) -> tuple[StatTile, 
             comparison=_change(now.avoided_engine_ms, before.avoided_engine_ms),
         ),
         _money_tile(
-            "saved-prefix", "Saved by prefix", now.saved_prefix_pico, before.saved_prefix_pico, currency, "warm"
+            "saved-prefix", "Saved by prefix cache", now.saved_prefix_pico, before.saved_prefix_pico, currency, "warm"
         ),
-        _rate_tile("prefix-rate", "Prefix hit rate", "of tokens in", prefix_hit_rate, now, before),
+        _rate_tile("prefix-rate", "Prefix hit rate", "of prompt tokens", prefix_hit_rate, now, before),
         _count_tile("warm-in", "Cached prompt tokens", now.cached_prompt_tokens, before.cached_prompt_tokens),
     )
 
@@ -153,7 +153,7 @@ def _rate_tile(
 
 def _prediction_saving_tile(now: Sums, before: Sums, currency: str) -> StatTile:
     saved, saved_before = now.saved_prediction_pico, before.saved_prediction_pico
-    return _money_tile("saved-prediction", "Saved by prediction", saved, saved_before, currency, "warm")
+    return _money_tile("saved-prediction", "Saved by prediction cache", saved, saved_before, currency, "warm")
 
 
 def _money_tile(key: str, label: str, now: int, before: int, currency: str, tone: str) -> StatTile:

@@ -44,7 +44,7 @@ class PrefixSerializer(serializers.Serializer[savings.Prefix]):
     """Prompt tokens found in the engines' prefix cache."""
 
     requests = serializers.IntegerField(read_only=True)
-    tokens = serializers.IntegerField(read_only=True)
+    tokens = serializers.IntegerField(read_only=True, help_text="Cached prompt tokens.")
     pico = serializers.IntegerField(read_only=True)
 
 

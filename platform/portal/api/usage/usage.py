@@ -95,7 +95,7 @@ class ReplicaField(serializers.CharField):
 
 
 class RequestSerializer(serializers.Serializer[UsageRow]):
-    """One request as it was metered and charged. ``prompt_tokens`` leaves out the cached ones."""
+    """One request as it was metered and charged. ``prompt_tokens`` are the uncached ones."""
 
     def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
         """Return a field for each column of usage rows that the API shows."""

@@ -38,13 +38,13 @@ LISTED_STATES = {"active": "active", "suspended": "suspended", "archived": "arch
 SORTS: Mapping[str, tuple[str, Callable[[UsageRow], float] | None]] = {
     "name": ("Tenant", None),
     "requests": ("Requests", lambda row: row.sums.requests),
-    "tokens-in": ("Tokens in", lambda row: row.tokens_in),
-    "tokens-out": ("Tokens out", lambda row: row.sums.completion_tokens),
+    "tokens-in": ("Prompt tokens", lambda row: row.tokens_in),
+    "tokens-out": ("Completion tokens", lambda row: row.sums.completion_tokens),
     "prediction-rate": ("Prediction hit rate", lambda row: row.prediction_hit_rate or 0.0),
     "prefix-rate": ("Prefix hit rate", lambda row: row.prefix_hit_rate or 0.0),
     "billed": ("Billed", lambda row: row.sums.amount_pico),
-    "saved-prediction": ("Saved by prediction", lambda row: row.sums.saved_prediction_pico),
-    "saved-prefix": ("Saved by prefix", lambda row: row.sums.saved_prefix_pico),
+    "saved-prediction": ("Saved by prediction cache", lambda row: row.sums.saved_prediction_pico),
+    "saved-prefix": ("Saved by prefix cache", lambda row: row.sums.saved_prefix_pico),
 }
 
 

@@ -21,9 +21,9 @@ from tenants.ids import TenantId
 from tenants.models import Tenant
 
 LINE_LABELS = {
-    "prompt": "Tokens in",
-    "cached_prompt": "Tokens in, cached",
-    "completion": "Tokens out",
+    "prompt": "Uncached prompt tokens",
+    "cached_prompt": "Cached prompt tokens",
+    "completion": "Completion tokens",
     "prediction_hit": "Answers from the prediction cache",
     "coalesced": "Answers shared with identical requests",
 }
