@@ -35,7 +35,7 @@ def answers(client: str, instance: Instance) -> Any:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(done.stdout.splitlines()[-1])  # LiteLLM prints advice above it
 
 
 def cities(answer: dict[str, Any]) -> dict[str, bool]:
