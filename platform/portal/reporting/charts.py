@@ -87,7 +87,7 @@ def usage_charts(points: Sequence[Point], total: Sums, period: Period, currency:
             series=(
                 counts("Errors", "bad", lambda sums: sums.errors),
                 counts("By an engine", "grey", _engine_requests),
-                counts("By prediction", "ember", answered_without_engine),
+                counts("By prediction cache", "ember", answered_without_engine),
             ),
         ),
         chart(
@@ -109,9 +109,9 @@ def usage_charts(points: Sequence[Point], total: Sums, period: Period, currency:
             kind="stack",
             unit="count",
             series=(
-                counts("In, computed", "grey", lambda sums: sums.prompt_tokens),
-                counts("In, cached", "soft", lambda sums: sums.cached_prompt_tokens),
-                counts("Out", "ember", lambda sums: sums.completion_tokens),
+                counts("Uncached prompt", "grey", lambda sums: sums.prompt_tokens),
+                counts("Cached prompt", "soft", lambda sums: sums.cached_prompt_tokens),
+                counts("Completion", "ember", lambda sums: sums.completion_tokens),
             ),
         ),
     )
@@ -143,8 +143,8 @@ def savings_charts(points: Sequence[Point], total: Sums, period: Period, currenc
             unit="money",
             sign=money.sign_of(currency),
             series=(
-                amounts("By prediction", "ember", lambda sums: sums.saved_prediction_pico),
-                amounts("By prefix", "soft", lambda sums: sums.saved_prefix_pico),
+                amounts("By prediction cache", "ember", lambda sums: sums.saved_prediction_pico),
+                amounts("By prefix cache", "soft", lambda sums: sums.saved_prefix_pico),
             ),
         ),
         chart(
@@ -208,8 +208,8 @@ def _hit_rates(points: Sequence[Point], total: Sums, period: Period) -> Chart:
         kind="area",
         unit="percent",
         series=(
-            rates("Prediction, of requests", "ember", prediction_hit_rate),
-            rates("Prefix, of prompt tokens", "grey", prefix_hit_rate),
+            rates("Prediction cache, of requests", "ember", prediction_hit_rate),
+            rates("Prefix cache, of prompt tokens", "grey", prefix_hit_rate),
         ),
         times=_times(points),
         period=period,

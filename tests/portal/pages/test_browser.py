@@ -147,6 +147,7 @@ def test_pages_fit_a_phone_and_their_tables_a_small_screen(page: Page, complaint
         "fleet/",
         "requests/",
         "tenants/",
+        "models/",
         "prices/",
         "audit/",
         "tenants/acme/statement/",
