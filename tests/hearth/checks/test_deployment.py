@@ -219,7 +219,7 @@ def test_the_command_prints_findings_with_remedies_and_fails(folder: Path) -> No
     variables = os.environ | {"HEARTH_DEBUG": "1"}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "HEARTH_DEBUG=1 shows secrets to whoever causes an error.\n   Unset it." in done.stdout
+    assert "HEARTH_DEBUG=1 shows secrets to any client that causes an error.\n   Unset it." in done.stdout
     assert "0123456789abcdef0123" not in done.stdout + done.stderr
 
 
