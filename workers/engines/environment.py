@@ -209,10 +209,10 @@ def _ensure_libnuma(progress: Progress) -> None:
 
 
 def _pip_install(python: Path, lock: Path, progress: Progress) -> None:
-    """Install what ``lock`` names and nothing else: with hashes, but for torch, whose CPU build differs by index."""
+    """Install what ``lock`` names and nothing else, if it has one of the lock's hashes."""
     is_torch = lock.name.startswith("requirements-engine-torch")
-    source = torch_index(python, lock) if is_torch else ("--require-hashes",)
-    arguments = ["install", "--progress-bar", "off", "--no-deps", *source, "-r", str(lock)]
+    source = torch_index(python, lock) if is_torch else ()
+    arguments = ["install", "--progress-bar", "off", "--no-deps", "--require-hashes", *source, "-r", str(lock)]
     progress(f"engine: installing {lock.name}")
     tail = _run_pip(python, arguments, progress)
     if tail:
