@@ -138,8 +138,7 @@ class InstanceSettings(_Settings):
         default="",
         json_schema_extra={"shown": "hearth, if root starts roles and the machine has that user"},
         description="System user that roles and embedded servers run as. Only root can start processes of another "
-        "user, so the agent, which starts engines, stays with root. The name of the user who starts roles keeps them "
-        "with that one.",
+        "user, so the agent, which starts engines, stays with root. `root` keeps roles with root.",
     )
     log_format: Literal["line", "json"] = Field(
         default="line",
@@ -177,7 +176,7 @@ class EngineSettings(_Settings):
         default="",
         json_schema_extra={"shown": "hearth-engine, if root starts engines and the machine has that user"},
         description="System user that engines run as, apart from the one that can read the secrets. Only root can "
-        "start processes of another user. The name of the user who starts engines keeps them with that one.",
+        "start processes of another user. `root` keeps engines with root.",
     )
     engine_environment: Names = Field(
         default=(),
