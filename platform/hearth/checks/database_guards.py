@@ -60,6 +60,9 @@ APP_RIGHTS = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE"})
 AS_OWNER = "As the tables' owner run: "
 AS_SUPERUSER = "As a superuser run: "
 
+#: A tenant's own rows are told by the setting, or by a row of these tables, which are protected themselves.
+OWN_ROWS = r"hearth\.tenant_id|FROM billing_pricebook|FROM billing_ledgeraccount"
+
 Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"
 
 _TABLES = """
@@ -68,7 +71,8 @@ _TABLES = """
            coalesce((SELECT array_agg(p.polname::text) FROM pg_policy p WHERE p.polrelid = c.oid
                AND p.polpermissive AND (p.polname NOT IN ('platform_sees_all', 'tenant_sees_own')
                    OR p.polname = 'platform_sees_all'
-                   AND pg_get_expr(p.polqual, p.polrelid) <> '(CURRENT_USER <> ''hearth_tenant''::name)')), '{}'),
+                   AND pg_get_expr(p.polqual, p.polrelid) <> '(CURRENT_USER <> ''hearth_tenant''::name)'
+                   OR p.polname = 'tenant_sees_own' AND pg_get_expr(p.polqual, p.polrelid) !~ %s)), '{}'),
            has_any_column_privilege(%s, c.oid, 'SELECT')
     FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p') ORDER BY c.relname
 """
@@ -154,7 +158,7 @@ def tables_of_models() -> frozenset[str]:
 def _row_security(connection: Connection) -> Iterator[Finding]:
     of_tenants = tables_of_models()
     for table, is_forced, has_tenant, policies, tenant_reads in connection.execute(
-        _TABLES, [TENANT_COLUMN, TENANT_ROLE]
+        _TABLES, [TENANT_COLUMN, OWN_ROWS, TENANT_ROLE]
     ):
         must = table in of_tenants or has_tenant or tenant_reads
         if must and not is_forced:

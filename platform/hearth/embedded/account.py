@@ -54,13 +54,17 @@ class ServiceAccount:
         return [*self.prefix, *map(str, arguments)]
 
     def displace(self, server: ProcessIdentity | None, number: signal.Signals, sockets: Path) -> None:
-        """Stop a server that root started as another account, and remove the folder of its sockets."""
+        """Stop a server that root started as another account, and remove the folder of its sockets.
+
+        The folder of this account stays: another server that was displaced before has its new socket there.
+        """
         if server is None or os.geteuid() != 0 or _uid(server) in {self.uid, None}:
             return
         send_signal(server, number)
         if not wait_until_gone(server, timeout_seconds=STOP_SECONDS):
             end_session(server, grace_seconds=0)
-        shutil.rmtree(sockets, ignore_errors=True)
+        if sockets.exists() and sockets.lstat().st_uid != self.uid:
+            shutil.rmtree(sockets, ignore_errors=True)
 
     def give(self, path: Path) -> None:
         """Make this account the owner of ``path``."""

@@ -26,7 +26,7 @@ from hearth.embedded.account import ServiceAccount, prepare_sockets_dir, service
 from hearth.embedded.errors import BinaryMissing, ServerFailed, from_output
 from hearth.process_records import end_session, wait_until_gone
 from hearth.secrets import DatabasePasswords
-from workers.processes import POLL_SECONDS, ProcessIdentity, collect, identify, is_running, launch
+from workers.processes import POLL_SECONDS, ProcessIdentity, collect, identify, is_running, launch, send_signal
 
 MAJOR_VERSION = "18"
 #: Limit of the probe in ``answers``. A healthy server needs less, even on a busy machine.
@@ -86,15 +86,8 @@ class PostgresServer:
         process = self.process()
         if process is None:
             return
-        subprocess.run(
-            self._account().command(
-                binary("pg_ctl"), "stop", "-D", self._cluster, "-m", "fast", "-w", "-t", str(int(timeout_seconds))
-            ),
-            capture_output=True,
-            check=False,
-            cwd="/",
-        )
-        if not wait_until_gone(process, timeout_seconds=0.5):
+        send_signal(process, signal.SIGINT)  # a fast shutdown, whoever runs it
+        if not wait_until_gone(process, timeout_seconds=timeout_seconds):
             end_session(process, grace_seconds=0)
         collect(process)
 

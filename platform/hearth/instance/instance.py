@@ -92,9 +92,13 @@ class Instance:
         """Create the data directory and its folders, private to this user. Idempotent. Raises OSError.
 
         Started by root, roles and embedded servers may run as another user, who must be able to traverse the data
-        directory.
+        directory. What exists keeps its mode.
         """
-        self.data_dir.mkdir(mode=0o711 if os.geteuid() == 0 else 0o700, parents=True, exist_ok=True)
+        missing = [folder for folder in (self.data_dir, *self.data_dir.parents) if not folder.exists()]
+        self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if os.geteuid() == 0:
+            for folder in missing:
+                folder.chmod(0o711)
         written_by_roles = (self.data_dir / name for name in role_account.FOLDERS)
         for folder in (self.logs_dir, self.records_dir, self.engines_dir, *written_by_roles):
             folder.mkdir(mode=0o700, exist_ok=True)

@@ -76,6 +76,10 @@ def test_every_table_of_a_tenant_is_checked() -> None:
             "Policies of tenants_budget that Hearth did not make widen what a tenant reads: everything.",
         ),
         (
+            "ALTER POLICY tenant_sees_own ON tenants_apikey USING (true)",
+            "Policies of tenants_apikey that Hearth did not make widen what a tenant reads: tenant_sees_own.",
+        ),
+        (
             "DROP TRIGGER only_grows ON billing_usagerollup",
             "Rows of billing_usagerollup can be changed after the fact: its trigger only_grows is missing or disabled.",
         ),

@@ -21,6 +21,7 @@ from hearth import secrets
 from hearth.embedded.account import prepare_sockets_dir, service_account
 from hearth.embedded.errors import ServerFailed, SocketsUnsafe
 from hearth.embedded.postgres import PostgresServer
+from hearth.embedded.redis import RedisServer
 from hearth.paths import sockets_dir
 from hearth.process_records import wait_until_gone
 from workers.processes import is_running
@@ -238,6 +239,38 @@ def test_data_and_a_running_server_of_another_user_go_on_as_the_roles_user(
     after = server.process()
     assert before is not None and after is not None and not is_running(before)
     assert Path(f"/proc/{after.pid}").stat().st_uid == pwd.getpwnam("daemon").pw_uid
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of another user")
+def test_both_servers_of_another_user_go_on_as_the_roles_user(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redis = RedisServer(
+        data_dir=server.data_dir.parent / "redis",
+        sockets_dir=server.sockets_dir,
+        log_path=server.data_dir.parent / "redis.log",
+    )
+    try:
+        server.start()
+        redis.start()
+        monkeypatch.setenv("HEARTH_USER", "daemon")
+        server.start()
+        redis.start()
+        assert server.answers()
+        assert redis.answers()
+    finally:
+        redis.stop()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can stop processes of another user")
+def test_a_server_of_another_user_than_the_roles_is_stopped_in_order(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.start()
+    monkeypatch.setenv("HEARTH_USER", "daemon")
+    server.stop()
+    assert server.process() is None
+    assert "database system is shut down" in server.log_path.read_text()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user needs no help below his own folders")

@@ -40,6 +40,8 @@ def upgrade(
     """
     instance, progress = from_environment(), Progress()
     preflight.check(instance)
+    preflight.check_role_account(instance)
+    preflight.check_engine_account(instance)
     if supervisor_process(instance) is None:
         problem = f"No instance runs on {instance.data_dir}, or it is in parts."
         raise preflight.PreflightError(problem, "`hearth up` and `hearth bootstrap` migrate; then start the roles.")
