@@ -101,7 +101,7 @@ def test_a_damaged_backup_is_refused_before_anything_is_written(source: Instance
     with instance_of_its_own("hearth-damaged-") as empty:
         refused = empty.run("restore", str(tmp_path / "damaged"), "--passphrase-file", str(passphrase))
         assert (refused.returncode, "cannot be decrypted" in refused.stderr) == (1, True)
-        assert sorted(path.name for path in empty.folder.iterdir()) == ["engines", "lock", "logs", "run", "wal"]
+        assert sorted(path.name for path in empty.folder.iterdir()) == ["beat", "engines", "lock", "logs", "run", "wal"]
         passphrase.write_text("another one")
         refused = empty.run("restore", str(file), "--passphrase-file", str(passphrase))
         assert (refused.returncode, "not the one of this backup" in refused.stderr) == (1, True)
