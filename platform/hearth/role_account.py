@@ -22,7 +22,7 @@ PURPOSE = Purpose(processes="roles", setting="HEARTH_USER", default_name="hearth
 #: Folders of the data directory in which roles write.
 FOLDERS = ("wal", "beat")
 #: What a role reads of the checkout.
-CHECKOUT = ("platform/hearth/settings.py", "workers/processes.py", "tenants/models.py", "caching", "routing", "templates")
+CHECKOUT = ("platform/hearth/settings.py", "workers/processes.py", "tenants/models.py", "caching", "templates")
 #: Python's own folders: with another Python's library in their place, packages would be missing.
 PYTHON = (sys.prefix, sys.base_prefix, os.path.realpath(sys.executable))
 #: Below this port only root may listen, and a process with this capability.
