@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -43,6 +45,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_place)
     for item in items:
         item.user_properties.extend(("marker", name) for name in sorted({mark.name for mark in item.iter_markers()}))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def epoch_after_a_flush() -> Iterator[None]:
+    """Restore the only row that migrations make, after a test that committed has emptied every table."""
+    from django.apps import apps
+    from django.db.models.signals import post_migrate
+
+    from tenants.models import PolicyEpoch
+
+    def restore(using: str, **given: Any) -> None:
+        if "plan" not in given:  # a flush, not a migration
+            PolicyEpoch.objects.using(using).get_or_create(id=1)
+
+    post_migrate.connect(restore, sender=apps.get_app_config("tenants"))
+    yield
+    post_migrate.disconnect(restore, sender=apps.get_app_config("tenants"))
 
 
 def _place(item: pytest.Item) -> int:

@@ -31,6 +31,8 @@ from tests.journey.instance import Reply, request, wait_for
 from tests.ports import INSTANCE_PORTS, free_ports
 from workers.processes import ProcessIdentity, find_by_environment, kill_session
 
+pytestmark = pytest.mark.long
+
 STAGES = stages()
 #: Image by compose service; the agent is the last to start, so that nothing routes before the others are there.
 SERVICES = ("gateway", "portal", "drain", "control", "inference", "beat", "agent-cpu")

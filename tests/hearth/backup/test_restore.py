@@ -112,6 +112,7 @@ def test_a_damaged_backup_is_refused_before_anything_is_written(source: Instance
     assert (again.returncode, "exists." in again.stderr) == (1, True)
 
 
+@pytest.mark.long
 def test_what_is_replaced_is_moved_aside(source: Instance, tmp_path: Path) -> None:
     file, passphrase = tmp_path / "backup", tmp_path / "passphrase"
     passphrase.write_text("correct horse battery staple\n")

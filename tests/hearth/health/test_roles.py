@@ -129,6 +129,7 @@ def test_control_counts_the_fleet(instance: Instance) -> None:
     assert _value(instance, "control", "hearth_slots", state="replica") == 2
 
 
+@pytest.mark.long
 def test_while_postgresql_hangs_the_gateway_serves_and_the_portal_does_not(instance: Instance) -> None:
     with _suspended(instance, "postgres"):
         wait_for(lambda: _ask(instance, "portal", "/readyz")[0] == 503)

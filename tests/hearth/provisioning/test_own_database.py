@@ -95,6 +95,7 @@ def test_a_role_that_inherits_the_tenant_role_is_refused(server: PostgresServer)
     assert manage(server, "grant_role", "runner").returncode != 0
 
 
+@pytest.mark.long
 def test_a_database_of_a_newer_version_is_refused_before_anything_is_written(
     server: PostgresServer, instance_dir: Path
 ) -> None:

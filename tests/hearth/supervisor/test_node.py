@@ -140,6 +140,7 @@ def test_a_machine_with_other_secrets_is_refused_before_it_serves(second: Machin
     assert not (second.folder / "run").exists() or list((second.folder / "run").iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_database_or_redis_that_does_not_answer_is_named(first: Instance, second: Machine) -> None:
     _import_secrets(first, second)
     for name, url in (

@@ -121,6 +121,7 @@ def test_status_names_every_process_and_no_secret(instance: Instance) -> None:
     assert not [secret for secret in secrets if secret in text]
 
 
+@pytest.mark.long
 def test_a_role_that_is_killed_comes_back(instance: Instance) -> None:
     instance.up()
     before = _role(instance, "gateway")
@@ -130,6 +131,7 @@ def test_a_role_that_is_killed_comes_back(instance: Instance) -> None:
     assert _role(instance, "gateway")["pid"] != before["pid"]
 
 
+@pytest.mark.long
 def test_postgres_that_is_killed_comes_back_and_answers_go_on(instance: Instance) -> None:
     instance.up()
     before = next(server["pid"] for server in instance.status()["servers"] if server["name"] == "postgres")
@@ -179,6 +181,7 @@ def test_after_a_killed_supervisor_the_next_up_keeps_what_is_healthy_and_answers
     wait_for(lambda: _answers(instance))
 
 
+@pytest.mark.long
 def test_after_the_loss_of_every_process_the_next_up_recovers(instance: Instance) -> None:
     first = instance.up()
     engines = instance.engines()

@@ -91,6 +91,7 @@ def at_once(works: list[Callable[[], None]]) -> Iterator[list[BaseException]]:
     yield failures
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.django_db(transaction=True)
 def test_forty_claimers_never_book_a_slot_twice(fleet: Fleet) -> None:
