@@ -157,7 +157,7 @@ async def test_a_request_waits_until_its_blocks_are_free() -> None:
 
 async def test_sigterm_lets_a_running_stream_end() -> None:
     async with simulated("--decode-tokens-per-second", "40", shutdown_timeout_seconds=20) as client:
-        streaming = asyncio.create_task(client.stream(CHAT, ASKED))
+        streaming = asyncio.create_task(client.stream(CHAT, ASKED | {"max_tokens": 100}))
         await client.settles("vllm:num_requests_running", 1)
         client.replica.process.send_signal(signal.SIGTERM)
         assert (await streaming)[-1]["choices"][0]["finish_reason"] == "length"

@@ -47,18 +47,18 @@ def running(*options: str, **settings: str) -> Iterator[Instance]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def instance() -> Iterator[Instance]:
     """Start an instance with two real vLLM replicas, once for all journey tests, and room for two further models."""
     with running("--engine", "vllm", "--replicas", "2", HEARTH_SLOTS="5") as found:
         yield found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def simulated() -> Iterator[Instance]:
     """Start an instance with two simulated engines, whose requests wait for longer than a busy machine starts one.
 
-    One for the session: a test leaves it with two ready replicas, but for those of test_wait_queue.py, which come last.
+    One for all: a test leaves it with two ready replicas, but for those of test_wait_queue.py, which come last.
     """
     with running("--engine", "simulated", "--replicas", "2") as found:
         for slug in ("acme", "globex"):
@@ -66,7 +66,7 @@ def simulated() -> Iterator[Instance]:
         yield found
 
 
-@pytest.fixture(scope="session", params=["gateway", "view"])
+@pytest.fixture(scope="package", params=["gateway", "view"])
 def front(request: pytest.FixtureRequest, instance: Instance) -> Iterator[Instance]:
     """Return the instance twice: behind its gateway, and behind Django's development server as a plain view."""
     if request.param == "gateway":
