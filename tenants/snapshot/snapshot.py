@@ -101,8 +101,8 @@ class Snapshot:
     def refreshed(self, changes: Changes) -> Snapshot:
         """Return the snapshot of a later epoch: a copy with what has changed, or a new one if that is not known.
 
-        What changes while it is read is read again: half of a rotation would be a limit of a key still unknown, which
-        applies to nobody. It gives up where changes follow each other faster; the next call reads the other half.
+        Reads again what changes meanwhile: half of a rotation would be a limit for a key that is not known yet. When
+        changes keep coming it stops after READS_OF_CHANGES reads; the next call reads the rest.
         """
         newer = self._with(changes)
         for _ in range(READS_OF_CHANGES - 1):

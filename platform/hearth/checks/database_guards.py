@@ -60,7 +60,7 @@ APP_RIGHTS = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE"})
 AS_OWNER = "As the tables' owner run: "
 AS_SUPERUSER = "As a superuser run: "
 
-#: A tenant's own rows are told by the setting, or by a row of these tables, which are protected themselves.
+#: What the policy of a table names: the setting with the tenant, or another table that is protected by it.
 OWN_ROWS = r"hearth\.tenant_id|FROM billing_pricebook|FROM billing_ledgeraccount"
 
 Connection: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"

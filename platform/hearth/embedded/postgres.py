@@ -86,7 +86,7 @@ class PostgresServer:
         process = self.process()
         if process is None:
             return
-        send_signal(process, signal.SIGINT)  # a fast shutdown, whoever runs it
+        send_signal(process, signal.SIGINT)  # a fast shutdown; root may send it to any user's process
         if not wait_until_gone(process, timeout_seconds=timeout_seconds):
             end_session(process, grace_seconds=0)
         collect(process)

@@ -12,7 +12,7 @@ from hearth.instance import health_ports, start_options
 from hearth.instance.instance import Instance
 from workers.system_account import SystemAccount
 
-#: Of the processes of an instance: what they write is for their own user.
+#: File mode mask of an instance's processes: only their own user can read what they write.
 UMASK = 0o077
 #: Time in which a role may finish running work before it is killed.
 STREAMS_GRACE_SECONDS = 30.0

@@ -69,7 +69,7 @@ class PromptGenerator:
 
 
 def with_image(seed: str, *, uuid: str = "") -> dict[str, Any]:
-    """Return the messages of a request with an image that nobody has sent; equal seeds make equal images.
+    """Return the messages of a request with a new image; equal seeds make equal images.
 
     ``uuid`` names the image in the engine's caches, which no client may do. Models without images answer 400.
     """
