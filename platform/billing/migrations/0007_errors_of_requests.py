@@ -1,8 +1,8 @@
 """The error of each failed request, rows for refused requests, and how many were refused in each roll-up.
 
-A refusal has an amount of zero and no price. The new checks are not validated, because a validation reads the whole table
-and blocks everybody meanwhile. It is not needed: existing rows meet the stricter check that one of them replaces, and a new
-column has its default.
+A refusal has an amount of zero and no price. The new checks are not validated, because a validation reads the whole
+table and blocks everybody meanwhile. It is not needed: existing rows meet the stricter check that one of them replaces,
+and a new column has its default.
 """
 
 from typing import ClassVar

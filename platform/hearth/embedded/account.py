@@ -1,7 +1,7 @@
 """The system account that embedded servers run as.
 
 PostgreSQL refuses to run as root. Started by root, both servers run as the user of the roles (``hearth.role_account``),
-or as ``nobody`` if roles run as root, with no group and no capability. Without root they run as the user who starts them.
+or as ``nobody`` if roles run as root, with no group and no capability. Without root they run as who starts them.
 Nothing outside the data directory changes owner or mode. Where that account cannot enter a folder above the binaries or
 the data (such as a checkout below ``/root``), the server gets one capability: CAP_DAC_READ_SEARCH, to traverse and read
 folders.
