@@ -32,7 +32,7 @@ IDLE_SECONDS = 75.0
 #: connection is closed may lose the response.
 LINGER_SECONDS = 2.0
 #: Reads of discarded bytes in a second, of all connections of a process together. Each takes 256 KB at most, so clients
-#: that send on after their refusal get a tenth of a core and 128 MB/s. Unpaced, libuv reads 8 MB of one at a time.
+#: that send on after their refusal get 128 MB/s. Without this bound a refused body of 10 MB was read almost whole.
 DISCARDS_PER_SECOND = 500
 #: A client that has closed its sending side may still read. It counts as disconnected after this time, seconds.
 HALF_CLOSED_SECONDS = 0.1
