@@ -219,7 +219,8 @@ async def test_an_entry_that_was_put_there_by_others_is_a_miss_and_nothing_else(
         own, strangers = await redis.get(mine), await redis.get(theirs)
         assert isinstance(own, bytes)
         assert isinstance(strangers, bytes)
-        value = {"altered": own[:-1] + b"x", "cut": own[:-1], "another": own, "tenant": strangers}[poison]
+        altered = own[:-1] + bytes([own[-1] ^ 1])
+        value = {"altered": altered, "cut": own[:-1], "another": own, "tenant": strangers}[poison]
         await redis.set(_key(gateway, body), value)
     gateway.runtime.components.prediction_cache.clear_local()
     from_store = {"x-prediction-cache": "read"}  # or an identical request that has just ended would answer

@@ -309,7 +309,7 @@ async def test_a_process_without_the_lease_receives_no_flight(redis: Redis, sock
         for number, request in enumerate(
             [
                 Subscribe(0, uuid4().bytes, NAME, lease.value),
-                Subscribe(1, tenant, NAME, lease.value[:-1] + b"0"),
+                Subscribe(1, tenant, NAME, lease.value[:-1] + bytes([lease.value[-1] ^ 1])),
                 Subscribe(2, tenant, NAME[::-1], lease.value),
             ]
         ):
