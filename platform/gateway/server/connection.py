@@ -398,6 +398,7 @@ class ClientConnection(asyncio.Protocol):
     def _shut_down(self, *, lingers: bool = False) -> None:
         """Close once the written bytes are sent. ``lingers``: first give the client time to close."""
         self._parser = None
+        self._incoming = None  # it holds the bytes that were read ahead
         self._since = self._loop.time()
         if self._transport is None or self._shut:
             return

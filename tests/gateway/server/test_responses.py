@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
@@ -183,6 +184,9 @@ async def test_a_refused_client_that_sends_on_is_read_only_now_and_then(
     assert await client.rest() == b""
     await until(lambda: site.server.discarding == 1)
     assert client.transport.get_write_buffer_size() > 0
+    lingering = {id(each) for each in site.server.connections}
+    requests = [each for each in gc.get_objects() if isinstance(each, request_response.RequestResponse)]
+    assert not [each for each in requests if any(id(user) in lingering for user in gc.get_referrers(each))]
     site.look(connection.LINGER_SECONDS + 1)
     await until(lambda: not site.server.connections)
 
