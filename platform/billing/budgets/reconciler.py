@@ -7,10 +7,11 @@ At every moment, for each budget and period,
 because every gateway script changes a counter and its hold in one step (``gateway.admission.lua_scripts``), and a hold,
 open or settled, stays until its row is stored. A round reads a tenant's holds and counters in one atomic step and
 compares them. Every difference has the same remedy, a recount. Causes are: a counter that Redis lost, a new period or
-budget, a changed limit, a row that was rated late, a hold whose gateway died, a row without a hold. In a recount one
-script sets the counter to the limit minus stored charges and subtracts every hold as it is at that instant. It runs
-under the lock that prevents batches from being stored (``spending.exclude_batches``), so the stored charges do not
-change. Requests may start, extend their holds and end before or after the script; the sums stay correct.
+budget, a changed limit, a row that was rated late, a hold whose gateway died, a row without a hold, and an entry in
+Redis that no gateway wrote, which is removed. In a recount one script sets the counter to the limit minus stored
+charges and subtracts every hold as it is at that instant. It runs under the lock that prevents batches from being
+stored (``spending.exclude_batches``), so the stored charges do not change. Requests may start, extend their holds and
+end before or after the script; the sums stay correct.
 
 A round runs after the log was read to its end. The log then shows which requests of this host began and have not
 ended: under a hard budget a START is written before the request waits for anything, and again with each extension.
@@ -34,12 +35,12 @@ from redis.exceptions import RedisError
 
 from billing import metrics
 from billing.budgets import spending
-from billing.budgets.holds import counter_name, hold_value
+from billing.budgets.holds import counter_name, hold_value, holds_key
 from billing.budgets.redis_counters import Account, BudgetCounters, Hold, Recount
 from billing.budgets.spending import ActiveBudget, Window
 from billing.ledger.usage_rows import moment_of
 from billing.wal.records import Start
-from tenants.ids import TenantId, created_at
+from tenants.ids import TenantId, milliseconds_of
 
 logger = logging.getLogger(__name__)
 
@@ -119,7 +120,7 @@ class _Observed:
     def agrees(self) -> bool:
         """Return whether every counter is correct and no hold has to be removed."""
         open_stored = any(not self.account.holds[name].settled for name in self.stored)
-        return not (open_stored or self.orphaned) and all(
+        return not (open_stored or self.orphaned or self.account.malformed) and all(
             self.account.left[name] == pico - self.account.held(name, without=self.stored)
             for name, pico in self.before_holds.items()
         )
@@ -223,13 +224,14 @@ class BudgetReconciler:
                 tenant, account = tenants[tenant_id], observed.account
                 missing = tenant.open.keys() - account.holds.keys()
                 # While a counter does not exist yet, one hold too many is better than one too few.
-                lost = missing if None in account.left.values() else missing & self._missed
+                lost = missing if None in account.left.values() else missing & (self._missed | account.malformed)
                 recounts[tenant_id] = Recount(
                     before_holds=observed.before_holds,
                     expires={counter.name: counter.expires(now) for counter in tenant.counters},
-                    removed=observed.stored | observed.orphaned,
+                    removed=observed.stored | observed.orphaned | account.malformed,
                     added={name: value for name in lost if (value := tenant.value(tenant.open[name])) is not None},
                 )
+                _log_malformed(tenant_id, account)
             self._counters.recount(recounts)
         metrics.BUDGET_RECOUNTS.inc(len(recounts))
 
@@ -276,7 +278,17 @@ def _windows(each: ActiveBudget, now: datetime) -> Iterator[Window]:
         yield each.window(datetime.fromtimestamp(running.start - 1, tz=UTC))
 
 
+def _log_malformed(tenant_id: TenantId, account: Account) -> None:
+    if account.malformed:
+        logger.warning(
+            "removing %d entries of %s that are no holds, such as %.80r: no gateway writes them",
+            len(account.malformed),
+            holds_key(tenant_id),
+            min(account.malformed),
+        )
+
+
 def _made_at(name: str) -> float:
     """Return when the request was accepted, Unix seconds; infinity for a name that is not a request's."""
     request_id = spending.request_of(name)
-    return math.inf if request_id is None else created_at(request_id).timestamp()
+    return math.inf if request_id is None else milliseconds_of(request_id) / 1000

@@ -1,26 +1,33 @@
 """Read and set budget counters in Redis: one atomic step per tenant, one round trip for many tenants.
 
-``billing.budgets.holds`` describes the keys. Amounts are summed here in Python, and in Redis only by DECRBY.
+``billing.budgets.holds`` describes the keys. Amounts are summed here in Python, and in Redis only by DECRBY. An entry
+that no gateway wrote is reported as malformed, so that it affects no other entry.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from redis import Redis
-from redis.exceptions import DataError
 
 from billing.budgets.holds import SETTLED, counter_prefix, holds_key
 from tenants.ids import TenantId
 
 #: Lower bound of a counter, whatever was spent, so that DECRBY cannot overflow 64 bits.
 LOWEST_PICO = -(2**62)
+#: Upper bound of a hold, for the same reason.
+HIGHEST_HOLD_PICO = 2**62
 
 _FOLDER = Path(__file__).parent
 _READ = (_FOLDER / "read_counters.lua").read_text()
 _RECOUNT = (_FOLDER / "recount_counters.lua").read_text()
+_AMOUNT = re.compile(rf"({SETTLED})?([0-9]{{1,19}})")
+_INTEGER = re.compile(r"-?[0-9]{1,19}")
+#: A malformed field may be no UTF-8, and is removed by its bytes.
+_UNDECODABLE = "surrogateescape"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +41,13 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """A tenant's holds by request id in hex, and the amount left by counter (None: unknown), at one moment."""
+    """A tenant's holds by request id in hex, and the amount left by counter, at one moment."""
 
     holds: Mapping[str, Hold]
+    #: None: Redis has no such counter, or its value is no amount.
     left: Mapping[str, int | None]
+    #: Fields of the holds whose values are no holds.
+    malformed: frozenset[str] = frozenset()
 
     def held(self, counter: str, without: frozenset[str] = frozenset()) -> int:
         """Return how much the holds, except those of these requests, take from a counter."""
@@ -58,11 +68,15 @@ class Recount:
 
 
 class BudgetCounters:
-    """The counters in one Redis. Methods raise redis.RedisError when it times out or its reply is malformed."""
+    """The counters in one Redis. Methods raise redis.RedisError when it times out."""
 
     def __init__(self, url: str, *, timeout_seconds: float) -> None:
         self._redis = Redis.from_url(
-            url, socket_timeout=timeout_seconds, socket_connect_timeout=timeout_seconds, decode_responses=True
+            url,
+            socket_timeout=timeout_seconds,
+            socket_connect_timeout=timeout_seconds,
+            decode_responses=True,
+            encoding_errors=_UNDECODABLE,
         )
 
     def close(self) -> None:
@@ -77,13 +91,10 @@ class BudgetCounters:
             for tenant_id, names in wanted.items():
                 pipe.eval(_READ, 1, holds_key(tenant_id), counter_prefix(tenant_id), *names)
             replies = pipe.execute()
-        try:
-            return {
-                tenant_id: _account(names, *reply)
-                for (tenant_id, names), reply in zip(wanted.items(), replies, strict=True)
-            }
-        except ValueError as error:
-            raise DataError(f"malformed holds or counters: {error}") from error
+        return {
+            tenant_id: _account(names, *reply)
+            for (tenant_id, names), reply in zip(wanted.items(), replies, strict=True)
+        }
 
     def recount(self, recounts: Mapping[TenantId, Recount]) -> None:
         """Set the counters. Exact if no usage is stored meanwhile; requests may start and end."""
@@ -103,21 +114,29 @@ class BudgetCounters:
 
 
 def _account(names: Sequence[str], pairs: Sequence[str], left: Sequence[str | None]) -> Account:
+    found = {name: _hold(value) for name, value in zip(pairs[::2], pairs[1::2], strict=True)}
     return Account(
-        holds={name: _hold(value) for name, value in zip(pairs[::2], pairs[1::2], strict=True)},
-        left={name: None if value is None else int(value) for name, value in zip(names, left, strict=True)},
+        holds={name: hold for name, hold in found.items() if hold is not None},
+        left={name: _amount_left(value) for name, value in zip(names, left, strict=True)},
+        malformed=frozenset(name for name, hold in found.items() if hold is None),
     )
 
 
-def _hold(value: str) -> Hold:
-    amount, *counters = value.split()
-    return Hold(
-        pico=int(amount.removeprefix(SETTLED)), counters=frozenset(counters), settled=amount.startswith(SETTLED)
-    )
+def _hold(value: str) -> Hold | None:
+    """Return the hold that a value describes, if DECRBY can subtract it; None for any other value."""
+    amount, *counters = value.split() or [""]
+    matched = _AMOUNT.fullmatch(amount)
+    if matched is None or int(matched[2]) > HIGHEST_HOLD_PICO:
+        return None
+    return Hold(pico=int(matched[2]), counters=frozenset(counters), settled=matched[1] is not None)
 
 
-def _arguments(each: Recount) -> list[str | int]:
-    removed = list(each.removed)
+def _amount_left(value: str | None) -> int | None:
+    return int(value) if value is not None and _INTEGER.fullmatch(value) else None
+
+
+def _arguments(each: Recount) -> list[str | bytes | int]:
+    removed = [name.encode(errors=_UNDECODABLE) for name in each.removed]
     return [
         len(removed),
         *removed,

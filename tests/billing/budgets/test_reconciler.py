@@ -293,14 +293,65 @@ def test_the_keeper_of_many_tenants_asks_for_all_of_them_together(desk: Desk) ->
     assert [int(value or 0) for value in desk.redis.mget(keys())] == [LIMIT_PICO + number for number in range(30)]
 
 
-def test_what_somebody_else_wrote_into_redis_stops_no_drain(desk: Desk, acme: Customer) -> None:
+@pytest.mark.parametrize(
+    "value",
+    ["", " ", "nonsense", "=", "==5", "-5", "1_000", "٣", "1.5", "1e9", str(2**62 + 1), "9" * 40, b"\xff\xfe"],
+)
+def test_an_entry_that_is_no_hold_is_removed_and_every_counter_is_right(
+    desk: Desk, acme: Customer, value: str | bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    made, day = budget(acme.tenant, LIMIT_PICO), budget(acme.tenant, LIMIT_PICO, period="day")
+    other = budget(customers.create("globex").tenant, LIMIT_PICO + 1)
+    request = row(acme, NOON)
+    desk.redis.hset(holds_key(desk.tenant_id), request.id.hex, hold_value(5, [desk.name(made)]))
+    suffix = b" " + desk.name(made).encode()
+    desk.redis.hset(holds_key(desk.tenant_id), "x", value.encode() + suffix if isinstance(value, str) else value)
+    desk.redis.hset(holds_key(desk.tenant_id), b"\xff", value)
+    desk.round()
+    assert [desk.left(made), desk.left(day)] == [LIMIT_PICO - 5, LIMIT_PICO]
+    assert desk.redis.get(f"{counter_prefix(TenantId(other.tenant_id))}{desk.name(other)}") == str(LIMIT_PICO + 1)
+    assert list(desk.holds()) == [request.id.hex]
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warning.startswith(f"removing 2 entries of {holds_key(desk.tenant_id)} that are no holds, such as 'x'")
+    desk.round()
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
+
+
+def test_a_running_request_whose_hold_was_overwritten_holds_it_again(desk: Desk, acme: Customer) -> None:
     made = budget(acme.tenant, LIMIT_PICO)
-    desk.redis.hset(holds_key(desk.tenant_id), "x", "nonsense")
-    desk.reconciler.run_if_due(caught_up=True)
-    assert desk.left(made) is None, "without a counter nothing is admitted"
-    desk.redis.hdel(holds_key(desk.tenant_id), "x")
+    desk.round()
+    running = begun(acme, NOON, 3 * AMOUNT_PICO)
+    desk.hold(running, running.held_pico, made)
+    desk.open = [running]
+    desk.round()
+    desk.redis.hset(holds_key(desk.tenant_id), running.request_id.hex, "nonsense")
+    desk.round()
+    assert desk.left(made) == LIMIT_PICO - 3 * AMOUNT_PICO
+    assert desk.holds() == {running.request_id.hex: hold_value(3 * AMOUNT_PICO, [desk.name(made)])}
+
+
+@pytest.mark.parametrize("value", ["", "nonsense", "1.5", "9" * 40, b"\xff"])
+def test_a_counter_that_is_no_amount_is_counted_again(desk: Desk, acme: Customer, value: str | bytes) -> None:
+    made = budget(acme.tenant, LIMIT_PICO)
+    desk.redis.set(desk.key(made), value)
     desk.round()
     assert desk.left(made) == LIMIT_PICO
+
+
+def test_keys_of_another_type_in_the_place_of_holds_and_counters_are_replaced(desk: Desk, acme: Customer) -> None:
+    made = budget(acme.tenant, LIMIT_PICO)
+    desk.redis.set(holds_key(desk.tenant_id), "nonsense")
+    desk.redis.lpush(desk.key(made), "nonsense")
+    desk.round()
+    assert desk.left(made) == LIMIT_PICO
+    assert desk.holds() == {}
+
+
+def test_a_hold_from_a_time_that_no_calendar_has_stops_no_drain(desk: Desk, acme: Customer) -> None:
+    made = budget(acme.tenant, LIMIT_PICO)
+    desk.redis.hset(holds_key(desk.tenant_id), "f" * 12 + "7fff8" + "f" * 15, hold_value(5, [desk.name(made)]))
+    desk.round()
+    assert desk.left(made) == LIMIT_PICO - 5
 
 
 def test_redis_that_is_away_stops_no_drain(acme: Customer) -> None:
