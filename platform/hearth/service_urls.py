@@ -22,12 +22,13 @@ DATABASE_TIMEOUTS = {
 }
 
 #: The Redis user of nodes, and its rules for ACL SETUSER: Celery's keys and the channel of its control commands, which
-#: Redis compares literally, in database 0. No command that reads the names of other keys, and no PUBLISH, with which a
-#: stolen node could send control commands to every worker. Compose and docs/deployment.md repeat them.
+#: Redis compares literally, in database 0. No command that reads the names of other keys, no PUBLISH, with which a
+#: stolen node could send control commands to every worker, and of scripting only what Celery needs: FUNCTION, which
+#: +@write allows, stores code in the server. Compose and docs/deployment.md repeat them.
 NODE_REDIS_USER = "hearth-node"
 NODE_REDIS_RULES = (
     "~hearth.celery.* resetchannels &hearth.celery./0.celery.pidbox -@all +@read +@write +@connection +@transaction "
-    "+@pubsub +eval +evalsha +script|load +script|exists +time -@dangerous -scan -randomkey -publish"
+    "+@pubsub -@scripting +eval +evalsha +script|load +script|exists +time -@dangerous -scan -randomkey -publish"
 )
 
 

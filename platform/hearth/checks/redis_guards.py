@@ -34,6 +34,15 @@ REFUSED_TO_NODES: tuple[tuple[str, ...], ...] = (
     ("REPLICAOF", "NO", "ONE"),
     ("PUBLISH", "hearth.celery./0.celery.pidbox", "x"),
     ("SUBSCRIBE", "asgi"),
+    ("FUNCTION", "LOAD", "#!lua name=x\nredis.register_function('x', function() end)"),
+    ("FUNCTION", "DELETE", "x"),
+    ("FUNCTION", "FLUSH"),
+    ("FUNCTION", "RESTORE", "x"),
+    ("FUNCTION", "KILL"),
+    ("FUNCTION", "LIST"),
+    ("FCALL", "x", "0"),
+    ("SCRIPT", "FLUSH"),
+    ("SCRIPT", "KILL"),
 )
 _REPAIR = f"Run in redis-cli: ACL SETUSER {NODE_REDIS_USER} reset on >… {NODE_REDIS_RULES}"
 

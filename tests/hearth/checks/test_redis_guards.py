@@ -73,6 +73,11 @@ def test_memory_without_a_bound_and_eviction_are_found(server: redis.Redis) -> N
         (f"{NODE_REDIS_RULES} +flushall", "may do what no node needs: FLUSHALL."),
         (f"{NODE_REDIS_RULES} +config|get", "may do what no node needs: CONFIG GET."),
         (f"{NODE_REDIS_RULES} +keys +scan", "may do what no node needs: KEYS *, SCAN 0."),
+        (
+            NODE_REDIS_RULES.replace("-@scripting ", ""),
+            "may do what no node needs: FUNCTION LOAD, FUNCTION DELETE, FUNCTION FLUSH, FUNCTION RESTORE.",
+        ),
+        (f"{NODE_REDIS_RULES} +script", "may do what no node needs: SCRIPT FLUSH, SCRIPT KILL."),
         (f"{NODE_REDIS_RULES} +publish", "may do what no node needs: PUBLISH hearth.celery./0.celery.pidbox."),
     ],
 )
@@ -119,10 +124,12 @@ def test_the_user_of_nodes_is_refused_what_is_not_a_nodes() -> None:
                 with pytest.raises(redis.ResponseError, match=r"(?i)permission|can.t access"):
                     node.execute_command(*command)
             assert admin.getdel(key) == b"platform"
-        # A client library waits for SUBSCRIBE. Servers refuse DEBUG to everybody.
+        # A client library waits for SUBSCRIBE. Servers refuse DEBUG to everybody, and before 7 have no functions.
         for refused in redis_guards.REFUSED_TO_NODES:
             if refused[0] not in {"SUBSCRIBE", "DEBUG"}:
-                with pytest.raises(redis.ResponseError, match=r"(?i)permission"):
+                unknown = "|unknown command" if refused[0] in {"FUNCTION", "FCALL"} else ""
+                with pytest.raises(redis.ResponseError, match=rf"(?i)permission{unknown}"):
                     node.execute_command(*refused)
+        assert node.execute_command("SCRIPT", "EXISTS", node.script_load("return 1")) == [True], "Celery loads scripts"
         assert node.execute_command("SET", "hearth.celery.of-a-test", "1", "EX", "60") in {True, b"OK"}
         assert node.delete("hearth.celery.of-a-test") == 1
