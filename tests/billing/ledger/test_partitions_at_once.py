@@ -1,44 +1,61 @@
-"""Two processes that make the same month's partition at the same time."""
+"""Two processes that make or retire the same month's partition at the same time."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
+from typing import Any
 
 import pytest
 from django.db import connection, transaction
 
-MONTH = date(2041, 3, 1)
+pytestmark = pytest.mark.django_db(transaction=True)
 WAITING = """
     SELECT count(*) FROM pg_stat_activity
-    WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%%hearth_make_usage_partition%%'
+    WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE %s
 """
 
 
-def make(_: int) -> bool:
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT hearth_make_usage_partition(%s)", [MONTH])
-            return bool(cursor.fetchone()[0])
-    finally:
-        connection.close()
+def twice_at_once(function: str, month: date) -> list[Any]:
+    """Call a function from two sessions, neither of which gets the table before both wait; return their results."""
+
+    def call(_: int) -> Any:
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(f"SELECT {function}(%s)", [month])
+                return cursor.fetchone()[0]
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(2) as pool:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("LOCK TABLE billing_usagerecord IN ACCESS SHARE MODE")
+            called = [pool.submit(call, number) for number in range(2)]
+            while not any(each.done() for each in called):
+                cursor.execute(WAITING, [f"%{function}%"])
+                if cursor.fetchone() == (2,):
+                    break
+                cursor.execute("SELECT pg_stat_clear_snapshot()")
+        return [each.result() for each in called]
 
 
-@pytest.mark.django_db(transaction=True)
+def drop(table: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"DROP TABLE IF EXISTS {table}")
+
+
 def test_the_second_waits_and_finds_the_partition_made() -> None:
     try:
-        with ThreadPoolExecutor(2) as pool:
-            with transaction.atomic(), connection.cursor() as cursor:
-                cursor.execute(
-                    "LOCK TABLE billing_usagerecord IN ACCESS SHARE MODE"
-                )  # both look, then wait for the lock
-                made = [pool.submit(make, number) for number in range(2)]
-                while not any(each.done() for each in made):
-                    cursor.execute(WAITING)
-                    if cursor.fetchone() == (2,):
-                        break
-                    cursor.execute("SELECT pg_stat_clear_snapshot()")
-            assert sorted(each.result() for each in made) == [False, True]
+        assert sorted(twice_at_once("hearth_make_usage_partition", date(2041, 3, 1))) == [False, True]
     finally:
+        drop("billing_usagerecord_2041_03")
+
+
+def test_the_second_waits_and_finds_the_partition_retired() -> None:
+    month = date(2021, 3, 1)
+    try:
         with connection.cursor() as cursor:
-            cursor.execute("DROP TABLE IF EXISTS billing_usagerecord_2041_03")
+            cursor.execute("SELECT hearth_make_usage_partition(%s)", [month])
+        assert sorted(twice_at_once("hearth_retire_usage_month", month), key=str) == [0, None]
+    finally:
+        drop("billing_usagerecord_2021_03")
