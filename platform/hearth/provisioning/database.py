@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from hearth.instance.instance import Instance
 from hearth.instance.start_options import EngineChoice, StartOptions
+from tenants.database.lock_waits import WAITING
 
 if TYPE_CHECKING:
     from billing.drain.lag import WalBacklog
@@ -83,12 +84,21 @@ def migrate(instance: Instance, *, contract: bool = False) -> None:
 
 
 def _manage(instance: Instance, commands: list[list[str]]) -> None:
+    """Run management commands with their output in a log. Lines about locks are also printed, as they appear."""
     environment = instance.environment() | {"DATABASE_URL": instance.owner_url()}
     log_path = instance.log_path("migrate")
-    with log_path.open("a") as log:
-        command = [sys.executable, "-m", "hearth.provisioning.management_commands", *map(json.dumps, commands)]
-        status = subprocess.run(command, env=environment, stdout=log, stderr=log, check=False, cwd="/").returncode
-    if status != 0:
+    command = [sys.executable, "-m", "hearth.provisioning.management_commands", *map(json.dumps, commands)]
+    with (
+        log_path.open("a") as log,
+        subprocess.Popen(
+            command, env=environment, stdout=log, stderr=subprocess.PIPE, text=True, errors="replace", cwd="/"
+        ) as process,
+    ):
+        for line in process.stderr or ():
+            print(line, end="", file=log, flush=True)
+            if line.startswith(WAITING):
+                print(line, end="", file=sys.stderr, flush=True)
+    if process.returncode != 0:
         lines = log_path.read_text().strip().splitlines()
         reason = lines[-1].removeprefix("CommandError: ") if lines else "no output"
         raise MigrationFailed(f"{reason} (log: {log_path})")

@@ -13,7 +13,8 @@ from django.core.management.base import CommandError, CommandParser
 from django.core.management.commands import migrate
 from django.db import OperationalError, connections
 
-from tenants.database import schema_version
+from tenants.database import lock_waits, schema_version
+from tenants.database.lock_waits import FailedStatement
 
 #: A statement that waits for a lock holds up every later one on its table, so it waits briefly, several times.
 LOCK_TIMEOUT_SECONDS = 3.0
@@ -58,17 +59,21 @@ class Command(migrate.Command):
 
     def _migrate(self, *args: Any, **options: Any) -> None:
         """Run Django's command, again where a table stays in use; migrations that are done are not repeated."""
+        connection = connections[options["database"]]
+        failed = FailedStatement()
         for attempt in range(1, LOCK_RETRIES + 1):
             try:
-                super().handle(*args, **options)
+                with connection.execute_wrapper(failed):
+                    super().handle(*args, **options)
                 return
             except OperationalError as error:
                 if getattr(error.__cause__, "sqlstate", "") not in RETRIED:
                     raise
+                waits = lock_waits.describe(connection, failed.sql)
                 if attempt == LOCK_RETRIES:
                     raise CommandError(
-                        f"A table stayed in use for {LOCK_RETRIES * LOCK_TIMEOUT_SECONDS:g} s: {error}. "
+                        f"A table stayed in use for {LOCK_RETRIES * LOCK_TIMEOUT_SECONDS:g} s: {waits}. "
                         "Migrations that ran stay; run it again when long transactions have ended."
                     ) from error
-                self.stderr.write(f"a table is in use, trying again: {error}")
+                self.stderr.write(f"{lock_waits.WAITING} (try {attempt} of {LOCK_RETRIES}): {waits}")
                 time.sleep(RETRY_SECONDS)
