@@ -25,6 +25,13 @@ class Actor:
     request_id: UUID | None = None
     user: User | None = None
 
+    @property
+    def is_operator(self) -> bool:
+        """Whether this is an operator, in the portal or a shell."""
+        if self.kind == "user":
+            return self.user is None or self.user.is_staff
+        return self.kind == "system" and self.name != SYSTEM.name
+
 
 SYSTEM = Actor(kind="system", name="hearth")
 
@@ -52,6 +59,7 @@ def record(
     return AuditEntry.objects.create(
         actor_kind=actor.kind,
         actor=actor.name,
+        by_operator=actor.is_operator,
         tenant=tenant,
         action=action,
         object_kind=kind,

@@ -365,6 +365,8 @@ class AuditEntry(models.Model):
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     actor_kind = models.CharField(max_length=8, choices=ActorKind.choices)
     actor = models.CharField(max_length=200)
+    #: Whether an operator acted, in the portal or a shell. None: written before this was recorded.
+    by_operator = models.BooleanField(null=True)
     tenant = models.ForeignKey(Tenant, null=True, on_delete=models.PROTECT, related_name="audit_entries")
     action = models.CharField(max_length=64)
     object_kind = models.CharField(max_length=32)

@@ -8,9 +8,11 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import QuerySet
+from django.db.models.expressions import Combinable
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.http import require_GET
 
+from portal.access import audit_actors
 from portal.access.principal import Principal, tenant_for
 from portal.errors import BadQuery
 from portal.formats import query_params
@@ -33,9 +35,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """An audit entry with its changed fields."""
+    """An audit entry with its actor as the reader may see it, and its changed fields."""
 
     entry: AuditEntry
+    actor: str
     changes: tuple[Change, ...]
 
 
@@ -44,7 +47,7 @@ class Row:
 def index(request: HttpRequest, principal: Principal) -> HttpResponse:
     """Show the platform's audit log."""
     rows = AuditEntry.objects.select_related("tenant")
-    found = _read_page(request, rows)
+    found = _read_page(request, rows, audit_actors.shown_actor(principal))
     return _show(request, principal, found, tenant=None)
 
 
@@ -53,8 +56,9 @@ def index(request: HttpRequest, principal: Principal) -> HttpResponse:
 def of_tenant(request: HttpRequest, principal: Principal, slug: str) -> HttpResponse:
     """Show the entries about one tenant."""
     tenant = tenant_for(principal, slug)
+    actor = audit_actors.shown_actor(principal)
     with as_tenant(TenantId(tenant.id)):
-        found = _read_page(request, AuditEntry.objects.filter(tenant=tenant))
+        found = _read_page(request, AuditEntry.objects.filter(tenant=tenant), actor)
     return _show(request, principal, found, tenant=tenant)
 
 
@@ -85,26 +89,28 @@ def _text(values: Mapping[str, Any], field: str) -> str | None:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _read_page(request: HttpRequest, rows: QuerySet[AuditEntry]) -> list[AuditEntry]:
-    for name in ("action", "actor"):
+def _read_page(request: HttpRequest, rows: QuerySet[AuditEntry], actor: Combinable) -> list[tuple[AuditEntry, str]]:
+    """Return a page of entries, each with its actor."""
+    rows = rows.annotate(shown_actor=actor)
+    for name, field in (("action", "action"), ("actor", "shown_actor")):
         if value := query_params.text(request.GET, name):
-            rows = rows.filter(**{name: value})
+            rows = rows.filter(**{field: value})
     after = request.GET.get("after")
     if after:
         try:
             rows = rows.filter(id__lt=UUID(after))
         except ValueError:
             raise BadQuery("after", after, "the link 'Older' of the previous page") from None
-    return list(rows.order_by("-id")[: PAGE_ROWS + 1])
+    return [(entry, entry.shown_actor) for entry in rows.order_by("-id")[: PAGE_ROWS + 1]]
 
 
 def _show(
-    request: HttpRequest, principal: Principal, found: list[AuditEntry], *, tenant: Tenant | None
+    request: HttpRequest, principal: Principal, found: list[tuple[AuditEntry, str]], *, tenant: Tenant | None
 ) -> HttpResponse:
     shown = found[:PAGE_ROWS]
     context = {
-        "rows": [Row(entry=entry, changes=changes(entry.before, entry.after)) for entry in shown],
-        "older": with_query(request, after=str(shown[-1].id)) if len(found) > PAGE_ROWS else None,
+        "rows": [Row(entry=entry, actor=actor, changes=changes(entry.before, entry.after)) for entry, actor in shown],
+        "older": with_query(request, after=str(shown[-1][0].id)) if len(found) > PAGE_ROWS else None,
         "filters": {name: request.GET[name] for name in ("action", "actor") if request.GET.get(name)},
     }
     active = "tenant-audit" if tenant else "audit"

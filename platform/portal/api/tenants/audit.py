@@ -12,7 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from portal.access import project_scope, tenant_reads
+from portal.access import audit_actors, project_scope, tenant_reads
 from portal.access.principal import Principal, tenant_for
 from portal.api import pagination
 from portal.api.authentication import principal_of
@@ -30,7 +30,12 @@ class AuditSerializer(serializers.Serializer[AuditEntry]):
     id = serializers.UUIDField(read_only=True)
     created_at = serializers.DateTimeField(read_only=True)
     actor_kind = serializers.ChoiceField(choices=AuditEntry.ActorKind.choices, read_only=True)
-    actor = serializers.CharField(read_only=True)
+    actor = serializers.CharField(
+        source="shown_actor",
+        read_only=True,
+        help_text="User name, public id of a key, or name of a job. `operator` in place of an operator's name, except "
+        "for operators.",
+    )
     tenant = serializers.CharField(source="tenant.slug", read_only=True, default=None, allow_null=True)
     action = serializers.CharField(read_only=True)
     object_kind = serializers.CharField(read_only=True)
@@ -48,7 +53,7 @@ class AuditView(APIView):
         parameters=[
             OpenApiParameter("tenant", str, description="Slug or id of a tenant."),
             OpenApiParameter("action", str, description="For example `key.issued`."),
-            OpenApiParameter("actor", str, description="User name, or public id of a key."),
+            OpenApiParameter("actor", str, description="As entries show it."),
             *PERIOD_PARAMETERS,
             *PAGE_PARAMETERS,
         ],
@@ -63,15 +68,19 @@ class AuditView(APIView):
         query = request.query_params
         principal, named = principal_of(request), query_params.text(query, "tenant")
         chosen: dict[str, Any] = {
-            name: value for name in ("action", "actor") if (value := query_params.text(query, name))
+            field: value
+            for name, field in (("action", "action"), ("actor", "shown_actor"))
+            if (value := query_params.text(query, name))
         }
         if {"period", "from", "to"} & set(query):
             period = periods.parse(query, timezone.now())
             chosen |= {"id__gte": first_id_at(period.start), "id__lt": first_id_at(period.end)}
         tenant = tenant_for(principal, named) if named else None
+        actor = audit_actors.shown_actor(principal)
 
         def read_page() -> list[AuditEntry]:
-            return pagination.read_page(entries(principal, tenant).filter(**chosen), page)
+            found = entries(principal, tenant).annotate(shown_actor=actor)
+            return pagination.read_page(found.filter(**chosen), page)
 
         if tenant is None:
             found = tenant_reads.newest(principal, read_page, page.limit + 1)
