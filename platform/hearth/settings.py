@@ -128,7 +128,7 @@ REST_FRAMEWORK: dict[str, Any] = {
         "portal.api.authentication.PortalSession",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["portal.api.authentication.MayRead"],
-    "DEFAULT_THROTTLE_CLASSES": ["portal.api.throttles.ChangesOfTenant"],
+    "DEFAULT_THROTTLE_CLASSES": ["portal.access.change_limit.ChangeLimit"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",

@@ -11,6 +11,7 @@ from django.test import Client
 from redis import Redis
 from rest_framework.test import APIClient
 
+from portal.access.change_limit import ChangeLimit
 from tenants.keys import tokens
 from tenants.models import User
 from tests.portal import fixtures
@@ -24,8 +25,9 @@ def world(db: None) -> World:
 
 
 @pytest.fixture(autouse=True)
-def no_guesses() -> None:
-    """Reset the counts of wrong passwords between tests."""
+def no_counts() -> None:
+    """Reset the counts of wrong passwords and of changes between tests."""
+    ChangeLimit.cache.clear()
     redis = Redis.from_url(settings.REDIS_LIMITS_URL)
     for key in redis.scan_iter("hearth:guess:*"):
         redis.delete(key)

@@ -21,8 +21,8 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from portal import urls as page_urls
+from portal.access.change_limit import ChangeLimit
 from portal.api import urls as api_urls
-from portal.api.throttles import ChangesOfTenant
 from tenants import registry
 from tenants.audit import Actor
 from tenants.keys import keys, tokens
@@ -107,7 +107,7 @@ class Scene:
             return done
         finally:
             transaction.savepoint_rollback(undo)
-            ChangesOfTenant.cache.clear()
+            ChangeLimit.cache.clear()
 
     def _api(self, action: str, role: str, place: Place) -> bool:
         method, path = action.removesuffix(FOR_TENANT).split()

@@ -15,6 +15,8 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
 
+from portal.access import change_limit
+from portal.access.change_limit import PageRequest
 from portal.access.principal import Principal, own_tenants, principal_of_user
 from portal.errors import BadQuery, NotPermitted
 from portal.forms.base import PageForm
@@ -44,13 +46,16 @@ class Link:
 
 
 def page(view: PrincipalView) -> View:
-    """Require a signed-in user; report what the user may not see as not found."""
+    """Require a signed-in user, who makes not too many changes; report what the user may not see as not found."""
 
     @wraps(view)
     def guarded(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponseBase:
         if not isinstance(request.user, User) or not request.user.is_active:
             return redirect_to_login(request.get_full_path())
         principal = principal_of_user(request.user)
+        wait_seconds = change_limit.count_page(PageRequest(request.method, principal))
+        if wait_seconds is not None:
+            return _too_many_changes(request, principal, wait_seconds)
         try:
             return view(request, principal, *args, **kwargs)
         except NotFound:
@@ -192,6 +197,16 @@ def with_query(request: HttpRequest, **changes: str | None) -> str:
     """Return this page's query string with these parameters set; None removes one."""
     query = {key: value for key, value in request.GET.items() if key not in changes}
     return urlencode(query | {key: value for key, value in changes.items() if value is not None})
+
+
+def _too_many_changes(request: HttpRequest, principal: Principal, wait_seconds: int) -> HttpResponse:
+    problem = (
+        "You made as many changes within a minute as one person may, on these pages and through the API. Nothing was "
+        f"changed now. Go back and try again in {wait_seconds} s."
+    )
+    response = _error_page(request, principal, 429, "Too many changes", problem)
+    response["Retry-After"] = str(wait_seconds)
+    return response
 
 
 def _error_page(request: HttpRequest, principal: Principal, status: int, title: str, problem: str) -> HttpResponse:

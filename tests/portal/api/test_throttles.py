@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+from django.test import Client
 from rest_framework.test import APIClient
 
-from portal.api.throttles import ChangesOfTenant
+from portal.access.change_limit import ChangeLimit
 from tenants import policy_epoch
 from tenants.keys import keys
+from tenants.models import Project, User
 from tests.portal import fixtures
 from tests.portal.conftest import bearer, error_of
 from tests.portal.fixtures import World
@@ -18,7 +22,7 @@ KEYS = "/api/v1/tenants/{}/keys"
 @pytest.fixture(autouse=True)
 def three_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     """Allow three changes a minute."""
-    monkeypatch.setattr(ChangesOfTenant, "rate", "3/min")
+    monkeypatch.setattr(ChangeLimit, "rate", "3/min")
 
 
 def statuses(client: APIClient, slug: str, number: int) -> list[int]:
@@ -47,3 +51,32 @@ def test_a_stranger_uses_up_nothing_of_a_tenants_changes(
     assert statuses(as_globex, "acme", 3) == [404] * 3
     assert statuses(as_globex, "globex", 1) == [429]
     assert statuses(as_acme, "acme", 3) == [201] * 3
+
+
+def test_a_member_has_one_allowance_for_pages_and_api(
+    world: World, signed_in: Callable[[User], Client], as_acme: APIClient
+) -> None:
+    member, other, operator = map(signed_in, (world.acme.owner, world.globex.owner, world.operator))
+    page, key = "/portal/tenants/{}/projects/", {"name": "k"}
+
+    def create(browser: Client, tenant: str, slug: str) -> int:
+        return browser.post(page.format(tenant), {"slug": slug, "name": slug}).status_code
+
+    assert [create(member, "acme", "a"), create(member, "acme", "b")] == [302, 302]
+    assert member.post(KEYS.format("acme"), key, content_type="application/json").status_code == 201
+    refused = member.post(page.format("acme"), {"slug": "c", "name": "c"})
+    assert refused.status_code == 429
+    assert 1 <= int(refused["Retry-After"]) <= 60
+    assert f"try again in {refused['Retry-After']} s" in refused.content.decode()
+    assert not Project.objects.filter(slug="c").exists()
+    assert member.post(KEYS.format("acme"), key, content_type="application/json").status_code == 429
+    assert member.get(page.format("acme")).status_code == 200, "reading is not limited"
+    assert create(other, "globex", "a") == 302
+    assert statuses(as_acme, "acme", 1) == [201], "keys have a count of their own"
+    assert [create(operator, "acme", slug) for slug in ("d", "e", "f", "g")] == [302] * 4
+
+
+def test_requests_to_a_strangers_pages_count_too(world: World, signed_in: Callable[[User], Client]) -> None:
+    member = signed_in(world.globex.owner)
+    path = "/portal/tenants/acme/projects/"
+    assert [member.post(path, {"slug": "x", "name": "x"}).status_code for _ in range(4)] == [404, 404, 404, 429]
