@@ -33,8 +33,9 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 #: A larger body is not read before its head is checked, even if it has arrived with it.
 UNCHECKED_BYTES = 64 * 1024
 
-#: How much of a too large body is read and discarded, as a multiple of the allowed size, and for how long.
-DISCARDED_BODIES = 4
+#: How much of a too large body is read and discarded, as a multiple of the allowed size, and for how long. Of a body
+#: that announces more nothing is read: it would be cut off anyway.
+DISCARDED_BODIES = 2
 DISCARD_SECONDS = 5.0
 
 
@@ -151,7 +152,7 @@ class GatewayApp:
             return
         except GatewayError as error:
             if isinstance(error, BodyTooLarge) and "expect" not in head.headers:
-                await self._discard(body)
+                await self._discard(head, body)
             metrics.answered("unread", "", error.status)
             await self._send(send, _refused(error, scope["path"]), disconnect)
             return
@@ -186,9 +187,11 @@ class GatewayApp:
                 "usage_log_unavailable",
             ) from error
 
-    async def _discard(self, body: Body) -> None:
+    async def _discard(self, head: Request, body: Body) -> None:
         """Read the rest of a rejected body, within bounds, because many clients read only after sending."""
         left = DISCARDED_BODIES * self._max_body_bytes
+        if (_announced_bytes(head) or 0) > left:
+            return
         with contextlib.suppress(TimeoutError, ClientGone):
             async with asyncio.timeout(DISCARD_SECONDS):
                 while left > 0 and not body.complete:
@@ -199,8 +202,7 @@ class GatewayApp:
 
         Raises ClientGone, BodyTooLarge, BodyTooSlow, RateLimited, Unavailable.
         """
-        text = head.headers.get("content-length", "")
-        announced = int(text) if text.isdecimal() else None
+        announced = _announced_bytes(head)
         if announced is not None and announced > self._max_body_bytes:
             raise self._too_large()
         content = None
@@ -261,6 +263,12 @@ def _head(scope: Scope, disconnect: ClientDisconnect) -> Request:
         disconnect=disconnect,
         share=BodyShare(),
     )
+
+
+def _announced_bytes(head: Request) -> int | None:
+    """Return the length of the body that a request announces; None if it announces none."""
+    text = head.headers.get("content-length", "")
+    return int(text) if text.isdecimal() else None
 
 
 def _watch(scope: Scope, receive: Receive, disconnect: ClientDisconnect) -> Callable[[], object]:

@@ -40,6 +40,17 @@ async def test_a_body_that_is_too_large_is_refused_with_413(gateway: Gateway, an
     assert gateway.records() == []
 
 
+@pytest.mark.parametrize("announced", [True, False])
+async def test_of_a_body_far_too_large_no_more_is_read_than_two_bodies_beyond_the_first(
+    gateway: Gateway, announced: bool
+) -> None:
+    pieces = [b"x" * 65536] * (6 * MAX_BODY_BYTES // 65536)
+    headers = {"content-length": str(len(pieces) * 65536)} if announced else {}
+    asked = await gateway.ask(headers=headers, pieces=pieces)
+    assert asked.read == (0 if announced else 3 * MAX_BODY_BYTES // 65536 + 1)
+    assert (asked.status, asked.error["code"]) == (413, "body_too_large")
+
+
 async def test_a_client_that_asks_before_it_sends_a_body_that_is_too_large_need_not_send_it(gateway: Gateway) -> None:
     headers = {"content-length": str(MAX_BODY_BYTES + 1), "expect": "100-continue"}
     asked = await gateway.ask(headers=headers)
