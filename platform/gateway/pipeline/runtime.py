@@ -65,68 +65,79 @@ class Runtime:
 
 def start(role: str) -> Runtime:
     """Open everything on the running loop. ``role`` names the WAL file. Raises WalError and OSError for its files."""
-    loop = asyncio.get_running_loop()
     wal, key_locks = _open_files(role)  # first, because nothing else here can fail
-    router = Router()
-    in_flight = InFlight()
-    active_requests = ActiveRequests()
-    name = process_name(role, settings.NODE_NAME)
-    reporter = LoadReporter(name, in_flight)
-
-    def changed(old: ControlSnapshot | None, new: ControlSnapshot) -> None:
-        loop.call_soon_threadsafe(_forget_restarted, router, old, new)
-        if old is not None and old.callers is not new.callers:
-            loop.call_soon_threadsafe(active_requests.revoke, new.callers)
-        loop.call_soon_threadsafe(replica_queue.wake)
-
-    feed = SnapshotFeed(on_change=changed, on_poll=reporter.report_if_due)
-
-    def rank() -> GatewayRank:
-        return GatewayRank.of(name, feed.snapshot.gateways)
-
-    replica_queue = ReplicaQueue(feed, in_flight)
-    upstream = UpstreamClient(
-        connect_seconds=ENGINE_CONNECT_TIMEOUT_SECONDS, read_timeout_seconds=settings.ENGINE_TIMEOUT_SECONDS
-    )
+    control = _ControlPlane(process_name(role, settings.NODE_NAME))
     limits = _redis(settings.REDIS_LIMITS_URL)
     same = settings.REDIS_CACHE_URL == settings.REDIS_LIMITS_URL
     cache = limits if same else _redis(settings.REDIS_CACHE_URL)
-    single_flight = SharedFlights(
-        cache, settings.GATEWAY_SOCKETS_DIR, lambda: any(each != name for each in feed.snapshot.gateways)
+    upstream = UpstreamClient(
+        connect_seconds=ENGINE_CONNECT_TIMEOUT_SECONDS, read_timeout_seconds=settings.ENGINE_TIMEOUT_SECONDS
     )
+    single_flight = SharedFlights(cache, settings.GATEWAY_SOCKETS_DIR, control.has_other_gateways)
     single_flight.start()
-    prediction_cache = PredictionCache(cache, settings.CACHE_FIRST_LEVEL_BYTES)
-    metrics.CACHE_FIRST_LEVEL_BYTES.set_function(prediction_cache.local_bytes)
-    body_memory = BodyMemory()
-    metrics.BODY_BYTES.set_function(lambda: body_memory.used_bytes)
     components = Components(
-        feed=feed,
-        replica_queue=replica_queue,
-        admission=AdmissionController(limits, cache, rank=rank),
-        prediction_cache=prediction_cache,
+        feed=control.feed,
+        replica_queue=control.replica_queue,
+        admission=AdmissionController(limits, cache, rank=control.rank),
+        prediction_cache=PredictionCache(cache, settings.CACHE_FIRST_LEVEL_BYTES),
         parsed_requests=ParsedRequestCache(),
-        body_memory=body_memory,
+        body_memory=BodyMemory(),
         parser_pool=ParserPool(),
-        dispatcher=Dispatcher(upstream, router, in_flight),
+        dispatcher=Dispatcher(upstream, control.router, control.in_flight),
         wal=wal,
         refusals=RefusalLog(wal),
         defer=async_requests.accept,
-        active_requests=active_requests,
+        active_requests=control.active_requests,
         idempotency=Idempotency(limits, key_locks),
         single_flight=single_flight,
         poll_deferred=async_requests.poll,
     )
-    feed.start()
-    redis = (limits,) if same else (limits, cache)
+    _export_memory(components)
+    control.feed.start()
     return Runtime(
         pipeline=Pipeline(components),
         components=components,
-        feed=feed,
+        feed=control.feed,
         upstream=upstream,
-        redis=redis,
+        redis=(limits,) if same else (limits, cache),
         wal=wal,
         key_locks=key_locks,
     )
+
+
+class _ControlPlane:
+    """The snapshot feed, and what a change of the snapshot updates on the running loop."""
+
+    def __init__(self, process: str) -> None:
+        self._process = process
+        self._loop = asyncio.get_running_loop()
+        self.router = Router()
+        self.in_flight = InFlight()
+        self.active_requests = ActiveRequests()
+        reporter = LoadReporter(process, self.in_flight)
+        self.feed = SnapshotFeed(on_change=self._changed, on_poll=reporter.report_if_due)
+        self.replica_queue = ReplicaQueue(self.feed, self.in_flight)
+
+    def rank(self) -> GatewayRank:
+        """Return the place of this process among all gateways."""
+        return GatewayRank.of(self._process, self.feed.snapshot.gateways)
+
+    def has_other_gateways(self) -> bool:
+        """Return whether another gateway process runs."""
+        return any(each != self._process for each in self.feed.snapshot.gateways)
+
+    def _changed(self, old: ControlSnapshot | None, new: ControlSnapshot) -> None:
+        """Pass a new snapshot on to the loop. Called in the feed's thread."""
+        self._loop.call_soon_threadsafe(_forget_restarted, self.router, old, new)
+        if old is not None and old.callers is not new.callers:
+            self._loop.call_soon_threadsafe(self.active_requests.revoke, new.callers)
+        self._loop.call_soon_threadsafe(self.replica_queue.wake)
+
+
+def _export_memory(components: Components) -> None:
+    """Let metrics read how much memory is in use."""
+    metrics.CACHE_FIRST_LEVEL_BYTES.set_function(components.prediction_cache.local_bytes)
+    metrics.BODY_BYTES.set_function(lambda: components.body_memory.used_bytes)
 
 
 def _open_files(role: str) -> tuple[WalWriter, KeyLocks]:
