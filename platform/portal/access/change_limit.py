@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # REST framework imports this module while it imports its vie
     from rest_framework.views import APIView
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+MINUTE_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,4 +53,4 @@ def count_page(request: PageRequest) -> int | None:
     limit = ChangeLimit()
     if limit.allow_request(request, None):  # type: ignore[arg-type]  # it reads no more than the two fields
         return None
-    return max(1, math.ceil(limit.wait() or limit.duration))
+    return max(1, math.ceil(limit.wait() or MINUTE_SECONDS))
