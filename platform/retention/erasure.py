@@ -85,11 +85,6 @@ def repeat() -> None:
             log.exception("the erasure of tenant %s is not finished", erasure.tenant_id)
 
 
-def is_erased(tenant: Tenant) -> bool:
-    """Return whether an erasure of the tenant was finished."""
-    return Erasure.objects.filter(tenant=tenant, finished_at__isnull=False).exists()
-
-
 def _require_archived(tenant: Tenant) -> None:
     if tenant.slug == PLATFORM_SLUG:
         raise NotAllowed("tenant", tenant.slug, "the platform's own")

@@ -36,7 +36,6 @@ class Caller:
     """The caller of a request, and what it may do."""
 
     tenant_id: TenantId
-    tenant_slug: str
     project_id: ProjectId
     key_id: KeyId
     key_public_id: str
@@ -234,7 +233,6 @@ def _made(
     bounds: tuple[Target, ...] = (*targets, *((None, each) for each in above))
     return Caller(
         tenant_id=TenantId(key.tenant_id),
-        tenant_slug=rules.slug,
         project_id=ProjectId(key.project_id),
         key_id=KeyId(key.id),
         key_public_id=key.public_id,

@@ -58,7 +58,6 @@ class TenantRules:
     """What applies to all keys of a tenant, and to single ones."""
 
     tenant_id: UUID
-    slug: str
     state: str
     trust_group: str
     policy: Policy | None
@@ -164,7 +163,6 @@ def _rules(selected: QuerySet[Tenant]) -> list[TenantRules]:
     return [
         TenantRules(
             tenant_id=tenant.id,
-            slug=tenant.slug,
             state=tenant.state,
             trust_group=tenant.trust_group,
             policy=policies.get(tenant.id),

@@ -25,7 +25,6 @@ def caller(
     """Return a caller; equal numbers give equal ids."""
     return Caller(
         tenant_id=TenantId(UUID(int=tenant)),
-        tenant_slug=f"tenant-{tenant}",
         project_id=ProjectId(UUID(int=100 * tenant + project)),
         key_id=KeyId(UUID(int=10_000 * tenant + 100 * project + key)),
         key_public_id="k",

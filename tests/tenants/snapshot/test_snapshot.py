@@ -24,7 +24,6 @@ def test_a_caller_is_who_the_database_says(acme: Customer) -> None:
     caller = snapshot.load().authenticate(acme.secret)
     assert caller == snapshot.Caller(
         tenant_id=acme.tenant.id,  # type: ignore[arg-type]
-        tenant_slug="acme",
         project_id=acme.project.id,  # type: ignore[arg-type]
         key_id=acme.key.id,  # type: ignore[arg-type]
         key_public_id=acme.key.public_id,
