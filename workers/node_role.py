@@ -58,14 +58,14 @@ DELETE = ("billing_waloffset",)
 _PROCESS = "pid, pid_start_ticks, boot_id"
 #: The columns of each table that a node may change.
 UPDATE: Mapping[str, str] = {
-    "workers_node": "address, boot_id, epoch, agent_pid, lease_expires_at, cordoned",
+    "workers_node": "address, boot_id, epoch, agent_pid, lease_expires_at, cordoned, engine_key",
     "workers_slot": "index, memory_bytes, health, fault",
     "workers_slotlease": "released_at",
     "workers_placeholder": f"level, state, state_since, reason, {_PROCESS}, memory_bytes, warm_seconds",
     "workers_replica": (
         f"desired_state, leaving, state, state_since, generation, host, port, {_PROCESS}, attempts, next_attempt_at, "
         "last_error, reserved_at, start_level, start_note, startup_seconds, drain_deadline, running_requests, "
-        "waiting_requests, kv_usage, cached_blocks, observed_at"
+        "waiting_requests, kv_usage, cached_blocks, observed_at, engine_key"
     ),
     "billing_waloffset": 'node, segment, "offset", updated_at',
 }

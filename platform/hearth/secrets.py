@@ -13,6 +13,8 @@ Does not import Django: settings and the embedded servers read the file before D
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import os
 import secrets
@@ -90,9 +92,25 @@ class Secrets:
     cache_mac: VersionedKey
     #: HMAC key of the bearer tokens of engines (``workers.serving.engine_keys``), 64 hexadecimal digits.
     engine_key: str
+    #: Earlier ones, newest first: engines that were started with them still run.
+    engine_key_fallbacks: tuple[str, ...] = ()
     database_passwords: DatabasePasswords
     #: Password of the portal's first administrator.
     admin_password: str
+
+    @property
+    def engine_keys(self) -> dict[str, str]:
+        """The engine keys by their fingerprints, newest first."""
+        return {fingerprint(key): key for key in (self.engine_key, *self.engine_key_fallbacks)}
+
+
+def fingerprint(value: str | VersionedKey) -> str:
+    """Return 16 hexadecimal digits that identify a secret and do not reveal it."""
+    if isinstance(value, VersionedKey):
+        material = b"".join(version.to_bytes(4) + value.versions[version] for version in sorted(value.versions))
+    else:
+        material = value.encode()
+    return hmac.digest(hashlib.sha256(material).digest(), b"hearth secret fingerprint", "sha256").hex()[:16]
 
 
 def path_in(data_dir: Path) -> Path:
@@ -169,6 +187,7 @@ def as_json(found: Secrets) -> dict[str, Any]:
         "cache_salt": _key_to_json(found.cache_salt),
         "cache_mac": _key_to_json(found.cache_mac),
         "engine_key": found.engine_key,
+        "engine_key_fallbacks": list(found.engine_key_fallbacks),
         "database_passwords": asdict(found.database_passwords),
         "admin_password": found.admin_password,
     }
@@ -186,7 +205,7 @@ def load_or_ephemeral(data_dir: Path) -> Secrets:
 
 
 def rotated(found: Secrets, *, caches: bool) -> Secrets:
-    """Return the secrets with a new pepper and a new Django key, beside the earlier ones, which stay valid.
+    """Return the secrets with a new pepper, Django key and engine key, beside the earlier ones, which stay valid.
 
     ``caches``: also new cache keys, under which nothing that is stored is found.
     """
@@ -195,17 +214,25 @@ def rotated(found: Secrets, *, caches: bool) -> Secrets:
         django_secret_key=secrets.token_urlsafe(50),
         django_secret_key_fallbacks=(found.django_secret_key, *found.django_secret_key_fallbacks),
         key_pepper=_next_version(found.key_pepper),
+        engine_key=_new_engine_key(),
+        engine_key_fallbacks=(found.engine_key, *found.engine_key_fallbacks),
         cache_salt=_next_version(found.cache_salt) if caches else found.cache_salt,
         cache_mac=_next_version(found.cache_mac) if caches else found.cache_mac,
     )
 
 
-def without_earlier(found: Secrets, *, peppers_in_use: Collection[int]) -> Secrets:
-    """Return the secrets without earlier versions, except peppers that a stored API key needs."""
+def without_earlier(found: Secrets, *, peppers_in_use: Collection[int], engine_keys_in_use: Collection[str]) -> Secrets:
+    """Return the secrets without earlier versions, except what is in use.
+
+    That is the peppers that stored API keys need, and the engine keys, by fingerprint, that engines, agents or gateways
+    need.
+    """
+    kept = (key for key in found.engine_key_fallbacks if fingerprint(key) in engine_keys_in_use)
     return replace(
         found,
         django_secret_key_fallbacks=(),
         key_pepper=_keeping(found.key_pepper, peppers_in_use),
+        engine_key_fallbacks=tuple(kept),
         cache_salt=_keeping(found.cache_salt, ()),
         cache_mac=_keeping(found.cache_mac, ()),
     )
@@ -214,7 +241,7 @@ def without_earlier(found: Secrets, *, peppers_in_use: Collection[int]) -> Secre
 def is_rotated_from(new: Secrets, old: Secrets) -> bool:
     """Return whether everything that ``old`` signs or verifies is valid with ``new``, as after a rotation."""
     return (
-        old.engine_key == new.engine_key
+        old.engine_key in {new.engine_key, *new.engine_key_fallbacks}
         and old.key_pepper.versions.items() <= new.key_pepper.versions.items()
         and old.django_secret_key in {new.django_secret_key, *new.django_secret_key_fallbacks}
     )
@@ -280,7 +307,7 @@ def _generate() -> Secrets:
         key_pepper=_new_key(),
         cache_salt=_new_key(),
         cache_mac=_new_key(),
-        engine_key=secrets.token_hex(KEY_BYTES),
+        engine_key=_new_engine_key(),
         database_passwords=DatabasePasswords(
             superuser=secrets.token_urlsafe(24),
             owner=secrets.token_urlsafe(24),
@@ -288,6 +315,10 @@ def _generate() -> Secrets:
         ),
         admin_password=secrets.token_urlsafe(12),
     )
+
+
+def _new_engine_key() -> str:
+    return secrets.token_hex(KEY_BYTES)
 
 
 def _new_key() -> VersionedKey:
@@ -306,6 +337,7 @@ def _from_json(document: dict[str, Any]) -> Secrets:
         cache_salt=_key_from_json(document, "cache_salt"),
         cache_mac=_key_from_json(document, "cache_mac"),
         engine_key=_text(document, "engine_key"),
+        engine_key_fallbacks=tuple(map(str, document.get("engine_key_fallbacks", ()))),
         database_passwords=DatabasePasswords(
             **{name: _text(document["database_passwords"], name) for name in ("superuser", "owner", "app")}
         ),

@@ -78,20 +78,24 @@ def test_a_rotation_keeps_what_was_signed_before_valid_and_drops_it_when_nothing
     assert not secrets.is_rotated_from(old, new)
     assert (new.key_pepper.current, set(new.key_pepper.versions)) == (2, {1, 2})
     assert new.django_secret_key_fallbacks == (old.django_secret_key,)
-    assert (new.cache_salt, new.cache_mac, new.engine_key) == (old.cache_salt, old.cache_mac, old.engine_key)
+    assert (new.engine_key_fallbacks, new.engine_key != old.engine_key) == ((old.engine_key,), True)
+    assert (new.cache_salt, new.cache_mac) == (old.cache_salt, old.cache_mac)
     assert secrets.rotated(old, caches=True).cache_mac.current == 2
     secrets.replace_file(tmp_path, new)
     assert secrets.load(tmp_path) == new
     assert stat.S_IMODE(secrets.path_in(tmp_path).stat().st_mode) == 0o600
-    assert secrets.without_earlier(new, peppers_in_use=[1]).key_pepper == new.key_pepper
-    last = secrets.without_earlier(new, peppers_in_use=[2])
+    first = secrets.fingerprint(old.engine_key)
+    kept = secrets.without_earlier(new, peppers_in_use=[1], engine_keys_in_use=[first])
+    assert (kept.key_pepper, kept.engine_keys) == (new.key_pepper, new.engine_keys)
+    last = secrets.without_earlier(new, peppers_in_use=[2], engine_keys_in_use=["of another instance"])
     assert (set(last.key_pepper.versions), last.django_secret_key_fallbacks) == ({2}, ())
+    assert list(last.engine_keys.values()) == [new.engine_key]
 
 
 def test_a_file_of_a_version_that_knew_no_rotation_is_read(tmp_path: Path) -> None:
     found = secrets.load_or_create(tmp_path)
     path = secrets.path_in(tmp_path)
     document = json.loads(path.read_text())
-    del document["django_secret_key_fallbacks"]
+    del document["django_secret_key_fallbacks"], document["engine_key_fallbacks"]
     path.write_text(json.dumps(document))
     assert secrets.load(tmp_path) == found

@@ -20,6 +20,7 @@ from workers.engines.errors import EngineError
 from workers.errors import Superseded
 from workers.metrics import AgentCounters
 from workers.models import Level
+from workers.serving import engine_keys
 
 log = logging.getLogger(__name__)
 
@@ -60,10 +61,10 @@ class Starter:
         OSError if no port is free on the node's address; Superseded.
         """
         port = free_port(self._rows.address)
-        fresh = dataclasses.replace(
-            row, state="starting", generation=row.generation + 1, host=self._rows.address, port=port
-        )
-        changes: dict[str, Any] = {"generation": fresh.generation, "host": fresh.host, "port": port}
+        engine_key = engine_keys.for_new_engine()
+        where: dict[str, Any] = {"host": self._rows.address, "port": port, "engine_key": engine_key}
+        fresh = dataclasses.replace(row, state="starting", generation=row.generation + 1, **where)
+        changes = {"generation": fresh.generation, **where}
         changes |= {"pid": None, "startup_seconds": None, "start_note": ""}
         zygote = self._zygote(row)
         if row.state == "backoff":

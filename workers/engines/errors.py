@@ -3,6 +3,7 @@
 EngineError
 ├── EngineUnavailable   this machine cannot run that engine; with a remedy
 ├── UnknownEngine       no driver has that name
+├── UnknownEngineKey    the secrets of this machine lack the key that an engine's token is derived from
 └── ZygoteError         a zygote did not answer: it has ended, still imports, hangs, or is not a zygote
     └── ZygoteRefused   it refused, changed nothing, and still waits
 """
@@ -30,6 +31,14 @@ class UnknownEngine(EngineError):
         super().__init__(f"no engine {name!r}; expected one of {', '.join(known)}")
         self.name = name
         self.known = known
+
+
+class UnknownEngineKey(EngineError):
+    """The secrets of this machine have no engine key with that ``fingerprint``."""
+
+    def __init__(self, fingerprint: str) -> None:
+        super().__init__(f"the secrets of this machine have no engine key {fingerprint!r}")
+        self.fingerprint = fingerprint
 
 
 class ZygoteError(EngineError):

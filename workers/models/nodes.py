@@ -63,6 +63,8 @@ class Node(models.Model):
     #: Renewed by the agent. Compare it with the database's now(), never with an agent's clock.
     lease_expires_at = models.DateTimeField(null=True, blank=True)
     cordoned = models.BooleanField(default=False)
+    #: Fingerprint of the newest engine key of its agent. Empty: the agent is of a version that had one key.
+    engine_key = models.CharField(max_length=16, blank=True, default="", db_default="")
 
     def __str__(self) -> str:
         return self.name

@@ -59,6 +59,8 @@ class Replica(models.Model):
     #: Start time of the process in clock ticks since boot. With pid and boot id it identifies one process for ever.
     pid_start_ticks = models.BigIntegerField(null=True, blank=True)
     boot_id = models.CharField(max_length=64, blank=True, default="")
+    #: Fingerprint of the engine key that its token is derived from. Empty: the oldest key.
+    engine_key = models.CharField(max_length=16, blank=True, default="", db_default="")
     attempts = models.PositiveSmallIntegerField(default=0)
     next_attempt_at = models.DateTimeField(null=True, blank=True)
     last_error = models.TextField(blank=True, default="")

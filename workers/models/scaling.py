@@ -24,6 +24,8 @@ class GatewayLoad(models.Model):
     reported_at = models.DateTimeField(db_default=Now())
     #: When it last had a request. Short requests can begin and end between two reports.
     busy_at = models.DateTimeField(null=True)
+    #: Fingerprint of its newest engine key. Empty: the process is of a version that had one key.
+    engine_key = models.CharField(max_length=16, blank=True, default="", db_default="")
 
     class Meta:
         constraints = (models.UniqueConstraint(fields=("process", "deployment"), name="load_once_per_process"),)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from django.db import connection
 
 from tenants.database.compiled_query import CompiledQuery
 from tenants.ids import ReplicaId, RevisionId
+from workers.engines.errors import UnknownEngineKey
 from workers.models import Replica
 from workers.serving import engine_keys
+
+log = logging.getLogger(__name__)
 
 CHANNEL = "hearth_fleet"
 #: Replicas that may answer, including those of lost nodes. Gateways run this query several times a second.
@@ -24,7 +29,15 @@ _ANSWERING = CompiledQuery(
         )
         .order_by("id")
         .values_list(
-            "state", "id", "deployment__name", "revision__model__name", "revision_id", "host", "port", "generation"
+            "state",
+            "id",
+            "deployment__name",
+            "revision__model__name",
+            "revision_id",
+            "host",
+            "port",
+            "generation",
+            "engine_key",
         )
     )
 )
@@ -47,11 +60,13 @@ def ready() -> tuple[Endpoint, ...]:
     """Return every replica that requests can go to, in order of id: those that are ready and wanted.
 
     A deployment without any offers those of a lost node instead: the agent may be silent while its engines are
-    well, and the port of an engine that has ended refuses connections at once.
+    well, and the port of an engine that has ended refuses connections at once. A replica whose engine key this process
+    does not have is left out, because its engine would refuse every request.
     """
     rows = [(row[0] == Replica.State.READY, _endpoint(row)) for row in _ANSWERING.rows()]
-    served = {endpoint.deployment for is_ready, endpoint in rows if is_ready}
-    return tuple(endpoint for is_ready, endpoint in rows if is_ready or endpoint.deployment not in served)
+    known = [(is_ready, endpoint) for is_ready, endpoint in rows if endpoint is not None]
+    served = {endpoint.deployment for is_ready, endpoint in known if is_ready}
+    return tuple(endpoint for is_ready, endpoint in known if is_ready or endpoint.deployment not in served)
 
 
 def announce() -> None:
@@ -60,15 +75,32 @@ def announce() -> None:
         cursor.execute("SELECT pg_notify(%s, '')", [CHANNEL])
 
 
-def _endpoint(row: tuple[Any, ...]) -> Endpoint:
-    """Return the endpoint of a row of ``_ANSWERING``."""
-    _, replica_id, deployment, model_name, revision_id, host, port, generation = row
+def _endpoint(row: tuple[Any, ...]) -> Endpoint | None:
+    """Return the endpoint of a row of ``_ANSWERING``; None without the engine key that it names."""
+    _, replica_id, deployment, model_name, revision_id, host, port, generation, engine_key = row
+    try:
+        api_key = engine_keys.derive(replica_id, engine_key)
+    except UnknownEngineKey as error:
+        _report_left_out(replica_id, generation, str(error))
+        return None
     return Endpoint(
         replica_id=replica_id,
         deployment=deployment,
         model_name=model_name,
         revision_id=revision_id,
         base_url=f"http://{host}:{port}",
-        api_key=engine_keys.derive(replica_id),
+        api_key=api_key,
         generation=generation,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _report_left_out(replica_id: ReplicaId, generation: int, problem: str) -> None:
+    """Log, once for each engine, that it gets no requests from this process."""
+    log.error(
+        "replica %s, generation %s, gets no requests from here: %s. Import them from the first machine "
+        "(`hearth secrets export - --all`, `hearth secrets import -`) and restart this process.",
+        replica_id,
+        generation,
+        problem,
     )

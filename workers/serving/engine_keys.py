@@ -1,4 +1,8 @@
-"""The API key of each engine: derived, so it is neither stored nor sent, and different for every replica."""
+"""The API key of each engine: derived, so it is neither stored nor sent, and different for every replica.
+
+A replica's row names, by its fingerprint, the engine key that its token is derived from. So engines that were started
+before a rotation and after it serve side by side. No name means the oldest key: versions without rotation wrote none.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,41 @@ from uuid import UUID
 from django.conf import settings
 
 from tenants.ids import ReplicaId
+from workers.engines.errors import UnknownEngineKey
+from workers.serving import gateway_load
 
 
-def derive(replica_id: ReplicaId) -> str:
-    """Return the replica's key, 64 hexadecimal digits: HMAC-SHA256 of its id under this instance's engine key."""
-    return derive_with(settings.SECRETS.engine_key, replica_id)
+def derive(replica_id: ReplicaId, fingerprint: str) -> str:
+    """Return the replica's key, 64 hexadecimal digits: HMAC-SHA256 of its id under the engine key that its row names.
+
+    Raises UnknownEngineKey.
+    """
+    known: dict[str, str] = settings.SECRETS.engine_keys
+    if not fingerprint:
+        return derive_with(known[next(reversed(known))], replica_id)
+    if fingerprint not in known:
+        raise UnknownEngineKey(fingerprint)
+    return derive_with(known[fingerprint], replica_id)
 
 
 def derive_with(engine_key: str, replica_id: UUID) -> str:
     """Return the replica's key under the engine key of any instance."""
     return hmac.digest(engine_key.encode(), replica_id.bytes, "sha256").hex()
+
+
+def newest() -> str:
+    """Return the fingerprint of this process's newest engine key."""
+    fingerprint: str = next(iter(settings.SECRETS.engine_keys))
+    return fingerprint
+
+
+def for_new_engine() -> str:
+    """Return the fingerprint of the newest engine key that this process and every live gateway have.
+
+    A gateway has the key that it reports and all earlier ones. One that was not restarted since the rotation could not
+    use an engine with the newest key.
+    """
+    names: list[str] = list(settings.SECRETS.engine_keys)
+    places = {name: place for place, name in enumerate(names)} | {"": len(names) - 1}
+    reported = gateway_load.newest_engine_keys()
+    return names[max((places.get(name, 0) for name in reported), default=0)]

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
+from django.conf import settings
 from django.db.models import Max, Sum
 from django.db.models.functions import Now
 
@@ -21,7 +22,7 @@ KEEP_ALIVE_SECONDS = 3.0
 LASTS = dt.timedelta(seconds=10)
 #: The rows of a process that has been silent for this long are removed, because the process has ended.
 FORGOTTEN_AFTER = dt.timedelta(minutes=10)
-_WRITTEN = ("in_flight_requests", "in_flight_tokens", "queued_requests", "queued_tokens", "reported_at")
+_WRITTEN = ("in_flight_requests", "in_flight_tokens", "queued_requests", "queued_tokens", "engine_key", "reported_at")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,7 @@ def report(process: str, loads: Mapping[UUID, DeploymentLoad], busy: Collection[
     Deployments in ``busy`` had a request since the last report, even if they have none now. At most two statements
     besides the check that each deployment still exists.
     """
+    newest_engine_key = next(iter(settings.SECRETS.engine_keys))
     known = set(Deployment.objects.filter(id__in=loads).values_list("id", flat=True))
     idle = {each for each in known if each not in busy and loads[each] == DeploymentLoad()}
     for ids, written in ((known - idle, (*_WRITTEN, "busy_at")), (idle, _WRITTEN)):
@@ -52,6 +54,7 @@ def report(process: str, loads: Mapping[UUID, DeploymentLoad], busy: Collection[
                     in_flight_tokens=loads[deployment_id].in_flight_tokens,
                     queued_requests=loads[deployment_id].queued_requests,
                     queued_tokens=loads[deployment_id].queued_tokens,
+                    engine_key=newest_engine_key,
                     reported_at=Now(),
                     busy_at=Now() if "busy_at" in written else None,
                 )
@@ -87,6 +90,11 @@ def gateways() -> tuple[str, ...]:
     """Return the sorted names of the live processes, including idle ones, which repeat their rows too."""
     fresh = GatewayLoad.objects.filter(reported_at__gt=Now() - LASTS)
     return tuple(fresh.order_by("process").values_list("process", flat=True).distinct())
+
+
+def newest_engine_keys() -> set[str]:
+    """Return the fingerprints of the newest engine keys of the live processes; empty: of a version that had one key."""
+    return set(GatewayLoad.objects.filter(reported_at__gt=Now() - LASTS).values_list("engine_key", flat=True))
 
 
 def busy_at() -> dict[UUID, dt.datetime]:

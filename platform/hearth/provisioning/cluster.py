@@ -48,7 +48,7 @@ def declare_secrets() -> None:
 
 
 def check_secrets(names: Iterable[str]) -> None:
-    """Raise JoinRefused unless this machine's secrets with these names equal the cluster's."""
+    """Raise JoinRefused unless this machine's secrets with these names are the cluster's."""
     known = _declared()
     if known is None:
         raise JoinRefused(
@@ -56,10 +56,10 @@ def check_secrets(names: Iterable[str]) -> None:
             "Start the first machine: `hearth up` or `hearth bootstrap` there.",
         )
     mine = secrets_transfer.fingerprints(settings.SECRETS)
-    differing = [name for name in names if mine[name] != known.get(name)]
-    if differing:
+    refused = secrets_transfer.differing(mine, known, names)
+    if refused:
         raise JoinRefused(
-            f"The secrets in {settings.DATA_DIR} are not this cluster's: {', '.join(differing)} would be refused.",
+            f"The secrets in {settings.DATA_DIR} are not this cluster's: {', '.join(refused)} would be refused.",
             "Move secrets.json away and import the cluster's: `hearth secrets export -` on the first machine, into "
             "`hearth secrets import -` here.",
         )

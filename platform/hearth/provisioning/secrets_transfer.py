@@ -7,21 +7,21 @@ gateway or portal needs all secrets, and so does a backup.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from hearth import secrets
-from hearth.secrets import Secrets, SecretsCorrupt, SecretsDiffer, SecretsError, VersionedKey
+from hearth.secrets import Secrets, SecretsCorrupt, SecretsDiffer, SecretsError
 
 #: Standard input or output instead of a file: `hearth secrets export - | ssh other hearth secrets import -`.
 STREAM = "-"
 #: The cluster's secrets that a node needs.
 NODE_SECRETS = ("engine_key",)
+#: Earlier engine keys: of engines that were started with them.
+EARLIER = "engine_key_fallbacks"
 #: The secrets that must be equal on every machine with a gateway, a portal or an inference worker.
 CLUSTER_SECRETS = (*NODE_SECRETS, "django_secret_key", "key_pepper", "cache_salt", "cache_mac")
 
@@ -29,7 +29,8 @@ CLUSTER_SECRETS = (*NODE_SECRETS, "django_secret_key", "key_pepper", "cache_salt
 def export(data_dir: Path, destination: str, *, everything: bool) -> None:
     """Write all secrets, or those of a node, to a new file (mode 0600) or to standard output. Raises SecretsError."""
     whole = secrets.as_json(secrets.require(data_dir))
-    text = json.dumps(whole if everything else {name: whole[name] for name in NODE_SECRETS}, indent=2) + "\n"
+    part = whole if everything else {name: whole[name] for name in (*NODE_SECRETS, EARLIER)}
+    text = json.dumps(part, indent=2) + "\n"
     if destination == STREAM:
         sys.stdout.write(text)
         return
@@ -46,8 +47,8 @@ def export(data_dir: Path, destination: str, *, everything: bool) -> None:
 def take(data_dir: Path, source: str) -> None:
     """Create the data directory's secrets from exported ones. The directory must exist. Idempotent.
 
-    All secrets also replace those that they were rotated from. Raises SecretsCorrupt, and SecretsDiffer when other
-    secrets exist already, because those may still be in use.
+    Exported secrets also replace those that they were rotated from. Raises SecretsCorrupt, and SecretsDiffer when
+    other secrets exist already, because those may still be in use.
     """
     path = secrets.path_in(data_dir)
     try:
@@ -59,28 +60,31 @@ def take(data_dir: Path, source: str) -> None:
             Path(source), f"{source} holds no exported secrets ({error}).", "`hearth secrets export` writes them."
         ) from error
     secrets.write_new(data_dir, given)
-    if given.keys() >= set(CLUSTER_SECRETS):
-        new = secrets.from_text(json.dumps(secrets.as_json(secrets.load(data_dir)) | given), path)
-        if secrets.is_rotated_from(new, secrets.load(data_dir)):
-            secrets.replace_file(data_dir, new)
-            return
-    there = secrets.as_json(secrets.load(data_dir))
-    if any(there[name] != value for name, value in given.items() if name in there):
+    there = secrets.load(data_dir)
+    new = secrets.from_text(json.dumps(secrets.as_json(there) | given), path)
+    if new == there:
+        return
+    if not secrets.is_rotated_from(new, there):
         raise SecretsDiffer(
             path,
             "the file holds other secrets already",
             "If nothing needs those any more, move that file away and import again.",
         )
+    secrets.replace_file(data_dir, new)
 
 
 def fingerprints(found: Secrets) -> dict[str, str]:
-    """Return a fingerprint of each shared secret by name: 16 hexadecimal digits that do not reveal the secret."""
-    return {name: _fingerprint(getattr(found, name)) for name in CLUSTER_SECRETS}
+    """Return the fingerprint of each shared secret by name, and those of earlier engine keys, if there are any."""
+    earlier = [secrets.fingerprint(key) for key in found.engine_key_fallbacks]
+    shared = {name: secrets.fingerprint(getattr(found, name)) for name in CLUSTER_SECRETS}
+    return shared | ({EARLIER: " ".join(earlier)} if earlier else {})
 
 
-def _fingerprint(value: Any) -> str:
-    if isinstance(value, VersionedKey):
-        material = b"".join(version.to_bytes(4) + value.versions[version] for version in sorted(value.versions))
-    else:
-        material = str(value).encode()
-    return hmac.digest(hashlib.sha256(material).digest(), b"hearth secret fingerprint", "sha256").hex()[:16]
+def differing(mine: dict[str, str], known: dict[str, str], names: Iterable[str]) -> list[str]:
+    """Return which of these secrets the cluster refuses; ``known`` are its fingerprints.
+
+    It accepts an earlier engine key: a node that restarts during a rotation serves on with the key that it has.
+    """
+    accepted = {name: {known.get(name)} for name in names}
+    accepted.get("engine_key", set()).update(known.get(EARLIER, "").split())
+    return [name for name in accepted if mine[name] not in accepted[name]]

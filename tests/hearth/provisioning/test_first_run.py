@@ -256,6 +256,21 @@ def test_the_clusters_secrets_are_declared_once_and_others_are_refused(settings:
         cluster.check_secrets(secrets_transfer.CLUSTER_SECRETS)
 
 
+def test_during_a_rotation_a_node_may_join_with_the_earlier_engine_key(settings: Settings) -> None:
+    before = settings.SECRETS
+    settings.SECRETS = secrets.rotated(before, caches=False)
+    cluster.declare_secrets()
+    settings.SECRETS = before
+    cluster.check_secrets(secrets_transfer.NODE_SECRETS)
+    with pytest.raises(cluster.JoinRefused, match=": django_secret_key, key_pepper would be refused"):
+        cluster.check_secrets(secrets_transfer.CLUSTER_SECRETS)
+    settings.SECRETS = replace(secrets.rotated(before, caches=False), engine_key_fallbacks=())
+    cluster.declare_secrets()
+    settings.SECRETS = before
+    with pytest.raises(cluster.JoinRefused, match=": engine_key would be refused"):
+        cluster.check_secrets(secrets_transfer.NODE_SECRETS)
+
+
 def test_a_machine_that_other_machines_cannot_reach_is_refused(settings: Settings) -> None:
     run()
     elsewhere = {"boot_id": "another machine", "lease_expires_at": timezone.now() + timedelta(minutes=1)}

@@ -34,7 +34,7 @@ def test_a_node_gets_the_engine_key_and_nothing_else(first: Path, second: Path, 
     file = tmp_path / "for-a-node"
     secrets_transfer.export(first, str(file), everything=False)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert json.loads(file.read_text()) == {"engine_key": secrets.load(first).engine_key}
+    assert json.loads(file.read_text()) == {"engine_key": secrets.load(first).engine_key, "engine_key_fallbacks": []}
     for _ in range(2):
         secrets_transfer.take(second, str(file))
     ours, theirs = secrets.load(second), secrets.load(first)
@@ -94,3 +94,28 @@ def test_rotated_secrets_replace_those_they_came_from_and_no_others(first: Path,
     assert secrets.load(second) == secrets.load(first)
     with pytest.raises(SecretsDiffer):
         secrets_transfer.take(second, str(tmp_path / "before"))
+
+
+def test_a_node_takes_the_rotated_engine_key_beside_the_one_it_has(first: Path, second: Path, tmp_path: Path) -> None:
+    secrets_transfer.export(first, str(tmp_path / "before"), everything=False)
+    secrets_transfer.take(second, str(tmp_path / "before"))
+    own = secrets.load(second)
+    secrets.replace_file(first, secrets.rotated(secrets.load(first), caches=False))
+    secrets_transfer.export(first, str(tmp_path / "after"), everything=False)
+    secrets_transfer.take(second, str(tmp_path / "after"))
+    assert secrets.load(second).engine_keys == secrets.load(first).engine_keys
+    assert (secrets.load(second).key_pepper, secrets.load(second).admin_password) == (
+        own.key_pepper,
+        own.admin_password,
+    )
+    written_at = secrets.path_in(second).stat().st_mtime_ns
+    secrets_transfer.take(second, str(tmp_path / "after"))
+    assert secrets.path_in(second).stat().st_mtime_ns == written_at  # roles with other secrets would be replaced
+    with pytest.raises(SecretsDiffer):
+        secrets_transfer.take(second, str(tmp_path / "before"))
+
+
+def test_a_version_with_one_engine_key_reads_what_a_rotated_one_exports(first: Path, tmp_path: Path) -> None:
+    secrets.replace_file(first, secrets.rotated(secrets.load(first), caches=False))
+    secrets_transfer.export(first, str(tmp_path / "for-a-node"), everything=False)
+    assert json.loads((tmp_path / "for-a-node").read_text())["engine_key"] == secrets.load(first).engine_key

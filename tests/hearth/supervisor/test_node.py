@@ -266,7 +266,7 @@ def _servers_of(data_dir: Path) -> dict[str, str]:
 
 def _import_secrets(first: Instance, second: Machine) -> None:
     exported = first.hearth("secrets", "export", "-").stdout
-    assert json.loads(exported).keys() == {"engine_key"}
+    assert json.loads(exported).keys() == {"engine_key", "engine_key_fallbacks"}
     taken = second.run("secrets", "import", "-", given=exported)
     assert taken.returncode == 0, taken.stderr
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 
 from hearth import secrets
 from hearth.paths import ROOT
-from tests.hearth.clients import Client, chat
+from tests.hearth.clients import Client
 from tests.hearth.instances import Instance, instance_of_its_own, unstarted, wait_for
 from tests.journey.instance import request
 from tests.ports import INSTANCE_PORTS, free_ports
@@ -88,6 +89,13 @@ def columns(url: str) -> list[str]:
         return [row[0] for row in connection.execute(query).fetchall()]
 
 
+def state_of(instance: Instance, short_id: str) -> str:
+    """Return the state of the replica whose id ends so."""
+    with psycopg.connect(unstarted(instance.folder, instance.port).owner_url()) as connection:
+        query = "SELECT state FROM workers_replica WHERE right(id::text, 6) = %s"
+        return str(connection.execute(query, [short_id]).fetchall()[0][0])
+
+
 @pytest.fixture(scope="module")
 def instance() -> Iterator[Instance]:
     with instance_of_its_own("hearth-upgrade-") as found:
@@ -127,9 +135,11 @@ def test_roles_of_another_version_are_replaced_one_by_one_under_requests(instanc
 
 
 @pytest.mark.long
-def test_secrets_are_rotated_under_requests_and_every_key_goes_on(instance: Instance) -> None:
+def test_secrets_are_rotated_under_requests_and_every_key_and_engine_goes_on(instance: Instance) -> None:
     up = instance.up()
     before = secrets.load(instance.folder)
+    engine_key = secrets.fingerprint(before.engine_key)
+    engines = instance.engines()
     with Client(up["api_base"], [tenant["api_key"] for tenant in up["tenants"]]) as client:
         wait_for(lambda: bool(client.done))
         done = instance.run("secrets", "rotate", timeout_seconds=300)
@@ -140,6 +150,7 @@ def test_secrets_are_rotated_under_requests_and_every_key_goes_on(instance: Inst
     after = secrets.load(instance.folder)
     assert after.key_pepper.current == before.key_pepper.current + 1
     assert secrets.is_rotated_from(after, before)
+    assert set(instance.engines()) >= set(engines)
     assert instance.up_json["tenants"] == up["tenants"]
 
     portal = up["portal_url"].removesuffix("/portal/") + "/api/v1"
@@ -152,8 +163,20 @@ def test_secrets_are_rotated_under_requests_and_every_key_goes_on(instance: Inst
     assert finished.returncode == 0, f"{finished.stdout}\n{finished.stderr}"
     kept = secrets.load(instance.folder)
     assert (kept.key_pepper, kept.django_secret_key_fallbacks) == (after.key_pepper, ())  # the demo's keys need both
-    for key in (secret, *(tenant["api_key"] for tenant in up["tenants"])):
-        assert chat(up["api_base"], key)
+    assert kept.engine_keys == after.engine_keys
+    assert f"Engine key {engine_key} is in use:" in finished.stdout
+    with Client(up["api_base"], [secret, *(tenant["api_key"] for tenant in up["tenants"])]) as client:
+        drained = re.findall(r"celery -A hearth (fleet drain \w+)", finished.stdout)
+        for drain in drained:
+            command = [sys.executable, "-m", "celery", "-A", "hearth", *drain.split()]
+            subprocess.run(command, env=instance.environment, check=True, timeout=120)
+        wait_for(lambda: {"stopped"} == {state_of(instance, drain[-6:]) for drain in drained})
+        finished = instance.run("secrets", "rotate", "--finish", timeout_seconds=300)
+        assert finished.returncode == 0, f"{finished.stdout}\n{finished.stderr}"
+        during = len(client.done)
+        wait_for(lambda: len(client.done) > during)
+    assert client.failed == []
+    assert list(secrets.load(instance.folder).engine_keys.values()) == [after.engine_key]
 
 
 def test_an_upgrade_of_nothing_is_refused(instance_dir: Path) -> None:

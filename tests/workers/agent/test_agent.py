@@ -54,7 +54,7 @@ def ask(row: Replica, method: str, path: str, body: object = None) -> int:
     link = http.client.HTTPConnection(row.host, row.port, timeout=30)
     try:
         headers = {
-            "authorization": f"Bearer {engine_keys.derive(cast(ReplicaId, row.id))}",
+            "authorization": f"Bearer {engine_keys.derive(cast(ReplicaId, row.id), row.engine_key)}",
             "content-type": "application/json",
         }
         link.request(method, path, json.dumps(body) if body is not None else None, headers)
@@ -67,7 +67,7 @@ def ask(row: Replica, method: str, path: str, body: object = None) -> int:
 
 def headers_for(row: Replica) -> dict[str, str]:
     """Return the headers that authorise requests to a replica's engine."""
-    key = engine_keys.derive(cast(ReplicaId, row.id))
+    key = engine_keys.derive(cast(ReplicaId, row.id), row.engine_key)
     return {"authorization": f"Bearer {key}", "content-type": "application/json"}
 
 
@@ -181,7 +181,7 @@ def test_a_replica_no_longer_wanted_finishes_its_requests_and_leaves_no_process(
         link = http.client.HTTPConnection(row.host, row.port or 0, timeout=30)
         body = {"model": "tiny-chat", "prompt": "Tell me", "max_tokens": 40, "ignore_eos": True}
         headers = {
-            "authorization": f"Bearer {engine_keys.derive(cast(ReplicaId, row.id))}",
+            "authorization": f"Bearer {engine_keys.derive(cast(ReplicaId, row.id), row.engine_key)}",
             "content-type": "application/json",
         }
         link.request("POST", "/v1/completions", json.dumps(body), headers)

@@ -51,7 +51,7 @@ def ask(row: Replica) -> None:
         data=json.dumps(body).encode(),
         headers={
             "content-type": "application/json",
-            "authorization": f"Bearer {engine_keys.derive(row.id)}",  # type: ignore[arg-type]  # a replica's id
+            "authorization": f"Bearer {engine_keys.derive(row.id, row.engine_key)}",  # type: ignore[arg-type]  # a replica's id
         },
     )
     with urllib.request.urlopen(asked, timeout=30) as answer:

@@ -81,7 +81,7 @@ def leases() -> dict[object, object]:
 def open_stream(row: Replica, tokens: int) -> Iterator[http.client.HTTPResponse]:
     """Start a stream with this number of tokens and yield it once its first bytes have arrived."""
     link = http.client.HTTPConnection(row.host, row.port or 0, timeout=60)
-    key = engine_keys.derive(cast(ReplicaId, row.id))
+    key = engine_keys.derive(cast(ReplicaId, row.id), row.engine_key)
     body = {"model": row.deployment.name, "prompt": "Tell", "max_tokens": tokens, "ignore_eos": True, "stream": True}
     headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
     with closing(link):

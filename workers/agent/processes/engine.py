@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import time
 from collections.abc import Mapping
@@ -21,9 +22,12 @@ from workers.agent.store.replica_rows import Program, ReplicaRow
 from workers.engines import zygote_client
 from workers.engines.choice import driver_for
 from workers.engines.driver import EngineCommand, EngineSpec, serves_embeddings
+from workers.engines.errors import UnknownEngineKey
 from workers.kv_relay.addresses import engine_address
 from workers.processes import ProcessIdentity
 from workers.serving import engine_keys
+
+log = logging.getLogger(__name__)
 
 GPU = "GPU-"
 
@@ -103,17 +107,17 @@ class EngineProcesses:
         """Return the engine that an earlier agent left for the replica, if it lives and still belongs to the replica.
 
         It does if boot, pid, start time, fence and generation match its record and the replica has a process in its
-        present state. Without a record the row itself must name the process.
+        present state. Without a record the row itself must name the process. None, too, if this machine lacks the
+        engine key that the engine was started with: then it cannot be reached, and another is started.
         """
         if row.state in {"requested", "reserved", "backoff"}:
             return None
         record = next((each for each in self._paths.registry.engines() if each.replica_id == row.replica_id), None)
-        if record is None:
-            return self._recognise(row)
-        same = (self._paths.boot_id, row.fence, row.generation) == (record.boot_id, record.fence, record.generation)
-        if not same or not processes.is_running(record.process):
+        try:
+            return self._recognise(row) if record is None else self._recorded(row, record)
+        except UnknownEngineKey as error:
+            log.error("replica %s: its engine is not adopted: %s", row.replica_id, error)
             return None
-        return self._engine(record, row)
 
     def end(self, record: EngineRecord, *, timeout_seconds: float = 2.0) -> bool:
         """Kill an engine's processes and remove its record; False if one outlives the timeout."""
@@ -130,6 +134,13 @@ class EngineProcesses:
     def last_log_line(self, row: ReplicaRow) -> str:
         """Return the last line in the replica's log, or an empty text."""
         return last_line(self.log_path(row))
+
+    def _recorded(self, row: ReplicaRow, record: EngineRecord) -> Engine | None:
+        """Return the process that the record names, if it lives and still belongs to the replica."""
+        same = (self._paths.boot_id, row.fence, row.generation) == (record.boot_id, record.fence, record.generation)
+        if not same or not processes.is_running(record.process):
+            return None
+        return self._engine(record, row)
 
     def _recognise(self, row: ReplicaRow) -> Engine | None:
         """Return the process that the row names, if it lives and has no other fence; write its record again."""
@@ -162,7 +173,7 @@ class EngineProcesses:
         target = ProbeTarget(
             host=row.host or self._paths.address,
             port=record.port,
-            api_key=engine_keys.derive(row.replica_id),
+            api_key=engine_keys.derive(row.replica_id, row.engine_key),
             replica_id=row.replica_id,
             revision_id=row.revision_id,
             model_name=row.program.served_name,
@@ -179,7 +190,7 @@ class EngineProcesses:
             replica_id=str(row.replica_id),
             host=row.host or self._paths.address,
             port=port,
-            api_key=engine_keys.derive(row.replica_id),
+            api_key=engine_keys.derive(row.replica_id, row.engine_key),
             kv_events_endpoint=published.events,
             kv_replay_endpoint=published.replay,
             sockets=self._paths.sockets,

@@ -28,7 +28,7 @@ from workers.errors import NotFound, Superseded
 from workers.models import Level, Node, Placeholder, Replica, ReplicaEvent, Slot, SlotLease, StartTime
 from workers.processes import ProcessIdentity
 from workers.scheduler import reconciler, slot_leases
-from workers.serving import endpoints
+from workers.serving import endpoints, engine_keys
 
 State = Literal[
     "requested",
@@ -76,7 +76,7 @@ class ReplicaRow:
     when its next start may begin, both by the database's clock. ``started_before`` is True once this generation has
     been ready. ``drain_over`` is True once unfinished requests are cut. ``placeholder_id`` is the placeholder it is
     promoted from, ``placeholder_fence`` that one's fence. ``process`` is its engine as last written, in boot
-    ``boot_id``.
+    ``boot_id``. ``engine_key`` is the fingerprint of the engine key that its token is derived from.
     """
 
     replica_id: ReplicaId
@@ -93,6 +93,7 @@ class ReplicaRow:
     port: int | None
     process: ProcessIdentity | None
     boot_id: str
+    engine_key: str
     placeholder_id: UUID | None
     placeholder_fence: int | None
     start_note: str
@@ -132,7 +133,8 @@ class NodeRows:
             node.boot_id = processes.boot_id()
             node.agent_pid = os.getpid()
             node.address = settings.NODE_ADDRESS
-            node.save(update_fields=["epoch", "boot_id", "agent_pid", "address"])
+            node.engine_key = engine_keys.newest()
+            node.save(update_fields=["epoch", "boot_id", "agent_pid", "address", "engine_key"])
         return cls(node)
 
     def register(self, devices: Iterable[Device]) -> None:
@@ -353,6 +355,7 @@ def _replica_row(
         port=row.port,
         process=identity(row),
         boot_id=row.boot_id,
+        engine_key=row.engine_key,
         placeholder_id=row.placeholder_id,
         placeholder_fence=row.placeholder.fence if row.placeholder else None,
         start_note=row.start_note,

@@ -128,7 +128,7 @@ def secrets() -> None:
     "everything",
     is_flag=True,
     help="Export everything, for a backup or a machine with a gateway or a portal. By default only the engine key, "
-    "which is all that `hearth node` needs.",
+    "with earlier ones in use, which is all that `hearth node` needs.",
 )
 def export_secrets(file: str, everything: bool) -> None:
     """Write secrets of HEARTH_DATA_DIR to a new FILE of mode 0600, or to standard output (-)."""
@@ -140,7 +140,8 @@ def export_secrets(file: str, everything: bool) -> None:
 def import_secrets(file: str) -> None:
     """Make the secrets in FILE, or on standard input (-), those of HEARTH_DATA_DIR.
 
-    It must have none yet, or those from which the ones in FILE, exported with --all, were rotated.
+    It must have none yet, or those from which the ones in FILE were rotated. What runs there uses them from its next
+    start.
     """
     instance = from_environment()
     preflight.check_folders(instance)
