@@ -205,11 +205,9 @@ def running(*, small_disk: bool = False, moving_clock: bool = False) -> Iterator
             undo.enter_context(_mounted(world.log_folder))
             world.small_disk = True
         if moving_clock:
-            _remove_what_libfaketime_left()
-            undo.callback(_remove_what_libfaketime_left)
             world.clock = folder / "clock"
             world.clock.write_text("+0")
-            world.environment |= _faked_time(world.clock)
+            world.environment |= undo.enter_context(_faked_time(world.clock))
         undo.callback(world.hearth, "down")
         world.up()
         world.fill()
@@ -241,10 +239,17 @@ def _mounted(folder: Path) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def _faked_time(clock: Path) -> dict[str, str]:
+@contextmanager
+def _faked_time(clock: Path) -> Iterator[dict[str, str]]:
+    """Yield the environment of processes that take the time from ``clock``.
+
+    libfaketime keeps a semaphore and a page that a process and its descendants share. Here all share those of one
+    process that lives as long as the instance, and every user may: PostgreSQL and Redis are started by root and run as
+    another, and what a killed process had left was in the way of the next one with its number.
+    """
     package = find_spec("libfaketime")
     assert package is not None and package.origin is not None, "make install-dev installs libfaketime"
-    return {
+    settings = {
         "LD_PRELOAD": str(Path(package.origin).parent / "vendor/libfaketime/src/libfaketime.so.1"),
         "FAKETIME_TIMESTAMP_FILE": str(clock),
         "FAKETIME_CACHE_DURATION": "1",
@@ -253,14 +258,23 @@ def _faked_time(clock: Path) -> dict[str, str]:
         # Engines have the library, as any that is preloaded; without its settings their sleeps never end.
         "HEARTH_ENGINE_ENVIRONMENT": "FAKETIME*",
     }
-
-
-def _remove_what_libfaketime_left() -> None:
-    """Remove the semaphores of dead processes. One that gets the pid of another user's cannot start."""
-    for file in Path("/dev/shm").glob("*faketime_s*"):
-        if not Path("/proc", file.name.rpartition("_")[2]).exists():
-            with contextlib.suppress(OSError):
-                file.unlink()
+    script = "import os, sys; print(os.environ['FAKETIME_SHARED'], flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        env=os.environ | settings,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdin is not None and holder.stdout is not None
+        shared = holder.stdout.readline().strip()
+        semaphore, page = (name.removeprefix("/") for name in shared.split(" "))
+        for file in (f"sem.{semaphore}", page):
+            Path("/dev/shm", file).chmod(0o666)
+        try:
+            yield settings | {"FAKETIME_SHARED": shared}
+        finally:
+            holder.stdin.close()
 
 
 def until(condition: Callable[[], bool], seconds: float) -> bool:
