@@ -20,7 +20,7 @@ from workers.engines.errors import EngineError
 from workers.errors import Superseded
 from workers.metrics import AgentCounters
 from workers.models import Level
-from workers.serving import engine_keys
+from workers.serving import gateway_load
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class Starter:
         OSError if no port is free on the node's address; Superseded.
         """
         port = free_port(self._rows.address)
-        engine_key = engine_keys.for_new_engine()
+        engine_key = gateway_load.engine_key_of_all()
         where: dict[str, Any] = {"host": self._rows.address, "port": port, "engine_key": engine_key}
         fresh = dataclasses.replace(row, state="starting", generation=row.generation + 1, **where)
         changes = {"generation": fresh.generation, **where}

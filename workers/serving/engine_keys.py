@@ -13,7 +13,6 @@ from django.conf import settings
 
 from tenants.ids import ReplicaId
 from workers.engines.errors import UnknownEngineKey
-from workers.serving import gateway_load
 
 
 def derive(replica_id: ReplicaId, fingerprint: str) -> str:
@@ -38,15 +37,3 @@ def newest() -> str:
     """Return the fingerprint of this process's newest engine key."""
     fingerprint: str = next(iter(settings.SECRETS.engine_keys))
     return fingerprint
-
-
-def for_new_engine() -> str:
-    """Return the fingerprint of the newest engine key that this process and every live gateway have.
-
-    A gateway has the key that it reports and all earlier ones. One that was not restarted since the rotation could not
-    use an engine with the newest key.
-    """
-    names: list[str] = list(settings.SECRETS.engine_keys)
-    places = {name: place for place, name in enumerate(names)} | {"": len(names) - 1}
-    reported = gateway_load.newest_engine_keys()
-    return names[max((places.get(name, 0) for name in reported), default=0)]

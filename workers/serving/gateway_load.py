@@ -92,9 +92,17 @@ def gateways() -> tuple[str, ...]:
     return tuple(fresh.order_by("process").values_list("process", flat=True).distinct())
 
 
-def newest_engine_keys() -> set[str]:
-    """Return the fingerprints of the newest engine keys of the live processes; empty: of a version that had one key."""
-    return set(GatewayLoad.objects.filter(reported_at__gt=Now() - LASTS).values_list("engine_key", flat=True))
+def engine_key_of_all() -> str:
+    """Return the fingerprint of the newest engine key that this process and every live gateway have.
+
+    A gateway has the key that it reports and all earlier ones. One that was not restarted since the rotation could not
+    use an engine with the newest key. A row of a version with one key names none.
+    """
+    names: list[str] = list(settings.SECRETS.engine_keys)
+    places = {name: place for place, name in enumerate(names)} | {"": len(names) - 1}
+    live = GatewayLoad.objects.filter(reported_at__gt=Now() - LASTS)
+    reported = set(live.values_list("engine_key", flat=True))
+    return names[max((places.get(name, 0) for name in reported), default=0)]
 
 
 def busy_at() -> dict[UUID, dt.datetime]:

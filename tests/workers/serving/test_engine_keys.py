@@ -95,20 +95,20 @@ def test_an_engine_gets_the_newest_key_that_every_live_gateway_has(
     fleet: Fleet, first: Secrets, settings: Settings
 ) -> None:
     deployment = fleet.deploy(0)
-    assert engine_keys.for_new_engine() == name(first)
+    assert gateway_load.engine_key_of_all() == name(first)
     gateway_load.report("behind", {deployment.id: DeploymentLoad()})
     settings.SECRETS = second = secrets.rotated(first, caches=False)
     gateway_load.report("restarted", {deployment.id: DeploymentLoad()})
-    assert engine_keys.for_new_engine() == name(first)
+    assert gateway_load.engine_key_of_all() == name(first)
     GatewayLoad.objects.filter(process="behind").delete()
-    assert engine_keys.for_new_engine() == name(second)
+    assert gateway_load.engine_key_of_all() == name(second)
     GatewayLoad.objects.create(process="of the version before", deployment=deployment)
-    assert engine_keys.for_new_engine() == name(first)
+    assert gateway_load.engine_key_of_all() == name(first)
     settings.SECRETS = replace(second, engine_key_fallbacks=())
-    assert engine_keys.for_new_engine() == name(second)
+    assert gateway_load.engine_key_of_all() == name(second)
     settings.SECRETS = first  # an agent that was not restarted, beside gateways that were
     GatewayLoad.objects.filter(process="of the version before").delete()
-    assert engine_keys.for_new_engine() == name(first)
+    assert gateway_load.engine_key_of_all() == name(first)
 
 
 def test_everything_that_needs_an_earlier_key_is_named_with_what_ends_that(
