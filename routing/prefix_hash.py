@@ -34,7 +34,6 @@ class PromptMessage(msgspec.Struct, frozen=True, kw_only=True):
 
     head: bytes
     text: bytes
-    system: bool = False
 
 
 class PrefixHashes(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,8 +42,6 @@ class PrefixHashes(msgspec.Struct, frozen=True, kw_only=True):
     hashes: tuple[bytes, ...]
     #: Bytes of the prompt up to the end of each hash's chunk.
     ends: tuple[int, ...]
-    #: Number of leading hashes of system messages.
-    system_hashes: int
     #: Estimated tokens of the whole prompt.
     tokens: int
 
@@ -62,8 +59,6 @@ def prefix_hashes(root: bytes, messages: Sequence[PromptMessage]) -> PrefixHashe
     """
     hashes: list[bytes] = []
     ends: list[int] = []
-    system_hashes = 0
-    leading_system = True
     total = 0
     for message in messages:
         head, text = message.head, message.text
@@ -75,13 +70,9 @@ def prefix_hashes(root: bytes, messages: Sequence[PromptMessage]) -> PrefixHashe
             hash_message = _long.hashes if len(text) >= LONG_BYTES else _hash_message
             hashes += hash_message(previous, head, text, own_ends)
             ends += [before + end for end in own_ends]
-        leading_system = leading_system and message.system
-        if leading_system:
-            system_hashes = min(len(hashes), MAX_HASHES)
     return PrefixHashes(
         hashes=tuple(hashes[:MAX_HASHES]),
         ends=tuple(ends[:MAX_HASHES]),
-        system_hashes=system_hashes,
         tokens=max(1, total // BYTES_PER_TOKEN),
     )
 

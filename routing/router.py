@@ -1,31 +1,27 @@
-"""Choose the replica for one request: its session's replica, else the warmest, else the least loaded."""
+"""Choose the replica for one request: the one where it costs everybody the fewest seconds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import time
+from collections.abc import Callable, Sequence
 from typing import Literal
 from uuid import UUID
 
 import msgspec
 
 from routing.errors import NoReplica
-from routing.load_tracker import LoadTracker
 from routing.prefix_hash import PrefixHashes
-from routing.prefix_index import PrefixIndex
+from routing.replica_load import ReplicaLoad, typical_seconds_per_token
 from routing.sessions import SessionMap, rendezvous
+from routing.warm_prefixes import DEFAULT_ENTRIES, ReplicaCache, WarmPrefixes
 
 Reason = Literal["session", "prefix", "load", "only"]
 
-
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """The replica for one request, and the reason."""
-
-    replica_id: UUID
-    reason: Reason
-    #: Estimated prompt tokens in its prefix cache.
-    warm_tokens: int
-    #: Tokens counted as load until :meth:`Router.finish`.
-    tokens: int
+#: Tokens in the cache of an engine that has not said how many it holds.
+DEFAULT_CACHE_TOKENS = 500_000
+#: Costs closer than this are equal, seconds: a session's home wins then, or who has waited longest for a request.
+EQUAL_SECONDS = 0.001
 
 
 class RoutingRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,15 +30,83 @@ class RoutingRequest(msgspec.Struct, frozen=True, kw_only=True):
     prefix: PrefixHashes
     session: bytes | None
     max_new_tokens: int
+    streamed: bool
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """What one replica would cost a request, in seconds."""
+
+    replica_id: UUID
+    #: Estimated prompt tokens in its prefix cache.
+    warm_tokens: int
+    #: Work before it, and its own prompt.
+    backlog: float
+    prefill: float
+    #: How long the requests that follow would wait for it, all together.
+    displaced: float
+    #: How much longer its answer takes because of the others that are written beside it.
+    decode: float
+
+    @property
+    def cost(self) -> float:
+        """Return what is compared."""
+        return self.backlog + self.prefill + self.displaced + self.decode
+
+
+class _Known:
+    """What is known of one replica since it was first seen or last forgotten."""
+
+    __slots__ = ("cache", "load", "turn")
+
+    def __init__(self, cache: ReplicaCache) -> None:
+        self.cache = cache
+        self.load: ReplicaLoad[Choice] = ReplicaLoad()
+        #: When it was last chosen, by a count of all choices.
+        self.turn = 0
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """The replica for one request, and the reason."""
+
+    replica_id: UUID
+    reason: Reason
+    #: Estimated prompt tokens in its prefix cache.
+    warm_tokens: int
+    #: Prompt tokens and most new tokens.
+    tokens: int
+    #: Expected seconds until the first token.
+    seconds: float
+    prefix: PrefixHashes
+    sent_at: float
+    #: What was known of the replica: still this when the replica has been forgotten.
+    known: _Known
+
+
+class AnswerStart(msgspec.Struct, frozen=True, kw_only=True):
+    """The first token of a streamed answer: when, after how many seconds of prefill, with how many requests running."""
+
+    at: float
+    prefill_seconds: float
+    batch: int
 
 
 class Router:
-    """Sessions, prefixes and loads known to one process. Not thread-safe: lives on one event loop."""
+    """Warm prefixes, sessions and loads known to one process. Not thread-safe: lives on one event loop."""
 
-    def __init__(self, *, index_capacity: int = 262_144, session_capacity: int = 100_000) -> None:
-        self.prefixes: PrefixIndex[UUID] = PrefixIndex(index_capacity)
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        table_entries: int = DEFAULT_ENTRIES,
+        session_capacity: int = 100_000,
+    ) -> None:
+        """``clock`` returns seconds."""
         self.sessions: SessionMap[UUID] = SessionMap(session_capacity)
-        self.loads: LoadTracker[UUID] = LoadTracker()
+        self._clock = clock
+        self._warm = WarmPrefixes(table_entries)
+        self._replicas: dict[UUID, _Known] = {}
+        self._numbers = itertools.count(1)
+        self._turns = itertools.count(1)
 
     def choose(self, request: RoutingRequest, candidates: Sequence[UUID]) -> Choice:
         """Choose among ``candidates`` and count the request as load. Raises NoReplica if there are none.
@@ -51,53 +115,131 @@ class Router:
         """
         if not candidates:
             raise NoReplica
-        depths = self.prefixes.depths(request.prefix)
-        replica, reason = self._pick(request, candidates, depths)
-        tokens = request.prefix.tokens + request.max_new_tokens
-        self.loads.add(replica, tokens)
-        self.prefixes.insert(request.prefix, replica)
+        now = self._clock()
+        chosen, reason = self._pick(request, self.costs(request, candidates, now))
+        prefix = request.prefix
+        known = self._known(chosen.replica_id)
+        choice = Choice(
+            replica_id=chosen.replica_id,
+            reason=reason,
+            warm_tokens=chosen.warm_tokens,
+            tokens=prefix.tokens + request.max_new_tokens,
+            seconds=chosen.backlog + chosen.prefill,
+            prefix=prefix,
+            sent_at=now,
+            known=known,
+        )
+        known.turn = next(self._turns)
+        known.load.send(choice, chosen.prefill, now, streamed=request.streamed)
+        self._warm.use(prefix, known.cache, _ticks(now))
         if request.session is not None:
-            self._settle(request.session, replica, candidates)
-        warm = request.prefix.tokens_of(depths.get(replica, 0))
-        return Choice(replica_id=replica, reason=reason, warm_tokens=warm, tokens=tokens)
+            self._settle(request.session, chosen.replica_id, candidates)
+        return choice
+
+    def costs(self, request: RoutingRequest, candidates: Sequence[UUID], now: float) -> list[Candidate]:
+        """Return what each candidate would cost, in their order."""
+        prefix = request.prefix
+        replicas = [self._known(each) for each in candidates]
+        typical = typical_seconds_per_token(replica.load for replica in replicas)
+        new_tokens = min(request.max_new_tokens, max(each.load.decode_speed.mean_tokens for each in replicas))
+        found = []
+        for replica_id, replica in zip(candidates, replicas, strict=True):
+            load = replica.load
+            warm = prefix.tokens_of(self._warm.depth(prefix, replica.cache))
+            prefill = (prefix.tokens - warm) * load.seconds_per_token(typical)
+            found.append(
+                Candidate(
+                    replica_id=replica_id,
+                    warm_tokens=warm,
+                    backlog=load.backlog(now),
+                    prefill=prefill,
+                    displaced=load.displaced(prefill, now),
+                    decode=len(load.running) * load.decode_speed.seconds_per_neighbour * new_tokens,
+                )
+            )
+        return found
+
+    def first_token(self, choice: Choice) -> AnswerStart:
+        """Record that a streamed answer began; :meth:`learn` needs what this returns."""
+        now = self._clock()
+        load = choice.known.load
+        return AnswerStart(
+            at=now, prefill_seconds=load.first_token(choice, choice.sent_at, now), batch=len(load.running)
+        )
 
     def finish(self, choice: Choice) -> None:
-        """Remove the request from the load."""
-        self.loads.remove(choice.replica_id, choice.tokens)
+        """Remove the request from the load. Its prompt counts as used now, when the engine releases it."""
+        known = choice.known
+        known.load.end(choice)
+        self._warm.use(choice.prefix, known.cache, _ticks(self._clock()))
 
-    def forget(self, replica: UUID) -> None:
-        """Forget a replica's prefixes: it stopped, or its engine restarted with an empty cache.
+    def learn(self, choice: Choice, *, computed_tokens: int, completion_tokens: int, start: AnswerStart | None) -> None:
+        """Learn from a complete answer. ``computed_tokens``: of the prompt, as the engine reports them.
+
+        ``start``: of :meth:`first_token`, None if the answer was not streamed.
+        """
+        known = choice.known
+        expected = choice.prefix.tokens - choice.warm_tokens
+        known.cache.compute(completion_tokens + computed_tokens - expected)
+        if start is not None:
+            load = known.load
+            load.learn(start.prefill_seconds, max(1, computed_tokens))
+            batch = (start.batch + len(load.running)) / 2
+            load.decode_speed.learn(completion_tokens, self._clock() - start.at, batch)
+
+    def tokens_in_flight(self, replica_id: UUID) -> int:
+        """Return prompt and most new tokens of the requests that run on a replica."""
+        found = self._replicas.get(replica_id)
+        return sum(choice.tokens for choice in found.load.running) if found else 0
+
+    def forget(self, replica_id: UUID) -> None:
+        """Forget a replica: it is gone, or its engine restarted with an empty cache.
 
         Its sessions stay recorded; they have no effect while the replica is not a candidate.
         """
-        self.prefixes.forget(replica)
-        self.loads.forget(replica)
+        self._replicas.pop(replica_id, None)
 
-    def _pick(
-        self, request: RoutingRequest, candidates: Sequence[UUID], depths: dict[UUID, int]
-    ) -> tuple[UUID, Reason]:
-        if len(candidates) == 1:
-            return candidates[0], "only"
-        open_to = self.loads.below_bound(candidates, request.prefix.tokens + request.max_new_tokens)
+    def resize(self, replica_id: UUID, cache_tokens: int) -> None:
+        """Record how many tokens a replica's cache holds. It counts as empty from now on."""
+        known = self._known(replica_id)
+        if known.cache.capacity != cache_tokens:
+            known.cache = ReplicaCache(next(self._numbers), cache_tokens)
+
+    def _known(self, replica_id: UUID) -> _Known:
+        found = self._replicas.get(replica_id)
+        if found is None:
+            found = self._replicas[replica_id] = _Known(ReplicaCache(next(self._numbers), DEFAULT_CACHE_TOKENS))
+        return found
+
+    def _pick(self, request: RoutingRequest, costs: Sequence[Candidate]) -> tuple[Candidate, Reason]:
+        if len(costs) == 1:
+            return costs[0], "only"
+        least = min(each.cost for each in costs)
+        equal = [each for each in costs if each.cost - least < EQUAL_SECONDS]
         if request.session is not None:
-            placed = self._by_session(request.session, candidates, open_to)
-            if placed is not None:
-                return placed, "session"
-        warm = {replica: depth for replica, depth in depths.items() if replica in open_to}
-        best = max(warm.values(), default=0)
-        if best > request.prefix.system_hashes:
-            return min((r for r, depth in warm.items() if depth == best), key=self.loads.order), "prefix"
-        # No replica is warm beyond a shared system prompt, and following that alone would overload one replica.
-        return min(candidates, key=self.loads.order), "load"
+            chosen = self._at_home(request.session, equal, [each.replica_id for each in costs])
+            if chosen is not None:
+                return chosen, "session"
+        chosen = min(equal, key=lambda each: self._known(each.replica_id).turn)
+        second = min((each for each in costs if each is not chosen), key=lambda each: each.cost)
+        by_prefix = second.prefill + second.displaced - chosen.prefill - chosen.displaced
+        by_load = second.backlog + second.decode - chosen.backlog - chosen.decode
+        return chosen, "prefix" if chosen.warm_tokens and by_prefix > by_load else "load"
 
-    def _by_session(self, session: bytes, candidates: Sequence[UUID], open_to: set[UUID]) -> UUID | None:
+    def _at_home(self, session: bytes, equal: Sequence[Candidate], candidates: Sequence[UUID]) -> Candidate | None:
+        """Return the session's replica if none is cheaper. A new session has one too, the same for every process."""
         home = self.sessions.home(session)
-        if home in candidates:
-            return home if home in open_to else None
-        return next((r for r in rendezvous(session, candidates, lambda r: r.bytes) if r in open_to), None)
+        if home not in candidates:
+            home = rendezvous(session, candidates, lambda each: each.bytes)[0]
+        return next((each for each in equal if each.replica_id == home), None)
 
     def _settle(self, session: bytes, replica: UUID, candidates: Sequence[UUID]) -> None:
         """Record a session's replica if it has none or the old one is gone. A busy moment does not move a session."""
         home = self.sessions.home(session)
         if home is None or home not in candidates:
             self.sessions.settle(session, replica)
+
+
+def _ticks(seconds: float) -> int:
+    """Return a time as the table of warm prefixes counts it: 1 to 2**40 in 34 years."""
+    return int(seconds * 1000) + 1

@@ -39,7 +39,10 @@ def _times_us() -> list[float]:
         for number, messages in enumerate(prompts):
             began = time.perf_counter()
             ask = RoutingRequest(
-                prefix=prefix_hashes(b"bench", messages), session=b"session %d" % number, max_new_tokens=256
+                prefix=prefix_hashes(b"bench", messages),
+                session=b"session %d" % number,
+                max_new_tokens=256,
+                streamed=True,
             )
             choice = router.choose(ask, replicas)
             took = time.perf_counter() - began
@@ -53,6 +56,6 @@ def _prompt(number: int) -> list[PromptMessage]:
     question = b"Session %d asks what keeps a room warm while it rains. " % number
     length = PROMPT_TOKENS * BYTES_PER_TOKEN - SYSTEM_BYTES
     return [
-        PromptMessage(head=b"system", text=b"You answer briefly and kindly. ".ljust(SYSTEM_BYTES, b"."), system=True),
+        PromptMessage(head=b"system", text=b"You answer briefly and kindly. ".ljust(SYSTEM_BYTES, b".")),
         PromptMessage(head=b"user", text=(question * (length // len(question) + 1))[:length]),
     ]

@@ -28,7 +28,7 @@ from gateway.pipeline.runtime import Runtime
 from gateway.upstream.dispatcher import Dispatcher
 from hearth.asgi import GatewayRole
 from routing.errors import NoReplica
-from routing.router import Choice, Router, RoutingRequest
+from routing.router import AnswerStart, Choice, Router, RoutingRequest
 
 VARIABLE = "BENCH_RUNG"
 ROUTING, WAL = "routing", "wal"
@@ -41,7 +41,23 @@ class FirstReplica(Router):
         """Return the first candidate. Raises NoReplica."""
         if not candidates:
             raise NoReplica
-        return Choice(replica_id=candidates[0], reason="only", warm_tokens=0, tokens=0)
+        return Choice(
+            replica_id=candidates[0],
+            reason="only",
+            warm_tokens=0,
+            tokens=0,
+            seconds=0.0,
+            prefix=ask.prefix,
+            sent_at=0.0,
+            known=self._known(candidates[0]),
+        )
+
+    def first_token(self, choice: Choice) -> AnswerStart:
+        """Measure nothing."""
+        return AnswerStart(at=0.0, prefill_seconds=0.0, batch=0)
+
+    def learn(self, choice: Choice, *, computed_tokens: int, completion_tokens: int, start: AnswerStart | None) -> None:
+        """Learn nothing."""
 
     def finish(self, choice: Choice) -> None:
         """Count nothing."""

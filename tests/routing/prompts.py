@@ -28,7 +28,7 @@ def user(text: str) -> PromptMessage:
 
 def system(text: str) -> PromptMessage:
     """Return a system prompt."""
-    return PromptMessage(head=b"system", text=text.encode(), system=True)
+    return PromptMessage(head=b"system", text=text.encode())
 
 
 def prompt(*said: PromptMessage, root: bytes = ROOT) -> PrefixHashes:
@@ -36,9 +36,11 @@ def prompt(*said: PromptMessage, root: bytes = ROOT) -> PrefixHashes:
     return prefix_hashes(root, said)
 
 
-def ask(*said: PromptMessage, session: str = "", max_new_tokens: int = 16) -> RoutingRequest:
+def ask(*said: PromptMessage, session: str = "", max_new_tokens: int = 16, streamed: bool = True) -> RoutingRequest:
     """Return a request with this prompt."""
-    return RoutingRequest(prefix=prompt(*said), session=session.encode() or None, max_new_tokens=max_new_tokens)
+    return RoutingRequest(
+        prefix=prompt(*said), session=session.encode() or None, max_new_tokens=max_new_tokens, streamed=streamed
+    )
 
 
 def shared(one: PrefixHashes, other: PrefixHashes) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -80,12 +79,10 @@ def test_a_long_text_of_another_role_has_other_links(length: int) -> None:
     assert len({link for built in roles for link in built.hashes}) == sum(len(built.hashes) for built in roles)
 
 
-@pytest.mark.parametrize("is_system", [True, False])
-def test_a_message_in_which_a_prompt_has_too_many_links_is_cut(is_system: bool) -> None:
-    short = [PromptMessage(head=b"h", text=b"x", system=is_system)] * (MAX_HASHES - 2)
-    whole = prompt(*short, PromptMessage(head=b"h", text=b"y" * 10_000, system=is_system))
+def test_a_message_in_which_a_prompt_has_too_many_links_is_cut() -> None:
+    short = [PromptMessage(head=b"h", text=b"x")] * (MAX_HASHES - 2)
+    whole = prompt(*short, PromptMessage(head=b"h", text=b"y" * 10_000))
     assert len(whole.hashes) == len(whole.ends) == MAX_HASHES
-    assert whole.system_hashes == (MAX_HASHES if is_system else 0)
     assert whole.tokens_of(MAX_HASHES - 1) == (2 * (MAX_HASHES - 2) + 1 + CHUNK_BYTES) // 4
     assert whole.tokens_of(MAX_HASHES) == whole.tokens
 
@@ -118,12 +115,6 @@ def test_links_are_counted_per_message_and_chunk() -> None:
     built = prompt(system("s" * CHUNK_BYTES), user("u" * (CHUNK_BYTES + 1)), user(""))
     assert len(built.hashes) == 1 + 2 + 1
     assert {len(link) for link in built.hashes} == {16}
-    assert built.system_hashes == 1
-
-
-def test_only_leading_system_messages_count_as_the_system_prompt() -> None:
-    assert prompt(system("a"), system("b"), user("c"), system("d")).system_hashes == 2
-    assert prompt(user("a"), system("b")).system_hashes == 0
 
 
 def test_a_prompt_of_any_length_keeps_at_most_so_many_links() -> None:
@@ -141,5 +132,5 @@ def test_tokens_are_estimated_in_proportion_to_the_bytes() -> None:
 
 
 def test_an_empty_prompt_has_a_chain_of_no_links() -> None:
-    assert prefix_hashes(ROOT, []) == PrefixHashes(hashes=(), ends=(), system_hashes=0, tokens=1)
+    assert prefix_hashes(ROOT, []) == PrefixHashes(hashes=(), ends=(), tokens=1)
     assert prefix_hashes(ROOT, []).tokens_of(0) == 0

@@ -1,7 +1,8 @@
-"""A request goes to its session's replica, the warmest or the least loaded one, and never to an overloaded one."""
+"""A request goes where it costs everybody the fewest seconds; a session stays where that makes no difference."""
 
 from __future__ import annotations
 
+import itertools
 from uuid import UUID
 
 import pytest
@@ -11,42 +12,64 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from routing.errors import NoReplica
 from routing.prefix_hash import CHUNK_BYTES
+from routing.replica_load import PRIOR_SECONDS_PER_TOKEN
 from routing.router import Choice, Router, RoutingRequest
 from tests.routing.prompts import ask, replicas, system, user
 
 DOCUMENT = "d" * (20 * CHUNK_BYTES)
 
 
+class Clock:
+    """A clock that the test sets."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The time of the router."""
+    return Clock()
+
+
+@pytest.fixture
+def router(clock: Clock) -> Router:
+    """A router with a small table."""
+    return Router(clock=clock, table_entries=1 << 14)
+
+
 def serve(router: Router, request: RoutingRequest, candidates: list[UUID]) -> Choice:
-    """Choose a replica for a request that ends immediately."""
+    """Choose a replica for a request that is answered and ends immediately."""
     choice = router.choose(request, candidates)
+    start = router.first_token(choice) if request.streamed else None
+    computed = choice.prefix.tokens - choice.warm_tokens
+    router.learn(choice, computed_tokens=computed, completion_tokens=1, start=start)
     router.finish(choice)
     return choice
 
 
-def test_without_a_replica_nothing_is_chosen_and_nothing_counted() -> None:
-    router = Router()
+def test_without_a_replica_nothing_is_chosen(router: Router) -> None:
     with pytest.raises(NoReplica):
         router.choose(ask(user("hello")), [])
 
 
-def test_the_only_replica_is_chosen_and_says_so() -> None:
-    router = Router()
+def test_the_only_replica_is_chosen_and_says_so(router: Router) -> None:
     (only,) = replicas(1)
     assert serve(router, ask(user("hello"), session="s"), [only]).reason == "only"
     again = serve(router, ask(user("hello"), session="s"), [only])
     assert (again.replica_id, again.reason, again.warm_tokens) == (only, "only", again.tokens - 16)
 
 
-def test_strangers_to_the_index_take_turns() -> None:
-    router = Router()
+def test_strangers_to_each_other_take_turns(router: Router) -> None:
     chosen = [serve(router, ask(user(f"question {number}")), replicas(3)) for number in range(6)]
     assert [choice.replica_id for choice in chosen] == replicas(3) * 2
     assert {choice.reason for choice in chosen} == {"load"}
 
 
-def test_ten_turns_of_one_session_stay_on_one_replica() -> None:
-    router = Router()
+def test_ten_turns_of_one_session_stay_on_one_replica(router: Router) -> None:
     said = [user("turn 0")]
     chosen = []
     for number in range(10):
@@ -57,8 +80,13 @@ def test_ten_turns_of_one_session_stay_on_one_replica() -> None:
     assert [choice.warm_tokens > 0 for choice in chosen] == [False] + [True] * 9
 
 
-def test_a_session_moves_once_when_its_replica_goes_and_stays_when_it_returns() -> None:
-    router = Router()
+def test_two_processes_send_a_new_session_to_the_same_replica(clock: Clock) -> None:
+    for name in ("a", "b", "c", "d"):
+        homes = {serve(Router(clock=clock), ask(user("a"), session=name), replicas(4)).replica_id for _ in range(2)}
+        assert len(homes) == 1
+
+
+def test_a_session_moves_once_when_its_replica_goes_and_stays_when_it_returns(router: Router) -> None:
     everybody = replicas(4)
     first = serve(router, ask(user("a"), session="s"), everybody).replica_id
     without = [replica for replica in everybody if replica != first]
@@ -68,21 +96,19 @@ def test_a_session_moves_once_when_its_replica_goes_and_stays_when_it_returns() 
     assert homes == [second] * 5
 
 
-def test_a_busy_home_is_left_for_one_request_and_returned_to() -> None:
-    router = Router()
+def test_a_busy_home_is_left_for_one_request_and_returned_to(router: Router, clock: Clock) -> None:
     everybody = replicas(2)
     home = serve(router, ask(user("a"), session="s"), everybody).replica_id
-    other = next(replica for replica in everybody if replica != home)
-    router.loads.add(home, 10_000)
+    busy = router.choose(ask(user("x" * 100_000)), [home])
     away = serve(router, ask(user("a"), session="s"), everybody)
-    router.loads.remove(home, 10_000)
+    clock.now += 60
+    router.finish(busy)
     back = serve(router, ask(user("a"), session="s"), everybody)
-    assert (away.replica_id, away.reason) == (other, "load")
+    assert (away.replica_id != home, away.reason) == (True, "load")
     assert (back.replica_id, back.reason) == (home, "session")
 
 
-def test_a_flapping_replica_does_not_move_its_sessions_twice() -> None:
-    router = Router()
+def test_a_flapping_replica_does_not_move_its_sessions_twice(router: Router) -> None:
     everybody = replicas(3)
     names = [f"session {number}" for number in range(30)]
     flapping = everybody[0]
@@ -95,52 +121,63 @@ def test_a_flapping_replica_does_not_move_its_sessions_twice() -> None:
     assert moved
 
 
-def test_twenty_prompts_that_share_a_document_land_where_it_is_warm() -> None:
-    router = Router()
-    chosen = [serve(router, ask(user(DOCUMENT), user(f"question {n}")), replicas(4)) for n in range(20)]
+def test_twenty_prompts_that_share_a_document_land_where_it_is_warm(router: Router, clock: Clock) -> None:
+    chosen = []
+    for number in range(20):
+        chosen.append(serve(router, ask(user(DOCUMENT), user(f"question {number}")), replicas(4)))
+        clock.now += 1
     assert [choice.reason for choice in chosen] == ["load"] + ["prefix"] * 19
     assert len({choice.replica_id for choice in chosen}) == 1
     assert {choice.warm_tokens for choice in chosen[1:]} == {(len(DOCUMENT) + len("user")) // 4}
 
 
-def test_twenty_prompts_that_share_a_document_spread_when_they_come_at_once() -> None:
-    router = Router()
+def test_prompts_that_come_at_once_wait_for_a_warm_replica_only_while_that_is_cheaper(router: Router) -> None:
+    """A document of 1,280 tokens is warm once its replica has computed it, and each question costs little."""
     everybody = replicas(4)
-    for number in range(20):
-        router.choose(ask(user(DOCUMENT), user(f"question {number}")), everybody)
-    one = ask(user(DOCUMENT), user("question 0")).prefix.tokens + 16
-    # Each takes requests until it is above 1.25 × the mean of 5, then the next one is warmed.
-    assert [router.loads.tokens(replica) // one for replica in everybody] == [6, 6, 6, 2]
+    choices = [router.choose(ask(user(DOCUMENT), user(f"question {number}")), everybody) for number in range(400)]
+    first = [choice.replica_id for choice in choices].count(choices[0].replica_id)
+    cold = {choice.replica_id for choice in choices if not choice.warm_tokens}
+    assert 1 < first < 400
+    assert cold == set(everybody)
+    assert len([choice for choice in choices if not choice.warm_tokens]) == 4
 
 
-def test_a_document_leaves_its_replica_only_while_that_is_loaded() -> None:
-    router = Router()
+def test_a_document_leaves_its_replica_only_while_that_is_loaded(router: Router, clock: Clock) -> None:
     everybody = replicas(2)
     warm = serve(router, ask(user(DOCUMENT), user("first")), everybody).replica_id
-    router.loads.add(warm, 100_000)
-    away = router.choose(ask(user(DOCUMENT), user("second")), everybody)
-    router.loads.remove(warm, 100_000)
-    router.finish(away)
+    router.choose(ask(user("x" * 100_000)), [warm])
+    away = serve(router, ask(user(DOCUMENT), user("second")), everybody)
     assert (away.replica_id != warm, away.reason) == (True, "load")
 
 
-def test_a_system_prompt_alone_piles_nobody_up() -> None:
-    router = Router()
-    shared = system("s" * (8 * CHUNK_BYTES))
-    chosen = [serve(router, ask(shared, user(f"question {number}")), replicas(4)) for number in range(40)]
-    assert {choice.reason for choice in chosen} == {"load"}
-    assert [sum(choice.replica_id == replica for choice in chosen) for replica in replicas(4)] == [10, 10, 10, 10]
+def test_many_answers_that_are_written_on_one_replica_make_it_dearer(router: Router, clock: Clock) -> None:
+    everybody = replicas(2)
+    home = serve(router, ask(user(DOCUMENT)), everybody).replica_id
+    chosen = []
+    for number in range(12):
+        choice = router.choose(ask(user(DOCUMENT), user(f"question {number}"), max_new_tokens=2000), everybody)
+        clock.now += 1
+        router.first_token(choice)
+        chosen.append(choice.replica_id)
+    assert chosen[:3] == [home] * 3
+    assert set(chosen) == set(everybody)
 
 
-def test_a_document_behind_a_system_prompt_is_followed() -> None:
-    router = Router()
+def test_load_runs_down_by_the_clock_even_while_answers_are_written(router: Router, clock: Clock) -> None:
+    one, other = replicas(2)
+    router.choose(ask(user("x" * 40_000), streamed=False), [one])
+    assert [each.backlog > 0 for each in router.costs(ask(user("a")), [one, other], clock.now)] == [True, False]
+    clock.now += 10_000 * PRIOR_SECONDS_PER_TOKEN + 0.1
+    assert [each.backlog for each in router.costs(ask(user("a")), [one, other], clock.now)] == [0, 0]
+
+
+def test_a_document_behind_a_system_prompt_is_followed(router: Router) -> None:
     shared = system("be brief")
     first, second = (serve(router, ask(shared, user(DOCUMENT), user(q)), replicas(4)) for q in ("one", "two"))
     assert (second.replica_id, second.reason) == (first.replica_id, "prefix")
 
 
-def test_the_longest_match_wins() -> None:
-    router = Router()
+def test_the_longest_match_wins(router: Router) -> None:
     a, b = replicas(2)
     serve(router, ask(user("d" * CHUNK_BYTES)), [a])
     serve(router, ask(user("d" * (5 * CHUNK_BYTES))), [b])
@@ -148,8 +185,29 @@ def test_the_longest_match_wins() -> None:
     assert (choice.replica_id, choice.reason) == (b, "prefix")
 
 
-def test_a_restarted_replica_is_warm_for_nobody_but_keeps_its_sessions() -> None:
-    router = Router()
+def test_a_slow_replica_gets_less(router: Router, clock: Clock) -> None:
+    fast, slow = replicas(2)
+    served = {fast: 0, slow: 0}
+    free_at = {fast: clock.now, slow: clock.now}
+    waiting: list[tuple[float, Choice]] = []
+    for number in range(400):
+        clock.now += 0.1
+        for at, choice in sorted(each for each in waiting if each[0] <= clock.now):
+            waiting.remove((at, choice))
+            now, clock.now = clock.now, at
+            start = router.first_token(choice)
+            router.learn(choice, computed_tokens=choice.prefix.tokens, completion_tokens=1, start=start)
+            router.finish(choice)
+            clock.now = now
+        choice = router.choose(ask(user(f"{number} " * 400)), [fast, slow])
+        seconds = choice.prefix.tokens / (10_000 if choice.replica_id == fast else 2_000)
+        free_at[choice.replica_id] = max(free_at[choice.replica_id], clock.now) + seconds
+        waiting.append((free_at[choice.replica_id], choice))
+        served[choice.replica_id] += number >= 200
+    assert served[fast] > 2 * served[slow]
+
+
+def test_a_restarted_replica_is_warm_for_nobody_but_keeps_its_sessions(router: Router) -> None:
     everybody = replicas(2)
     home = serve(router, ask(user(DOCUMENT), session="s"), everybody).replica_id
     router.forget(home)
@@ -157,54 +215,78 @@ def test_a_restarted_replica_is_warm_for_nobody_but_keeps_its_sessions() -> None
     assert (choice.replica_id, choice.reason, choice.warm_tokens) == (home, "session", 0)
 
 
+def test_a_request_that_ends_after_its_replica_was_forgotten_changes_nothing(router: Router) -> None:
+    (only,) = replicas(1)
+    choice = router.choose(ask(user(DOCUMENT)), [only])
+    router.forget(only)
+    start = router.first_token(choice)
+    router.learn(choice, computed_tokens=1280, completion_tokens=5, start=start)
+    router.finish(choice)
+    assert router.tokens_in_flight(only) == 0
+    assert router.costs(ask(user("a")), [only], 1000.0)[0].backlog == 0
+
+
+def test_a_cache_of_another_size_begins_empty(router: Router, clock: Clock) -> None:
+    (only,) = replicas(1)
+    serve(router, ask(user(DOCUMENT)), [only])
+    router.resize(only, 640)
+    found = []
+    for text in (DOCUMENT, "a", DOCUMENT, "a"):  # the document is twice as long as the cache
+        clock.now += 1
+        found.append(serve(router, ask(user(text)), [only]).warm_tokens)
+    assert found[:3] == [0, 0, 0]
+
+
 @given(st.lists(st.text(max_size=5), min_size=1, max_size=40))
 def test_every_request_that_is_finished_leaves_no_load(names: list[str]) -> None:
-    router = Router()
+    router = Router(table_entries=1024)
     choices = [router.choose(ask(user(name), session=name), replicas(3)) for name in names]
     for choice in choices:
         router.finish(choice)
-    assert [router.loads.tokens(replica) for replica in replicas(3)] == [0, 0, 0]
+    assert [router.tokens_in_flight(replica) for replica in replicas(3)] == [0, 0, 0]
 
 
-class BoundedAffinity(RuleBasedStateMachine):
-    """Any order of arrivals and ends: affinity never adds to a replica above 1.25 × the mean."""
+class Cheapest(RuleBasedStateMachine):
+    """Any order of arrivals, first tokens and ends: what is chosen is never dearer than another."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.router = Router(index_capacity=200, session_capacity=10)
+        self.clock = Clock()
+        self.router = Router(clock=self.clock, table_entries=256, session_capacity=10)
         self.fleet = replicas(4)
         self.flying: list[Choice] = []
+        self.ids = itertools.count()
 
     @rule(document=st.integers(0, 2), session=st.integers(0, 4), length=st.integers(1, 4000), down=st.integers(0, 8))
     def arrive(self, document: int, session: int, length: int, down: int) -> None:
         """A request arrives; ``session`` 0 and ``down`` over 3 mean none."""
         candidates = [replica for number, replica in enumerate(self.fleet) if number != down]
-        loads = {replica: self.router.loads.tokens(replica) for replica in candidates}
         request = ask(
             user(str(document) * 1000), user("q"), session=str(session) if session else "", max_new_tokens=length
         )
+        costs = {each.replica_id: each.cost for each in self.router.costs(request, candidates, self.clock.now)}
         choice = self.router.choose(request, candidates)
         self.flying.append(choice)
-        if choice.reason in {"session", "prefix"}:
-            mean = (sum(loads.values()) + choice.tokens) / len(candidates)
-            assert loads[choice.replica_id] <= 1.25 * mean
-        else:
-            assert loads[choice.replica_id] == min(loads.values())
+        assert costs[choice.replica_id] - min(costs.values()) < 0.001
+        assert all(cost >= 0 for cost in costs.values())
 
     @precondition(lambda self: self.flying)
-    @rule(data=st.data())
-    def finish(self, data: st.DataObject) -> None:
-        """Any of the requests in flight ends."""
-        position = data.draw(st.integers(0, len(self.flying) - 1))
-        self.router.finish(self.flying.pop(position))
+    @rule(data=st.data(), seconds=st.floats(0, 5))
+    def finish(self, data: st.DataObject, seconds: float) -> None:
+        """Any of the requests in flight is answered and ends, after some time."""
+        self.clock.now += seconds
+        choice = self.flying.pop(data.draw(st.integers(0, len(self.flying) - 1)))
+        start = self.router.first_token(choice)
+        self.router.learn(choice, computed_tokens=choice.prefix.tokens, completion_tokens=3, start=start)
+        self.router.finish(choice)
 
     @invariant()
     def loads_are_what_flies(self) -> None:
-        """The tracker counts exactly the requests in flight."""
+        """The router counts exactly the requests in flight."""
         for replica in self.fleet:
             flying = sum(choice.tokens for choice in self.flying if choice.replica_id == replica)
-            assert self.router.loads.tokens(replica) == flying
+            assert self.router.tokens_in_flight(replica) == flying
 
 
-BoundedAffinity.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
-TestBoundedAffinity = BoundedAffinity.TestCase
+Cheapest.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestCheapest = Cheapest.TestCase

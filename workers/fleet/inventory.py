@@ -75,6 +75,8 @@ class ReplicaStatus:
     waiting_requests: int
     #: 0 to 1.
     kv_usage: float
+    #: Tokens that its KV cache holds.
+    cache_tokens: int | None
     cached_blocks: int | None
     #: Level it was started from, empty until that is known; and why not from a warmer one.
     start_level: str
@@ -362,6 +364,7 @@ def _replica(row: Replica, transitions: Sequence[Transition]) -> ReplicaStatus:
         running_requests=row.running_requests,
         waiting_requests=row.waiting_requests,
         kv_usage=row.kv_usage,
+        cache_tokens=row.cache_tokens,
         cached_blocks=row.cached_blocks,
         start_level=row.start_level,
         start_note=row.start_note,

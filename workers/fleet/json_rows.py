@@ -85,6 +85,7 @@ def replicas(fleet: Fleet) -> list[Row]:
         "startup_seconds",
         "running_requests",
         "waiting_requests",
+        "cache_tokens",
         "cached_blocks",
         "last_error",
     )

@@ -76,6 +76,8 @@ class Replica(models.Model):
     running_requests = models.PositiveIntegerField(default=0)
     waiting_requests = models.PositiveIntegerField(default=0)
     kv_usage = models.FloatField(default=0.0)
+    #: How many tokens its KV cache holds, as the engine says.
+    cache_tokens = models.PositiveBigIntegerField(null=True, blank=True)
     #: Blocks in its prefix cache, as the node's KV relay counts them.
     cached_blocks = models.PositiveIntegerField(null=True, blank=True)
     observed_at = models.DateTimeField(null=True, blank=True)

@@ -38,6 +38,7 @@ _ANSWERING = CompiledQuery(
             "port",
             "generation",
             "engine_key",
+            "cache_tokens",
         )
     )
 )
@@ -54,6 +55,8 @@ class Endpoint:
     base_url: str
     api_key: str = field(repr=False)
     generation: int
+    #: How many tokens its KV cache holds, None until the engine has said so.
+    cache_tokens: int | None = None
 
 
 def ready() -> tuple[Endpoint, ...]:
@@ -77,7 +80,7 @@ def announce() -> None:
 
 def _endpoint(row: tuple[Any, ...]) -> Endpoint | None:
     """Return the endpoint of a row of ``_ANSWERING``; None without the engine key that it names."""
-    _, replica_id, deployment, model_name, revision_id, host, port, generation, engine_key = row
+    _, replica_id, deployment, model_name, revision_id, host, port, generation, engine_key, cache_tokens = row
     try:
         api_key = engine_keys.derive(replica_id, engine_key)
     except UnknownEngineKey as error:
@@ -91,6 +94,7 @@ def _endpoint(row: tuple[Any, ...]) -> Endpoint | None:
         base_url=f"http://{host}:{port}",
         api_key=api_key,
         generation=generation,
+        cache_tokens=cache_tokens,
     )
 
 

@@ -184,6 +184,7 @@ class Inference:
         if usage is None:  # the completion's tokens are unknown; the prompt's are estimated
             self._meter.end("complete", 200, self._meter.partial_usage(), source="estimated")
         else:
+            reply.learn(usage)
             self._meter.end("complete", 200, usage)
         body = reply.first if complete else None
         stored = self._store(started.policy, body, usage, timeline.engine_seconds * 1000)

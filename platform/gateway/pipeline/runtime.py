@@ -128,7 +128,7 @@ class _ControlPlane:
 
     def _changed(self, old: ControlSnapshot | None, new: ControlSnapshot) -> None:
         """Pass a new snapshot on to the loop. Called in the feed's thread."""
-        self._loop.call_soon_threadsafe(_forget_restarted, self.router, old, new)
+        self._loop.call_soon_threadsafe(_follow_engines, self.router, old, new)
         if old is not None and old.callers is not new.callers:
             self._loop.call_soon_threadsafe(self.active_requests.revoke, new.callers)
         self._loop.call_soon_threadsafe(self.replica_queue.wake)
@@ -154,10 +154,13 @@ def _redis(url: str) -> RedisClient:
     return RedisClient(url, timeout_seconds=settings.REDIS_TIMEOUT_SECONDS)
 
 
-def _forget_restarted(router: Router, old: ControlSnapshot | None, new: ControlSnapshot) -> None:
-    """Make the router forget replicas that are gone, or whose engine process is new and has an empty cache."""
-    before = {e.replica_id: e.generation for group in (old.endpoints.values() if old else ()) for e in group}
-    after = {e.replica_id: e.generation for group in new.endpoints.values() for e in group}
-    for replica, generation in before.items():
-        if after.get(replica) != generation:
+def _follow_engines(router: Router, old: ControlSnapshot | None, new: ControlSnapshot) -> None:
+    """Tell the router how large each engine's cache is, and which replicas are gone or have a new, empty engine."""
+    before = {e.replica_id: e for group in (old.endpoints.values() if old else ()) for e in group}
+    after = {e.replica_id: e for group in new.endpoints.values() for e in group}
+    for replica, endpoint in before.items():
+        if replica not in after or after[replica].generation != endpoint.generation:
             router.forget(replica)
+    for replica, endpoint in after.items():
+        if endpoint.cache_tokens is not None:
+            router.resize(replica, endpoint.cache_tokens)

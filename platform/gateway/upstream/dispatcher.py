@@ -14,6 +14,7 @@ from gateway import errors, metrics
 from gateway.control_plane.in_flight import InFlight
 from gateway.errors import EngineFailed, EngineGone, EngineOverran, EngineRefused, GatewayError
 from gateway.metering.meter import Meter
+from gateway.protocols.endpoint import Usage
 from gateway.request import RequestContext
 from gateway.upstream import connection, overrun, unusable_output
 from gateway.upstream.client import UpstreamClient
@@ -27,7 +28,7 @@ from gateway.upstream.connection import (
 )
 from gateway.upstream.suspect_requests import MAX_FAILED_ENGINES, SuspectRequests
 from routing.errors import NoReplica
-from routing.router import Choice, Router, RoutingRequest
+from routing.router import AnswerStart, Choice, Router, RoutingRequest
 from workers.serving.endpoints import Endpoint
 
 log = logging.getLogger(__name__)
@@ -72,6 +73,8 @@ class EngineReply(msgspec.Struct, kw_only=True, eq=False):
     response: UpstreamResponse
     #: Ends the count of the request in flight.
     finish: Callable[[], None]
+    #: Tells the router what the answer says of itself.
+    learn: Callable[[Usage], None]
     #: Records that the stream came to its end, or that the engine failed in the middle of it.
     succeeded: Callable[[], None]
     failed: Callable[[], None]
@@ -203,12 +206,14 @@ class Dispatcher:
                 raise ConnectionLost("the response ended before its first byte", after_first_byte=True)
             if dispatch.context.call.stream and (refusal := self._refused_in_stream(dispatch, first)):
                 raise refusal
+            start = self._router.first_token(choice) if dispatch.request.streamed else None
             return EngineReply(
                 choice=choice,
                 first=first,
                 prompt_tokens=dispatch.request.prefix.tokens,
                 response=response,
                 finish=finish,
+                learn=partial(self._learn, choice, start),
                 succeeded=partial(self._suspect_requests.completed, dispatch.context),
                 failed=partial(self._suspect_requests.engine_failed, dispatch.context, endpoint),
             )
@@ -217,6 +222,14 @@ class Dispatcher:
                 response.close()
             finish()
             raise
+
+    def _learn(self, choice: Choice, start: AnswerStart | None, usage: Usage) -> None:
+        self._router.learn(
+            choice,
+            computed_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            start=start,
+        )
 
     async def _refusal(self, endpoint: Endpoint, dispatch: _Dispatch, status: int, payload: bytes) -> GatewayError:
         """Return the error for a request that the engine refused, or whose output it could not use."""

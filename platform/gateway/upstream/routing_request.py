@@ -23,6 +23,7 @@ def build(call: Call, caller: Caller, model: ServedModel, headers: Mapping[str, 
         prefix=_prefix(call, caller, model),
         session=keyspace.session_key(caller, model.name, session) if session else None,
         max_new_tokens=new_tokens * call.choices,
+        streamed=call.stream,
     )
 
 

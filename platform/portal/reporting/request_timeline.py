@@ -15,7 +15,7 @@ from tenants.ids import created_at
 ROUTE_REASONS = {
     "prefix": "its prefix was cached there",
     "session": "earlier requests of the session went there",
-    "load": "it had the least load",
+    "load": "the request had to wait least there",
     "only": "it was the only ready replica",
 }
 #: Cache results that were answered without an engine call of their own.

@@ -13,6 +13,8 @@ from typing import Any, cast
 from tenants.ids import ReplicaId, RequestId, RevisionId, new_id
 from workers.agent.probes.canary import EMBEDDINGS, TEXT, Canary, CanaryResult, CanarySink
 
+_CACHE = re.compile(r"^vllm:cache_config_info\{([^}]*)\}", re.MULTILINE)
+_CACHE_LABEL = re.compile(r'(block_size|num_gpu_blocks)="(\d+)"')
 _SAMPLE = re.compile(r"^vllm:(\w+)(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
 #: What counts as progress: an engine that neither reads nor writes tokens may be wedged.
 _PROGRESS = ("prompt_tokens_total", "generation_tokens_total")
@@ -34,12 +36,16 @@ class ProbeTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLoad:
-    """The load of an engine. ``kv_usage`` is a share, 0 to 1; ``tokens`` counts all tokens since its start."""
+    """The load of an engine. ``kv_usage`` is a share, 0 to 1; ``tokens`` counts all tokens since its start.
+
+    ``cache_tokens``: how many tokens its KV cache holds, None if it does not say.
+    """
 
     running: int
     waiting: int
     kv_usage: float
     tokens: int
+    cache_tokens: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +110,18 @@ def parse_load(text: str) -> EngineLoad | None:
         waiting=int(sums["num_requests_waiting"]),
         kv_usage=min(1.0, sums.get("kv_cache_usage_perc", 0.0)),
         tokens=int(sum(sums.get(name, 0.0) for name in _PROGRESS)),
+        cache_tokens=_cache_tokens(text),
     )
+
+
+def _cache_tokens(text: str) -> int | None:
+    """Return the size of the KV cache in tokens, summed over engines."""
+    total = 0
+    for labels in _CACHE.findall(text):
+        found = dict(_CACHE_LABEL.findall(labels))
+        if len(found) == 2:
+            total += int(found["block_size"]) * int(found["num_gpu_blocks"])
+    return total or None
 
 
 def _one_token(target: ProbeTarget, canary: Canary, timeout_seconds: float) -> CanaryResult:

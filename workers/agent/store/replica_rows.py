@@ -259,6 +259,7 @@ class NodeRows:
             running_requests=load.running,
             waiting_requests=load.waiting,
             kv_usage=load.kv_usage,
+            cache_tokens=load.cache_tokens,
             cached_blocks=cached_blocks,
             observed_at=Now(),
         )

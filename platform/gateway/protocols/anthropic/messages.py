@@ -141,7 +141,7 @@ class Messages(_Anthropic):
         """Return tools, system prompt and conversation."""
         found = tools(body)
         if body.get("system"):
-            found.append(PromptMessage(head=b"system", text=as_bytes(body["system"]), system=True))
+            found.append(PromptMessage(head=b"system", text=as_bytes(body["system"])))
         return [*found, *conversation(body["messages"])]
 
     def usage(self, document: Mapping[str, Any]) -> Usage | None:

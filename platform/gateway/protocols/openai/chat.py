@@ -19,7 +19,6 @@ _USAGE_MARK = b'"usage"'
 _EACH = "continuous_usage_stats"
 #: The first chunk of a chat stream carries the role, which is no token.
 _ROLE_MARK = b'"delta":{"role":'
-SYSTEM_ROLES = frozenset({"system", "developer"})
 
 COMMON: dict[str, validators.Check] = {
     "model": validators.text,
@@ -184,7 +183,7 @@ class Completions(_Chunked):
 
 def tools(body: Mapping[str, Any]) -> list[PromptMessage]:
     """Return the tools as the system message that chat templates make of them."""
-    return [PromptMessage(head=b"tools", text=orjson.dumps(body["tools"]), system=True)] if body.get("tools") else []
+    return [PromptMessage(head=b"tools", text=orjson.dumps(body["tools"]))] if body.get("tools") else []
 
 
 def conversation(found: list[dict[str, Any]]) -> list[PromptMessage]:
@@ -195,7 +194,6 @@ def conversation(found: list[dict[str, Any]]) -> list[PromptMessage]:
             text=as_bytes(
                 {k: v for k, v in message.items() if k != "role"} if len(message) > 2 else message.get("content")
             ),
-            system=message["role"] in SYSTEM_ROLES,
         )
         for message in found
     ]

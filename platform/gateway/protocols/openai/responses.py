@@ -122,7 +122,7 @@ class Responses(Endpoint):
         """Return tools, instructions and input in the order of chat templates."""
         found = tools(body)
         if body.get("instructions"):
-            found.append(PromptMessage(head=b"system", text=as_bytes(body["instructions"]), system=True))
+            found.append(PromptMessage(head=b"system", text=as_bytes(body["instructions"])))
         given = body["input"]
         if isinstance(given, str):
             return [*found, PromptMessage(head=b"user", text=given.encode())]

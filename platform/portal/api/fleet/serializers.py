@@ -39,6 +39,9 @@ class ReplicaSerializer(serializers.Serializer[inventory.ReplicaStatus]):
     running_requests = serializers.IntegerField(read_only=True)
     waiting_requests = serializers.IntegerField(read_only=True)
     kv_usage = serializers.FloatField(read_only=True, help_text="0 to 1.")
+    cache_tokens = serializers.IntegerField(
+        read_only=True, allow_null=True, help_text="Tokens that its KV cache holds."
+    )
     start_level = serializers.CharField(
         read_only=True, help_text="Level it was started from: cold, h0, h2, or empty until that is known."
     )

@@ -1,0 +1,144 @@
+"""Which beginnings of prompts are warm on which replicas: one table of fixed size for all replicas and tenants.
+
+An entry says when a replica last used one link of a prompt's chain. :class:`ReplicaCache` knows how many of a replica's
+tokens were last used when, hence since when whatever was not used again is evicted. So no entry is removed when its
+link is evicted or its replica restarts; the table overwrites what was used longest ago.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from routing.prefix_hash import PrefixHashes
+
+#: Entries of the default table, of 8 bytes each: 32 MiB.
+DEFAULT_ENTRIES = 1 << 22
+#: Places where a link may be. When all are taken the one used longest ago is overwritten.
+WAYS = 4
+#: Into about how many slices of time the use of a cache is divided; a whole slice is given up at once.
+SLICES = 128
+#: The upper bits of an entry identify its link and replica, the lower ones are when it was last used.
+STAMP_BITS = 40
+_STAMP = (1 << STAMP_BITS) - 1
+_WORD = (1 << 64) - 1
+#: 2**64 divided by the golden ratio: odd, so that multiplying by it loses nothing.
+_SPREAD = 0x9E3779B97F4A7C15
+
+
+class ReplicaCache:
+    """What one replica's prefix cache holds, as far as requests tell: what was used longest ago is evicted first."""
+
+    __slots__ = ("_held", "_starts", "_tokens", "_width", "capacity", "number", "oldest")
+
+    def __init__(self, number: int, capacity: int) -> None:
+        """``number`` distinguishes replicas; ``capacity`` is in tokens."""
+        self.number = number
+        self.capacity = capacity
+        self._width = max(1, capacity // SLICES)
+        #: Slices of time: when each began, and how many tokens were last used in it.
+        self._starts: list[int] = [0]
+        self._tokens: list[int] = [0]
+        self._held = 0
+        #: What was last used before this is evicted.
+        self.oldest = 1
+
+    def used(self, tokens: int, before: int) -> None:
+        """Count tokens as used in the present slice; ``before``: when they were used last, 0 if never."""
+        if before >= self.oldest:
+            past = bisect_right(self._starts, before) - 1
+            self._tokens[past] -= tokens
+        else:
+            self._held += tokens
+        self._tokens[-1] += tokens
+
+    def compute(self, tokens: int) -> None:
+        """Count tokens of an answer, or by how many a prompt was less warm than expected; negative: how many more."""
+        self._held += tokens
+        self._tokens[-1] += tokens
+
+    def advance(self, now: int) -> int:
+        """Evict what no longer fits, and begin a slice if the present one is full; return the time to stamp."""
+        if self._tokens[-1] >= self._width and now >= self._starts[-1]:
+            self._starts.append(now + 1)  # what was used at this very time belongs to the slice before
+            self._tokens.append(0)
+            if len(self._starts) > 4 * SLICES:
+                self._merge()
+        evicted = 0
+        while self._held > self.capacity and evicted < len(self._starts) - 1:
+            self._held -= self._tokens[evicted]
+            evicted += 1
+        if evicted:
+            del self._starts[:evicted], self._tokens[:evicted]
+            self.oldest = self._starts[0]
+        return max(now, self._starts[-1])
+
+    def _merge(self) -> None:
+        """Join neighbouring slices whose tokens have been used again since."""
+        starts, counts = self._starts, self._tokens
+        self._starts, self._tokens = [starts[0]], [counts[0]]
+        for start, tokens in zip(starts[1:], counts[1:], strict=True):
+            if self._tokens[-1] + tokens <= self._width:
+                self._tokens[-1] += tokens
+            else:
+                self._starts.append(start)
+                self._tokens.append(tokens)
+
+
+class WarmPrefixes:
+    """The table. Not thread-safe."""
+
+    def __init__(self, entries: int = DEFAULT_ENTRIES) -> None:
+        """``entries``: a power of two."""
+        if entries < WAYS or entries & (entries - 1):
+            raise ValueError("the number of entries must be a power of two")
+        self._entries = memoryview(bytearray(entries * 8)).cast("Q")
+        self._mask = (entries - 1) & ~(WAYS - 1)
+
+    def depth(self, prefix: PrefixHashes, cache: ReplicaCache) -> int:
+        """Return how many leading links of a prompt are warm on a replica.
+
+        Searches by halves, because the beginning of a chain is never evicted before its end.
+        """
+        links = prefix.hashes
+        if not links or not self._is_warm(links[0], cache):
+            return 0
+        if self._is_warm(links[-1], cache):
+            return len(links)
+        low, high = 1, len(links)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._is_warm(links[middle - 1], cache):
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def use(self, prefix: PrefixHashes, cache: ReplicaCache, now: int) -> None:
+        """Record that a replica uses a prompt. ``now``: ticks of any clock that never goes back, below 2**40."""
+        entries, mask = self._entries, self._mask
+        salt = cache.number * _SPREAD
+        start = 0
+        stamp = cache.advance(now)
+        for depth, link in enumerate(prefix.hashes, start=1):
+            name = ((int.from_bytes(link[:8]) ^ salt) * _SPREAD) & _WORD
+            place, tag = (name >> 20) & mask, (name << STAMP_BITS) & _WORD
+            chosen, before, least = place, 0, _WORD
+            for at in range(place, place + WAYS):
+                entry = entries[at]
+                if entry & ~_STAMP == tag:
+                    chosen, before = at, entry & _STAMP
+                    break
+                if entry & _STAMP < least:
+                    chosen, least = at, entry & _STAMP
+            entries[chosen] = tag | stamp
+            end = prefix.tokens_of(depth)
+            cache.used(end - start, before)
+            start = end
+
+    def _is_warm(self, link: bytes, cache: ReplicaCache) -> bool:
+        name = ((int.from_bytes(link[:8]) ^ cache.number * _SPREAD) * _SPREAD) & _WORD
+        place, tag = (name >> 20) & self._mask, (name << STAMP_BITS) & _WORD
+        for entry in self._entries[place : place + WAYS]:
+            if entry & ~_STAMP == tag:
+                return entry & _STAMP >= cache.oldest
+        return False
