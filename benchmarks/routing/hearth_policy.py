@@ -1,0 +1,66 @@
+"""Hearth's own routing code in the simulation, with the simulation's time."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import cache
+from uuid import UUID
+
+from benchmarks.routing.simulator import Engine, Request
+from routing.prefix_hash import BYTES_PER_TOKEN, PrefixHashes
+from routing.router import AnswerStart, Choice, Router, RoutingRequest
+
+TABLE_ENTRIES = 1 << 20
+
+
+class Hearth:
+    """One gateway process."""
+
+    def __init__(self, engines: Sequence[Engine]) -> None:
+        self._now = 0.0
+        self._replicas = [UUID(int=number + 1) for number in range(len(engines))]
+        self._numbers = {replica: number for number, replica in enumerate(self._replicas)}
+        self._block_size = engines[0].scheduler.block_size
+        self._router = Router(clock=lambda: self._now, table_entries=TABLE_ENTRIES)
+        self._running: dict[int, tuple[Choice, AnswerStart | None]] = {}
+        for replica, engine in zip(self._replicas, engines, strict=True):
+            self._router.resize(replica, (engine.scheduler.pool.total - 1) * self._block_size)
+
+    def choose(self, request: Request, now: float) -> int:
+        """Return the number of a replica."""
+        self._now = now
+        choice = self._router.choose(self._described(request), self._replicas)
+        self._running[id(request)] = choice, None
+        return self._numbers[choice.replica_id]
+
+    def first_token(self, request: Request, now: float) -> None:
+        """Tell the router."""
+        self._now = now
+        choice, _ = self._running[id(request)]
+        self._running[id(request)] = choice, self._router.first_token(choice)
+
+    def ended(self, request: Request, now: float) -> None:
+        """Tell the router, as the gateway does with the engine's usage."""
+        self._now = now
+        choice, start = self._running.pop(id(request))
+        computed = request.turn.prompt_tokens - request.cached_tokens
+        self._router.learn(choice, computed_tokens=computed, completion_tokens=request.turn.output_tokens, start=start)
+        self._router.finish(choice)
+
+    def _described(self, request: Request) -> RoutingRequest:
+        """Return the request as a gateway describes it, with a link for each block of the prompt."""
+        turn, size = request.turn, self._block_size
+        links = tuple(_link(block) for block in turn.blocks[: turn.prompt_tokens // size])
+        ends = tuple(BYTES_PER_TOKEN * size * (number + 1) for number in range(len(links)))
+        return RoutingRequest(
+            prefix=PrefixHashes(hashes=links, ends=ends, tokens=turn.prompt_tokens),
+            session=request.conversation.session,
+            max_new_tokens=turn.output_tokens,
+            streamed=True,
+        )
+
+
+@cache
+def _link(block: int) -> bytes:
+    return hashlib.blake2b(block.to_bytes(8, "big"), digest_size=16).digest()

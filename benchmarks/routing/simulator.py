@@ -1,0 +1,186 @@
+"""A discrete-event simulation: engines that compute in steps, gateways that choose among them, clients that ask.
+
+Time is a number; nothing sleeps. The same seed gives the same run.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Protocol
+
+from benchmarks.routing.scheduler import Scheduled, Scheduler, Step, StepCosts
+from benchmarks.routing.workload import Conversation, Turn, Workload
+from workers.simulated.engine.block_pool import BlockPool
+
+#: Of every engine: seconds of a step, and of each sequence that it decodes for.
+STEP_SECONDS = 0.004
+SEQUENCE_SECONDS = 0.0002
+MAX_SEQUENCES = 64
+MAX_STEP_TOKENS = 2048
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One request on its way. Times in seconds."""
+
+    turn: Turn
+    conversation: Conversation
+    number: int
+    sent_at: float
+    gateway: int = 0
+    replica: int = -1
+    first_token_at: float = 0.0
+    ended_at: float = 0.0
+    cached_tokens: int = 0
+    sequence: Scheduled | None = None
+
+    @property
+    def ttft(self) -> float:
+        """Return the time to the first token."""
+        return self.first_token_at - self.sent_at
+
+
+class Policy(Protocol):
+    """Chooses the replica of a request, and hears what came of it."""
+
+    def choose(self, request: Request, now: float) -> int:
+        """Return the number of a replica."""
+
+    def first_token(self, request: Request, now: float) -> None:
+        """Hear of the first token of an answer."""
+
+    def ended(self, request: Request, now: float) -> None:
+        """Hear that an answer ended."""
+
+
+@dataclass(slots=True, eq=False)
+class Engine:
+    """One replica in the simulation."""
+
+    scheduler: Scheduler
+    costs: StepCosts
+    requests: dict[Scheduled, Request] = field(default_factory=dict)
+    step: Step | None = None
+    began: float = 0.0
+    #: Of one step, and how many follow each other unchanged.
+    seconds: float = 0.0
+    repeats: int = 1
+    #: Distinguishes the present end from one that was moved.
+    version: int = 0
+    busy_seconds: float = 0.0
+    computed_prompt_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Next:
+    """A turn that is due."""
+
+    conversation: Conversation
+    number: int
+
+
+class Simulation:
+    """One run."""
+
+    def __init__(self, workload: Workload, policies: Sequence[Policy], engines: Sequence[Engine]) -> None:
+        self.engines = engines
+        self.requests: list[Request] = []
+        self._policies = policies
+        self._block_size = workload.block_size
+        self._events: list[tuple[float, int, Engine | _Next, int]] = []
+        self._order = itertools.count()
+        self._gateways = itertools.cycle(range(len(policies)))
+        for conversation in workload.conversations:
+            self._push(conversation.at, _Next(conversation, 0))
+
+    def run(self) -> list[Request]:
+        """Run to the end, and return every request in the order in which they were sent."""
+        events = self._events
+        while events:
+            now, _, what, version = heapq.heappop(events)
+            if isinstance(what, Engine):
+                if what.version == version:
+                    self._end_step(what, now)
+            else:
+                self._send(what, now)
+        return self.requests
+
+    def _push(self, at: float, what: Engine | _Next, version: int = 0) -> None:
+        heapq.heappush(self._events, (at, next(self._order), what, version))
+
+    def _send(self, due: _Next, now: float) -> None:
+        conversation, number = due.conversation, due.number
+        turn = conversation.turns[number]
+        request = Request(turn, conversation, number, now, next(self._gateways))
+        self.requests.append(request)
+        request.replica = self._policies[request.gateway].choose(request, now)
+        engine = self.engines[request.replica]
+        sequence = request.sequence = Scheduled(turn.prompt_tokens, turn.output_tokens, turn.blocks)
+        engine.requests[sequence] = request
+        engine.scheduler.add(sequence)
+        if engine.step is None:
+            self._begin_step(engine, now)
+        elif engine.repeats > 1:
+            # The step that runs now ends as it would; those that were to follow are decided anew.
+            engine.repeats = max(1, ceil((now - engine.began) / engine.seconds))
+            engine.version += 1
+            self._push(engine.began + engine.repeats * engine.seconds, engine, engine.version)
+
+    def _begin_step(self, engine: Engine, now: float) -> None:
+        step = engine.step = engine.scheduler.next_step()
+        if step is None:
+            return
+        engine.began = now
+        engine.seconds = engine.costs.seconds(step.prompt_tokens, step.decoding)
+        engine.repeats = engine.scheduler.steady_steps(step)
+        engine.version += 1
+        self._push(now + engine.repeats * engine.seconds, engine, engine.version)
+
+    def _end_step(self, engine: Engine, now: float) -> None:
+        step = engine.step
+        assert step is not None
+        engine.busy_seconds += now - engine.began
+        engine.computed_prompt_tokens += step.prompt_tokens
+        scheduler = engine.scheduler
+        for _ in range(engine.repeats - 1):
+            scheduler.repeat(step)
+        for sequence in scheduler.complete(step):
+            if sequence.emitted == 1:
+                request = engine.requests[sequence]
+                request.first_token_at = now
+                request.cached_tokens = sequence.cached_tokens
+                self._policies[request.gateway].first_token(request, now)
+            if sequence.emitted >= sequence.output_tokens:
+                scheduler.remove(sequence)
+                self._finish(engine.requests.pop(sequence), now)
+        self._begin_step(engine, now)
+
+    def _finish(self, request: Request, now: float) -> None:
+        request.ended_at = now
+        request.sequence = None
+        self._policies[request.gateway].ended(request, now)
+        following = request.number + 1
+        if following < len(request.conversation.turns):
+            think = request.conversation.turns[following].think_seconds
+            self._push(now + think, _Next(request.conversation, following))
+
+
+def engines(count: int, workload: Workload) -> list[Engine]:
+    """Return engines of the workload's size and speed."""
+    costs = StepCosts(fixed=STEP_SECONDS, prompt_token=1 / workload.tokens_per_second, decode=SEQUENCE_SECONDS)
+    return [
+        Engine(
+            Scheduler(
+                BlockPool(workload.cache_blocks + 1),
+                block_size=workload.block_size,
+                max_sequences=MAX_SEQUENCES,
+                max_step_tokens=MAX_STEP_TOKENS,
+            ),
+            costs,
+        )
+        for _ in range(count)
+    ]

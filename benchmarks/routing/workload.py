@@ -1,0 +1,38 @@
+"""What clients ask in a simulation: conversations of one or more turns, with their prompts as names of blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One request. ``blocks`` name the full blocks of prompt and answer; equal beginnings have equal names."""
+
+    prompt_tokens: int
+    output_tokens: int
+    blocks: tuple[int, ...]
+    #: Seconds between the end of the turn before and this one.
+    think_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """Turns that follow each other, from ``at`` seconds on."""
+
+    at: float
+    session: bytes | None
+    turns: tuple[Turn, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Conversations in order of their beginning, and the engines that they are for."""
+
+    name: str
+    conversations: tuple[Conversation, ...]
+    block_size: int
+    #: Blocks of one engine's cache.
+    cache_blocks: int
+    #: Prompt tokens that an engine computes in a second.
+    tokens_per_second: float
