@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from functools import cache
 from uuid import UUID
 
 from benchmarks.routing.simulator import Engine, Request
+from benchmarks.routing.workload import hashes
 from routing.prefix_hash import BYTES_PER_TOKEN, PrefixHashes
 from routing.router import AnswerStart, Choice, Router, RoutingRequest
 
@@ -51,7 +50,7 @@ class Hearth:
     def _described(self, request: Request) -> RoutingRequest:
         """Return the request as a gateway describes it, with a link for each block of the prompt."""
         turn, size = request.turn, self._block_size
-        links = tuple(_link(block) for block in turn.blocks[: turn.prompt_tokens // size])
+        links = hashes(turn.blocks[: turn.prompt_tokens // size])
         ends = tuple(BYTES_PER_TOKEN * size * (number + 1) for number in range(len(links)))
         return RoutingRequest(
             prefix=PrefixHashes(hashes=links, ends=ends, tokens=turn.prompt_tokens),
@@ -59,8 +58,3 @@ class Hearth:
             max_new_tokens=turn.output_tokens,
             streamed=True,
         )
-
-
-@cache
-def _link(block: int) -> bytes:
-    return hashlib.blake2b(block.to_bytes(8, "big"), digest_size=16).digest()

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from benchmarks.routing.simulator import Engine, Request
+from benchmarks.routing.workload import hashes
 
 
 class RoundRobin:
@@ -75,7 +76,7 @@ class Exact(Counting):
         """Return the matching tokens per replica, as a view that is a step old has them."""
         turn = request.turn
         size = self.engines[0].scheduler.block_size
-        keys = turn.blocks[: (turn.prompt_tokens - 1) // size]
+        keys = hashes(turn.blocks[: (turn.prompt_tokens - 1) // size])
         return [len(engine.scheduler.pool.match(keys)) * size for engine in self.engines]
 
 

@@ -10,7 +10,7 @@ Unlike vLLM it reserves the blocks of a whole answer at admission, so that no se
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from workers.simulated.engine.block_pool import BlockPool
@@ -35,7 +35,7 @@ class Scheduled:
 
     prompt_tokens: int
     output_tokens: int
-    keys: Sequence[Hashable]
+    keys: Sequence[bytes]
     #: Tokens whose keys and values are in its blocks.
     computed: int = 0
     emitted: int = 0

@@ -13,7 +13,7 @@ from math import ceil
 from typing import Protocol
 
 from benchmarks.routing.scheduler import Scheduled, Scheduler, Step, StepCosts
-from benchmarks.routing.workload import Conversation, Turn, Workload
+from benchmarks.routing.workload import Conversation, Turn, Workload, hashes
 from workers.simulated.engine.block_pool import BlockPool
 
 #: Of every engine: seconds of a step, and of each sequence that it decodes for.
@@ -119,7 +119,7 @@ class Simulation:
         self.requests.append(request)
         request.replica = self._policies[request.gateway].choose(request, now)
         engine = self.engines[request.replica]
-        sequence = request.sequence = Scheduled(turn.prompt_tokens, turn.output_tokens, turn.blocks)
+        sequence = request.sequence = Scheduled(turn.prompt_tokens, turn.output_tokens, hashes(turn.blocks))
         engine.requests[sequence] = request
         engine.scheduler.add(sequence)
         if engine.step is None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,3 +39,13 @@ class Workload:
     cache_blocks: int
     #: Prompt tokens that an engine computes in a second.
     tokens_per_second: float
+
+
+def hashes(blocks: Iterable[int]) -> tuple[bytes, ...]:
+    """Return names of blocks as engines and Hearth hash them, 16 bytes each."""
+    return tuple(map(_hash, blocks))
+
+
+@cache
+def _hash(block: int) -> bytes:
+    return hashlib.blake2b(block.to_bytes(8, "big"), digest_size=16).digest()

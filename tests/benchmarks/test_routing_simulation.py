@@ -24,6 +24,11 @@ def small() -> Workload:
     return dataclasses.replace(whole, conversations=whole.conversations[:25])
 
 
+def keys(names: str) -> tuple[bytes, ...]:
+    """Return a block's key for each letter."""
+    return tuple(name.encode() for name in names)
+
+
 def run(policy: str, gateways: int = 1) -> tuple[list[Request], object]:
     """Return the requests of a run with three engines, and what they show."""
     workload = small()
@@ -70,7 +75,7 @@ def test_a_long_prompt_is_computed_in_chunks_beside_what_decodes() -> None:
 
 def test_a_sequence_waits_for_blocks() -> None:
     scheduler = Scheduler(BlockPool(1 + 10), block_size=BLOCK, max_sequences=4, max_step_tokens=10_000)
-    first, second = Scheduled(6 * BLOCK, 1, tuple("abcdef")), Scheduled(7 * BLOCK, 1, tuple("ghijklm"))
+    first, second = Scheduled(6 * BLOCK, 1, keys("abcdef")), Scheduled(7 * BLOCK, 1, keys("ghijklm"))
     scheduler.add(first)
     scheduler.add(second)
     step = scheduler.next_step()
@@ -86,8 +91,8 @@ def test_a_sequence_waits_for_blocks() -> None:
 def test_a_sequence_finds_what_is_cached_but_for_its_last_token() -> None:
     scheduler = Scheduler(BlockPool(1 + 20), block_size=BLOCK, max_sequences=4, max_step_tokens=10_000)
     found = []
-    for keys in ("abcdef", "abcdeXY", "abcdeXY"):
-        sequence = Scheduled(len(keys) * BLOCK, 1, tuple(keys))
+    for names in ("abcdef", "abcdeXY", "abcdeXY"):
+        sequence = Scheduled(len(names) * BLOCK, 1, keys(names))
         scheduler.add(sequence)
         step = scheduler.next_step()
         assert step is not None

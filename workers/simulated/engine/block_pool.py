@@ -7,7 +7,7 @@ first, so that tails are evicted first.
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import cbor2
@@ -68,8 +68,8 @@ class BlockPool:
     pending: list[Event] = field(default_factory=list)
     _free: OrderedDict[int, None] = field(init=False)
     _references: list[int] = field(init=False)
-    _hash_of: dict[int, Hashable] = field(default_factory=dict)
-    _holders: dict[Hashable, dict[int, None]] = field(default_factory=dict)
+    _hash_of: dict[int, bytes] = field(default_factory=dict)
+    _holders: dict[bytes, dict[int, None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._free = OrderedDict.fromkeys(range(1, self.total))
@@ -85,7 +85,7 @@ class BlockPool:
         """Return how many blocks can be allocated, including cached ones."""
         return len(self._free)
 
-    def match(self, hashes: Sequence[Hashable]) -> list[int]:
+    def match(self, hashes: Sequence[bytes]) -> list[int]:
         """Return the blocks with the longest cached prefix of ``hashes``."""
         found: list[int] = []
         for key in hashes:
@@ -119,7 +119,7 @@ class BlockPool:
             self._holders.setdefault(key, {})[block] = None
         self.pending.append(stored)
 
-    def store_keys(self, blocks: Sequence[int], keys: Sequence[Hashable]) -> None:
+    def store_keys(self, blocks: Sequence[int], keys: Sequence[bytes]) -> None:
         """Make full blocks match ``keys``."""
         for block, key in zip(blocks, keys, strict=True):
             self._hash_of[block] = key
