@@ -20,6 +20,9 @@ Reason = Literal["session", "prefix", "load", "only"]
 
 #: Tokens in the cache of an engine that has not said how many it holds.
 DEFAULT_CACHE_TOKENS = 500_000
+#: Which share of a session's prompt its home is assumed to hold beyond what this process has sent there, if other
+#: processes send requests too: most of a conversation's turns came through them. Tried out in simulation.
+FROM_PEERS = 0.8
 #: Costs closer than this are equal, seconds: a session's home wins then, or who has waited longest for a request.
 EQUAL_SECONDS = 0.001
 
@@ -37,8 +40,9 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """What one replica would cost a request, in seconds."""
 
     replica_id: UUID
-    #: Estimated prompt tokens in its prefix cache.
+    #: Estimated prompt tokens in its prefix cache; and those of them that this process has sent there.
     warm_tokens: int
+    known_tokens: int
     #: Work before it, and its own prompt.
     backlog: float
     prefill: float
@@ -70,8 +74,9 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     replica_id: UUID
     reason: Reason
-    #: Estimated prompt tokens in its prefix cache.
+    #: Estimated prompt tokens in its prefix cache; and those of them that this process has sent there.
     warm_tokens: int
+    known_tokens: int
     #: Prompt tokens and most new tokens.
     tokens: int
     #: Expected seconds until the first token.
@@ -105,6 +110,8 @@ class Router:
         self._clock = clock
         self._warm = WarmPrefixes(table_entries)
         self._replicas: dict[UUID, _Known] = {}
+        #: Other processes send requests to the same replicas, unknown to this one.
+        self.has_peers = False
         self._numbers = itertools.count(1)
         self._turns = itertools.count(1)
 
@@ -116,13 +123,15 @@ class Router:
         if not candidates:
             raise NoReplica
         now = self._clock()
-        chosen, reason = self._pick(request, self.costs(request, candidates, now))
+        home = self._home(request.session, candidates) if request.session is not None else None
+        chosen, reason = self._pick(self.costs(request, candidates, now), home)
         prefix = request.prefix
         known = self._known(chosen.replica_id)
         choice = Choice(
             replica_id=chosen.replica_id,
             reason=reason,
             warm_tokens=chosen.warm_tokens,
+            known_tokens=chosen.known_tokens,
             tokens=prefix.tokens + request.max_new_tokens,
             seconds=chosen.backlog + chosen.prefill,
             prefix=prefix,
@@ -132,25 +141,29 @@ class Router:
         known.turn = next(self._turns)
         known.load.send(choice, chosen.prefill, now, streamed=request.streamed)
         self._warm.use(prefix, known.cache, _ticks(now))
-        if request.session is not None:
-            self._settle(request.session, chosen.replica_id, candidates)
+        if request.session is not None and self.sessions.home(request.session) not in candidates:
+            self.sessions.settle(request.session, chosen.replica_id)
         return choice
 
     def costs(self, request: RoutingRequest, candidates: Sequence[UUID], now: float) -> list[Candidate]:
         """Return what each candidate would cost, in their order."""
         prefix = request.prefix
+        home = self._home(request.session, candidates) if request.session is not None else None
         replicas = [self._known(each) for each in candidates]
         typical = typical_seconds_per_token(replica.load for replica in replicas)
         new_tokens = min(request.max_new_tokens, max(each.load.decode_speed.mean_tokens for each in replicas))
         found = []
         for replica_id, replica in zip(candidates, replicas, strict=True):
             load = replica.load
-            warm = prefix.tokens_of(self._warm.depth(prefix, replica.cache))
+            sent = warm = prefix.tokens_of(self._warm.depth(prefix, replica.cache))
+            if replica_id == home and self.has_peers:
+                warm += int((prefix.tokens - sent) * FROM_PEERS)
             prefill = (prefix.tokens - warm) * load.seconds_per_token(typical)
             found.append(
                 Candidate(
                     replica_id=replica_id,
                     warm_tokens=warm,
+                    known_tokens=sent,
                     backlog=load.backlog(now),
                     prefill=prefill,
                     displaced=load.displaced(prefill, now),
@@ -179,8 +192,8 @@ class Router:
         ``start``: of :meth:`first_token`, None if the answer was not streamed.
         """
         known = choice.known
-        expected = choice.prefix.tokens - choice.warm_tokens
-        known.cache.compute(completion_tokens + computed_tokens - expected)
+        new = choice.prefix.tokens - choice.known_tokens
+        known.cache.compute(completion_tokens + computed_tokens - new)
         if start is not None:
             load = known.load
             load.learn(start.prefill_seconds, max(1, computed_tokens))
@@ -211,33 +224,29 @@ class Router:
             found = self._replicas[replica_id] = _Known(ReplicaCache(next(self._numbers), DEFAULT_CACHE_TOKENS))
         return found
 
-    def _pick(self, request: RoutingRequest, costs: Sequence[Candidate]) -> tuple[Candidate, Reason]:
+    def _pick(self, costs: Sequence[Candidate], home: UUID | None) -> tuple[Candidate, Reason]:
         if len(costs) == 1:
             return costs[0], "only"
         least = min(each.cost for each in costs)
         equal = [each for each in costs if each.cost - least < EQUAL_SECONDS]
-        if request.session is not None:
-            chosen = self._at_home(request.session, equal, [each.replica_id for each in costs])
-            if chosen is not None:
-                return chosen, "session"
+        for each in equal:
+            if each.replica_id == home:
+                return each, "session"
         chosen = min(equal, key=lambda each: self._known(each.replica_id).turn)
         second = min((each for each in costs if each is not chosen), key=lambda each: each.cost)
         by_prefix = second.prefill + second.displaced - chosen.prefill - chosen.displaced
         by_load = second.backlog + second.decode - chosen.backlog - chosen.decode
         return chosen, "prefix" if chosen.warm_tokens and by_prefix > by_load else "load"
 
-    def _at_home(self, session: bytes, equal: Sequence[Candidate], candidates: Sequence[UUID]) -> Candidate | None:
-        """Return the session's replica if none is cheaper. A new session has one too, the same for every process."""
-        home = self.sessions.home(session)
-        if home not in candidates:
-            home = rendezvous(session, candidates, lambda each: each.bytes)[0]
-        return next((each for each in equal if each.replica_id == home), None)
-
-    def _settle(self, session: bytes, replica: UUID, candidates: Sequence[UUID]) -> None:
-        """Record a session's replica if it has none or the old one is gone. A busy moment does not move a session."""
-        home = self.sessions.home(session)
-        if home is None or home not in candidates:
-            self.sessions.settle(session, replica)
+    def _home(self, session: bytes, candidates: Sequence[UUID]) -> UUID:
+        """Return a session's home. Every process has the same for a new session. Only the end of its home moves one."""
+        known = self.sessions.home(session)
+        if known is not None and known in candidates:
+            return known
+        home = rendezvous(session, candidates, lambda each: each.bytes)[0]
+        if self.has_peers:
+            self.sessions.settle(session, home)
+        return home
 
 
 def _ticks(seconds: float) -> int:

@@ -45,6 +45,7 @@ class FirstReplica(Router):
             replica_id=candidates[0],
             reason="only",
             warm_tokens=0,
+            known_tokens=0,
             tokens=0,
             seconds=0.0,
             prefix=ask.prefix,

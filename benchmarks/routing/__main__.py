@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -134,7 +135,8 @@ def simulate(task: Task) -> tuple[measures.Measures, float]:
     rate = task.load / USUAL_LOAD * task.replicas / USUAL_REPLICAS
     workload = draw(rate, Random(task.seed))
     fleet = engines(task.replicas, workload)
-    gateways = [POLICIES[task.policy](fleet) for _ in range(task.gateways)]
+    policy = partial(Hearth, peers=task.gateways - 1) if task.policy == "hearth" else POLICIES[task.policy]
+    gateways = [policy(fleet) for _ in range(task.gateways)]
     requests = Simulation(workload, gateways, fleet).run()
     if not requests:
         raise BenchError(f"{task.workload} has no requests")

@@ -16,13 +16,14 @@ TABLE_ENTRIES = 1 << 20
 class Hearth:
     """One gateway process."""
 
-    def __init__(self, engines: Sequence[Engine]) -> None:
+    def __init__(self, engines: Sequence[Engine], peers: int = 0) -> None:
         self._now = 0.0
         self._replicas = [UUID(int=number + 1) for number in range(len(engines))]
         self._numbers = {replica: number for number, replica in enumerate(self._replicas)}
         self._block_size = engines[0].scheduler.block_size
         self._router = Router(clock=lambda: self._now, table_entries=TABLE_ENTRIES)
         self._running: dict[int, tuple[Choice, AnswerStart | None]] = {}
+        self._router.has_peers = peers > 0
         for replica, engine in zip(self._replicas, engines, strict=True):
             self._router.resize(replica, (engine.scheduler.pool.total - 1) * self._block_size)
 

@@ -86,6 +86,21 @@ def test_two_processes_send_a_new_session_to_the_same_replica(clock: Clock) -> N
         assert len(homes) == 1
 
 
+def test_beside_other_processes_a_session_stays_at_home_though_most_turns_came_through_them(clock: Clock) -> None:
+    here, other = Router(clock=clock), Router(clock=clock)
+    here.has_peers = other.has_peers = True
+    said = [user(DOCUMENT)]
+    chosen = []
+    for number in range(8):
+        router = here if number in {0, 7} else other
+        chosen.append(serve(router, ask(*said, session="s"), replicas(4)).replica_id)
+        said += [user(f"answer {number} " * 300), user(f"turn {number + 1} " * 300)]
+        clock.now += 1
+        if number == 6:  # more work waits at home than the part of the prompt that this process has sent there
+            here.choose(ask(user("x" * 14_400), streamed=False), [chosen[0]])
+    assert len(set(chosen)) == 1
+
+
 def test_a_session_moves_once_when_its_replica_goes_and_stays_when_it_returns(router: Router) -> None:
     everybody = replicas(4)
     first = serve(router, ask(user("a"), session="s"), everybody).replica_id

@@ -164,3 +164,4 @@ def _follow_engines(router: Router, old: ControlSnapshot | None, new: ControlSna
     for replica, endpoint in after.items():
         if endpoint.cache_tokens is not None:
             router.resize(replica, endpoint.cache_tokens)
+    router.has_peers = len(new.gateways) > 1
