@@ -10,6 +10,10 @@ PRIOR_SECONDS = 0.0001
 PRIOR_WEIGHT = 20.0
 
 
+#: One answer teaches at most this multiple of the mean.
+LARGEST_SURPRISE = 4.0
+
+
 class DecodeSpeed:
     """A straight line through (requests in the batch, seconds per token), fitted to recent answers by least squares."""
 
@@ -26,6 +30,8 @@ class DecodeSpeed:
         if tokens < 2:
             return
         each = seconds / (tokens - 1)
+        if self._answers:  # a client that reads slowly makes an answer long
+            each = min(each, LARGEST_SURPRISE * self._seconds / self._answers)
         self._answers = self._answers * MEMORY + 1
         self._batch = self._batch * MEMORY + batch
         self._seconds = self._seconds * MEMORY + each

@@ -19,7 +19,7 @@ CHUNK_BYTES = 256
 #: need 70 hashes instead of 400.
 GROWTH = 16
 #: Most hashes per prompt; text beyond them counts as warm as the text before it.
-MAX_HASHES = 2048
+MAX_HASHES = 1024
 #: Hashes of texts of at least this many bytes are cached; and how many hashes are cached in all.
 LONG_BYTES = 512
 KEPT_HASHES = 65_536

@@ -20,8 +20,11 @@ AVERAGE_SECONDS = 10.0
 #: The speed of an engine of which nothing is known, and how many tokens that guess weighs beside what is learned.
 PRIOR_SECONDS_PER_TOKEN = 1 / 6000
 PRIOR_TOKENS = 6000.0
-#: What one more answer leaves of what was learned before.
+#: What one more answer leaves of what was learned before, and after how many seconds a third of it is left.
 MEMORY = 0.98
+MEMORY_SECONDS = 300.0
+#: One answer teaches at most this multiple of what was expected: the first one of an engine may compile for it.
+LARGEST_SURPRISE = 4.0
 #: The least share of its time that an engine is assumed to be free, so that a price stays finite.
 LEAST_FREE = 0.1
 
@@ -30,16 +33,27 @@ class ReplicaLoad(Generic[R]):
     """One replica; ``R`` identifies requests. Times are seconds of one clock."""
 
     __slots__ = (
-        "_arrivals", "_averaged_at", "_busy", "_done", "_done_at", "_first_token_at", "_sent", "_waiting",
-        "decode_speed", "learned_seconds", "learned_tokens", "running",
+        "_arrivals",
+        "_averaged_at",
+        "_busy",
+        "_done",
+        "_done_at",
+        "_first_token_at",
+        "_learned_at",
+        "_learned_seconds",
+        "_learned_tokens",
+        "_sent",
+        "_waiting",
+        "decode_speed",
+        "running",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        #: Requests that have not ended.
-        self.running: set[R] = set()
+        #: Requests that have not ended, with their positions.
+        self.running: dict[R, float] = {}
         self.decode_speed = DecodeSpeed()
-        #: Seconds of prefill and the tokens computed in them; older answers count less.
-        self.learned_seconds = self.learned_tokens = 0.0
+        #: Seconds of prefill and the tokens computed in them, as of a time; older answers count less.
+        self._learned_seconds = self._learned_tokens = self._learned_at = 0.0
         #: Position of the last request, and up to which position all work was done at what time.
         self._sent = self._done = self._done_at = 0.0
         #: Positions of streamed requests without a token yet, oldest first.
@@ -50,6 +64,8 @@ class ReplicaLoad(Generic[R]):
 
     def backlog(self, now: float) -> float:
         """Return the seconds of work that a request sent now would wait for."""
+        if not self.running:
+            return 0.0
         done = self._done + now - self._done_at
         for oldest in self._waiting.values():
             done = min(done, oldest)
@@ -71,7 +87,7 @@ class ReplicaLoad(Generic[R]):
         if not self.backlog(now):
             self._done, self._done_at = self._sent, now
         self._sent += seconds
-        self.running.add(request)
+        self.running[request] = self._sent
         if streamed:
             self._waiting[request] = self._sent
         fade = self._fade(now)
@@ -79,37 +95,61 @@ class ReplicaLoad(Generic[R]):
         self._busy = self._busy * fade + seconds / AVERAGE_SECONDS
         self._averaged_at = now
 
-    def first_token(self, request: R, sent_at: float, now: float) -> float:
-        """Record the first token of a streamed answer; return the seconds that its prompt took."""
-        position = self._waiting.pop(request, 0.0)
+    def answered(self, request: R, sent_at: float, now: float) -> float:
+        """Record that an answer began, or came whole; return the seconds that its prompt took if it began now.
+
+        Engines take requests in order, so the prompts that were sent before it are computed too.
+        """
+        position = self.running.get(request, 0.0)
+        self._waiting.pop(request, None)
         if position > self._done:
             self._done, self._done_at = position, now
+            self._waiting = {each: at for each, at in self._waiting.items() if at > position}
         seconds = now - max(sent_at, self._first_token_at)
         self._first_token_at = now
         return seconds
 
     def end(self, request: R) -> None:
-        """Record that a request ended, however."""
+        """Record that a request ended after it was answered."""
         self._waiting.pop(request, None)
-        self.running.discard(request)
+        self.running.pop(request, None)
 
-    def learn(self, seconds: float, tokens: int) -> None:
+    def withdraw(self, request: R, seconds: float) -> None:
+        """Record that a request ended without an answer, so that its work is not to be done."""
+        if request in self.running:
+            self.end(request)
+            self._done = min(self._sent, self._done + seconds)
+
+    def learn(self, seconds: float, tokens: int, now: float) -> None:
         """Record that computing so many prompt tokens took so long."""
-        self.learned_seconds = self.learned_seconds * MEMORY + seconds
-        self.learned_tokens = self.learned_tokens * MEMORY + tokens
+        expected = tokens * self.seconds_per_token(PRIOR_SECONDS_PER_TOKEN, now)
+        kept = MEMORY * self._kept(now)
+        self._learned_seconds = self._learned_seconds * kept + min(seconds, LARGEST_SURPRISE * expected)
+        self._learned_tokens = self._learned_tokens * kept + tokens
+        self._learned_at = now
 
-    def seconds_per_token(self, typical: float) -> float:
+    def learned(self, now: float) -> tuple[float, float]:
+        """Return seconds of prefill and the tokens computed in them."""
+        kept = self._kept(now)
+        return self._learned_seconds * kept, self._learned_tokens * kept
+
+    def seconds_per_token(self, typical: float, now: float) -> float:
         """Return the prefill speed; ``typical`` is that of its fellows."""
-        return (self.learned_seconds + typical * PRIOR_TOKENS) / (self.learned_tokens + PRIOR_TOKENS)
+        seconds, tokens = self.learned(now)
+        return (seconds + typical * PRIOR_TOKENS) / (tokens + PRIOR_TOKENS)
+
+    def _kept(self, now: float) -> float:
+        return exp(min(0.0, self._learned_at - now) / MEMORY_SECONDS)
 
     def _fade(self, now: float) -> float:
         return exp((self._averaged_at - now) / AVERAGE_SECONDS)
 
 
-def typical_seconds_per_token(loads: Iterable[ReplicaLoad[Any]]) -> float:
+def typical_seconds_per_token(loads: Iterable[ReplicaLoad[Any]], now: float) -> float:
     """Return the prefill speed of a group of replicas."""
     seconds, tokens = PRIOR_SECONDS_PER_TOKEN * PRIOR_TOKENS, PRIOR_TOKENS
     for load in loads:
-        seconds += load.learned_seconds
-        tokens += load.learned_tokens
+        own_seconds, own_tokens = load.learned(now)
+        seconds += own_seconds
+        tokens += own_tokens
     return seconds / tokens

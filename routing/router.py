@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Literal
 from uuid import UUID
 
@@ -14,7 +14,7 @@ from routing.errors import NoReplica
 from routing.prefix_hash import PrefixHashes
 from routing.replica_load import ReplicaLoad, typical_seconds_per_token
 from routing.sessions import SessionMap, rendezvous
-from routing.warm_prefixes import DEFAULT_ENTRIES, ReplicaCache, WarmPrefixes
+from routing.warm_prefixes import DEFAULT_ENTRIES, ReplicaCache, Use, WarmPrefixes
 
 Reason = Literal["session", "prefix", "load", "only"]
 
@@ -43,6 +43,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     #: Estimated prompt tokens in its prefix cache; and those of them that this process has sent there.
     warm_tokens: int
     known_tokens: int
+    #: The same in links.
+    depth: int
     #: Work before it, and its own prompt.
     backlog: float
     prefill: float
@@ -79,20 +81,25 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     known_tokens: int
     #: Prompt tokens and most new tokens.
     tokens: int
-    #: Expected seconds until the first token.
+    #: Expected seconds until the first token, and those of them for its own prompt.
     seconds: float
+    prefill: float
     prefix: PrefixHashes
+    #: How much of the prompt was warm, in links, when it was sent; and its use of the cache.
+    depth: int
+    use: Use
     sent_at: float
     #: What was known of the replica: still this when the replica has been forgotten.
     known: _Known
 
 
 class AnswerStart(msgspec.Struct, frozen=True, kw_only=True):
-    """The first token of a streamed answer: when, after how many seconds of prefill, with how many requests running."""
+    """When an answer began, or came whole; after how many seconds of prefill; and how many requests ran then."""
 
     at: float
     prefill_seconds: float
     batch: int
+    streamed: bool
 
 
 class Router:
@@ -134,13 +141,15 @@ class Router:
             known_tokens=chosen.known_tokens,
             tokens=prefix.tokens + request.max_new_tokens,
             seconds=chosen.backlog + chosen.prefill,
+            prefill=chosen.prefill,
             prefix=prefix,
+            depth=chosen.depth,
+            use=self._warm.use(prefix, known.cache, _ticks(now)),
             sent_at=now,
             known=known,
         )
         known.turn = next(self._turns)
         known.load.send(choice, chosen.prefill, now, streamed=request.streamed)
-        self._warm.use(prefix, known.cache, _ticks(now))
         if request.session is not None and self.sessions.home(request.session) not in candidates:
             self.sessions.settle(request.session, chosen.replica_id)
         return choice
@@ -150,20 +159,22 @@ class Router:
         prefix = request.prefix
         home = self._home(request.session, candidates) if request.session is not None else None
         replicas = [self._known(each) for each in candidates]
-        typical = typical_seconds_per_token(replica.load for replica in replicas)
+        typical = typical_seconds_per_token((replica.load for replica in replicas), now)
         new_tokens = min(request.max_new_tokens, max(each.load.decode_speed.mean_tokens for each in replicas))
         found = []
         for replica_id, replica in zip(candidates, replicas, strict=True):
             load = replica.load
-            sent = warm = prefix.tokens_of(self._warm.depth(prefix, replica.cache))
+            depth = self._warm.depth(prefix, replica.cache)
+            sent = warm = prefix.tokens_of(depth)
             if replica_id == home and self.has_peers:
                 warm += int((prefix.tokens - sent) * FROM_PEERS)
-            prefill = (prefix.tokens - warm) * load.seconds_per_token(typical)
+            prefill = (prefix.tokens - warm) * load.seconds_per_token(typical, now)
             found.append(
                 Candidate(
                     replica_id=replica_id,
                     warm_tokens=warm,
                     known_tokens=sent,
+                    depth=depth,
                     backlog=load.backlog(now),
                     prefill=prefill,
                     displaced=load.displaced(prefill, now),
@@ -172,38 +183,46 @@ class Router:
             )
         return found
 
-    def first_token(self, choice: Choice) -> AnswerStart:
-        """Record that a streamed answer began; :meth:`learn` needs what this returns."""
+    def answered(self, choice: Choice, *, streamed: bool) -> AnswerStart:
+        """Record that an answer began, or came whole; :meth:`learn` needs what this returns."""
         now = self._clock()
-        load = choice.known.load
-        return AnswerStart(
-            at=now, prefill_seconds=load.first_token(choice, choice.sent_at, now), batch=len(load.running)
-        )
-
-    def finish(self, choice: Choice) -> None:
-        """Remove the request from the load. Its prompt counts as used now, when the engine releases it."""
         known = choice.known
+        known.cache.add(choice.use.new_tokens, choice.use.stamp)
+        prefill_seconds = known.load.answered(choice, choice.sent_at, now)
+        return AnswerStart(at=now, prefill_seconds=prefill_seconds, batch=len(known.load.running), streamed=streamed)
+
+    def learn(self, choice: Choice, start: AnswerStart, *, computed_tokens: int, completion_tokens: int) -> None:
+        """Learn from a complete answer. ``computed_tokens``: of the prompt, as the engine reports them."""
+        known, now = choice.known, self._clock()
+        known.cache.add(completion_tokens + computed_tokens - choice.use.new_tokens, choice.use.stamp)
+        if start.streamed:
+            batch = (start.batch + len(known.load.running)) / 2
+            known.load.decode_speed.learn(completion_tokens, now - start.at, batch)
+        if start.streamed or completion_tokens <= 1:
+            known.load.learn(start.prefill_seconds, max(1, computed_tokens), now)
+
+    def finish(self, choice: Choice, *, answered: bool) -> None:
+        """Remove the request from the load, once. Without an answer nothing of it counts as computed."""
+        known = choice.known
+        if not answered:
+            known.load.withdraw(choice, choice.prefill)
+            self._warm.drop(choice.prefix, choice.depth, known.cache)
+            return
         known.load.end(choice)
-        self._warm.use(choice.prefix, known.cache, _ticks(self._clock()))
-
-    def learn(self, choice: Choice, *, computed_tokens: int, completion_tokens: int, start: AnswerStart | None) -> None:
-        """Learn from a complete answer. ``computed_tokens``: of the prompt, as the engine reports them.
-
-        ``start``: of :meth:`first_token`, None if the answer was not streamed.
-        """
-        known = choice.known
-        new = choice.prefix.tokens - choice.known_tokens
-        known.cache.compute(completion_tokens + computed_tokens - new)
-        if start is not None:
-            load = known.load
-            load.learn(start.prefill_seconds, max(1, computed_tokens))
-            batch = (start.batch + len(load.running)) / 2
-            load.decode_speed.learn(completion_tokens, self._clock() - start.at, batch)
+        now = _ticks(self._clock())
+        if known.cache.is_past(choice.use.stamp):  # engines release its prompt now
+            again = self._warm.use(choice.prefix, known.cache, now)
+            known.cache.add(again.new_tokens, again.stamp)
 
     def tokens_in_flight(self, replica_id: UUID) -> int:
         """Return prompt and most new tokens of the requests that run on a replica."""
         found = self._replicas.get(replica_id)
         return sum(choice.tokens for choice in found.load.running) if found else 0
+
+    def retain(self, replica_ids: Collection[UUID]) -> None:
+        """Forget every other replica."""
+        for gone in self._replicas.keys() - set(replica_ids):
+            self.forget(gone)
 
     def forget(self, replica_id: UUID) -> None:
         """Forget a replica: it is gone, or its engine restarted with an empty cache.

@@ -8,6 +8,7 @@ link is evicted or its replica restarts; the table overwrites what was used long
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import dataclass
 
 from routing.prefix_hash import PrefixHashes
 
@@ -42,19 +43,24 @@ class ReplicaCache:
         #: What was last used before this is evicted.
         self.oldest = 1
 
-    def used(self, tokens: int, before: int) -> None:
-        """Count tokens as used in the present slice; ``before``: when they were used last, 0 if never."""
-        if before >= self.oldest:
-            past = bisect_right(self._starts, before) - 1
-            self._tokens[past] -= tokens
-        else:
-            self._held += tokens
+    def holds_since(self, stamp: int) -> bool:
+        """Return whether what was last used then is not evicted."""
+        return stamp >= self.oldest
+
+    def move(self, tokens: int, before: int) -> None:
+        """Count tokens that it holds, last used at ``before``, as used in the present slice."""
+        self._tokens[bisect_right(self._starts, before) - 1] -= tokens
         self._tokens[-1] += tokens
 
-    def compute(self, tokens: int) -> None:
-        """Count tokens of an answer, or by how many a prompt was less warm than expected; negative: how many more."""
-        self._held += tokens
-        self._tokens[-1] += tokens
+    def add(self, tokens: int, stamp: int) -> None:
+        """Count tokens that its engine computed as used at ``stamp``; negative: so many fewer than were counted."""
+        if stamp >= self.oldest:
+            self._held += tokens
+            self._tokens[bisect_right(self._starts, stamp) - 1] += tokens
+
+    def is_past(self, stamp: int) -> bool:
+        """Return whether the present slice began after that."""
+        return stamp < self._starts[-1]
 
     def advance(self, now: int) -> int:
         """Evict what no longer fits, and begin a slice if the present one is full; return the time to stamp."""
@@ -82,6 +88,14 @@ class ReplicaCache:
             else:
                 self._starts.append(start)
                 self._tokens.append(tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """When a prompt was used, and how many of its tokens were not held then."""
+
+    stamp: int
+    new_tokens: int
 
 
 class WarmPrefixes:
@@ -113,11 +127,15 @@ class WarmPrefixes:
                 high = middle
         return low
 
-    def use(self, prefix: PrefixHashes, cache: ReplicaCache, now: int) -> None:
-        """Record that a replica uses a prompt. ``now``: ticks of any clock that never goes back, below 2**40."""
+    def use(self, prefix: PrefixHashes, cache: ReplicaCache, now: int) -> Use:
+        """Record that a replica uses a prompt, and return how much of it is new there.
+
+        New tokens are not counted as held, so they evict nothing yet; see :meth:`ReplicaCache.add`. ``now``: ticks of
+        any clock that never goes back, below 2**40.
+        """
         entries, mask = self._entries, self._mask
         salt = cache.number * _SPREAD
-        start = 0
+        start = new_tokens = 0
         stamp = cache.advance(now)
         for depth, link in enumerate(prefix.hashes, start=1):
             name = ((int.from_bytes(link[:8]) ^ salt) * _SPREAD) & _WORD
@@ -132,13 +150,30 @@ class WarmPrefixes:
                     chosen, least = at, entry & _STAMP
             entries[chosen] = tag | stamp
             end = prefix.tokens_of(depth)
-            cache.used(end - start, before)
+            if cache.holds_since(before):
+                cache.move(end - start, before)
+            else:
+                new_tokens += end - start
             start = end
+        return Use(stamp, new_tokens)
+
+    def drop(self, prefix: PrefixHashes, depth: int, cache: ReplicaCache) -> None:
+        """Record that a replica does not hold a prompt beyond its first links, because it was not computed."""
+        entries = self._entries
+        for link in prefix.hashes[depth:]:
+            place, tag = self._place(link, cache)
+            for at in range(place, place + WAYS):
+                if entries[at] & ~_STAMP == tag:
+                    entries[at] = 0
 
     def _is_warm(self, link: bytes, cache: ReplicaCache) -> bool:
-        name = ((int.from_bytes(link[:8]) ^ cache.number * _SPREAD) * _SPREAD) & _WORD
-        place, tag = (name >> 20) & self._mask, (name << STAMP_BITS) & _WORD
+        place, tag = self._place(link, cache)
         for entry in self._entries[place : place + WAYS]:
             if entry & ~_STAMP == tag:
                 return entry & _STAMP >= cache.oldest
         return False
+
+    def _place(self, link: bytes, cache: ReplicaCache) -> tuple[int, int]:
+        """Return where a link's places begin, and the bits by which an entry is its own."""
+        name = ((int.from_bytes(link[:8]) ^ cache.number * _SPREAD) * _SPREAD) & _WORD
+        return (name >> 20) & self._mask, (name << STAMP_BITS) & _WORD

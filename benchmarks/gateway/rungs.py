@@ -29,6 +29,7 @@ from gateway.upstream.dispatcher import Dispatcher
 from hearth.asgi import GatewayRole
 from routing.errors import NoReplica
 from routing.router import AnswerStart, Choice, Router, RoutingRequest
+from routing.warm_prefixes import Use
 
 VARIABLE = "BENCH_RUNG"
 ROUTING, WAL = "routing", "wal"
@@ -48,19 +49,22 @@ class FirstReplica(Router):
             known_tokens=0,
             tokens=0,
             seconds=0.0,
+            prefill=0.0,
             prefix=ask.prefix,
+            depth=0,
+            use=Use(0, 0),
             sent_at=0.0,
             known=self._known(candidates[0]),
         )
 
-    def first_token(self, choice: Choice) -> AnswerStart:
+    def answered(self, choice: Choice, *, streamed: bool) -> AnswerStart:
         """Measure nothing."""
-        return AnswerStart(at=0.0, prefill_seconds=0.0, batch=0)
+        return AnswerStart(at=0.0, prefill_seconds=0.0, batch=0, streamed=streamed)
 
-    def learn(self, choice: Choice, *, computed_tokens: int, completion_tokens: int, start: AnswerStart | None) -> None:
+    def learn(self, choice: Choice, start: AnswerStart, *, computed_tokens: int, completion_tokens: int) -> None:
         """Learn nothing."""
 
-    def finish(self, choice: Choice) -> None:
+    def finish(self, choice: Choice, *, answered: bool) -> None:
         """Count nothing."""
 
 

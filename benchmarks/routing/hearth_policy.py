@@ -38,15 +38,16 @@ class Hearth:
         """Tell the router."""
         self._now = now
         choice, _ = self._running[id(request)]
-        self._running[id(request)] = choice, self._router.first_token(choice)
+        self._running[id(request)] = choice, self._router.answered(choice, streamed=True)
 
     def ended(self, request: Request, now: float) -> None:
         """Tell the router, as the gateway does with the engine's usage."""
         self._now = now
         choice, start = self._running.pop(id(request))
+        assert start is not None
         computed = request.turn.prompt_tokens - request.cached_tokens
-        self._router.learn(choice, computed_tokens=computed, completion_tokens=request.turn.output_tokens, start=start)
-        self._router.finish(choice)
+        self._router.learn(choice, start, computed_tokens=computed, completion_tokens=request.turn.output_tokens)
+        self._router.finish(choice, answered=True)
 
     def _described(self, request: Request) -> RoutingRequest:
         """Return the request as a gateway describes it, with a link for each block of the prompt."""

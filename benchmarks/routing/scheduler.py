@@ -131,6 +131,8 @@ class Scheduler:
         """Return how many steps in a row compute the same as this one, which only decodes."""
         if step.prompt_tokens or (self.waiting and len(self.running) < self._max_sequences):
             return 1
+        if any(not sequence.emitted for sequence, _ in step.tokens):  # only the last token of its prompt was not cached
+            return 1
         return max(1, min(sequence.output_tokens - sequence.emitted for sequence, _ in step.tokens))
 
     def _admit(self, sequence: Scheduled) -> bool:

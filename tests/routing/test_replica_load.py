@@ -27,9 +27,9 @@ def test_a_first_token_that_comes_early_shows_that_the_work_before_it_is_done() 
     load: ReplicaLoad[str] = ReplicaLoad()
     load.send("a", 5.0, 0.0, streamed=True)
     load.send("b", 1.0, 0.0, streamed=True)
-    assert load.first_token("a", 0.0, 0.5) == pytest.approx(0.5)
+    assert load.answered("a", 0.0, 0.5) == pytest.approx(0.5)
     assert load.backlog(0.5) == pytest.approx(1.0)
-    assert load.first_token("b", 0.0, 2.0) == pytest.approx(1.5)  # since the first token before
+    assert load.answered("b", 0.0, 2.0) == pytest.approx(1.5)  # since the first token before
     assert load.backlog(2.0) == 0
 
 
@@ -38,17 +38,19 @@ def test_while_a_streamed_request_has_no_token_what_follows_it_is_not_done() -> 
     load.send("late", 1.0, 0.0, streamed=True)
     load.send("next", 3.0, 0.0, streamed=True)
     assert load.backlog(100.0) == pytest.approx(3.0)
-    load.first_token("late", 0.0, 100.0)
+    load.answered("late", 0.0, 100.0)
     assert load.backlog(101.0) == pytest.approx(2.0)
 
 
-def test_a_request_that_ends_without_a_token_holds_nothing_up() -> None:
+def test_a_request_that_ends_without_an_answer_leaves_no_work() -> None:
     load: ReplicaLoad[str] = ReplicaLoad()
-    load.send("gone", 1.0, 0.0, streamed=True)
+    load.send("gone", 1000.0, 0.0, streamed=True)
     load.send("next", 3.0, 0.0, streamed=False)
-    load.end("gone")
+    load.withdraw("gone", 1000.0)
+    load.withdraw("gone", 1000.0)
+    assert load.backlog(1.0) == pytest.approx(2.0)
     assert load.backlog(10.0) == 0
-    assert load.running == {"next"}
+    assert set(load.running) == {"next"}
 
 
 def test_what_a_prompt_displaces_grows_with_arrivals_and_with_its_length() -> None:
@@ -64,9 +66,40 @@ def test_what_a_prompt_displaces_grows_with_arrivals_and_with_its_length() -> No
 def test_speed_is_learned_and_begins_with_that_of_its_fellows() -> None:
     slow: ReplicaLoad[str] = ReplicaLoad()
     new: ReplicaLoad[str] = ReplicaLoad()
-    assert typical_seconds_per_token([new]) == pytest.approx(PRIOR_SECONDS_PER_TOKEN)
+    assert typical_seconds_per_token([new], 0.0) == pytest.approx(PRIOR_SECONDS_PER_TOKEN)
     for _ in range(200):
-        slow.learn(1.0, 1000)
-    typical = typical_seconds_per_token([slow, new])
-    assert slow.seconds_per_token(typical) == pytest.approx(1 / 1000, rel=0.1)
-    assert new.seconds_per_token(typical) == typical == pytest.approx(1 / 1000, rel=0.25)
+        slow.learn(1.0, 1000, 0.0)
+    typical = typical_seconds_per_token([slow, new], 0.0)
+    assert slow.seconds_per_token(typical, 0.0) == pytest.approx(1 / 1000, rel=0.1)
+    assert new.seconds_per_token(typical, 0.0) == typical == pytest.approx(1 / 1000, rel=0.25)
+
+
+def test_one_slow_answer_is_forgotten_and_weighs_little() -> None:
+    """Thirty seconds for forty tokens: an engine that compiled something for its first prompt."""
+    load: ReplicaLoad[str] = ReplicaLoad()
+    load.learn(30.0, 40, 0.0)
+    assert load.seconds_per_token(PRIOR_SECONDS_PER_TOKEN, 0.0) < 1.1 * PRIOR_SECONDS_PER_TOKEN
+    for _ in range(100):
+        load.learn(60.0, 4000, 0.0)
+    assert load.seconds_per_token(PRIOR_SECONDS_PER_TOKEN, 0.0) > 50 * PRIOR_SECONDS_PER_TOKEN
+    assert load.seconds_per_token(PRIOR_SECONDS_PER_TOKEN, 7200.0) < 1.5 * PRIOR_SECONDS_PER_TOKEN
+
+
+def test_a_later_answer_shows_that_what_was_sent_before_is_computed_too() -> None:
+    load: ReplicaLoad[str] = ReplicaLoad()
+    load.send("silent", 1.0, 0.0, streamed=True)
+    load.send("later", 1.0, 0.0, streamed=True)
+    load.answered("later", 0.0, 2.0)
+    load.send("next", 1.0, 2.0, streamed=False)
+    assert load.backlog(2.5) == pytest.approx(0.5)
+
+
+def test_whole_answers_alone_leave_no_backlog_behind() -> None:
+    """Work is sent twice as fast as it is assumed to be done, and is done ten times as fast."""
+    load: ReplicaLoad[int] = ReplicaLoad()
+    for number in range(1000):
+        now = number * 0.5
+        load.send(number, 1.0, now, streamed=False)
+        load.answered(number, now, now + 0.1)
+        load.end(number)
+        assert load.backlog(now + 0.1) == 0

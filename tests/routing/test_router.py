@@ -44,11 +44,15 @@ def router(clock: Clock) -> Router:
 def serve(router: Router, request: RoutingRequest, candidates: list[UUID]) -> Choice:
     """Choose a replica for a request that is answered and ends immediately."""
     choice = router.choose(request, candidates)
-    start = router.first_token(choice) if request.streamed else None
-    computed = choice.prefix.tokens - choice.warm_tokens
-    router.learn(choice, computed_tokens=computed, completion_tokens=1, start=start)
-    router.finish(choice)
+    answer(router, choice, computed_tokens=choice.prefix.tokens - choice.warm_tokens)
     return choice
+
+
+def answer(router: Router, choice: Choice, *, computed_tokens: int, completion_tokens: int = 1) -> None:
+    """Let the engine answer, and end."""
+    start = router.answered(choice, streamed=True)
+    router.learn(choice, start, computed_tokens=computed_tokens, completion_tokens=completion_tokens)
+    router.finish(choice, answered=True)
 
 
 def test_without_a_replica_nothing_is_chosen(router: Router) -> None:
@@ -117,7 +121,7 @@ def test_a_busy_home_is_left_for_one_request_and_returned_to(router: Router, clo
     busy = router.choose(ask(user("x" * 100_000)), [home])
     away = serve(router, ask(user("a"), session="s"), everybody)
     clock.now += 60
-    router.finish(busy)
+    router.finish(busy, answered=False)
     back = serve(router, ask(user("a"), session="s"), everybody)
     assert (away.replica_id != home, away.reason) == (True, "load")
     assert (back.replica_id, back.reason) == (home, "session")
@@ -172,7 +176,7 @@ def test_many_answers_that_are_written_on_one_replica_make_it_dearer(router: Rou
     for number in range(12):
         choice = router.choose(ask(user(DOCUMENT), user(f"question {number}"), max_new_tokens=2000), everybody)
         clock.now += 1
-        router.first_token(choice)
+        router.answered(choice, streamed=True)
         chosen.append(choice.replica_id)
     assert chosen[:3] == [home] * 3
     assert set(chosen) == set(everybody)
@@ -210,9 +214,7 @@ def test_a_slow_replica_gets_less(router: Router, clock: Clock) -> None:
         for at, choice in sorted(each for each in waiting if each[0] <= clock.now):
             waiting.remove((at, choice))
             now, clock.now = clock.now, at
-            start = router.first_token(choice)
-            router.learn(choice, computed_tokens=choice.prefix.tokens, completion_tokens=1, start=start)
-            router.finish(choice)
+            answer(router, choice, computed_tokens=choice.prefix.tokens)
             clock.now = now
         choice = router.choose(ask(user(f"{number} " * 400)), [fast, slow])
         seconds = choice.prefix.tokens / (10_000 if choice.replica_id == fast else 2_000)
@@ -234,11 +236,31 @@ def test_a_request_that_ends_after_its_replica_was_forgotten_changes_nothing(rou
     (only,) = replicas(1)
     choice = router.choose(ask(user(DOCUMENT)), [only])
     router.forget(only)
-    start = router.first_token(choice)
-    router.learn(choice, computed_tokens=1280, completion_tokens=5, start=start)
-    router.finish(choice)
+    answer(router, choice, computed_tokens=1280, completion_tokens=5)
     assert router.tokens_in_flight(only) == 0
     assert router.costs(ask(user("a")), [only], 1000.0)[0].backlog == 0
+
+
+def test_a_request_that_no_engine_answers_leaves_no_trace(router: Router, clock: Clock) -> None:
+    """The engine refuses a prompt that is too long; nobody is charged for it, so anybody may send many."""
+    one, other = replicas(2)
+    serve(router, ask(user(DOCUMENT)), [one])
+    for number in range(30):
+        refused = router.choose(ask(user(f"{number}" * 5_000_000)), [one])
+        router.finish(refused, answered=False)
+    costs = router.costs(ask(user(DOCUMENT)), [one, other], clock.now)
+    assert [each.backlog for each in costs] == [0, 0]
+    assert [each.warm_tokens > 1000 for each in costs] == [True, False]
+    again = router.choose(ask(user("7" * 5_000_000)), [one])
+    assert again.warm_tokens == 0
+
+
+def test_a_replica_that_is_gone_is_forgotten(router: Router) -> None:
+    one, other = replicas(2)
+    serve(router, ask(user(DOCUMENT)), [one])
+    serve(router, ask(user(DOCUMENT)), [other])
+    router.retain([other])
+    assert [each.warm_tokens > 0 for each in router.costs(ask(user(DOCUMENT)), [one, other], 0.0)] == [False, True]
 
 
 def test_a_cache_of_another_size_begins_empty(router: Router, clock: Clock) -> None:
@@ -257,7 +279,7 @@ def test_every_request_that_is_finished_leaves_no_load(names: list[str]) -> None
     router = Router(table_entries=1024)
     choices = [router.choose(ask(user(name), session=name), replicas(3)) for name in names]
     for choice in choices:
-        router.finish(choice)
+        router.finish(choice, answered=False)
     assert [router.tokens_in_flight(replica) for replica in replicas(3)] == [0, 0, 0]
 
 
@@ -291,9 +313,7 @@ class Cheapest(RuleBasedStateMachine):
         """Any of the requests in flight is answered and ends, after some time."""
         self.clock.now += seconds
         choice = self.flying.pop(data.draw(st.integers(0, len(self.flying) - 1)))
-        start = self.router.first_token(choice)
-        self.router.learn(choice, computed_tokens=choice.prefix.tokens, completion_tokens=3, start=start)
-        self.router.finish(choice)
+        answer(self.router, choice, computed_tokens=choice.prefix.tokens, completion_tokens=3)
 
     @invariant()
     def loads_are_what_flies(self) -> None:

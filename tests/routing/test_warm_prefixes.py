@@ -22,11 +22,17 @@ def chain(*names: int) -> PrefixHashes:
     return PrefixHashes(hashes=links, ends=ends, tokens=LINK_TOKENS * len(names))
 
 
+def used(table: WarmPrefixes, asked: PrefixHashes, cache: ReplicaCache, now: int) -> None:
+    """Use a prompt, which the engine computes."""
+    use = table.use(asked, cache, now)
+    cache.add(use.new_tokens, use.stamp)
+
+
 @given(prompts, prompts)
 def test_a_prompt_is_as_warm_as_what_it_shares_with_the_one_before(one: list, other: list) -> None:  # type: ignore[type-arg]
     table, cache = WarmPrefixes(1024), ReplicaCache(1, 10**6)
     first, second = prompt(*one), prompt(*other)
-    table.use(first, cache, 1)
+    used(table, first, cache, 1)
     shared = 0
     for a, b in zip(first.hashes, second.hashes, strict=False):
         if a != b:
@@ -38,15 +44,15 @@ def test_a_prompt_is_as_warm_as_what_it_shares_with_the_one_before(one: list, ot
 
 def test_replicas_share_the_table_and_nothing_in_it() -> None:
     table, one, other = WarmPrefixes(1024), ReplicaCache(1, 10**6), ReplicaCache(2, 10**6)
-    table.use(chain(1, 2, 3), one, 1)
+    used(table, chain(1, 2, 3), one, 1)
     assert (table.depth(chain(1, 2, 3), one), table.depth(chain(1, 2, 3), other)) == (3, 0)
 
 
 def test_what_was_used_longest_ago_is_evicted_and_what_is_used_again_stays() -> None:
     table, cache = WarmPrefixes(1 << 16), ReplicaCache(1, 100 * LINK_TOKENS)
     for now in range(1, 301):
-        table.use(chain(0), cache, now)
-        table.use(chain(now, 0), cache, now)
+        used(table, chain(0), cache, now)
+        used(table, chain(now, 0), cache, now)
     assert table.depth(chain(0), cache) == 1
     depths = [table.depth(chain(now, 0), cache) for now in range(1, 301)]
     warm = depths.count(2)
@@ -56,10 +62,10 @@ def test_what_was_used_longest_ago_is_evicted_and_what_is_used_again_stays() -> 
 
 def test_tokens_that_no_prompt_has_need_room_too() -> None:
     table, cache = WarmPrefixes(1024), ReplicaCache(1, 100)
-    table.use(chain(1), cache, 1)
-    cache.compute(99)
-    table.use(chain(2), cache, 2)
-    table.use(chain(3), cache, 3)
+    used(table, chain(1), cache, 1)
+    cache.add(99, 1)
+    used(table, chain(2), cache, 2)
+    used(table, chain(3), cache, 3)
     assert (table.depth(chain(1), cache), table.depth(chain(3), cache)) == (0, 1)
 
 
@@ -81,7 +87,7 @@ def test_it_predicts_a_cache_that_evicts_least_recently_used_links(seed: int) ->
         held = next((depth for depth, link in enumerate(asked.hashes) if link not in engine), len(asked.hashes))
         links += len(asked.hashes)
         wrong += abs(held - table.depth(asked, cache))
-        table.use(asked, cache, now)
+        used(table, asked, cache, now)
         for link in reversed(asked.hashes):
             engine[link] = None
             engine.move_to_end(link)
@@ -90,10 +96,21 @@ def test_it_predicts_a_cache_that_evicts_least_recently_used_links(seed: int) ->
     assert wrong <= 0.03 * links
 
 
+def test_what_was_not_computed_evicts_nothing_and_is_dropped() -> None:
+    table, cache = WarmPrefixes(1 << 14), ReplicaCache(1, 100 * LINK_TOKENS)
+    used(table, chain(1, 2), cache, 1)
+    for now in range(2, 200):
+        asked = chain(1, 2, *range(now * 100, now * 100 + 90))
+        assert table.use(asked, cache, now).new_tokens == 90 * LINK_TOKENS
+        table.drop(asked, 2, cache)
+        assert table.depth(asked, cache) == 2
+    assert table.depth(chain(1, 2), cache) == 2
+
+
 def test_a_table_that_is_too_small_overwrites_what_was_used_longest_ago() -> None:
     table, cache = WarmPrefixes(64), ReplicaCache(1, 10**9)
     for now in range(1, 1001):
-        table.use(chain(now), cache, now)
+        used(table, chain(now), cache, now)
     assert table.depth(chain(1000), cache) == 1
     assert sum(table.depth(chain(now), cache) for now in range(1, 501)) == 0
 
@@ -102,8 +119,8 @@ def test_what_is_remembered_of_a_cache_stays_small() -> None:
     table, cache = WarmPrefixes(1 << 16), ReplicaCache(1, 10**6)
     hot = prompt(user("h" * 40_000))
     for now in range(1, 5000):
-        table.use(hot, cache, now)
-        table.use(chain(now), cache, now)
+        used(table, hot, cache, now)
+        used(table, chain(now), cache, now)
     assert len(cache._starts) < 1000
     assert table.depth(hot, cache) == len(hot.hashes)
 

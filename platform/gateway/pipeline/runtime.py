@@ -159,8 +159,9 @@ def _follow_engines(router: Router, old: ControlSnapshot | None, new: ControlSna
     before = {e.replica_id: e for group in (old.endpoints.values() if old else ()) for e in group}
     after = {e.replica_id: e for group in new.endpoints.values() for e in group}
     for replica, endpoint in before.items():
-        if replica not in after or after[replica].generation != endpoint.generation:
+        if replica in after and after[replica].generation != endpoint.generation:
             router.forget(replica)
+    router.retain(after)
     for replica, endpoint in after.items():
         if endpoint.cache_tokens is not None:
             router.resize(replica, endpoint.cache_tokens)

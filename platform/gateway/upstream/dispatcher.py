@@ -178,8 +178,10 @@ class Dispatcher:
         response: UpstreamResponse | None = None
         self._in_flight.start(endpoint.deployment, choice.tokens)
 
+        start: AnswerStart | None = None
+
         def finish() -> None:
-            self._router.finish(choice)
+            self._router.finish(choice, answered=start is not None)
             self._in_flight.finish(endpoint.deployment, choice.tokens)
 
         try:
@@ -206,7 +208,7 @@ class Dispatcher:
                 raise ConnectionLost("the response ended before its first byte", after_first_byte=True)
             if dispatch.context.call.stream and (refusal := self._refused_in_stream(dispatch, first)):
                 raise refusal
-            start = self._router.first_token(choice) if dispatch.request.streamed else None
+            start = self._router.answered(choice, streamed=dispatch.request.streamed)
             return EngineReply(
                 choice=choice,
                 first=first,
@@ -223,12 +225,9 @@ class Dispatcher:
             finish()
             raise
 
-    def _learn(self, choice: Choice, start: AnswerStart | None, usage: Usage) -> None:
+    def _learn(self, choice: Choice, start: AnswerStart, usage: Usage) -> None:
         self._router.learn(
-            choice,
-            computed_tokens=usage.prompt_tokens,
-            completion_tokens=usage.completion_tokens,
-            start=start,
+            choice, start, computed_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens
         )
 
     async def _refusal(self, endpoint: Endpoint, dispatch: _Dispatch, status: int, payload: bytes) -> GatewayError:

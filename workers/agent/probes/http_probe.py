@@ -14,7 +14,7 @@ from tenants.ids import ReplicaId, RequestId, RevisionId, new_id
 from workers.agent.probes.canary import EMBEDDINGS, TEXT, Canary, CanaryResult, CanarySink
 
 _CACHE = re.compile(r"^vllm:cache_config_info\{([^}]*)\}", re.MULTILINE)
-_CACHE_LABEL = re.compile(r'(block_size|num_gpu_blocks)="(\d+)"')
+_CACHE_LABEL = re.compile(r'(?<!\w)(block_size|num_gpu_blocks|kv_cache_size_tokens)="(\d+)"')
 _SAMPLE = re.compile(r"^vllm:(\w+)(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
 #: What counts as progress: an engine that neither reads nor writes tokens may be wedged.
 _PROGRESS = ("prompt_tokens_total", "generation_tokens_total")
@@ -115,13 +115,13 @@ def parse_load(text: str) -> EngineLoad | None:
 
 
 def _cache_tokens(text: str) -> int | None:
-    """Return the size of the KV cache in tokens, summed over engines."""
-    total = 0
+    """Return the size of the KV cache in tokens; engines that run data-parallel each report the sum."""
+    sizes = [0]
     for labels in _CACHE.findall(text):
-        found = dict(_CACHE_LABEL.findall(labels))
-        if len(found) == 2:
-            total += int(found["block_size"]) * int(found["num_gpu_blocks"])
-    return total or None
+        found = {name: int(value) for name, value in _CACHE_LABEL.findall(labels)}
+        blocks = found.get("block_size", 0) * found.get("num_gpu_blocks", 0)
+        sizes.append(found.get("kv_cache_size_tokens") or blocks)
+    return max(sizes) or None
 
 
 def _one_token(target: ProbeTarget, canary: Canary, timeout_seconds: float) -> CanaryResult:
