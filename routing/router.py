@@ -40,10 +40,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """What one replica would cost a request, in seconds."""
 
     replica_id: UUID
-    #: Estimated prompt tokens in its prefix cache; and those of them that this process has sent there.
+    #: Estimated prompt tokens in its prefix cache; and the links of the prompt that this process has sent there.
     warm_tokens: int
-    known_tokens: int
-    #: The same in links.
     depth: int
     #: Work before it, and its own prompt.
     backlog: float
@@ -76,13 +74,11 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     replica_id: UUID
     reason: Reason
-    #: Estimated prompt tokens in its prefix cache; and those of them that this process has sent there.
+    #: Estimated prompt tokens in its prefix cache.
     warm_tokens: int
-    known_tokens: int
     #: Prompt tokens and most new tokens.
     tokens: int
-    #: Expected seconds until the first token, and those of them for its own prompt.
-    seconds: float
+    #: Expected seconds of its own prompt.
     prefill: float
     prefix: PrefixHashes
     #: How much of the prompt was warm, in links, when it was sent; and its use of the cache.
@@ -138,9 +134,7 @@ class Router:
             replica_id=chosen.replica_id,
             reason=reason,
             warm_tokens=chosen.warm_tokens,
-            known_tokens=chosen.known_tokens,
             tokens=prefix.tokens + request.max_new_tokens,
-            seconds=chosen.backlog + chosen.prefill,
             prefill=chosen.prefill,
             prefix=prefix,
             depth=chosen.depth,
@@ -165,15 +159,14 @@ class Router:
         for replica_id, replica in zip(candidates, replicas, strict=True):
             load = replica.load
             depth = self._warm.depth(prefix, replica.cache)
-            sent = warm = prefix.tokens_of(depth)
+            warm = prefix.tokens_of(depth)
             if replica_id == home and self.has_peers:
-                warm += int((prefix.tokens - sent) * FROM_PEERS)
+                warm += int((prefix.tokens - warm) * FROM_PEERS)
             prefill = (prefix.tokens - warm) * load.seconds_per_token(typical, now)
             found.append(
                 Candidate(
                     replica_id=replica_id,
                     warm_tokens=warm,
-                    known_tokens=sent,
                     depth=depth,
                     backlog=load.backlog(now),
                     prefill=prefill,
