@@ -23,6 +23,8 @@ from psycopg.pq import Conninfo
 from hearth.backup.errors import BackupError, BackupUnreadable, TargetNotEmpty
 from hearth.embedded.postgres import MAJOR_VERSION, binary
 
+#: A backup is worth waiting for: the database of a busy machine may take long to answer.
+CONNECT_SECONDS = 60
 #: How long pg_dump waits for a table that a migration locks.
 LOCK_TIMEOUT = "60s"
 #: The oldest server to which pg_restore writes: it sets ``transaction_timeout`` first.
@@ -64,7 +66,7 @@ class Snapshot:
 def snapshot(url: str) -> Iterator[Snapshot]:
     """Hold one moment of the database for the block. Raises BackupError if the database does not answer."""
     try:
-        connection = psycopg.connect(url, connect_timeout=10)
+        connection = psycopg.connect(url, connect_timeout=CONNECT_SECONDS)
     except psycopg.Error as error:
         raise BackupError(f"The database does not answer: {error}.", "Start it, then try again.") from error
     with connection:
@@ -133,7 +135,7 @@ def require_restorable(server_version: int) -> None:
 def require_empty(url: str) -> None:
     """Raise TargetNotEmpty if the database has a table, and BackupError if it does not answer or cannot be restored."""
     try:
-        with psycopg.connect(url, connect_timeout=10) as connection:
+        with psycopg.connect(url, connect_timeout=CONNECT_SECONDS) as connection:
             require_restorable(connection.info.server_version)
             tables = connection.execute(TABLES).fetchone()
     except psycopg.Error as error:
