@@ -127,7 +127,7 @@ class Router:
             raise NoReplica
         now = self._clock()
         home = self._home(request.session, candidates) if request.session is not None else None
-        chosen, reason = self._pick(self.costs(request, candidates, now), home)
+        chosen, reason = self._pick(self.costs(request, candidates, now, home), home)
         prefix = request.prefix
         known = self._known(chosen.replica_id)
         choice = Choice(
@@ -148,10 +148,11 @@ class Router:
             self.sessions.settle(request.session, chosen.replica_id)
         return choice
 
-    def costs(self, request: RoutingRequest, candidates: Sequence[UUID], now: float) -> list[Candidate]:
-        """Return what each candidate would cost, in their order."""
+    def costs(
+        self, request: RoutingRequest, candidates: Sequence[UUID], now: float, home: UUID | None = None
+    ) -> list[Candidate]:
+        """Return what each candidate would cost, in their order. ``home``: the replica of the request's session."""
         prefix = request.prefix
-        home = self._home(request.session, candidates) if request.session is not None else None
         replicas = [self._known(each) for each in candidates]
         typical = typical_seconds_per_token((replica.load for replica in replicas), now)
         new_tokens = min(request.max_new_tokens, max(each.load.decode_speed.mean_tokens for each in replicas))
@@ -203,7 +204,7 @@ class Router:
             return
         known.load.end(choice)
         now = _ticks(self._clock())
-        if known.cache.is_past(choice.use.stamp):  # engines release its prompt now
+        if choice.use.stamp < known.cache.present:  # engines release its prompt now
             again = self._warm.use(choice.prefix, known.cache, now)
             known.cache.add(again.new_tokens, again.stamp)
 

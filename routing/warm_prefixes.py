@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from routing.prefix_hash import PrefixHashes
+from routing.prefix_hash import BYTES_PER_TOKEN, PrefixHashes
 
 #: Entries of the default table, of 8 bytes each: 32 MiB.
 DEFAULT_ENTRIES = 1 << 22
@@ -43,10 +43,6 @@ class ReplicaCache:
         #: What was last used before this is evicted.
         self.oldest = 1
 
-    def holds_since(self, stamp: int) -> bool:
-        """Return whether what was last used then is not evicted."""
-        return stamp >= self.oldest
-
     def move(self, tokens: int, before: int) -> None:
         """Count tokens that it holds, last used at ``before``, as used in the present slice."""
         self._tokens[bisect_right(self._starts, before) - 1] -= tokens
@@ -58,9 +54,10 @@ class ReplicaCache:
             self._held += tokens
             self._tokens[bisect_right(self._starts, stamp) - 1] += tokens
 
-    def is_past(self, stamp: int) -> bool:
-        """Return whether the present slice began after that."""
-        return stamp < self._starts[-1]
+    @property
+    def present(self) -> int:
+        """Return when the present slice began."""
+        return self._starts[-1]
 
     def advance(self, now: int) -> int:
         """Evict what no longer fits, and begin a slice if the present one is full; return the time to stamp."""
@@ -137,7 +134,9 @@ class WarmPrefixes:
         salt = cache.number * _SPREAD
         start = new_tokens = 0
         stamp = cache.advance(now)
-        for depth, link in enumerate(prefix.hashes, start=1):
+        oldest, present = cache.oldest, cache.present
+        last = len(prefix.hashes)
+        for depth, (link, byte) in enumerate(zip(prefix.hashes, prefix.ends, strict=True), start=1):
             name = ((int.from_bytes(link[:8]) ^ salt) * _SPREAD) & _WORD
             place, tag = (name >> 20) & mask, (name << STAMP_BITS) & _WORD
             chosen, before, least = place, 0, _WORD
@@ -149,11 +148,11 @@ class WarmPrefixes:
                 if entry & _STAMP < least:
                     chosen, least = at, entry & _STAMP
             entries[chosen] = tag | stamp
-            end = prefix.tokens_of(depth)
-            if cache.holds_since(before):
-                cache.move(end - start, before)
-            else:
+            end = prefix.tokens if depth == last else byte // BYTES_PER_TOKEN
+            if before < oldest:
                 new_tokens += end - start
+            elif before < present:
+                cache.move(end - start, before)
             start = end
         return Use(stamp, new_tokens)
 

@@ -28,7 +28,7 @@ class Measures:
     skew: float
     #: Turns after the first that ran where the turn before ran; None if there are none.
     stay: float | None
-    #: Of the engines' time, in which they computed.
+    #: Share of the engines' time in which they computed.
     busy: float
 
 

@@ -18,7 +18,7 @@ from workers.simulated.engine.block_pool import BlockPool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCosts:
-    """How long a step takes, in seconds: so much in any case, per token of a prompt, and per sequence that decodes."""
+    """Seconds of a step: a fixed part, a part for each prompt token, and a part for each sequence that decodes."""
 
     fixed: float
     prompt_token: float

@@ -11,7 +11,7 @@ from random import Random
 from benchmarks.errors import NotRun
 from benchmarks.routing.workload import Conversation, Turn, Workload
 
-#: Mooncake's traces name blocks of so many tokens.
+#: Tokens of a block in Mooncake's traces.
 TRACE_BLOCK = 512
 TRACE_REQUESTS = 3000
 #: Arrivals of a trace come in bursts of this many seconds, in which its clock has no finer steps.
@@ -115,7 +115,7 @@ def shared_prefix(rate: float, random: Random) -> Workload:
 
 
 def mixed(rate: float, random: Random) -> Workload:
-    """Return what is hard together: sessions, a hot prompt, and one client's long prompts that nobody shares."""
+    """Return a mix of sessions, a hot prompt, and long prompts of one client that share nothing."""
     names = itertools.count()
     sessions = agents(rate / 2, random).conversations
     offset = 1 + max(block for each in sessions for turn in each.turns for block in turn.blocks)

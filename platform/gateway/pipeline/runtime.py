@@ -128,10 +128,23 @@ class _ControlPlane:
 
     def _changed(self, old: ControlSnapshot | None, new: ControlSnapshot) -> None:
         """Pass a new snapshot on to the loop. Called in the feed's thread."""
-        self._loop.call_soon_threadsafe(_follow_engines, self.router, old, new)
+        self._loop.call_soon_threadsafe(self._follow_engines, old, new)
         if old is not None and old.callers is not new.callers:
             self._loop.call_soon_threadsafe(self.active_requests.revoke, new.callers)
         self._loop.call_soon_threadsafe(self.replica_queue.wake)
+
+    def _follow_engines(self, old: ControlSnapshot | None, new: ControlSnapshot) -> None:
+        """Tell the router how large each engine's cache is, and which replicas are gone or have a new, empty engine."""
+        before = {e.replica_id: e for group in (old.endpoints.values() if old else ()) for e in group}
+        after = {e.replica_id: e for group in new.endpoints.values() for e in group}
+        for replica, endpoint in before.items():
+            if replica in after and after[replica].generation != endpoint.generation:
+                self.router.forget(replica)
+        self.router.retain(after)
+        for replica, endpoint in after.items():
+            if endpoint.cache_tokens is not None:
+                self.router.resize(replica, endpoint.cache_tokens)
+        self.router.has_peers = self.has_other_gateways()
 
 
 def _export_memory(components: Components) -> None:
@@ -152,17 +165,3 @@ def _open_files(role: str) -> tuple[WalWriter, KeyLocks]:
 
 def _redis(url: str) -> RedisClient:
     return RedisClient(url, timeout_seconds=settings.REDIS_TIMEOUT_SECONDS)
-
-
-def _follow_engines(router: Router, old: ControlSnapshot | None, new: ControlSnapshot) -> None:
-    """Tell the router how large each engine's cache is, and which replicas are gone or have a new, empty engine."""
-    before = {e.replica_id: e for group in (old.endpoints.values() if old else ()) for e in group}
-    after = {e.replica_id: e for group in new.endpoints.values() for e in group}
-    for replica, endpoint in before.items():
-        if replica in after and after[replica].generation != endpoint.generation:
-            router.forget(replica)
-    router.retain(after)
-    for replica, endpoint in after.items():
-        if endpoint.cache_tokens is not None:
-            router.resize(replica, endpoint.cache_tokens)
-    router.has_peers = len(new.gateways) > 1
