@@ -185,7 +185,7 @@ async def test_a_refused_client_that_sends_on_is_read_only_now_and_then(
     await until(lambda: site.server.discarding == 1)
     assert client.transport.get_write_buffer_size() > 0
     lingering = {id(each) for each in site.server.connections}
-    requests = [each for each in gc.get_objects() if isinstance(each, request_response.RequestResponse)]
+    requests = [each for each in gc.get_objects() if type(each) is request_response.RequestResponse]
     assert not [each for each in requests if any(id(user) in lingering for user in gc.get_referrers(each))]
     site.look(connection.LINGER_SECONDS + 1)
     await until(lambda: not site.server.connections)
