@@ -109,6 +109,17 @@ async def test_it_falls_silent_and_frees_all_when_the_client_leaves() -> None:
         await client.settles("vllm:num_requests_running", 0)
 
 
+@pytest.mark.parametrize("path", [CHAT, "/v1/messages"])
+async def test_a_stream_sends_nothing_before_its_first_token(path: str) -> None:
+    """A gateway measures the time to the first token from the first bytes; vLLM has none until then."""
+    async with simulated("--fault", "hang-after-tokens=0") as client:
+        opened = client.opened(path, ASKED | {"stream": True})
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1), opened as response:
+                await response.content.readany()
+        await client.settles("vllm:num_requests_running", 0)
+
+
 async def test_lost_events_leave_a_gap_that_can_be_replayed() -> None:
     async with simulated() as client, listening(client.replica) as listener:
         prompts = [[300 + number] * 40 for number in range(3)]

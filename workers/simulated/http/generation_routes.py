@@ -241,11 +241,16 @@ async def _stream(service: Service, request: web.Request, job: Job) -> web.Strea
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
     await response.prepare(request)
     reply_format = REPLY_FORMATS[job.kind](job)
-    if opening := reply_format.opening():
+    opening = reply_format.opening()
+    if job.kind == "responses":  # all others open with their first token, as in vLLM
         await response.write(opening)
+        opening = b""
     held: list[list[Token]] = [[] for _ in job.runs]
     async with aclosing(_tokens(service, job)) as tokens:
         async for index, sent, token in tokens:
+            if opening:
+                await response.write(opening)
+                opening = b""
             held[index].append(token)
             generated = job.runs[index].generated
             last = sent == len(generated.tokens)
@@ -258,7 +263,7 @@ async def _stream(service: Service, request: web.Request, job: Job) -> web.Strea
         for index, run in enumerate(job.runs)
         if run.aborted
     ]
-    await response.write(b"".join([*ending, reply_format.ending()]))
+    await response.write(b"".join([opening, *ending, reply_format.ending()]))
     await response.write_eof()
     return response
 
