@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Protocol
 
-from benchmarks.routing.scheduler import Scheduled, Scheduler, Step, StepCosts
 from benchmarks.routing.workload import Conversation, Turn, Workload, hashes
 from workers.simulated.engine.block_pool import BlockPool
+from workers.simulated.engine.scheduler import Scheduled, Scheduler, Step, StepCosts
 
 #: Of every engine: seconds of a step, and of each sequence that it decodes for.
 STEP_SECONDS = 0.004

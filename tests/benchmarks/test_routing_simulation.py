@@ -10,10 +10,10 @@ import pytest
 from benchmarks.routing import workloads
 from benchmarks.routing.__main__ import POLICIES
 from benchmarks.routing.measures import measure
-from benchmarks.routing.scheduler import Scheduled, Scheduler
 from benchmarks.routing.simulator import Request, Simulation, engines
 from benchmarks.routing.workload import Workload
 from workers.simulated.engine.block_pool import BlockPool
+from workers.simulated.engine.scheduler import Scheduled, Scheduler
 
 BLOCK = 32
 
