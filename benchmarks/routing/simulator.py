@@ -61,10 +61,10 @@ class Policy(Protocol):
 class Engine:
     """One replica in the simulation."""
 
-    scheduler: Scheduler
+    scheduler: Scheduler[Scheduled]
     costs: StepCosts
     requests: dict[Scheduled, Request] = field(default_factory=dict)
-    step: Step | None = None
+    step: Step[Scheduled] | None = None
     began: float = 0.0
     #: Of one step, and how many follow each other unchanged.
     seconds: float = 0.0

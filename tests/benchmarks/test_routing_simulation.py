@@ -12,21 +12,12 @@ from benchmarks.routing.__main__ import POLICIES
 from benchmarks.routing.measures import measure
 from benchmarks.routing.simulator import Request, Simulation, engines
 from benchmarks.routing.workload import Workload
-from workers.simulated.engine.block_pool import BlockPool
-from workers.simulated.engine.scheduler import Scheduled, Scheduler
-
-BLOCK = 32
 
 
 def small() -> Workload:
     """Return the first 25 sessions of agents."""
     whole = workloads.agents(0.5, Random(1))
     return dataclasses.replace(whole, conversations=whole.conversations[:25])
-
-
-def keys(names: str) -> tuple[bytes, ...]:
-    """Return a block's key for each letter."""
-    return tuple(name.encode() for name in names)
 
 
 def run(policy: str, gateways: int = 1) -> tuple[list[Request], object]:
@@ -53,50 +44,3 @@ def test_turns_follow_the_answer_before() -> None:
         if request.number:
             assert request.sent_at == ended[id(request.conversation)] + request.turn.think_seconds
         ended[id(request.conversation)] = request.ended_at
-
-
-def test_a_long_prompt_is_computed_in_chunks_beside_what_decodes() -> None:
-    scheduler = Scheduler(BlockPool(1000), block_size=BLOCK, max_sequences=4, max_step_tokens=256)
-    short, long = Scheduled(10, 50, ()), Scheduled(600, 1, ())
-    scheduler.add(short)
-    step = scheduler.next_step()
-    assert step is not None
-    assert (step.prompt_tokens, step.decoding) == (10, 0)
-    assert scheduler.complete(step) == [short]
-    scheduler.add(long)
-    chunks = []
-    while not long.emitted:
-        step = scheduler.next_step()
-        assert step is not None
-        chunks.append((step.prompt_tokens, step.decoding))
-        scheduler.complete(step)
-    assert chunks == [(255, 1), (255, 1), (90, 1)]
-
-
-def test_a_sequence_waits_for_blocks() -> None:
-    scheduler = Scheduler(BlockPool(1 + 10), block_size=BLOCK, max_sequences=4, max_step_tokens=10_000)
-    first, second = Scheduled(6 * BLOCK, 1, keys("abcdef")), Scheduled(7 * BLOCK, 1, keys("ghijklm"))
-    scheduler.add(first)
-    scheduler.add(second)
-    step = scheduler.next_step()
-    assert step is not None
-    assert [each for each, _ in step.tokens] == [first]
-    scheduler.complete(step)
-    scheduler.remove(first)
-    step = scheduler.next_step()
-    assert step is not None
-    assert [each for each, _ in step.tokens] == [second]
-
-
-def test_a_sequence_finds_what_is_cached_but_for_its_last_token() -> None:
-    scheduler = Scheduler(BlockPool(1 + 20), block_size=BLOCK, max_sequences=4, max_step_tokens=10_000)
-    found = []
-    for names in ("abcdef", "abcdeXY", "abcdeXY"):
-        sequence = Scheduled(len(names) * BLOCK, 1, keys(names))
-        scheduler.add(sequence)
-        step = scheduler.next_step()
-        assert step is not None
-        scheduler.complete(step)
-        scheduler.remove(sequence)
-        found.append((sequence.cached_tokens // BLOCK, step.prompt_tokens // BLOCK))
-    assert found == [(0, 6), (5, 2), (6, 1)]

@@ -22,6 +22,7 @@ from workers.engines.driver import TINY_MODEL
 from workers.simulated.engine.text_generator import Sampling, TextGenerator
 from workers.simulated.engine.tokenizer import FileTokenizer, PackedTokenizer
 from workers.simulated.faults import BadFault, Faults
+from workers.simulated.settings import read
 
 CHAT = "/v1/chat/completions"
 ASKED: dict[str, Any] = {
@@ -200,6 +201,48 @@ async def test_speeds_are_kept() -> None:
         started = time.monotonic()
         await client.post("/v1/completions", {"prompt": [300] * 400, "max_tokens": 101, "ignore_eos": True})
         assert time.monotonic() - started >= 0.9
+
+
+async def test_sequences_slow_each_other_down() -> None:
+    """A step that decodes for two takes twice the 5 ms of one."""
+    async with simulated("--sequence-seconds", "0.005") as client:
+        body = {"prompt": [300] * 40, "max_tokens": 51, "ignore_eos": True}
+        started = time.monotonic()
+        await asyncio.gather(*(client.post("/v1/completions", body) for _ in range(2)))
+        assert time.monotonic() - started >= 0.4
+
+
+async def test_every_step_has_a_fixed_cost() -> None:
+    """A prompt of 200 tokens takes four steps of at most 64."""
+    async with simulated("--step-seconds", "0.1", "--max-num-batched-tokens", "64") as client:
+        started = time.monotonic()
+        await client.post("/v1/completions", {"prompt": [300] * 200, "max_tokens": 1})
+        assert time.monotonic() - started >= 0.4
+
+
+async def test_a_long_prompt_is_stored_chunk_by_chunk() -> None:
+    async with simulated("--max-num-batched-tokens", "80") as client, listening(client.replica) as listener:
+        await client.post("/v1/completions", {"prompt": list(range(300, 500)), "max_tokens": 1})
+        stored = [event for _ in range(3) for event in (await listener.batch()).events]
+    assert [len(event["block_hashes"]) for event in stored] == [2, 3, 1]
+    parents = [None, *(event["block_hashes"][-1] for event in stored[:2])]
+    assert [event["parent_block_hash"] for event in stored] == parents
+    assert [token for event in stored for token in event["token_ids"]] == list(range(300, 492))
+
+
+async def test_a_silent_client_does_not_cost_its_whole_answer() -> None:
+    async with simulated("--fault", "hang-after-tokens=2") as client:
+        async with client.opened(CHAT, ASKED | {"stream": True, "max_tokens": 2000}) as response:
+            await response.content.readuntil(b"\n\n")
+            await client.settles("vllm:generation_tokens_total", 3)  # the third is not sent
+            assert await client.metric("vllm:num_requests_running") == 1
+        await client.settles("vllm:num_requests_running", 0)
+
+
+@pytest.mark.parametrize("name", ["--max-num-seqs", "--max-num-batched-tokens"])
+def test_an_engine_that_could_compute_nothing_is_refused(name: str) -> None:
+    with pytest.raises(SystemExit):
+        read([name, "0"])
 
 
 @pytest.mark.parametrize("spec", ["nonsense=1", "latency=soon", "latency"])

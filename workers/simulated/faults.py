@@ -99,6 +99,10 @@ class FaultState:
             raise CutConnection
         return faults.hang_after_tokens is not None and tokens >= faults.hang_after_tokens
 
+    def holds(self, tokens: int) -> bool:
+        """Return whether no more is computed for a request with ``tokens``, because it hangs."""
+        return self.faults.hang_after_tokens is not None and tokens >= self.faults.hang_after_tokens
+
     def loses_batch(self) -> bool:
         """Return whether this KV event batch is lost."""
         return self._happens(self.faults.drop_events)

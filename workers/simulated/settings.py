@@ -27,8 +27,13 @@ class Settings:
     block_size_tokens: int
     blocks: int
     max_sequences: int
+    max_step_tokens: int
     prefill_tokens_per_second: float
+    #: Of one sequence alone.
     decode_tokens_per_second: float
+    #: The fixed part of a step, and what each sequence adds that decodes.
+    step_seconds: float
+    sequence_seconds: float
     import_seconds: float
     startup_seconds: float
     shutdown_timeout_seconds: float
@@ -67,8 +72,11 @@ def read(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Settin
         block_size_tokens=given.block_size,
         blocks=given.num_gpu_blocks_override,
         max_sequences=given.max_num_seqs,
+        max_step_tokens=given.max_num_batched_tokens,
         prefill_tokens_per_second=given.prefill_tokens_per_second,
         decode_tokens_per_second=given.decode_tokens_per_second,
+        step_seconds=given.step_seconds,
+        sequence_seconds=given.sequence_seconds,
         import_seconds=given.import_seconds,
         startup_seconds=given.startup_seconds,
         shutdown_timeout_seconds=given.shutdown_timeout,
@@ -95,11 +103,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-model-len", type=int, default=8192)
     parser.add_argument("--block-size", type=int, default=32)
     parser.add_argument("--num-gpu-blocks-override", type=int, default=32768, help="KV cache capacity")
-    parser.add_argument("--max-num-seqs", type=int, default=128)
+    parser.add_argument("--max-num-seqs", type=_positive, default=128)
+    parser.add_argument("--max-num-batched-tokens", type=_positive, default=2048, help="tokens that a step computes")
     parser.add_argument(
         "--prefill-tokens-per-second", type=float, default=PREFILL_TOKENS_PER_SECOND, help="0: no delay"
     )
-    parser.add_argument("--decode-tokens-per-second", type=float, default=0, help="per sequence; 0: no delay")
+    parser.add_argument("--decode-tokens-per-second", type=float, default=0, help="of one sequence; 0: no delay")
+    parser.add_argument("--step-seconds", type=float, default=0, help="fixed part of a step's duration")
+    parser.add_argument("--sequence-seconds", type=float, default=0, help="added to a step by each decoding sequence")
     parser.add_argument("--import-seconds", type=float, default=0, help="duration of the imports, which a zygote saves")
     parser.add_argument("--startup-seconds", type=float, default=0, help="duration of every start after the imports")
     parser.add_argument("--shutdown-timeout", type=float, default=0, help="0 aborts running requests")
@@ -117,3 +128,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--vision", action="store_true", help="accept images, each as a few tokens")
     parser.add_argument("--fault", action="append", default=[], metavar="NAME=VALUE")
     return parser
+
+
+def _positive(given: str) -> int:
+    number = int(given)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, not {given}")
+    return number

@@ -114,9 +114,7 @@ class BlockPool:
 
     def store(self, blocks: Sequence[int], stored: Stored) -> None:
         """Make full blocks match ``stored.hashes`` and record the event."""
-        for block, key in zip(blocks, stored.hashes, strict=True):
-            self._hash_of[block] = key
-            self._holders.setdefault(key, {})[block] = None
+        self.store_keys(blocks, stored.hashes)
         self.pending.append(stored)
 
     def store_keys(self, blocks: Sequence[int], keys: Sequence[bytes]) -> None:

@@ -1,53 +1,81 @@
-"""The engine behind the HTTP surface: which sequences run, what is cached, when the next token is due.
+"""The engine behind the HTTP surface: it computes in steps, as vLLM does, and a step takes the time that it costs.
 
-Requests are admitted in order of arrival while a sequence slot and enough blocks are free. Prefills run one after
-another, because one device computes them; every running sequence then decodes at its own steady pace. A request's
-blocks are reserved at admission, so none is ever preempted.
+``Scheduler`` decides what a step computes. All steps of an engine follow each other, so a long prompt delays the
+tokens of the others, chunk by chunk. Where steps cost nothing, many are computed at once.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from workers.simulated.engine.block_pool import BlockHasher, BlockPool, Stored
 from workers.simulated.engine.kv_events import EventPublisher
 from workers.simulated.engine.metrics import Metrics
+from workers.simulated.engine.scheduler import Scheduled, Scheduler, Step, StepCosts
 from workers.simulated.engine.text_generator import FinishReason, GeneratedText, Token
 from workers.simulated.faults import FaultState
 from workers.simulated.settings import Settings
 
 PauseMode = Literal["abort", "wait", "keep"]
 
-#: After this many tokens without delay a sequence yields to the event loop, so that other requests progress.
-BURST_TOKENS = 16
+#: As many steps without delay are computed before other tasks progress.
+BURST_STEPS = 16
+#: A sequence waits when its client has as many tokens left to take: a silent client must not cost the whole answer.
+AHEAD_TOKENS = 16
+#: A step that ends late by less than this does not delay the next, so that steps keep their pace.
+LATE_SECONDS = 0.05
 
 
-@dataclass(slots=True, eq=False)
-class Run:
-    """One sequence in the engine: its tokens so far, its blocks, and its prefix cache hits."""
+@dataclass(slots=True, eq=False, kw_only=True)
+class Run(Scheduled):
+    """One sequence in the engine. ``keys`` are the hashes of its full blocks so far."""
 
     prompt: Sequence[int]
     salt: str | None
     generated: GeneratedText
+    hasher: BlockHasher
+    keys: list[bytes]
+    #: Those of the prompt, then those of the answer as far as they are hashed.
+    tokens: list[int]
     arrived_at: float
-    admitted: "asyncio.Future[None]"
-    #: When the next token is due, in the event loop's time.
-    due: float = 0.0
+    admitted_at: float = 0.0
+    last_token_at: float = 0.0
+    #: Why it ended; None while it waits or runs.
     finish_reason: FinishReason | None = None
-    cached_tokens: int = 0
     created_tokens: int = 0
+    #: Tokens that its client has taken.
     sent_tokens: int = 0
-    aborted: bool = False
-    tokens: list[int] = field(default_factory=list)
-    hashes: list[bytes] = field(default_factory=list)
-    blocks: list[int] = field(default_factory=list)
-    promised_blocks: int = 0
     wakeup: "asyncio.Future[None] | None" = None
 
+    @property
+    def aborted(self) -> bool:
+        """Say whether it was ended before its last token."""
+        return self.finish_reason == "abort"
+
+    @property
+    def sent_ids(self) -> list[int]:
+        """Return the tokens that its client has taken."""
+        return [token.id for token in self.generated.tokens[: self.sent_tokens]]
+
+    def store(self, pool: BlockPool, full: int) -> None:
+        """Let its first ``full`` blocks be matched, those of its answer too, and record the event."""
+        size, first = self.hasher.block_size, self.stored
+        if full > len(self.keys):
+            answered = slice(len(self.tokens) - len(self.prompt), full * size - len(self.prompt))
+            self.tokens.extend(token.id for token in self.generated.tokens[answered])
+            self.hasher.extend(self.keys, self.tokens, self.salt)
+        stored = Stored(
+            hashes=tuple(self.keys[first:full]),
+            parent=self.keys[first - 1] if first else None,
+            token_ids=tuple(self.tokens[first * size : full * size]),
+            salt=self.salt if first == 0 else None,
+        )
+        pool.store(self.blocks[first:full], stored)
+        self.stored = full
+
     def wake(self) -> None:
-        """End the sequence's present wait."""
+        """End the wait for its next token."""
         if self.wakeup is not None and not self.wakeup.done():
             self.wakeup.set_result(None)
 
@@ -58,15 +86,20 @@ class Engine:
     def __init__(
         self, settings: Settings, metrics: Metrics, faults: FaultState, publisher: EventPublisher | None
     ) -> None:
-        self._settings = settings
+        self._costs = step_costs(settings)
         self._metrics = metrics
         self._faults = faults
         self._publisher = publisher
         self._hasher = BlockHasher(settings.block_size_tokens, settings.hash_seed)
         self._pool = BlockPool(settings.blocks)
-        self._waiting: deque[Run] = deque()
-        self._running: dict[int, Run] = {}
-        self._prefill_free_at = 0.0
+        self._scheduler: Scheduler[Run] = Scheduler(
+            self._pool,
+            block_size=settings.block_size_tokens,
+            max_sequences=settings.max_sequences,
+            max_step_tokens=settings.max_step_tokens,
+        )
+        #: A step runs, or the next one is about to be decided.
+        self._computing = False
         self._idle = asyncio.Event()
         self._idle.set()
         self.paused = False
@@ -75,12 +108,12 @@ class Engine:
     @property
     def running(self) -> int:
         """Return how many sequences run and have blocks."""
-        return len(self._running)
+        return len(self._scheduler.running)
 
     @property
     def waiting(self) -> int:
         """Return how many sequences wait for admission; a paused engine shows none, as in vLLM."""
-        return 0 if self.paused else len(self._waiting)
+        return 0 if self.paused else len(self._scheduler.waiting)
 
     @property
     def cache_usage(self) -> float:
@@ -89,31 +122,31 @@ class Engine:
 
     def open(self, prompt: Sequence[int], salt: str | None, generated: GeneratedText) -> Run:
         """Return a sequence that has no blocks yet; ``tokens`` runs it."""
-        loop = asyncio.get_running_loop()
-        run = Run(prompt, salt, generated, loop.time(), loop.create_future())
-        run.promised_blocks = _blocks_for(len(prompt) + len(generated.tokens), self._settings.block_size_tokens)
-        return run
+        return Run(
+            prompt_tokens=len(prompt),
+            output_tokens=len(generated.tokens),
+            keys=[],
+            tokens=list(prompt),
+            prompt=prompt,
+            salt=salt,
+            generated=generated,
+            hasher=self._hasher,
+            arrived_at=asyncio.get_running_loop().time(),
+        )
 
     async def tokens(self, run: Run) -> AsyncGenerator[Token, None]:
         """Queue the sequence and yield its tokens at the engine's pace. Closing it early aborts and frees all."""
+        self._hasher.extend(run.keys, run.prompt, run.salt)
+        self._scheduler.add(run)
         try:
-            self._waiting.append(run)
-            self._admit()
-            await run.admitted
-            await self._prefill(run)
-            for number, token in enumerate(() if run.aborted else run.generated.tokens):
-                if number:
-                    await self._decode_step(run, number)
-                    if run.aborted:
-                        break
-                self._metrics.generation_tokens += 1
-                run.tokens.append(token.id)
+            while await self._has_token(run):
+                token = run.generated.tokens[run.sent_tokens]
                 run.sent_tokens += 1
                 yield token
-            run.finish_reason = "abort" if run.aborted else run.generated.finish_reason
-            self._count_finished(run)
         finally:
-            self._leave(run)
+            if run.finish_reason is None:
+                self._remove(run)
+                self._compute()
 
     async def pause(self, mode: PauseMode) -> None:
         """Stop serving: "abort" ends requests now, "wait" lets running ones finish, "keep" freezes them.
@@ -121,153 +154,132 @@ class Engine:
         New requests wait in the queue. All modes except "keep" empty the prefix cache.
         """
         self.paused = True
+        self._scheduler.admits = False
         if mode == "keep":
             self._frozen = True
             return
         if mode == "abort":
-            for run in self._running.values():
-                run.aborted = True
+            for run in (*self._scheduler.running, *self._scheduler.waiting):
+                self._finish(run, "abort", asyncio.get_running_loop().time())
                 run.wake()
-            while self._waiting:
-                run = self._waiting.popleft()
-                run.aborted = True
-                run.admitted.set_result(None)
         await self._idle.wait()
-        self._prefill_free_at = 0.0
         self._pool.clear()
         self._publish()
 
     def resume(self) -> None:
         """Continue serving."""
         self.paused = self._frozen = False
-        for run in self._running.values():
-            run.wake()
-        self._admit()
+        self._scheduler.admits = True
+        self._compute()
 
     def reset_prefix_cache(self) -> bool:
         """Empty the cache; False while requests run. The event is sent with the next step, as in vLLM."""
         return self._pool.clear()
 
-    def _admit(self) -> None:
-        """Admit the head of the queue while slots and blocks are free."""
-        while self._waiting and not self.paused and len(self._running) < self._settings.max_sequences:
-            head = self._waiting[0]
-            promised = sum(run.promised_blocks - len(run.blocks) for run in self._running.values())
-            if head.promised_blocks > self._pool.free - promised:
+    async def _has_token(self, run: Run) -> bool:
+        """Wait until the client can take a token; return False once the sequence has ended and all are taken."""
+        while not run.aborted:
+            if run.emitted > run.sent_tokens:
+                return True
+            if run.finish_reason is not None:
+                return False
+            run.held = False
+            self._compute()
+            run.wakeup = asyncio.get_running_loop().create_future()
+            await run.wakeup
+        return False
+
+    def _compute(self) -> None:
+        """Have the next step decided soon, unless one runs."""
+        if not self._computing:
+            self._computing = True
+            asyncio.get_running_loop().call_soon(self._steps, None)
+
+    def _steps(self, begin: float | None) -> None:
+        """Compute steps until one takes time or nothing is left; ``begin`` is when the first begins, None is now."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        begin = now if begin is None else begin
+        for _ in range(BURST_STEPS):
+            step = None if self._frozen else self._scheduler.next_step()
+            if step is None:
+                self._computing = False
                 return
-            self._waiting.popleft()
-            self._take_blocks(head)
-            self._running[id(head)] = head
-            self._idle.clear()
-            head.admitted.set_result(None)
+            self._count_admitted(step.admitted, now)
+            seconds = self._costs.seconds(step.prompt_tokens, step.decoding)
+            if seconds > 0:
+                loop.call_at(begin + seconds, self._end_step, step, begin + seconds)
+                return
+            self._complete(step, now)
+        loop.call_soon(self._steps, None)
 
-    def _take_blocks(self, run: Run) -> None:
-        """Match the cached prefix, allocate blocks for the rest of the prompt, and store its full ones."""
-        size = self._settings.block_size_tokens
-        self._hasher.extend(run.hashes, run.prompt, run.salt)
-        # The last prompt token is always computed: its logits choose the first generated token.
-        findable = run.hashes[: (len(run.prompt) - 1) // size]
-        matched = self._pool.match(findable)
-        self._pool.reference(matched)
-        run.blocks = matched + self._pool.allocate(_blocks_for(len(run.prompt), size) - len(matched))
-        run.tokens = list(run.prompt)
-        run.cached_tokens = len(matched) * size
-        run.created_tokens = (len(run.hashes) - len(matched)) * size
-        self._store(run, len(matched))
-        self._metrics.prefix_queries += len(run.prompt)
-        self._metrics.prefix_hits += run.cached_tokens
+    def _end_step(self, step: Step[Run], due: float) -> None:
+        now = asyncio.get_running_loop().time()
+        self._complete(step, now)
+        self._steps(max(due, now - LATE_SECONDS))
 
-    def _store(self, run: Run, first: int) -> None:
-        """Store the blocks from number ``first`` to the last hashed one in the cache."""
-        hashes = tuple(run.hashes[first:])
-        if not hashes:
-            return
-        size = self._settings.block_size_tokens
-        stored = Stored(
-            hashes=hashes,
-            parent=run.hashes[first - 1] if first else None,
-            token_ids=tuple(run.tokens[first * size : len(run.hashes) * size]),
-            salt=run.salt if first == 0 else None,
-        )
-        self._pool.store(run.blocks[first : len(run.hashes)], stored)
-
-    async def _prefill(self, run: Run) -> None:
-        loop = asyncio.get_running_loop()
-        admitted_at = loop.time()
-        self._metrics.queue_seconds.observe(admitted_at - run.arrived_at)
-        speed = self._settings.prefill_tokens_per_second
-        if speed > 0:
-            start = max(admitted_at, self._prefill_free_at)
-            self._prefill_free_at = start + (len(run.prompt) - run.cached_tokens) / speed
-            await self._wait_until(run, self._prefill_free_at)
-        if run.aborted:
-            return
-        self._publish()
-        self._metrics.prompt_tokens += len(run.prompt)
-        self._metrics.cached_prompt_tokens += run.cached_tokens
-        run.due = now = loop.time()
-        self._metrics.prefill_seconds.observe(now - admitted_at)
-        self._metrics.first_token_seconds.observe(now - run.arrived_at)
-
-    async def _decode_step(self, run: Run, number: int) -> None:
-        """Wait for token ``number`` (the second is 1) and cache the block that its step fills."""
-        loop = asyncio.get_running_loop()
-        before = loop.time()
-        speed = self._settings.decode_tokens_per_second
-        if speed > 0:
-            run.due += 1 / speed
-        if self._frozen or run.due > before:
-            await self._wait_until(run, run.due)
-        elif number % BURST_TOKENS == 0:
-            await asyncio.sleep(0)
-        if run.aborted:
-            return
-        self._metrics.between_tokens_seconds.observe(loop.time() - before)
-        size = self._settings.block_size_tokens
-        computed = len(run.tokens)
-        if _blocks_for(computed, size) > len(run.blocks):
-            run.blocks.extend(self._pool.allocate(1))
-        if computed % size == 0:
-            first = len(run.hashes)
-            self._hasher.extend(run.hashes, run.tokens, run.salt)
-            self._store(run, first)
+    def _complete(self, step: Step[Run], now: float) -> None:
+        """Hand out the tokens of a step and send its events."""
+        for run in self._scheduler.complete(step):
+            if run.emitted == 1:
+                self._count_first_token(run, now)
+            else:
+                self._metrics.between_tokens_seconds.observe(now - run.last_token_at)
+            run.last_token_at = now
+            if run.emitted >= run.output_tokens:
+                self._finish(run, run.generated.finish_reason, now)
+            elif run.emitted - run.sent_tokens >= AHEAD_TOKENS or self._faults.holds(run.emitted):
+                run.held = True
+            if run.output_tokens:  # an embedding has none
+                self._metrics.generation_tokens += 1
+            run.wake()
         if self._pool.pending:
             self._publish()
-
-    async def _wait_until(self, run: Run, when: float) -> None:
-        """Sleep until ``when``, and longer while the engine is frozen; an abort ends the sleep at once."""
-        loop = asyncio.get_running_loop()
-        while not run.aborted and (self._frozen or loop.time() < when):
-            run.wakeup = loop.create_future()
-            timer = None if self._frozen else loop.call_at(when, run.wake)
-            try:
-                await run.wakeup
-            finally:
-                if timer is not None:
-                    timer.cancel()
 
     def _publish(self) -> None:
         events = self._pool.take_events()
         if events and self._publisher is not None:
             self._publisher.publish(events, lost=self._faults.loses_batch())
 
-    def _count_finished(self, run: Run) -> None:
-        now = asyncio.get_running_loop().time()
-        self._metrics.finished[run.finish_reason or "abort"] += 1
+    def _count_admitted(self, admitted: Sequence[Run], now: float) -> None:
+        for run in admitted:
+            self._idle.clear()
+            run.admitted_at = now
+            run.created_tokens = len(run.keys) * self._hasher.block_size - run.cached_tokens
+            self._metrics.queue_seconds.observe(now - run.arrived_at)
+            self._metrics.prefix_queries += len(run.prompt)
+            self._metrics.prefix_hits += run.cached_tokens
+
+    def _count_first_token(self, run: Run, now: float) -> None:
+        self._metrics.prompt_tokens += len(run.prompt)
+        self._metrics.cached_prompt_tokens += run.cached_tokens
+        self._metrics.prefill_seconds.observe(now - run.admitted_at)
+        self._metrics.first_token_seconds.observe(now - run.arrived_at)
+
+    def _finish(self, run: Run, reason: FinishReason, now: float) -> None:
+        """End a sequence for the engine; its client may have tokens left to take."""
+        run.finish_reason = reason
+        run.emitted = min(run.emitted, run.output_tokens)
+        self._remove(run)
+        self._metrics.finished[reason] += 1
         self._metrics.request_seconds.observe(now - run.arrived_at)
         self._metrics.request_prompt_tokens.observe(len(run.prompt))
-        self._metrics.request_generation_tokens.observe(run.sent_tokens)
+        self._metrics.request_generation_tokens.observe(run.emitted)
 
-    def _leave(self, run: Run) -> None:
+    def _remove(self, run: Run) -> None:
         """Release what the sequence uses, in whatever state it is."""
-        if self._running.pop(id(run), None) is not None:
-            self._pool.release(run.blocks)
-        elif run in self._waiting:
-            self._waiting.remove(run)
-        if not self._running:
+        self._scheduler.remove(run)
+        if not self._scheduler.running:
             self._idle.set()
-        self._admit()
 
 
-def _blocks_for(tokens: int, size: int) -> int:
-    return -(-tokens // size)
+def step_costs(settings: Settings) -> StepCosts:
+    """Return the costs with which a sequence alone decodes at the speed of the settings; others may slow it down."""
+    prefill, decode = settings.prefill_tokens_per_second, settings.decode_tokens_per_second
+    added = settings.step_seconds + settings.sequence_seconds
+    return StepCosts(
+        fixed=settings.step_seconds,
+        prompt_token=1 / prefill if prefill > 0 else 0.0,
+        decode=settings.sequence_seconds,
+        any_decode=max(0.0, 1 / decode - added) if decode > 0 else 0.0,
+    )

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 from workers.simulated.engine.block_pool import BlockPool
 
@@ -23,10 +24,13 @@ class StepCosts:
     fixed: float
     prompt_token: float
     decode: float
+    #: Once for a step in which any sequence decodes.
+    any_decode: float = 0.0
 
     def seconds(self, prompt_tokens: int, decoding: int) -> float:
         """Return the duration of a step."""
-        return self.fixed + self.prompt_token * prompt_tokens + self.decode * decoding
+        seconds = self.fixed + self.prompt_token * prompt_tokens
+        return seconds + self.any_decode + self.decode * decoding if decoding else seconds
 
 
 @dataclass(slots=True, eq=False)
@@ -43,76 +47,100 @@ class Scheduled:
     blocks: list[int] = field(default_factory=list)
     reserved: int = 0
     stored: int = 0
+    #: Left out of the next steps, with all its blocks.
+    held: bool = False
 
     @property
     def left(self) -> int:
         """Return the tokens that must be computed before its next token."""
         return self.prompt_tokens + self.emitted - self.computed
 
+    def store(self, pool: BlockPool, full: int) -> None:
+        """Let its first ``full`` blocks be matched, as far as their keys are known."""
+        full = min(full, len(self.keys))
+        if full > self.stored:
+            pool.store_keys(self.blocks[self.stored : full], self.keys[self.stored : full])
+            self.stored = full
+
+
+S = TypeVar("S", bound=Scheduled)
+
 
 @dataclass(slots=True)
-class Step:
-    """What one step computes: tokens per sequence."""
+class Step(Generic[S]):
+    """What one step computes: tokens per sequence. The sequences in ``admitted`` were waiting before."""
 
-    tokens: list[tuple[Scheduled, int]]
+    tokens: list[tuple[S, int]]
     prompt_tokens: int
     decoding: int
+    admitted: list[S]
 
 
-class Scheduler:
+class Scheduler(Generic[S]):
     """Decides steps over one pool of blocks. Keeps no time: the caller says when a step is done."""
 
     def __init__(self, pool: BlockPool, *, block_size: int, max_sequences: int, max_step_tokens: int) -> None:
         self.pool = pool
-        self.waiting: deque[Scheduled] = deque()
-        self.running: list[Scheduled] = []
+        self.waiting: deque[S] = deque()
+        self.running: list[S] = []
         self.block_size = block_size
+        #: False while waiting sequences must stay where they are.
+        self.admits = True
         self._max_sequences = max_sequences
         self._max_step_tokens = max_step_tokens
         #: Blocks that running sequences will still allocate.
         self._promised = 0
 
-    def add(self, sequence: Scheduled) -> None:
+    def add(self, sequence: S) -> None:
         """Queue a sequence."""
         self.waiting.append(sequence)
 
-    def remove(self, sequence: Scheduled) -> None:
+    def remove(self, sequence: S) -> None:
         """Remove a sequence in whatever state it is, and release its blocks."""
         if sequence in self.running:
             self.running.remove(sequence)
             self._promised -= sequence.reserved - len(sequence.blocks)
             self.pool.release(sequence.blocks)
             sequence.blocks = []
+            sequence.reserved = 0
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
 
-    def next_step(self) -> Step | None:
+    def next_step(self) -> Step[S] | None:
         """Return the next step, None without work. Its blocks are allocated, and can be matched from now on."""
         budget = self._max_step_tokens
-        tokens: list[tuple[Scheduled, int]] = []
+        tokens: list[tuple[S, int]] = []
         decoding = 0
         for sequence in self.running:
-            count = min(sequence.left, budget)
-            if not count:
+            if not budget:
                 break
-            decoding += sequence.left == 1
+            if sequence.held:
+                continue
+            left = sequence.left
+            count = left if left < budget else budget
+            decoding += left == 1
             budget -= count
             self._allocate(sequence, count)
             tokens.append((sequence, count))
-        while budget and self.waiting and len(self.running) < self._max_sequences and self._admit(self.waiting[0]):
+        admitted: list[S] = []
+        while budget and self._may_admit() and self._admit(self.waiting[0]):
             sequence = self.waiting.popleft()
             self.running.append(sequence)
+            admitted.append(sequence)
             count = min(sequence.left, budget)
             budget -= count
             self._allocate(sequence, count)
             tokens.append((sequence, count))
         if not tokens:
             return None
-        return Step(tokens, self._max_step_tokens - budget - decoding, decoding)
+        return Step(tokens, self._max_step_tokens - budget - decoding, decoding, admitted)
 
-    def complete(self, step: Step) -> list[Scheduled]:
-        """Count a step as computed; return the sequences that got a token, some of which are finished by it."""
-        given: list[Scheduled] = []
+    def complete(self, step: Step[S]) -> list[S]:
+        """Count a step as computed; return the sequences that got a token, some of which are finished by it.
+
+        A sequence that was removed while the step ran gets none.
+        """
+        given: list[S] = []
         for sequence, count in step.tokens:
             sequence.computed += count
             if not sequence.left and sequence.reserved:
@@ -120,22 +148,25 @@ class Scheduler:
                 given.append(sequence)
         return given
 
-    def repeat(self, step: Step) -> None:
+    def repeat(self, step: Step[S]) -> None:
         """Count a step that only decodes as computed, and prepare the same once more."""
         for sequence, _ in step.tokens:
             sequence.computed += 1
             sequence.emitted += 1
             self._allocate(sequence, 1)
 
-    def steady_steps(self, step: Step) -> int:
+    def steady_steps(self, step: Step[S]) -> int:
         """Return how many steps in a row compute the same as this one, which only decodes."""
-        if step.prompt_tokens or (self.waiting and len(self.running) < self._max_sequences):
+        if step.prompt_tokens or self._may_admit():
             return 1
         if any(not sequence.emitted for sequence, _ in step.tokens):  # only the last token of its prompt was not cached
             return 1
         return max(1, min(sequence.output_tokens - sequence.emitted for sequence, _ in step.tokens))
 
-    def _admit(self, sequence: Scheduled) -> bool:
+    def _may_admit(self) -> bool:
+        return self.admits and bool(self.waiting) and len(self.running) < self._max_sequences
+
+    def _admit(self, sequence: S) -> bool:
         """Match its cached prefix and reserve blocks for the rest; False when there are too few."""
         size = self.block_size
         # The last prompt token is always computed: its logits choose the first token of the answer.
@@ -156,11 +187,10 @@ class Scheduler:
         """Allocate the blocks of the next ``count`` tokens, and store those that they fill."""
         size = self.block_size
         after = sequence.computed + count
-        missing = -(-after // size) - len(sequence.blocks)
-        if missing > 0:
+        if after > len(sequence.blocks) * size:
+            missing = -(-after // size) - len(sequence.blocks)
             sequence.blocks += self.pool.allocate(missing)
             self._promised -= missing
-        full = min(after // size, len(sequence.keys))
+        full = after // size
         if full > sequence.stored:
-            self.pool.store_keys(sequence.blocks[sequence.stored : full], sequence.keys[sequence.stored : full])
-            sequence.stored = full
+            sequence.store(self.pool, full)

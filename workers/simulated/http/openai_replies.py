@@ -182,7 +182,7 @@ def _details(job: Job, *, stream: bool) -> dict[str, Any]:
 
 
 def _generated(run: Run) -> list[int]:
-    return run.tokens[len(run.prompt) :]
+    return run.sent_ids
 
 
 def _chat_choice(job: Job, index: int, text: str) -> dict[str, Any]:

@@ -119,7 +119,7 @@ class ResponseEvents:
             named = {"arguments": text, "call_id": job.tool_call_id(0), "name": job.tool, "type": "function_call"}
             unset = {"async": None, "caller": None, "namespace": None}
             return {**named, "id": self._item_id, **unset, "status": status}
-        logged = chat_logprobs(job, self._run.tokens[len(self._run.prompt) :])
+        logged = chat_logprobs(job, self._run.sent_ids)
         part: dict[str, Any] = {"annotations": [], "text": text, "type": "output_text"}
         part["logprobs"] = logged["content"] if logged is not None else None
         message = {"id": self._item_id, "content": [part], "role": "assistant"}
