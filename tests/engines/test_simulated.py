@@ -257,6 +257,7 @@ def test_packed_tokens_go_back_to_their_text(text: str) -> None:
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids) == text
     assert all(0 <= number < tokenizer.size for number in ids)
+    assert tokenizer.size <= 2**32  # those who follow KV events refuse larger ids
 
 
 @given(

@@ -68,11 +68,15 @@ class FileTokenizer:
 class PackedTokenizer:
     """Tokens of up to four bytes within one word; the id contains the bytes, so decoding needs no table.
 
-    English has about four characters per token, as with a real vocabulary. Ids reach 2**33.
+    English has about four characters per token, as with a real vocabulary. Ids have 32 bits, like those of everything
+    that follows an engine's KV events: bytes of ASCII are below ``_ESCAPED``, up to three of other bytes above it.
     """
 
     _SPECIAL: Mapping[str, int] = {"<|endoftext|>": 0, TURN_START: 1, TURN_END: 2}
     _PIECE = re.compile(r"<\|im_start\|>|<\|im_end\|>|<\|endoftext\|>| ?\w+| ?[^\w\s]+|\s+")
+    #: Without these a number tells how many bytes it stands for.
+    _AMBIGUOUS = re.compile(rb"[\0-\2]")
+    _ESCAPED = 1 << 31
 
     @property
     def end_id(self) -> int:
@@ -80,7 +84,7 @@ class PackedTokenizer:
 
     @property
     def size(self) -> int:
-        return 2**33
+        return 2**32
 
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         ids: list[int] = []
@@ -90,22 +94,27 @@ class PackedTokenizer:
                 ids.append(special)
                 continue
             raw = piece.encode()
-            # The leading byte 1 preserves zero bytes and the length; special tokens are below it.
-            ids.extend(int.from_bytes(b"\x01" + raw[i : i + 4], "big") for i in range(0, len(raw), 4))
+            if raw.isascii() and not self._AMBIGUOUS.search(raw):
+                ids.extend(int.from_bytes(raw[i : i + 4], "big") for i in range(0, len(raw), 4))
+            else:
+                # The leading byte 1 preserves zero bytes and the length.
+                parts = (b"\x01" + raw[i : i + 3] for i in range(0, len(raw), 3))
+                ids.extend(self._ESCAPED + int.from_bytes(part, "big") for part in parts)
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        return b"".join(map(_unpacked, ids)).decode(errors="replace")
+        return b"".join(map(self._unpacked, ids)).decode(errors="replace")
 
     def strings(self, ids: Sequence[int]) -> list[str]:
         names = {number: name for name, number in self._SPECIAL.items()}
-        return [names.get(i) or _unpacked(i).decode(errors="replace") for i in ids]
+        return [names.get(i) or self._unpacked(i).decode(errors="replace") for i in ids]
 
-
-def _unpacked(token: int) -> bytes:
-    if token < 256:
-        return b""
-    return token.to_bytes((token.bit_length() + 7) // 8, "big")[1:]
+    def _unpacked(self, token: int) -> bytes:
+        if token in self._SPECIAL.values():
+            return b""
+        if token < self._ESCAPED:
+            return token.to_bytes((token.bit_length() + 7) // 8, "big")
+        return (token - self._ESCAPED).to_bytes(4, "big").lstrip(b"\0")[1:]
 
 
 def render_chat(messages: Sequence[Mapping[str, str]], *, generation_prompt: bool, continue_final: bool) -> str:
