@@ -14,7 +14,7 @@ PYTHON_CLIENTS := tests/journey/python_clients
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 QUIETLY := sed -un 's,^ *\(Downloading\|Processing\) \(.*/\)\?\([^/ ]*\.whl\).*,  \3,p'
 
-.PHONY: help install install-dev engine up down status test test-long chaos install-tests check bench bench-gateway bench-change bench-cache bench-drain bench-hostile bench-coldstart bench-routing fmt lock clean
+.PHONY: help install install-dev engine up down status test test-long chaos install-tests check bench bench-gateway bench-change bench-cache bench-drain bench-hostile bench-coldstart bench-routing bench-routing-live fmt lock clean
 
 help: ## Show what each target does
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -78,6 +78,9 @@ bench-hostile: install ## Measure what one hostile tenant does to a quiet one (4
 
 bench-routing: install ## Simulate routing policies side by side (5 minutes; BENCH_ARGS="--trace FILE" adds a trace)
 	@exec $(BIN)/python -m benchmarks.routing $(BENCH_ARGS)
+
+bench-routing-live: install ## Compare Hearth with other routers over HTTP, before simulated engines (25 minutes, a quiet machine)
+	@exec $(BIN)/python -m benchmarks.routing_live $(BENCH_ARGS)
 
 bench-coldstart: install ## Time engines that start from nothing and warm ones that are promoted (8 minutes)
 	@$(BIN)/hearth engine install

@@ -7,7 +7,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,12 +67,17 @@ class Peer:
         name = f"{self.name}-{processes}"
         folder = site.folder / name
         folder.mkdir()
-        binaries = self._venv / "bin"
-        program, *arguments = self.command(site, port, folder, processes)
-        environment = {"PATH": f"{binaries}:/usr/bin:/bin", "HOME": str(folder), "LANG": "C.UTF-8"} | self.environment
-        started = [str(binaries / program), *arguments]
-        running = site.start(name, started, environment, cores=site.cores.of(processes))
+        running = self.run(site, name, self.command(site, port, folder, processes), cores=site.cores.of(processes))
         return Address(port=port, api_key=self.api_key, model=MODEL), running
+
+    def run(self, site: Site, name: str, command: Sequence[str], *, cores: Sequence[int] = ()) -> Running:
+        """Start one of its programs, at home in a folder called ``name``, with nothing of our environment."""
+        folder = site.folder / name
+        folder.mkdir(exist_ok=True)
+        binaries = self._venv / "bin"
+        program, *arguments = command
+        environment = {"PATH": f"{binaries}:/usr/bin:/bin", "HOME": str(folder), "LANG": "C.UTF-8"} | self.environment
+        return site.start(name, [str(binaries / program), *arguments], environment, cores=cores)
 
 
 def _litellm(site: Site, port: int, folder: Path, processes: int) -> list[str]:

@@ -1,16 +1,27 @@
-"""What one simulated run shows."""
+"""What one run shows, simulated or live."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Protocol
 
-from benchmarks.routing.simulator import Engine, Request
+from benchmarks.routing.simulator import Request
 
 #: A good answer begins and goes on this fast, seconds.
 GOOD_FIRST_TOKEN_SECONDS = 1.0
 GOOD_TOKEN_SECONDS = 0.05
+
+
+class Engine(Protocol):
+    """What one engine did."""
+
+    @property
+    def computed_prompt_tokens(self) -> int: ...
+
+    @property
+    def busy_seconds(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +37,8 @@ class Measures:
     hit: float
     #: Prompt tokens that the busiest engine computed, as a multiple of the mean.
     skew: float
+    #: Jain's index of the same: 1 if all engines computed the same, 1 / engines if one computed everything.
+    jain: float
     #: Turns after the first that ran where the turn before ran; None if there are none.
     stay: float | None
     #: Share of the engines' time in which they computed.
@@ -43,7 +56,8 @@ def measure(requests: Sequence[Request], engines: Sequence[Engine]) -> Measures:
         p99=percentile(times, 99),
         good=fmean(_is_good(each) for each in requests),
         hit=sum(each.cached_tokens for each in requests) / sum(each.turn.prompt_tokens for each in requests),
-        skew=max(computed) / fmean(computed),
+        skew=max(computed) / max(1.0, fmean(computed)),
+        jain=_jain(computed),
         stay=_stay(requests),
         busy=fmean(engine.busy_seconds for engine in engines) / ends,
     )
@@ -59,6 +73,7 @@ def mean(runs: Sequence[Measures]) -> Measures:
         good=fmean(each.good for each in runs),
         hit=fmean(each.hit for each in runs),
         skew=fmean(each.skew for each in runs),
+        jain=fmean(each.jain for each in runs),
         stay=fmean(stays) if stays else None,
         busy=fmean(each.busy for each in runs),
     )
@@ -82,6 +97,11 @@ def ideal_hit(requests: Sequence[Request], block_size: int) -> float:
 def percentile(ordered: Sequence[float], percent: float) -> float:
     """Return a percentile of ordered values."""
     return ordered[min(len(ordered) - 1, int(percent / 100 * len(ordered)))]
+
+
+def _jain(work: Sequence[int]) -> float:
+    squares = sum(each * each for each in work)
+    return sum(work) ** 2 / (len(work) * squares) if squares else 1.0
 
 
 def _is_good(request: Request) -> bool:
