@@ -26,7 +26,8 @@ from benchmarks.routing_live.rounds import Outcome
 from hearth.instance import file_limits
 
 USUAL_WORKLOADS = ("agents", "hot-prompt", "unique")
-SECONDS = 40.0
+#: What two cores can compute beside the routers.
+SLOWDOWN = 2.0
 FIRST_SEED = 101
 CONNECTIONS = 8192
 
@@ -38,12 +39,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--workload", nargs="+", choices=sorted(workloads.DRAWS), help=f"{', '.join(USUAL_WORKLOADS)}")
     parser.add_argument("--trace", type=Path, help="a further workload: a trace in Mooncake's format")
     parser.add_argument("--router", nargs="+", choices=list(routers), help="these routers [all]")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="in which requests are sent, for each cell [40]")
+    parser.add_argument("--seconds", type=float, help="in which each workload's requests are sent [25 to 90]")
     parser.add_argument("--rounds", type=int, default=1, help="of which the mean is reported, each with its seed [1]")
     parser.add_argument("--load", type=float, default=USUAL_LOAD, help="share of the engines' capacity [0.7]")
     parser.add_argument("--replicas", type=int, default=USUAL_REPLICAS, help="engines [8]")
     parser.add_argument(
-        "--slowdown", type=float, default=1.0, help="slower engines, rarer requests: less work here [1]"
+        "--slowdown", type=float, default=SLOWDOWN, help="of engines and requests, for less work here [2]"
     )
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED, help="of the first round [101]")
     parser.add_argument("--no-publish", action="store_true", help="leave docs/benchmarks.md and results alone")
@@ -83,14 +84,15 @@ def _measure(given: argparse.Namespace, chosen: Sequence[Contender], asked: str)
                     slowdown=given.slowdown,
                     seed=given.first_seed + number,
                 )
+                seconds = given.seconds or workloads.SECONDS.get(name, workloads.TRACE_SECONDS)
                 stage.cache_tokens = engines.cache_tokens(workload)
-                stage.engines = engines.start(stage.site, workload, given.replicas)
+                stage.engines = engines.start(stage.site, workload, given.replicas, given.slowdown)
                 for contender in chosen:
                     if contender.title in lost:
                         continue
                     print(f"Round {number + 1}, {name}: {contender.title}", flush=True)
                     try:
-                        outcome = rounds.run(stage, contender, workload, given.seconds)
+                        outcome = rounds.run(stage, contender, workload, seconds)
                     except NotRun as error:
                         lost[contender.title] = error.problem
                         print(f"{contender.title}: {error}", file=sys.stderr, flush=True)
@@ -104,7 +106,6 @@ def _measure(given: argparse.Namespace, chosen: Sequence[Contender], asked: str)
         machine=found,
         replicas=given.replicas,
         load=given.load,
-        seconds=given.seconds,
         rounds=given.rounds,
         slowdown=given.slowdown,
         cells=[

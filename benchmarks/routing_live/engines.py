@@ -13,14 +13,12 @@ from typing import Any
 from benchmarks.errors import NotRun, Unfit
 from benchmarks.gateway.site import Running, Site, free_port
 from benchmarks.gateway.upstream import MODEL
+from benchmarks.routing.simulator import MAX_SEQUENCES, MAX_STEP_TOKENS, SEQUENCE_SECONDS, STEP_SECONDS
 from benchmarks.routing.workload import Workload
 from hearth.paths import ROOT
 
 BLOCK_TOKENS = 32
 TIMEOUT_SECONDS = 10.0
-#: What a sequence generates in a second.
-DECODE_TOKENS_PER_SECOND = 100.0
-MAX_SEQUENCES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +67,12 @@ def cache_tokens(workload: Workload) -> int:
     return workload.cache_blocks * workload.block_size
 
 
-def start(site: Site, workload: Workload, count: int) -> list[Engine]:
-    """Start engines of the workload's size and speed, and wait until they answer. Raises Unfit."""
-    found = [_start(site, workload, number) for number in range(count)]
+def start(site: Site, workload: Workload, count: int, slowdown: float = 1.0) -> list[Engine]:
+    """Start engines of the workload's size and speed, and wait until they answer. Raises Unfit.
+
+    Their steps take as long as in the simulation, times ``slowdown``.
+    """
+    found = [_start(site, workload, number, slowdown) for number in range(count)]
     try:
         for engine in found:
             engine.running.wait_until(engine.is_healthy)
@@ -86,7 +87,7 @@ def end(engines: Sequence[Engine]) -> None:
         engine.running.end()
 
 
-def _start(site: Site, workload: Workload, number: int) -> Engine:
+def _start(site: Site, workload: Workload, number: int, slowdown: float) -> Engine:
     port, events = free_port(), f"tcp://127.0.0.1:{free_port()}"
     blocks = cache_tokens(workload) // BLOCK_TOKENS
     turns = [turn for conversation in workload.conversations for turn in conversation.turns]
@@ -96,7 +97,8 @@ def _start(site: Site, workload: Workload, number: int) -> Engine:
         *("--max-model-len", str(context), "--max-num-seqs", str(MAX_SEQUENCES)),
         *("--block-size", str(BLOCK_TOKENS), "--num-gpu-blocks-override", str(blocks + 1)),
         *("--prefill-tokens-per-second", str(workload.tokens_per_second)),
-        *("--decode-tokens-per-second", str(DECODE_TOKENS_PER_SECOND)),
+        *("--max-num-batched-tokens", str(MAX_STEP_TOKENS), "--step-seconds", str(STEP_SECONDS * slowdown)),
+        *("--sequence-seconds", str(SEQUENCE_SECONDS * slowdown)),
         *("--kv-events-endpoint", events),
     ]
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "VLLM_SERVER_DEV_MODE": "1"}

@@ -34,7 +34,6 @@ class Comparison:
     machine: Machine
     replicas: int
     load: float
-    seconds: float
     rounds: int
     slowdown: float
     cells: Sequence[Cell]
@@ -43,15 +42,16 @@ class Comparison:
 
 def document(found: Comparison) -> str:
     """Return the section of docs/benchmarks.md."""
-    busy = max((cell.outcome.machine_busy for cell in found.cells), default=0.0)
+    busy = max((cell.outcome.spent.machine_busy for cell in found.cells), default=0.0)
+    own = max((cell.outcome.spent.own_cores for cell in found.cells), default=0.0)
     late = max((cell.outcome.late_p99_seconds for cell in found.cells), default=0.0)
     lines = [
         f"- `{found.command}` on {found.date}, commit {found.commit}.",
         f"- {found.machine.described}; other processes used {found.machine.busy_share:.0%} of the cores before.",
         f"- {found.replicas} simulated engines at {found.load:.0%} load, {found.slowdown:g} times slower than in the "
-        f"simulation above; {found.rounds} round(s) of {found.seconds:g} s for each cell.",
-        f"- At most {busy:.0%} of the cores were in use; the load generator sent 99 % of the requests at most "
-        f"{late * 1000:.0f} ms late.",
+        f"simulation above; rounds: {found.rounds}.",
+        f"- Routers, engines and load generator used at most {own:.2f} cores; at most {busy:.0%} of all were in use. "
+        f"99 % of the requests were sent at most {late * 1000:.0f} ms late.",
         "- Times are to the first token, in milliseconds; **bold** is the best of its column or within 2 % of it.",
     ]
     if any(cell.outcome.is_limited for cell in found.cells):
@@ -85,8 +85,9 @@ def _table(workload: str, cells: Sequence[Cell]) -> list[str]:
     best = {name: min(getattr(cell.outcome.measures, name) for cell in cells) for name in TIMES}
     good = max(cell.outcome.measures.good for cell in cells)
     ideal = sum(cell.outcome.ideal_hit for cell in cells) / len(cells)
+    seconds = max(cell.outcome.seconds for cell in cells)
     return [
-        f"*{workload}*, {ideal:.0%} of the prompt tokens could be cached:",
+        f"*{workload}*, {seconds:g} s, {ideal:.0%} of the prompt tokens could be cached:",
         "",
         "| router | p50 | p90 | p99 | good | hit tokens | max ÷ mean | Jain | turns that stay | failed | CPU/req |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",

@@ -38,24 +38,39 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What a run took of the machine. ``machine_busy``: share of all cores that was in use, by whatever."""
+
+    machine_busy: float
+    router_cpu_seconds: float
+    #: How many cores the router, the engines and the load generator used together.
+    own_cores: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """What a run showed, and how far it can be trusted."""
 
     measures: Measures
     ideal_hit: float
+    #: In how many seconds how many requests were sent.
+    seconds: float
     requests: int
     #: Problem → requests without a right answer.
     failed: dict[str, int]
     #: How much later than it was due the load generator sent the 99th of a hundred requests.
     late_p99_seconds: float
-    #: Share of all cores that was in use.
-    machine_busy: float
-    router_cpu_ms: float
+    spent: Spent
+
+    @property
+    def router_cpu_ms(self) -> float:
+        """Return the router's processor time for each request."""
+        return self.spent.router_cpu_seconds / self.requests * 1000
 
     @property
     def is_limited(self) -> bool:
         """Return whether the load generator or the machine may have been the limit."""
-        return self.late_p99_seconds > LATE_SECONDS or self.machine_busy > BUSY_SHARE
+        return self.late_p99_seconds > LATE_SECONDS or self.spent.machine_busy > BUSY_SHARE
 
 
 def run(stage: Stage, contender: Contender, workload: Workload, seconds: float) -> Outcome:
@@ -72,7 +87,7 @@ def run(stage: Stage, contender: Contender, workload: Workload, seconds: float) 
 
 
 async def _play(engines: Sequence[Engine], up: Up, workload: Workload, seconds: float) -> Outcome:
-    cpu_before = up.cpu_seconds()
+    begin, router_before, others_before = time.monotonic(), up.cpu_seconds(), _cpu_seconds(engines)
     psutil.cpu_percent()
     seen: dict[str, int] = {}
     watching = asyncio.create_task(_watch(engines, seen))
@@ -80,11 +95,22 @@ async def _play(engines: Sequence[Engine], up: Up, workload: Workload, seconds: 
         exchanges = await Player(up.address, workload, seconds).play()
     finally:
         watching.cancel()
-    machine_busy = psutil.cpu_percent() / 100
+    router = up.cpu_seconds() - router_before
+    spent = Spent(
+        machine_busy=psutil.cpu_percent() / 100,
+        router_cpu_seconds=router,
+        own_cores=(router + _cpu_seconds(engines) - others_before) / (time.monotonic() - begin),
+    )
     await asyncio.to_thread(_look, engines, seen)
     if not exchanges:
         raise NotRun("no request was due in this time")
-    return outcome_of(exchanges, seen, workload, len(engines), machine_busy, up.cpu_seconds() - cpu_before)
+    return outcome_of(exchanges, seen, workload, len(engines), seconds, spent)
+
+
+def _cpu_seconds(engines: Sequence[Engine]) -> float:
+    """Return the processor time of the engines and of this process."""
+    own = psutil.Process().cpu_times()
+    return own.user + own.system + sum(engine.running.cpu_seconds() for engine in engines)
 
 
 async def _watch(engines: Sequence[Engine], seen: dict[str, int]) -> None:
@@ -104,15 +130,15 @@ def outcome_of(
     seen: dict[str, int],
     workload: Workload,
     engines: int,
-    machine_busy: float,
-    cpu_seconds: float,
+    seconds: float,
+    spent: Spent,
 ) -> Outcome:
     """Return what the exchanges show. ``seen``: the engine's name of an answer → the number of the engine."""
     requests: list[Request] = []
     failed: dict[str, int] = {}
     for exchange in exchanges:
         if not exchange.problem and exchange.id not in seen:
-            raise Unfit("An answer is of no engine's.", f"its id is {exchange.id}")
+            raise NotRun("one of its answers is of no engine", f"its id is {exchange.id}")
         requests.append(_request(exchange, seen))
         if exchange.problem:
             failed[exchange.problem] = failed.get(exchange.problem, 0) + 1
@@ -120,11 +146,11 @@ def outcome_of(
     return Outcome(
         measures=measures.measure(requests, _works(requests, workload, engines)),
         ideal_hit=measures.ideal_hit(requests, workload.block_size),
+        seconds=seconds,
         requests=len(exchanges),
         failed=failed,
         late_p99_seconds=measures.percentile(late, 99),
-        machine_busy=machine_busy,
-        router_cpu_ms=cpu_seconds / len(exchanges) * 1000,
+        spent=spent,
     )
 
 
@@ -169,9 +195,13 @@ def mean(outcomes: Sequence[Outcome]) -> Outcome:
     return Outcome(
         measures=measures.mean([each.measures for each in outcomes]),
         ideal_hit=sum(each.ideal_hit for each in outcomes) / len(outcomes),
+        seconds=outcomes[0].seconds,
         requests=sum(each.requests for each in outcomes),
         failed=failed,
         late_p99_seconds=max(each.late_p99_seconds for each in outcomes),
-        machine_busy=max(each.machine_busy for each in outcomes),
-        router_cpu_ms=sum(each.router_cpu_ms for each in outcomes) / len(outcomes),
+        spent=Spent(
+            machine_busy=max(each.spent.machine_busy for each in outcomes),
+            router_cpu_seconds=sum(each.spent.router_cpu_seconds for each in outcomes),
+            own_cores=max(each.spent.own_cores for each in outcomes),
+        ),
     )

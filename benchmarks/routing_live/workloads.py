@@ -20,6 +20,9 @@ DRAWS: dict[str, Draw] = {
     "unique": workloads.unique,
     "mixed": workloads.mixed,
 }
+#: For how long each is played, seconds. Sessions take a while until as many run as end.
+SECONDS = {"agents": 90.0, "mixed": 90.0, "shared-prefix": 60.0, "hot-prompt": 25.0, "unique": 25.0}
+TRACE_SECONDS = 60.0
 #: A trace is played with blocks of this many tokens instead of its 512, and as many times faster, which is the same
 #: load by shorter prompts. There are enough of them in a short run then.
 TRACE_TOKENS = 64

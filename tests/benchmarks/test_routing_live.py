@@ -147,7 +147,8 @@ def test_the_measures_count_what_engines_computed_and_where_turns_went() -> None
         exchange(one_turn(9, prompt_tokens=50), 0, 3.0, id=""),
     ]
     seen = {"a": 0, "b": 0, "c": 1}
-    found = rounds.outcome_of(exchanges, seen, workload, 2, machine_busy=0.5, cpu_seconds=0.04)
+    spent = rounds.Spent(machine_busy=0.5, router_cpu_seconds=0.04, own_cores=0.7)
+    found = rounds.outcome_of(exchanges, seen, workload, 2, 30.0, spent)
     shown = found.measures
     assert (found.requests, found.failed) == (4, {"no answer in time": 1})
     assert found.late_p99_seconds == pytest.approx(0.01)
@@ -192,7 +193,7 @@ async def test_an_engine_caches_the_blocks_that_the_workload_names(site: Site) -
 @pytest.mark.long
 def test_a_short_run_through_hearth() -> None:
     command = [sys.executable, "-m", "benchmarks.routing_live", "--no-publish", "--router", "hearth", "hearth-2"]
-    command += ["--workload", "agents", "--replicas", "2", "--seconds", "5"]
+    command += ["--workload", "agents", "--replicas", "2", "--seconds", "5", "--slowdown", "1"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert ran.returncode == 0, ran.stderr
     rows = re.findall(r"^\| \*\*Hearth\*\*.*\| (\d+) of (\d+) \|", ran.stdout, re.MULTILINE)
