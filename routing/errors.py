@@ -1,7 +1,8 @@
 """Errors of the routing package.
 
 RoutingError
-└── NoReplica    there is no candidate to choose from
+├── NoReplica    there is no candidate to choose from
+└── NotShared    this process cannot use the memory that the others share
 """
 
 
@@ -11,3 +12,7 @@ class RoutingError(Exception):
 
 class NoReplica(RoutingError):
     """No replica can take the request."""
+
+
+class NotShared(RoutingError):
+    """This process cannot use the memory that the others share."""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
+import hashlib
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 from uuid import UUID
 
 import msgspec
 
+from routing.decode_speed import mean_tokens, seconds_per_neighbour
 from routing.errors import NoReplica
 from routing.prefix_hash import PrefixHashes
 from routing.replica_load import ReplicaLoad, typical_seconds_per_token
-from routing.sessions import SessionMap, rendezvous
-from routing.warm_prefixes import DEFAULT_ENTRIES, ReplicaCache, Use, WarmPrefixes
+from routing.sessions import SessionMap, mark, rendezvous
+from routing.shared_state import ReplicaMemory, SharedState, private
+from routing.warm_prefixes import ReplicaCache, Use, WarmPrefixes
 
 Reason = Literal["session", "prefix", "load", "only"]
 
@@ -23,6 +25,10 @@ DEFAULT_CACHE_TOKENS = 500_000
 #: Which share of a session's prompt its home is assumed to hold beyond what this process has sent there, if other
 #: processes send requests too: most of a conversation's turns came through them. Tried out in simulation.
 FROM_PEERS = 0.8
+#: Entries of the default tables: 32 MiB and 1 MiB.
+DEFAULT_PREFIXES = 1 << 22
+DEFAULT_SESSIONS = 1 << 17
+LOOK_SECONDS = 1.0
 #: Costs closer than this are equal, seconds: a session's home wins then, or who has waited longest for a request.
 EQUAL_SECONDS = 0.001
 
@@ -57,16 +63,25 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
         return self.backlog + self.prefill + self.displaced + self.decode
 
 
+class Boot(msgspec.Struct, frozen=True, kw_only=True):
+    """One start of a replica's engine, with an empty cache; a later one has another ``generation``."""
+
+    generation: int = 0
+    #: How many tokens the cache holds, or None if the engine has not said.
+    cache_tokens: int | None = None
+
+
 class _Known:
-    """What is known of one replica since it was first seen or last forgotten."""
+    """What is known of one boot of a replica."""
 
-    __slots__ = ("cache", "load", "turn")
+    __slots__ = ("boot", "cache", "load", "mark", "memory")
 
-    def __init__(self, cache: ReplicaCache) -> None:
-        self.cache = cache
-        self.load: ReplicaLoad[Choice] = ReplicaLoad()
-        #: When it was last chosen, by a count of all choices.
-        self.turn = 0
+    def __init__(self, replica_id: UUID, boot: Boot, memory: ReplicaMemory) -> None:
+        self.boot = boot
+        self.memory = memory
+        self.cache = ReplicaCache(boot.cache_tokens or DEFAULT_CACHE_TOKENS, memory)
+        self.load: ReplicaLoad[Choice] = ReplicaLoad(memory)
+        self.mark = mark(replica_id.bytes)
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -94,29 +109,26 @@ class AnswerStart(msgspec.Struct, frozen=True, kw_only=True):
 
     at: float
     prefill_seconds: float
-    batch: int
+    batch: float
     streamed: bool
 
 
 class Router:
-    """Warm prefixes, sessions and loads known to one process. Not thread-safe: lives on one event loop."""
+    """Warm prefixes, sessions and loads as the processes of a host know them.
 
-    def __init__(
-        self,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        table_entries: int = DEFAULT_ENTRIES,
-        session_capacity: int = 100_000,
-    ) -> None:
-        """``clock`` returns seconds."""
-        self.sessions: SessionMap[UUID] = SessionMap(session_capacity)
+    Not thread-safe: lives on one event loop.
+    """
+
+    def __init__(self, state: SharedState | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """``state``: by default one of this process alone. ``clock`` returns seconds, the same in all processes."""
+        self._state = state or private(DEFAULT_PREFIXES, DEFAULT_SESSIONS)
+        self.sessions = SessionMap(self._state.sessions)
         self._clock = clock
-        self._warm = WarmPrefixes(table_entries)
+        self._warm = WarmPrefixes(self._state.prefixes)
         self._replicas: dict[UUID, _Known] = {}
-        #: Other processes send requests to the same replicas, unknown to this one.
+        self._looked_at = 0.0
+        #: Processes on other hosts send requests to the same replicas, unknown to this one.
         self.has_peers = False
-        self._numbers = itertools.count(1)
-        self._turns = itertools.count(1)
 
     def choose(self, request: RoutingRequest, candidates: Sequence[UUID]) -> Choice:
         """Choose among ``candidates`` and count the request as load. Raises NoReplica if there are none.
@@ -126,6 +138,7 @@ class Router:
         if not candidates:
             raise NoReplica
         now = self._clock()
+        self._look(now)
         home = self._home(request.session, candidates) if request.session is not None else None
         chosen, reason = self._pick(self.costs(request, candidates, now, home), home)
         prefix = request.prefix
@@ -142,10 +155,9 @@ class Router:
             sent_at=now,
             known=known,
         )
-        known.turn = next(self._turns)
         known.load.send(choice, chosen.prefill, now, streamed=request.streamed)
-        if request.session is not None and self.sessions.home(request.session) not in candidates:
-            self.sessions.settle(request.session, chosen.replica_id)
+        if request.session is not None and self._settled(request.session, candidates) is None:
+            self.sessions.settle(request.session, known.mark)
         return choice
 
     def costs(
@@ -155,9 +167,10 @@ class Router:
         prefix = request.prefix
         replicas = [self._known(each) for each in candidates]
         typical = typical_seconds_per_token((replica.load for replica in replicas), now)
-        new_tokens = min(request.max_new_tokens, max(each.load.decode_speed.mean_tokens for each in replicas))
+        decode_sums = [each.load.decode_sums(now) for each in replicas]
+        new_tokens = min(request.max_new_tokens, max(map(mean_tokens, decode_sums)))
         found = []
-        for replica_id, replica in zip(candidates, replicas, strict=True):
+        for replica_id, replica, sums in zip(candidates, replicas, decode_sums, strict=True):
             load = replica.load
             depth = self._warm.depth(prefix, replica.cache)
             warm = prefix.tokens_of(depth)
@@ -172,7 +185,7 @@ class Router:
                     backlog=load.backlog(now),
                     prefill=prefill,
                     displaced=load.displaced(prefill, now),
-                    decode=len(load.running) * load.decode_speed.seconds_per_neighbour * new_tokens,
+                    decode=load.requests(now) * seconds_per_neighbour(sums) * new_tokens,
                 )
             )
         return found
@@ -183,29 +196,28 @@ class Router:
         known = choice.known
         known.cache.add(choice.use.new_tokens, choice.use.stamp)
         prefill_seconds = known.load.answered(choice, choice.sent_at, now)
-        return AnswerStart(at=now, prefill_seconds=prefill_seconds, batch=len(known.load.running), streamed=streamed)
+        return AnswerStart(at=now, prefill_seconds=prefill_seconds, batch=known.load.requests(now), streamed=streamed)
 
     def learn(self, choice: Choice, start: AnswerStart, *, computed_tokens: int, completion_tokens: int) -> None:
         """Learn from a complete answer. ``computed_tokens``: of the prompt, as the engine reports them."""
         known, now = choice.known, self._clock()
         known.cache.add(completion_tokens + computed_tokens - choice.use.new_tokens, choice.use.stamp)
         if start.streamed:
-            batch = (start.batch + len(known.load.running)) / 2
-            known.load.decode_speed.learn(completion_tokens, now - start.at, batch)
+            batch = (start.batch + known.load.requests(now)) / 2
+            known.load.learn_decoding(completion_tokens, now - start.at, batch)
         if start.streamed or completion_tokens <= 1:
             known.load.learn(start.prefill_seconds, max(1, computed_tokens), now)
 
     def finish(self, choice: Choice, *, answered: bool) -> None:
         """Remove the request from the load, once. Without an answer nothing of it counts as computed."""
-        known = choice.known
+        known, now = choice.known, self._clock()
         if not answered:
-            known.load.withdraw(choice, choice.prefill)
+            known.load.withdraw(choice, choice.prefill, now)
             self._warm.drop(choice.prefix, choice.depth, known.cache)
             return
-        known.load.end(choice)
-        now = _ticks(self._clock())
+        known.load.end(choice, now)
         if choice.use.stamp < known.cache.present:  # engines release its prompt now
-            again = self._warm.use(choice.prefix, known.cache, now)
+            again = self._warm.use(choice.prefix, known.cache, _ticks(now))
             known.cache.add(again.new_tokens, again.stamp)
 
     def tokens_in_flight(self, replica_id: UUID) -> int:
@@ -213,29 +225,41 @@ class Router:
         found = self._replicas.get(replica_id)
         return sum(choice.tokens for choice in found.load.running) if found else 0
 
-    def retain(self, replica_ids: Collection[UUID]) -> None:
-        """Forget every other replica."""
-        for gone in self._replicas.keys() - set(replica_ids):
-            self.forget(gone)
+    def follow(self, boots: Mapping[UUID, Boot]) -> None:
+        """Record which replicas there are, and forget every other one and every other boot of an engine.
 
-    def forget(self, replica_id: UUID) -> None:
-        """Forget a replica: it is gone, or its engine restarted with an empty cache.
-
-        Its sessions stay recorded; they have no effect while the replica is not a candidate.
+        Sessions of a forgotten replica stay recorded; they have no effect while it is not a candidate.
         """
-        self._replicas.pop(replica_id, None)
+        for replica_id, known in list(self._replicas.items()):
+            if boots.get(replica_id) != known.boot:
+                self._forget(replica_id)
+        for replica_id, boot in boots.items():
+            if replica_id not in self._replicas:
+                self._meet(replica_id, boot)
 
-    def resize(self, replica_id: UUID, cache_tokens: int) -> None:
-        """Record how many tokens a replica's cache holds. It counts as empty from now on."""
-        known = self._known(replica_id)
-        if known.cache.capacity != cache_tokens:
-            known.cache = ReplicaCache(next(self._numbers), cache_tokens)
+    def _forget(self, replica_id: UUID) -> None:
+        self._replicas.pop(replica_id).load.detach()
+
+    def _look(self, now: float) -> None:
+        """See which other processes run, and keep the places of the replicas, each second."""
+        if now - self._looked_at < LOOK_SECONDS:
+            return
+        self._looked_at = now
+        self._state.host.look()
+        for replica_id, known in list(self._replicas.items()):
+            kept = self._state.keep(known.memory, now)
+            if kept is not known.memory:
+                self._forget(replica_id)
+                self._replicas[replica_id] = _Known(replica_id, known.boot, kept)
 
     def _known(self, replica_id: UUID) -> _Known:
-        found = self._replicas.get(replica_id)
-        if found is None:
-            found = self._replicas[replica_id] = _Known(ReplicaCache(next(self._numbers), DEFAULT_CACHE_TOKENS))
-        return found
+        return self._replicas.get(replica_id) or self._meet(replica_id, Boot())
+
+    def _meet(self, replica_id: UUID, boot: Boot) -> _Known:
+        name = b"%b %d %d" % (replica_id.bytes, boot.generation, boot.cache_tokens or 0)
+        key = hashlib.blake2b(name, digest_size=16).digest()
+        met = self._replicas[replica_id] = _Known(replica_id, boot, self._state.place(key, self._clock()))
+        return met
 
     def _pick(self, costs: Sequence[Candidate], home: UUID | None) -> tuple[Candidate, Reason]:
         if len(costs) == 1:
@@ -245,21 +269,28 @@ class Router:
         for each in equal:
             if each.replica_id == home:
                 return each, "session"
-        chosen = min(equal, key=lambda each: self._known(each.replica_id).turn)
+        chosen = min(equal, key=lambda each: self._known(each.replica_id).load.last_sent_at)
         second = min((each for each in costs if each is not chosen), key=lambda each: each.cost)
         by_prefix = second.prefill + second.displaced - chosen.prefill - chosen.displaced
         by_load = second.backlog + second.decode - chosen.backlog - chosen.decode
         return chosen, "prefix" if chosen.warm_tokens and by_prefix > by_load else "load"
 
     def _home(self, session: bytes, candidates: Sequence[UUID]) -> UUID:
-        """Return a session's home. Every process has the same for a new session. Only the end of its home moves one."""
-        known = self.sessions.home(session)
-        if known is not None and known in candidates:
-            return known
+        """Return a session's home. Every host has the same for a new session. Only the end of its home moves one."""
+        settled = self._settled(session, candidates)
+        if settled is not None:
+            return settled
         home = rendezvous(session, candidates, lambda each: each.bytes)[0]
         if self.has_peers:
-            self.sessions.settle(session, home)
+            self.sessions.settle(session, self._known(home).mark)
         return home
+
+    def _settled(self, session: bytes, candidates: Sequence[UUID]) -> UUID | None:
+        """Return the candidate on which a session is settled."""
+        found = self.sessions.home(session)
+        if found is None:
+            return None
+        return next((each for each in candidates if self._known(each).mark == found), None)
 
 
 def _ticks(seconds: float) -> int:

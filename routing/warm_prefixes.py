@@ -7,16 +7,15 @@ link is evicted or its replica restarts; the table overwrites what was used long
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass
 
 from routing.prefix_hash import BYTES_PER_TOKEN, PrefixHashes
+from routing.shared_state import CACHE_WORDS, ReplicaMemory, private_place
 
-#: Entries of the default table, of 8 bytes each: 32 MiB.
-DEFAULT_ENTRIES = 1 << 22
 #: Places where a link may be. When all are taken the one used longest ago is overwritten.
 WAYS = 4
-#: Into about how many slices of time the use of a cache is divided; a whole slice is given up at once.
+#: Into about how many slices of time the use of a cache is divided; a whole slice is given up at once. While tokens are
+#: used again often there are more of them.
 SLICES = 128
 #: The upper bits of an entry identify its link and replica, the lower ones are when it was last used.
 STAMP_BITS = 40
@@ -24,67 +23,80 @@ _STAMP = (1 << STAMP_BITS) - 1
 _WORD = (1 << 64) - 1
 #: 2**64 divided by the golden ratio: odd, so that multiplying by it loses nothing.
 _SPREAD = 0x9E3779B97F4A7C15
+#: Words of a cache's memory: how many slices were ever begun and given up, what was added since the last one began,
+#: what all hold, and rings of when each began and how many tokens were last used in it.
+_BEGUN, _GONE, _ADDED, _HELD, _STARTS = range(5)
+_RING = (CACHE_WORDS - _STARTS) // 2
+_TOKENS = _STARTS + _RING
 
 
 class ReplicaCache:
     """What one replica's prefix cache holds, as far as requests tell: what was used longest ago is evicted first."""
 
-    __slots__ = ("_held", "_starts", "_tokens", "_width", "capacity", "number", "oldest")
+    __slots__ = ("_words", "capacity", "number")
 
-    def __init__(self, number: int, capacity: int) -> None:
-        """``number`` distinguishes replicas; ``capacity`` is in tokens."""
-        self.number = number
+    def __init__(self, capacity: int, memory: ReplicaMemory | None = None) -> None:
+        """``capacity`` is in tokens."""
+        memory = memory or private_place()
+        self.number = memory.number
         self.capacity = capacity
-        self._width = max(1, capacity // SLICES)
-        #: Slices of time: when each began, and how many tokens were last used in it.
-        self._starts: list[int] = [0]
-        self._tokens: list[int] = [0]
-        self._held = 0
-        #: What was last used before this is evicted.
-        self.oldest = 1
+        self._words = memory.cache
 
-    def move(self, tokens: int, before: int) -> None:
-        """Count tokens that it holds, last used at ``before``, as used in the present slice."""
-        self._tokens[bisect_right(self._starts, before) - 1] -= tokens
-        self._tokens[-1] += tokens
-
-    def add(self, tokens: int, stamp: int) -> None:
-        """Count tokens that its engine computed as used at ``stamp``; negative: so many fewer than were counted."""
-        if stamp >= self.oldest:
-            self._held += tokens
-            self._tokens[bisect_right(self._starts, stamp) - 1] += tokens
+    @property
+    def oldest(self) -> int:
+        """Return the time such that what was last used before is evicted."""
+        return max(1, self._words[_STARTS + self._words[_GONE] % _RING])
 
     @property
     def present(self) -> int:
         """Return when the present slice began."""
-        return self._starts[-1]
+        return self._words[_STARTS + self._words[_BEGUN] % _RING]
+
+    def move(self, tokens: int, before: int) -> None:
+        """Count tokens that it holds, last used at ``before``, as used in the present slice."""
+        words = self._words
+        words[_TOKENS + self._slice(before) % _RING] -= tokens
+        words[_TOKENS + words[_BEGUN] % _RING] += tokens
+
+    def add(self, tokens: int, stamp: int) -> None:
+        """Count tokens that its engine computed as used at ``stamp``; negative: so many fewer than were counted."""
+        if stamp >= self.oldest:
+            words = self._words
+            words[_TOKENS + self._slice(stamp) % _RING] += tokens
+            words[_HELD] += tokens
+            words[_ADDED] += tokens
 
     def advance(self, now: int) -> int:
         """Evict what no longer fits, and begin a slice if the present one is full; return the time to stamp."""
-        if self._tokens[-1] >= self._width and now >= self._starts[-1]:
-            self._starts.append(now + 1)  # what was used at this very time belongs to the slice before
-            self._tokens.append(0)
-            if len(self._starts) > 4 * SLICES:
-                self._merge()
-        evicted = 0
-        while self._held > self.capacity and evicted < len(self._starts) - 1:
-            self._held -= self._tokens[evicted]
-            evicted += 1
-        if evicted:
-            del self._starts[:evicted], self._tokens[:evicted]
-            self.oldest = self._starts[0]
-        return max(now, self._starts[-1])
+        words = self._words
+        begun = words[_BEGUN]
+        # Once half of the ring is in use, only what was added counts: there is no more of it than the cache can hold.
+        has_room = begun - words[_GONE] < _RING // 2
+        tokens = words[_TOKENS + begun % _RING] if has_room else words[_ADDED]
+        if tokens * SLICES >= self.capacity and now >= self.present:
+            begun += 1
+            words[_STARTS + begun % _RING] = now + 1  # what was used at this very time belongs to the slice before
+            words[_TOKENS + begun % _RING] = 0
+            words[_BEGUN], words[_ADDED] = begun, 0
+            if begun - words[_GONE] >= _RING - 1:
+                words[_GONE] += 1
+            words[_HELD] = sum(words[_TOKENS + each % _RING] for each in range(words[_GONE], begun + 1))
+        while words[_HELD] > self.capacity and words[_GONE] < begun:
+            words[_HELD] -= words[_TOKENS + words[_GONE] % _RING]
+            words[_GONE] += 1
+        return max(now, self.present)
 
-    def _merge(self) -> None:
-        """Join neighbouring slices whose tokens have been used again since."""
-        starts, counts = self._starts, self._tokens
-        self._starts, self._tokens = [starts[0]], [counts[0]]
-        for start, tokens in zip(starts[1:], counts[1:], strict=True):
-            if self._tokens[-1] + tokens <= self._width:
-                self._tokens[-1] += tokens
+    def _slice(self, stamp: int) -> int:
+        """Return the number of the slice that a time is in, by halves."""
+        words = self._words
+        low, high = words[_GONE], words[_BEGUN] + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            if words[_STARTS + middle % _RING] <= stamp:
+                low = middle
             else:
-                self._starts.append(start)
-                self._tokens.append(tokens)
+                high = middle
+        return low
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +110,12 @@ class Use:
 class WarmPrefixes:
     """The table. Not thread-safe."""
 
-    def __init__(self, entries: int = DEFAULT_ENTRIES) -> None:
-        """``entries``: a power of two."""
-        if entries < WAYS or entries & (entries - 1):
+    def __init__(self, entries: memoryview) -> None:
+        """``entries``: words, a power of two of them; zero where nothing was ever used."""
+        if len(entries) < WAYS or len(entries) & (len(entries) - 1):
             raise ValueError("the number of entries must be a power of two")
-        self._entries = memoryview(bytearray(entries * 8)).cast("Q")
-        self._mask = (entries - 1) & ~(WAYS - 1)
+        self._entries = entries
+        self._mask = (len(entries) - 1) & ~(WAYS - 1)
 
     def depth(self, prefix: PrefixHashes, cache: ReplicaCache) -> int:
         """Return how many leading links of a prompt are warm on a replica.

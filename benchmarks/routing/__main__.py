@@ -12,15 +12,13 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from random import Random
 
 from benchmarks import command
 from benchmarks.command import Finding
 from benchmarks.errors import BenchError, NotRun
-from benchmarks.routing import measures, policies, report, workloads
-from benchmarks.routing.hearth_policy import Hearth
+from benchmarks.routing import hearth_policy, measures, policies, report, workloads
 from benchmarks.routing.report import Cell
 from benchmarks.routing.simulator import Engine, Policy, Simulation, engines
 from benchmarks.routing.workloads import USUAL_LOAD, USUAL_REPLICAS, Draw
@@ -42,8 +40,8 @@ POLICIES: dict[str, Callable[[Sequence[Engine]], Policy]] = {
     "llm-d": policies.LlmD,
     "lmetric": policies.LMetric,
     "dynamo": policies.Dynamo,
-    "hearth": Hearth,
 }
+HEARTH = "hearth"
 SEEDS = 5
 #: Seeds with which the routing code was tuned are left out of what is reported.
 FIRST_SEED = 101
@@ -57,6 +55,7 @@ class Task:
     trace: Path | None
     policy: str
     gateways: int
+    hosts: int
     replicas: int
     load: float
     seed: int
@@ -66,11 +65,12 @@ def main(arguments: Sequence[str]) -> int:
     """Run the benchmark; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.routing", description=__doc__)
     parser.add_argument("--workload", nargs="+", choices=sorted(WORKLOADS), help="these workloads [all]")
-    parser.add_argument("--policy", nargs="+", choices=sorted(POLICIES), help="these policies [all]")
+    parser.add_argument("--policy", nargs="+", choices=[*sorted(POLICIES), HEARTH], help="these policies [all]")
     parser.add_argument("--trace", type=Path, help="a further workload: a trace in Mooncake's format")
     parser.add_argument("--load", type=float, nargs="+", default=[USUAL_LOAD], help="share of the engines' time [0.7]")
     parser.add_argument("--replicas", type=int, default=USUAL_REPLICAS, help="engines [8]")
-    parser.add_argument("--gateways", type=int, default=1, help="processes with a view of their own [1]")
+    parser.add_argument("--gateways", type=int, default=1, help="gateway processes [1]")
+    parser.add_argument("--hosts", type=int, default=1, help="hosts on which they run [1]")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="runs of which the mean is reported [5]")
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED, help="the first of them [101]")
     parser.add_argument("--no-publish", action="store_true", help="leave docs/benchmarks.md and results alone")
@@ -91,13 +91,14 @@ def _measure(given: argparse.Namespace, asked: str) -> Finding:
             trace=given.trace if name not in WORKLOADS else None,
             policy=policy,
             gateways=given.gateways,
+            hosts=given.hosts,
             replicas=given.replicas,
             load=load,
             seed=given.first_seed + number,
         )
         for name in names
         for load in given.load
-        for policy in given.policy or POLICIES
+        for policy in given.policy or [*POLICIES, HEARTH]
         for number in range(given.seeds)
     ]
     found: dict[tuple[str, float, str], list[measures.Measures]] = {}
@@ -135,8 +136,11 @@ def simulate(task: Task) -> tuple[measures.Measures, float]:
     rate = task.load / USUAL_LOAD * task.replicas / USUAL_REPLICAS
     workload = draw(rate, Random(task.seed))
     fleet = engines(task.replicas, workload)
-    policy = partial(Hearth, peers=task.gateways - 1) if task.policy == "hearth" else POLICIES[task.policy]
-    gateways = [policy(fleet) for _ in range(task.gateways)]
+    gateways: Sequence[Policy]
+    if task.policy == HEARTH:
+        gateways = hearth_policy.gateways(fleet, task.gateways, task.hosts)
+    else:
+        gateways = [POLICIES[task.policy](fleet) for _ in range(task.gateways)]
     requests = Simulation(workload, gateways, fleet).run()
     if not requests:
         raise BenchError(f"{task.workload} has no requests")

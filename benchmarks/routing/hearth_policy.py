@@ -3,29 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from uuid import UUID
 
 from benchmarks.routing.simulator import Engine, Request
 from benchmarks.routing.workload import hashes
 from routing.prefix_hash import BYTES_PER_TOKEN, PrefixHashes
-from routing.router import AnswerStart, Choice, Router, RoutingRequest
+from routing.router import AnswerStart, Boot, Choice, Router, RoutingRequest
+from routing.shared_state import SharedState, size
 
-TABLE_ENTRIES = 1 << 20
+PREFIX_ENTRIES = 1 << 20
+SESSION_ENTRIES = 1 << 14
+
+
+class _SimulatedHost:
+    """The processes of one host, all of which run."""
+
+    def __init__(self, process: int, processes: int) -> None:
+        self.process = process
+        self.running = [True] * processes
+
+    def exclusive(self) -> AbstractContextManager[bool]:
+        """Exclude the others, which do nothing meanwhile."""
+        return nullcontext(True)
+
+    def look(self) -> None:
+        """See nothing new."""
+
+
+def gateways(engines: Sequence[Engine], count: int, hosts: int) -> list[Hearth]:
+    """Return so many gateway processes, spread over hosts."""
+    memories = [memoryview(bytearray(size(PREFIX_ENTRIES, SESSION_ENTRIES))) for _ in range(hosts)]
+    found = []
+    for number in range(count):
+        process, host = divmod(number, hosts)
+        processes = len(range(host, count, hosts))
+        state = SharedState(memories[host], PREFIX_ENTRIES, SESSION_ENTRIES, _SimulatedHost(process, processes))
+        found.append(Hearth(engines, state, has_peers=hosts > 1))
+    return found
 
 
 class Hearth:
     """One gateway process."""
 
-    def __init__(self, engines: Sequence[Engine], peers: int = 0) -> None:
+    def __init__(self, engines: Sequence[Engine], state: SharedState, *, has_peers: bool) -> None:
         self._now = 0.0
         self._replicas = [UUID(int=number + 1) for number in range(len(engines))]
         self._numbers = {replica: number for number, replica in enumerate(self._replicas)}
         self._block_size = engines[0].scheduler.block_size
-        self._router = Router(clock=lambda: self._now, table_entries=TABLE_ENTRIES)
+        self._router = Router(state, clock=lambda: self._now)
         self._running: dict[int, tuple[Choice, AnswerStart | None]] = {}
-        self._router.has_peers = peers > 0
-        for replica, engine in zip(self._replicas, engines, strict=True):
-            self._router.resize(replica, (engine.scheduler.pool.total - 1) * self._block_size)
+        self._router.has_peers = has_peers
+        self._router.follow(
+            {
+                replica: Boot(cache_tokens=(engine.scheduler.pool.total - 1) * self._block_size)
+                for replica, engine in zip(self._replicas, engines, strict=True)
+            }
+        )
 
     def choose(self, request: Request, now: float) -> int:
         """Return the number of a replica."""

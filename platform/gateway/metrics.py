@@ -96,6 +96,11 @@ REDIS_BREAKER_OPENS = PrometheusCounter(
     "hearth_gateway_redis_breaker_opens", "Times that the breaker to Redis opened.", registry=None
 )
 
+ROUTING_PROCESSES = Gauge(
+    "hearth_gateway_routing_processes",
+    "Processes of this host that share what routing knows, this one included.",
+    registry=None,
+)
 PEER_CONNECTIONS = Gauge(
     "hearth_gateway_peer_connections", "Connections with other gateway processes of this host.", registry=None
 )
@@ -138,6 +143,7 @@ METRICS = (
     _ENGINE_RETRIES,
     REDIS_FAILURES,
     REDIS_BREAKER_OPENS,
+    ROUTING_PROCESSES,
     PEER_CONNECTIONS,
     REMOTE_FLIGHTS,
     FLIGHT_TAKEOVERS,

@@ -250,6 +250,13 @@ class RequestSettings(_Settings):
         description="Cached responses that each gateway process keeps in its own memory, bytes, for all tenants "
         "together; 0: none. 32 MiB are about 15,000 chats.",
     )
+    routing_bytes: int = Field(
+        default=32 * MIB,
+        ge=MIB,
+        description="Memory for which beginnings of prompts are warm on which replicas, bytes, rounded down to a power "
+        "of two; the gateway processes of a host share it. 32 MiB are 4 million pieces of 64 tokens or more: twice "
+        "what 64 replicas with a cache of 2 million tokens each hold.",
+    )
     send_timeout_seconds: float = Field(
         default=60,
         ge=0.1,

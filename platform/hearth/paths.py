@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from hashlib import sha256
 from pathlib import Path
@@ -17,6 +18,16 @@ def sockets_dir(data_dir: Path) -> Path:
     """Return the folder of the embedded servers' unix sockets, with a short path: a socket's has at most 107 bytes."""
     digest = sha256(str(data_dir).encode()).hexdigest()[:12]
     return Path(tempfile.gettempdir()) / f"hearth-{digest}"
+
+
+def routing_memory(data_dir: Path) -> Path:
+    """Return how the path of the memory that this instance's gateways share begins.
+
+    It is where files are kept in memory, if the system has such a place: elsewhere each change would reach a disk.
+    """
+    memory = Path("/dev/shm")
+    folder = memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
+    return folder / f"{sockets_dir(data_dir).name}-routing"
 
 
 def agent_sockets_dir(data_dir: Path) -> Path:

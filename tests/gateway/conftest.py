@@ -72,6 +72,7 @@ async def gateway(
 ) -> AsyncIterator[Gateway]:
     """A gateway with the tenants and both engines, as the ASGI application unless parametrized otherwise."""
     settings.WAL_DIR = tmp_path / "wal"
+    settings.ROUTING_MEMORY, settings.ROUTING_BYTES = tmp_path / "routing", 1 << 20
     settings.REDIS_LIMITS_URL = settings.REDIS_CACHE_URL = os.environ["REDIS_URL"]
     settings.REDIS_TIMEOUT_SECONDS = 5.0
     settings.ENGINE_TIMEOUT_SECONDS = engine_timeout_seconds
@@ -90,6 +91,7 @@ async def paused_at_will(
     """A gateway, and its own Redis, which a test may pause."""
     async with PrivateRedis() as server:
         settings.WAL_DIR = tmp_path / "wal"
+        settings.ROUTING_MEMORY, settings.ROUTING_BYTES = tmp_path / "routing", 1 << 20
         settings.REDIS_LIMITS_URL = settings.REDIS_CACHE_URL = server.url
         settings.REDIS_TIMEOUT_SECONDS = 0.5
         settings.ENGINE_TIMEOUT_SECONDS = 30.0

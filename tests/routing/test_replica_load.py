@@ -46,8 +46,8 @@ def test_a_request_that_ends_without_an_answer_leaves_no_work() -> None:
     load: ReplicaLoad[str] = ReplicaLoad()
     load.send("gone", 1000.0, 0.0, streamed=True)
     load.send("next", 3.0, 0.0, streamed=False)
-    load.withdraw("gone", 1000.0)
-    load.withdraw("gone", 1000.0)
+    load.withdraw("gone", 1000.0, 0.0)
+    load.withdraw("gone", 1000.0, 0.0)
     assert load.backlog(1.0) == pytest.approx(2.0)
     assert load.backlog(10.0) == 0
     assert set(load.running) == {"next"}
@@ -101,5 +101,5 @@ def test_whole_answers_alone_leave_no_backlog_behind() -> None:
         now = number * 0.5
         load.send(number, 1.0, now, streamed=False)
         load.answered(number, now, now + 0.1)
-        load.end(number)
+        load.end(number, now + 0.1)
         assert load.backlog(now + 0.1) == 0

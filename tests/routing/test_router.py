@@ -13,7 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from routing.errors import NoReplica
 from routing.prefix_hash import CHUNK_BYTES
 from routing.replica_load import PRIOR_SECONDS_PER_TOKEN
-from routing.router import Choice, Router, RoutingRequest
+from routing.router import Boot, Choice, Router, RoutingRequest
+from routing.shared_state import private
 from tests.routing.prompts import ask, replicas, system, user
 
 DOCUMENT = "d" * (20 * CHUNK_BYTES)
@@ -38,7 +39,7 @@ def clock() -> Clock:
 @pytest.fixture
 def router(clock: Clock) -> Router:
     """A router with a small table."""
-    return Router(clock=clock, table_entries=1 << 14)
+    return Router(private(1 << 14, 1 << 10), clock=clock)
 
 
 def serve(router: Router, request: RoutingRequest, candidates: list[UUID]) -> Choice:
@@ -67,8 +68,11 @@ def test_the_only_replica_is_chosen_and_says_so(router: Router) -> None:
     assert (again.replica_id, again.reason, again.warm_tokens) == (only, "only", again.tokens - 16)
 
 
-def test_strangers_to_each_other_take_turns(router: Router) -> None:
-    chosen = [serve(router, ask(user(f"question {number}")), replicas(3)) for number in range(6)]
+def test_strangers_to_each_other_take_turns(router: Router, clock: Clock) -> None:
+    chosen = []
+    for number in range(6):
+        clock.now += 0.001
+        chosen.append(serve(router, ask(user(f"question {number}")), replicas(3)))
     assert [choice.replica_id for choice in chosen] == replicas(3) * 2
     assert {choice.reason for choice in chosen} == {"load"}
 
@@ -86,12 +90,15 @@ def test_ten_turns_of_one_session_stay_on_one_replica(router: Router) -> None:
 
 def test_two_processes_send_a_new_session_to_the_same_replica(clock: Clock) -> None:
     for name in ("a", "b", "c", "d"):
-        homes = {serve(Router(clock=clock), ask(user("a"), session=name), replicas(4)).replica_id for _ in range(2)}
+        homes = {
+            serve(Router(private(1024, 64), clock=clock), ask(user("a"), session=name), replicas(4)).replica_id
+            for _ in range(2)
+        }
         assert len(homes) == 1
 
 
 def test_beside_other_processes_a_session_stays_at_home_though_most_turns_came_through_them(clock: Clock) -> None:
-    here, other = Router(clock=clock), Router(clock=clock)
+    here, other = (Router(private(1 << 14, 64), clock=clock) for _ in range(2))
     here.has_peers = other.has_peers = True
     said = [user(DOCUMENT)]
     chosen = []
@@ -227,7 +234,7 @@ def test_a_slow_replica_gets_less(router: Router, clock: Clock) -> None:
 def test_a_restarted_replica_is_warm_for_nobody_but_keeps_its_sessions(router: Router) -> None:
     everybody = replicas(2)
     home = serve(router, ask(user(DOCUMENT), session="s"), everybody).replica_id
-    router.forget(home)
+    router.follow({replica: Boot(generation=1 if replica == home else 0) for replica in everybody})
     choice = serve(router, ask(user(DOCUMENT), session="s"), everybody)
     assert (choice.replica_id, choice.reason, choice.warm_tokens) == (home, "session", 0)
 
@@ -235,7 +242,7 @@ def test_a_restarted_replica_is_warm_for_nobody_but_keeps_its_sessions(router: R
 def test_a_request_that_ends_after_its_replica_was_forgotten_changes_nothing(router: Router) -> None:
     (only,) = replicas(1)
     choice = router.choose(ask(user(DOCUMENT)), [only])
-    router.forget(only)
+    router.follow({})
     answer(router, choice, computed_tokens=1280, completion_tokens=5)
     assert router.tokens_in_flight(only) == 0
     assert router.costs(ask(user("a")), [only], 1000.0)[0].backlog == 0
@@ -255,18 +262,19 @@ def test_a_request_that_no_engine_answers_leaves_no_trace(router: Router, clock:
     assert again.warm_tokens == 0
 
 
-def test_a_replica_that_is_gone_is_forgotten(router: Router) -> None:
+def test_a_replica_that_comes_back_is_warm_if_its_engine_never_ended(router: Router) -> None:
     one, other = replicas(2)
-    serve(router, ask(user(DOCUMENT)), [one])
-    serve(router, ask(user(DOCUMENT)), [other])
-    router.retain([other])
-    assert [each.warm_tokens > 0 for each in router.costs(ask(user(DOCUMENT)), [one, other], 0.0)] == [False, True]
+    for replica in (one, other):
+        serve(router, ask(user(DOCUMENT)), [replica])
+    router.follow({})
+    router.follow({one: Boot(), other: Boot(generation=1)})
+    assert [each.warm_tokens > 0 for each in router.costs(ask(user(DOCUMENT)), [one, other], 0.0)] == [True, False]
 
 
 def test_a_cache_of_another_size_begins_empty(router: Router, clock: Clock) -> None:
     (only,) = replicas(1)
     serve(router, ask(user(DOCUMENT)), [only])
-    router.resize(only, 640)
+    router.follow({only: Boot(cache_tokens=640)})
     found = []
     for text in (DOCUMENT, "a", DOCUMENT, "a"):  # the document is twice as long as the cache
         clock.now += 1
@@ -276,7 +284,7 @@ def test_a_cache_of_another_size_begins_empty(router: Router, clock: Clock) -> N
 
 @given(st.lists(st.text(max_size=5), min_size=1, max_size=40))
 def test_every_request_that_is_finished_leaves_no_load(names: list[str]) -> None:
-    router = Router(table_entries=1024)
+    router = Router(private(1024, 64))
     choices = [router.choose(ask(user(name), session=name), replicas(3)) for name in names]
     for choice in choices:
         router.finish(choice, answered=False)
@@ -289,7 +297,7 @@ class Cheapest(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = Clock()
-        self.router = Router(clock=self.clock, table_entries=256, session_capacity=10)
+        self.router = Router(private(256, 8), clock=self.clock)
         self.fleet = replicas(4)
         self.flying: list[Choice] = []
         self.ids = itertools.count()

@@ -44,24 +44,39 @@ def test_sessions_spread_evenly_and_a_new_replica_takes_only_its_share() -> None
     assert 700 < len(moved) < 900
 
 
-@given(st.integers(1, 20), st.lists(sessions, max_size=60))
-def test_the_map_never_holds_more_than_its_capacity(capacity: int, seen: list[bytes]) -> None:
-    homes: SessionMap[str] = SessionMap(capacity)
-    for session in seen:
-        homes.settle(session, "home")
-        assert len(homes) <= capacity
-        assert homes.home(session) == "home"
+def homes_of(entries: int) -> SessionMap:
+    """Return an empty map."""
+    return SessionMap(memoryview(bytearray(entries * 8)).cast("Q"))
+
+
+@given(st.lists(sessions, max_size=60))
+def test_a_session_that_was_just_settled_is_known(seen: list[bytes]) -> None:
+    homes = homes_of(8)
+    for number, session in enumerate(seen, start=1):
+        homes.settle(session, number)
+        assert homes.home(session) == number
 
 
 def test_the_session_used_least_recently_is_forgotten_first() -> None:
-    homes: SessionMap[str] = SessionMap(capacity=2)
-    homes.settle(b"a", "A")
-    homes.settle(b"b", "B")
-    assert homes.home(b"a") == "A"
-    homes.settle(b"c", "C")
-    assert [homes.home(session) for session in (b"a", b"b", b"c")] == ["A", None, "C"]
+    homes = homes_of(4)
+    for number, session in enumerate((b"a", b"b", b"c", b"d"), start=1):
+        homes.settle(session, number)
+    assert homes.home(b"a") == 1
+    homes.settle(b"e", 5)
+    assert [homes.home(session) for session in (b"a", b"b", b"c", b"d", b"e")] == [1, None, 3, 4, 5]
 
 
-def test_a_map_without_room_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        SessionMap(capacity=0)
+def test_a_session_that_moves_has_one_home() -> None:
+    homes = homes_of(4)
+    homes.settle(b"a", 1)
+    homes.settle(b"b", 1)
+    homes.settle(b"a", 2)
+    homes.settle(b"c", 3)
+    homes.settle(b"d", 4)
+    assert [homes.home(session) for session in (b"a", b"b", b"c", b"d")] == [2, 1, 3, 4]
+
+
+@pytest.mark.parametrize("entries", [0, 6])
+def test_a_map_without_whole_sets_is_refused(entries: int) -> None:
+    with pytest.raises(ValueError, match="multiple of 4"):
+        homes_of(entries)

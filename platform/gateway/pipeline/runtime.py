@@ -16,6 +16,7 @@ from gateway.bodies.parser_pool import ParserPool
 from gateway.cache.parsed_requests import ParsedRequestCache
 from gateway.cache.two_level_store import PredictionCache
 from gateway.coalescing.shared_flights import SharedFlights
+from gateway.control_plane import routing_memory
 from gateway.control_plane.in_flight import InFlight
 from gateway.control_plane.load_reporter import LoadReporter, process_name
 from gateway.control_plane.snapshot_feed import ControlSnapshot, SnapshotFeed
@@ -30,7 +31,8 @@ from gateway.redis_client.client import RedisClient
 from gateway.upstream.client import UpstreamClient
 from gateway.upstream.dispatcher import Dispatcher
 from gateway.upstream.wait_queue import ReplicaQueue
-from routing.router import Router
+from routing.router import Boot, Router
+from routing.shared_file import SharedFile
 
 #: Longest time to connect to an engine; then another replica is tried.
 ENGINE_CONNECT_TIMEOUT_SECONDS = 2.0
@@ -47,6 +49,7 @@ class Runtime:
     redis: tuple[RedisClient, ...]
     wal: WalWriter
     key_locks: KeyLocks
+    routing_file: SharedFile | None
 
     async def close(self) -> None:
         """Close everything, the WAL last."""
@@ -59,6 +62,8 @@ class Runtime:
         for client in self.redis:
             await client.close()
         self.components.refusals.close()
+        if self.routing_file is not None:
+            self.routing_file.close()
         self.key_locks.close()
         self.wal.close()
 
@@ -102,6 +107,7 @@ def start(role: str) -> Runtime:
         redis=(limits,) if same else (limits, cache),
         wal=wal,
         key_locks=key_locks,
+        routing_file=control.routing_file,
     )
 
 
@@ -111,7 +117,8 @@ class _ControlPlane:
     def __init__(self, process: str) -> None:
         self._process = process
         self._loop = asyncio.get_running_loop()
-        self.router = Router()
+        self.routing_file = routing_memory.open_shared()
+        self.router = Router(self.routing_file.state if self.routing_file else routing_memory.private())
         self.in_flight = InFlight()
         self.active_requests = ActiveRequests()
         reporter = LoadReporter(process, self.in_flight)
@@ -128,23 +135,22 @@ class _ControlPlane:
 
     def _changed(self, old: ControlSnapshot | None, new: ControlSnapshot) -> None:
         """Pass a new snapshot on to the loop. Called in the feed's thread."""
-        self._loop.call_soon_threadsafe(self._follow_engines, old, new)
+        self._loop.call_soon_threadsafe(self._follow_engines, new)
         if old is not None and old.callers is not new.callers:
             self._loop.call_soon_threadsafe(self.active_requests.revoke, new.callers)
         self._loop.call_soon_threadsafe(self.replica_queue.wake)
 
-    def _follow_engines(self, old: ControlSnapshot | None, new: ControlSnapshot) -> None:
-        """Tell the router how large each engine's cache is, and which replicas are gone or have a new, empty engine."""
-        before = {e.replica_id: e for group in (old.endpoints.values() if old else ()) for e in group}
-        after = {e.replica_id: e for group in new.endpoints.values() for e in group}
-        for replica, endpoint in before.items():
-            if replica in after and after[replica].generation != endpoint.generation:
-                self.router.forget(replica)
-        self.router.retain(after)
-        for replica, endpoint in after.items():
-            if endpoint.cache_tokens is not None:
-                self.router.resize(replica, endpoint.cache_tokens)
-        self.router.has_peers = self.has_other_gateways()
+    def _follow_engines(self, snapshot: ControlSnapshot) -> None:
+        """Tell the router which engines run, how large their caches are, and whether other hosts have gateways."""
+        self.router.follow(
+            {
+                endpoint.replica_id: Boot(generation=endpoint.generation, cache_tokens=endpoint.cache_tokens)
+                for group in snapshot.endpoints.values()
+                for endpoint in group
+            }
+        )
+        here = self.routing_file.count() if self.routing_file else 1
+        self.router.has_peers = len(snapshot.gateways) > here
 
 
 def _export_memory(components: Components) -> None:

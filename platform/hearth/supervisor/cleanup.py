@@ -13,7 +13,7 @@ from pathlib import Path
 from hearth import process_records
 from hearth.instance import running
 from hearth.instance.instance import Instance
-from hearth.paths import agent_sockets_dir, gateway_sockets_dir
+from hearth.paths import agent_sockets_dir, gateway_sockets_dir, routing_memory
 from workers.processes import POLL_SECONDS, ProcessIdentity, session_members
 
 #: A gateway without its supervisor still serves: let it finish short requests.
@@ -57,10 +57,13 @@ def end_engines(instance: Instance, *, grace_seconds: float) -> list[str]:
 
 
 def remove_sockets(instance: Instance) -> None:
-    """Remove the folders of the sockets with everything in them. Call it only when nothing listens there."""
+    """Remove the folders of the sockets and the gateways' shared memory. Call it only when nothing uses them."""
     data_dir = instance.data_dir
     for folder in instance.sockets_dir, agent_sockets_dir(data_dir), gateway_sockets_dir(data_dir):
         shutil.rmtree(folder, ignore_errors=True)
+    memory = routing_memory(data_dir)
+    for path in memory.parent.glob(f"{memory.name}-*"):
+        path.unlink(missing_ok=True)
 
 
 def _end_recorded(folder: Path, *, grace_seconds: float, kept: Collection[str] = ()) -> list[str]:

@@ -33,7 +33,7 @@ UNFINISHED = streaming(events(CHUNKS[:3], done=False), then_wait=True)
 async def gateways(
     gateway: Gateway, engines: tuple[ScriptedEngine, ScriptedEngine], tmp_path: Path
 ) -> AsyncIterator[tuple[Gateway, Gateway]]:
-    """Two gateways that share nothing but the servers and the engines."""
+    """Two gateway processes of one host."""
     async with tenants.raw_door(gateway.world, engines, tmp_path / "wal") as second:
         yield gateway, second
 

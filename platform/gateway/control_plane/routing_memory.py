@@ -1,0 +1,47 @@
+"""The memory in which the gateway processes of this host keep what routing knows."""
+
+from __future__ import annotations
+
+import logging
+
+from django.conf import settings
+
+from gateway import metrics
+from routing import shared_state
+from routing.errors import NotShared
+from routing.shared_file import SharedFile
+from routing.shared_state import WORD, SharedState
+
+log = logging.getLogger(__name__)
+
+#: Changes with the layout, so that an upgrade's processes do not read what those before them wrote.
+LAYOUT = 1
+#: One session for so many pieces of prompts.
+PREFIXES_PER_SESSION = 32
+
+
+def open_shared() -> SharedFile | None:
+    """Join the other processes, or say in the log why not and return None."""
+    prefixes, sessions = _entries()
+    path = settings.ROUTING_MEMORY.with_name(f"{settings.ROUTING_MEMORY.name}-{LAYOUT}-{prefixes}")
+    try:
+        found = SharedFile.open(path, prefixes, sessions)
+    except (NotShared, OSError) as error:
+        log.warning(
+            "this process routes by what it knows alone, and shares nothing with others of this host: %s", error
+        )
+        return None
+    metrics.ROUTING_PROCESSES.set_function(found.count)
+    return found
+
+
+def private() -> SharedState:
+    """Return a memory of this process alone."""
+    metrics.ROUTING_PROCESSES.set_function(lambda: 1)
+    return shared_state.private(*_entries())
+
+
+def _entries() -> tuple[int, int]:
+    """Return the entries of the tables of warm prefixes and of sessions."""
+    prefixes = 1 << (settings.ROUTING_BYTES // WORD).bit_length() - 1
+    return prefixes, prefixes // PREFIXES_PER_SESSION

@@ -1,0 +1,126 @@
+"""The memory that the processes of a host share: a file in memory, mapped by each of them.
+
+Which process has which number, and which of them run, are locks of the file's bytes (``fcntl``, open file description
+locks): the kernel releases those of a dead process at once. Whoever finds himself alone at his end removes the file.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import stat
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Self
+
+from routing.errors import NotShared
+from routing.shared_state import MAX_PROCESSES, SharedState, size
+
+#: C's ``struct flock``: type, whence, start, length, process; aligned to its end.
+_FLOCK = struct.Struct("hhqqi0q")
+#: Locked bytes: one to exclude all others for a moment, then one for each process.
+_EXCLUSIVE, _FIRST = 0, 1
+#: How long to try to exclude the others, seconds. They do so for microseconds.
+_PATIENCE_SECONDS = 0.01
+_PAUSE_SECONDS = 0.0002
+
+
+class SharedFile:
+    """One process's mapping of the file."""
+
+    def __init__(self, file: int, path: Path, prefix_entries: int, session_entries: int) -> None:
+        """Map an open file, which this owns. Raises NotShared."""
+        self._file = file
+        self._path = path
+        self.running: list[bool] = []
+        with self.exclusive() as alone:
+            if not alone:
+                raise NotShared(f"{path} is locked")
+            length = size(prefix_entries, session_entries)
+            if os.fstat(file).st_size < length:
+                os.posix_fallocate(file, 0, length)  # else writing to a full file system would kill the process
+            self.process = self._take_number()
+            memory = memoryview(mmap.mmap(file, length))
+            self.state = SharedState(memory, prefix_entries, session_entries, self)
+        self.look()
+
+    @classmethod
+    def open(cls, path: Path, prefix_entries: int, session_entries: int) -> Self:
+        """Open or make the file at ``path``, a name that says the sizes. Raises NotShared, OSError."""
+        while True:
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                found = os.fstat(file)
+                if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+                    raise NotShared(f"{path} is not a private file of this user")
+                fcntl.flock(file, fcntl.LOCK_SH)
+                if _is_at(file, path):
+                    return cls(file, path, prefix_entries, session_entries)
+            except BaseException:
+                os.close(file)
+                raise
+            os.close(file)  # its last user has just removed it
+
+    def close(self) -> None:
+        """Give the number back, and remove the file if nobody else uses it."""
+        with suppress(BlockingIOError):
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(self._file, self._path):
+                self._path.unlink()
+        # The mapping keeps the file open, so its locks are released one by one.
+        self._set(fcntl.F_UNLCK, _FIRST + self.process)
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+        os.close(self._file)
+
+    @contextmanager
+    def exclusive(self) -> Iterator[bool]:
+        """Exclude the other processes, or yield False if one of them is stopped while it does so."""
+        give_up_at = time.monotonic() + _PATIENCE_SECONDS
+        while not (taken := self._set(fcntl.F_WRLCK, _EXCLUSIVE)) and time.monotonic() < give_up_at:
+            time.sleep(_PAUSE_SECONDS)
+        try:
+            yield taken
+        finally:
+            if taken:
+                self._set(fcntl.F_UNLCK, _EXCLUSIVE)
+
+    def look(self) -> None:
+        """See which processes run."""
+        self.running = [
+            process == self.process or self._is_locked(_FIRST + process) for process in range(self.state.processes)
+        ]
+
+    def count(self) -> int:
+        """Return how many processes run, this one included."""
+        self.look()
+        return sum(self.running)
+
+    def _take_number(self) -> int:
+        for process in range(MAX_PROCESSES):
+            if self._set(fcntl.F_WRLCK, _FIRST + process):
+                return process
+        raise NotShared(f"{self._path} is used by {MAX_PROCESSES} processes")
+
+    def _set(self, kind: int, place: int) -> bool:
+        try:
+            fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, place, 1, 0))
+        except (BlockingIOError, PermissionError):
+            return False
+        return True
+
+    def _is_locked(self, place: int) -> bool:
+        """Return whether another process holds a lock of a byte."""
+        answer = fcntl.fcntl(self._file, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0))
+        return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+
+
+def _is_at(file: int, path: Path) -> bool:
+    """Return whether a path still leads to an open file."""
+    try:
+        return os.path.samestat(os.fstat(file), path.lstat())
+    except FileNotFoundError:
+        return False
