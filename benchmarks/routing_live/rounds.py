@@ -17,9 +17,9 @@ from benchmarks.routing import measures
 from benchmarks.routing.measures import Measures
 from benchmarks.routing.simulator import Request
 from benchmarks.routing.workload import Workload
-from benchmarks.routing_live.contenders import Contender, Stage, Up
 from benchmarks.routing_live.engines import Engine
 from benchmarks.routing_live.load import Exchange, Player
+from benchmarks.routing_live.stage import Contender, Stage, Up
 
 #: How often the engines are asked which requests they have.
 LOOK_SECONDS = 3.0
@@ -122,7 +122,12 @@ async def _watch(engines: Sequence[Engine], seen: dict[str, int]) -> None:
 def _look(engines: Sequence[Engine], seen: dict[str, int]) -> None:
     """Note which engine has which answers: routers do not say where they sent a request."""
     for number, engine in enumerate(engines):
-        seen.update((each["id"], number) for each in engine.requests())
+        seen.update((_bare(each["id"]), number) for each in engine.requests())
+
+
+def _bare(name: str) -> str:
+    """Return an answer's name without what it begins with, which tells a chat from a completion."""
+    return name.partition("-")[2] or name
 
 
 def outcome_of(
@@ -137,7 +142,7 @@ def outcome_of(
     requests: list[Request] = []
     failed: dict[str, int] = {}
     for exchange in exchanges:
-        if not exchange.problem and exchange.id not in seen:
+        if not exchange.problem and _bare(exchange.id) not in seen:
             raise NotRun("one of its answers is of no engine", f"its id is {exchange.id}")
         requests.append(_request(exchange, seen))
         if exchange.problem:
@@ -162,7 +167,7 @@ def _request(exchange: Exchange, seen: dict[str, int]) -> Request:
         conversation=exchange.conversation,
         number=exchange.number,
         sent_at=exchange.sent_at,
-        replica=-1 if failed else seen[exchange.id],
+        replica=-1 if failed else seen[_bare(exchange.id)],
         first_token_at=math.inf if failed or exchange.first_token_at is None else exchange.first_token_at,
         ended_at=exchange.ended_at or exchange.sent_at,
         cached_tokens=exchange.cached_tokens,

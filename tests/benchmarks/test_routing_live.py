@@ -20,11 +20,12 @@ from benchmarks.gateway.site import Site
 from benchmarks.gateway.upstream import MODEL
 from benchmarks.routing import workloads as simulated
 from benchmarks.routing.workload import Conversation, Turn, Workload
-from benchmarks.routing_live import engines, load, rounds, workloads
+from benchmarks.routing_live import engines, load, rounds, tokenizer_file, workloads
 from benchmarks.routing_live.load import Exchange, Player
 from benchmarks.routing_live.texts import Dialogue
 from hearth.paths import ROOT
-from workers.simulated.engine.tokenizer import PackedTokenizer, render_chat
+from workers.simulated.engine.text_generator import Sampling, TextGenerator
+from workers.simulated.engine.tokenizer import FileTokenizer, PackedTokenizer, render_chat
 
 BLOCK = 32
 
@@ -63,6 +64,18 @@ def test_equal_blocks_are_equal_text_and_others_are_not() -> None:
     assert first[: 2 * BLOCK] == second[: 2 * BLOCK]
     assert first[2 * BLOCK :] != second[2 * BLOCK :]
     assert tokens(Dialogue(one_turn(1, 2, 3, prompt_tokens=110), "one", BLOCK), 0) == first
+
+
+def test_the_tokenizer_file_makes_the_same_tokens(tmp_path: Path) -> None:
+    tokenizer_file.write(tmp_path / "model")
+    from_file, packed = FileTokenizer(tmp_path / "model" / "tokenizer.json"), PackedTokenizer()
+    dialogue = Dialogue(simulated.agents(1.0, Random(1)).conversations[0], "one", BLOCK)
+    answer = TextGenerator(packed).generate([1], Sampling(max_tokens=60, ignore_end=True, temperature=0))
+    dialogue.answers.append("".join(token.text for token in answer.tokens))
+    text = render_chat(dialogue.messages(1), generation_prompt=True, continue_final=False)
+    assert from_file.encode(text) == packed.encode(text)
+    ids = [token.id for token in answer.tokens]
+    assert from_file.decode(ids) == dialogue.answers[0]
 
 
 def test_a_slower_run_has_the_same_requests_further_apart() -> None:
