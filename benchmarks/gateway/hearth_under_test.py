@@ -7,7 +7,6 @@ No agent runs: the one replica is a row that names the mock upstream.
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 import time
@@ -28,6 +27,7 @@ from hearth.embedded.redis import RedisServer
 from hearth.instance.instance import Instance
 from hearth.instance.roles import BY_NAME
 from hearth.provisioning import database
+from hearth.supervisor import cleanup
 
 DRAIN_TIMEOUT_SECONDS = 90.0
 #: A drain that has work brings some more within this time.
@@ -118,7 +118,7 @@ def stop_servers(folder: Path) -> None:
     if secrets.path_in(instance.data_dir).exists():
         for server in _servers(instance):
             server.stop()
-        shutil.rmtree(instance.sockets_dir, ignore_errors=True)
+        cleanup.remove_sockets(instance)
 
 
 def _start_gateways(
@@ -143,7 +143,7 @@ def _start_gateways(
 def _start_servers(site: Site, instance: Instance) -> None:
     instance.make_folders()
     secrets.load_or_create(instance.data_dir)
-    site.cleanup.callback(shutil.rmtree, instance.sockets_dir, ignore_errors=True)
+    site.cleanup.callback(cleanup.remove_sockets, instance)
     for server in _servers(instance):
         site.cleanup.callback(server.stop)
         server.start()

@@ -14,6 +14,8 @@ from benchmarks.gateway.upstream import MODEL
 from benchmarks.routing_live import dynamo
 from benchmarks.routing_live.engines import BLOCK_TOKENS
 from benchmarks.routing_live.stage import Contender, Stage, Up
+from hearth.instance.instance import Instance
+from hearth.paths import routing_memory
 
 #: A tenant of ``benchmarks.gateway.seed`` without limits and without prediction cache.
 TENANT = "open"
@@ -29,13 +31,7 @@ def everything() -> dict[str, Contender]:
     """Return all contenders by name, in the order of the table."""
     found = (
         Contender(name="hearth", title="**Hearth**", launch=lambda stage: _hearth(stage, 1)),
-        # Gateways read the list of each other every five seconds.
-        Contender(
-            name="hearth-2",
-            title="**Hearth**, 2 processes",
-            launch=lambda stage: _hearth(stage, 2),
-            settle_seconds=8.0,
-        ),
+        Contender(name="hearth-2", title="**Hearth**, 2 processes", launch=lambda stage: _hearth(stage, 2)),
         _peer("sglang-router", "cache_aware"),
         _peer("vllm-router", "cache_aware"),
         _peer("vllm-router", "kv_aware"),
@@ -63,12 +59,20 @@ def _hearth(stage: Stage, processes: int) -> Up:
     )
     if ran.returncode != 0:
         raise NotRun("its replicas could not be created", ran.stderr)
+    _forget_routing(instance)
     gateways = []
     for _ in range(processes):
         placed = replace(instance, port=port, metrics_port=free_port())
         command, environment = hearth_under_test.command(placed), placed.environment("gateway")
         gateways.append(stage.site.start(stage.process_name("hearth"), command, environment))
     return Up(address=Address(port=port, api_key=stage.hearth.keys[TENANT], model=MODEL), running=tuple(gateways))
+
+
+def _forget_routing(instance: Instance) -> None:
+    """Remove what gateways knew together, if they were killed before they could."""
+    memory = routing_memory(instance.data_dir)
+    for path in memory.parent.glob(f"{memory.name}-*"):
+        path.unlink()
 
 
 def _peer(name: str, policy: str) -> Contender:

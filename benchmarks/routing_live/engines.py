@@ -34,7 +34,7 @@ class Engine:
         return f"http://127.0.0.1:{self.port}"
 
     def requests(self) -> list[dict[str, Any]]:
-        """Return its latest 200 requests."""
+        """Return its latest 200 requests. Raises Unfit when it does not answer, as all that ask it."""
         recent: list[dict[str, Any]] = self._ask("/_sim/requests")["recent"]
         return recent
 
@@ -57,8 +57,11 @@ class Engine:
             raise Unfit("An engine's cache could not be emptied: a request still runs.")
 
     def _ask(self, path: str, body: bytes | None = None) -> dict[str, Any]:
-        with urllib.request.urlopen(f"{self.url}{path}", data=body, timeout=TIMEOUT_SECONDS) as reply:
-            found: dict[str, Any] = json.load(reply)
+        try:
+            with urllib.request.urlopen(f"{self.url}{path}", data=body, timeout=TIMEOUT_SECONDS) as reply:
+                found: dict[str, Any] = json.load(reply)
+        except OSError as error:
+            raise Unfit("A simulated engine does not answer any more.", f"{self.url}{path}: {error!r}") from None
         return found
 
 

@@ -7,6 +7,7 @@ import itertools
 import math
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import psutil
@@ -23,6 +24,8 @@ from benchmarks.routing_live.stage import Contender, Stage, Up
 
 #: How often the engines are asked which requests they have.
 LOOK_SECONDS = 3.0
+#: From a router's first answer until it is connected with all that it uses.
+SETTLE_SECONDS = 3.0
 IDLE_TIMEOUT_SECONDS = 30.0
 #: A run says little of the router if requests were sent later than this, or if the machine was as busy as this.
 LATE_SECONDS = 0.05
@@ -79,7 +82,7 @@ def run(stage: Stage, contender: Contender, workload: Workload, seconds: float) 
     try:
         for running in up.running:
             running.wait_until(lambda: ask(up.address, prompt="Are you there?") is not None)
-        time.sleep(contender.settle_seconds)
+        time.sleep(SETTLE_SECONDS)
         _empty_caches(stage.engines)
         return asyncio.run(_play(stage.engines, up, workload, seconds))
     finally:
@@ -116,7 +119,8 @@ def _cpu_seconds(engines: Sequence[Engine]) -> float:
 async def _watch(engines: Sequence[Engine], seen: dict[str, int]) -> None:
     while True:
         await asyncio.sleep(LOOK_SECONDS)
-        await asyncio.to_thread(_look, engines, seen)
+        with suppress(Unfit):  # the look at the end finds out what is wrong
+            await asyncio.to_thread(_look, engines, seen)
 
 
 def _look(engines: Sequence[Engine], seen: dict[str, int]) -> None:

@@ -51,5 +51,3 @@ class Contender:
     name: str
     title: str
     launch: Callable[[Stage], Up]
-    #: How long it may take from its first answer until it knows all that it uses.
-    settle_seconds: float = 2.0
