@@ -34,8 +34,8 @@ LONGEST_ANSWER_SECONDS = 120
 def main(arguments: Sequence[str]) -> int:
     """Run the benchmark; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.calibration", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=7, help="traces, each sent to both engines (7)")
-    parser.add_argument("--requests", type=int, default=100, help="requests of a trace (100)")
+    parser.add_argument("--rounds", type=int, default=5, help="traces, each sent to both engines (5)")
+    parser.add_argument("--requests", type=int, default=60, help="requests of a trace (60)")
     parser.add_argument("--first-seed", type=int, default=101, help="the first trace (101)")
     parser.add_argument("--no-publish", action="store_true", help="leave docs/benchmarks.md and results alone")
     given = parser.parse_args(arguments)
@@ -61,7 +61,7 @@ def _run(given: argparse.Namespace, asked: str) -> Run:
     ):
         rounds = []
         for number in range(given.rounds):
-            rounds.append(_round(real, Path(folder), number, Random(given.first_seed + number), given.requests))
+            rounds.append(_round(real, Path(folder), Random(given.first_seed + number), given.requests))
             print(f"Trace {number + 1} of {given.rounds}: {report.glance(rounds[-1])}", flush=True)
     return Run(
         command=asked,
@@ -74,38 +74,33 @@ def _run(given: argparse.Namespace, asked: str) -> Run:
     )
 
 
-def _round(real: EngineSpec, folder: Path, number: int, random: Random, count: int) -> Round:
-    """Measure what vLLM's steps cost now, and send one trace to it and to a simulated engine with these costs.
+def _round(real: EngineSpec, folder: Path, random: Random, count: int) -> Round:
+    """Send one trace to vLLM, and then to a simulated engine whose steps cost what vLLM's cost meanwhile.
 
-    They take turns at being first. Costs are measured for each trace, because on a shared machine they change.
+    Costs are measured just before and just after vLLM's replay, because on a shared machine they change.
     """
-    fitted = asyncio.run(_fitted(real, random))
-    requests = trace.draw(random, fitted, count)
+    fitted, requests, real_replay = asyncio.run(_real(real, random, count))
     with serving("simulated", folder, *fitted.arguments()) as simulated:
-        replays = asyncio.run(_replays(real, simulated, fitted, requests, random, real_first=number % 2 == 0))
-    return Round(costs=fitted, real=replays["real"], simulated=replays["simulated"])
+        simulated_replay = asyncio.run(_simulated(simulated, fitted, requests, random))
+    return Round(costs=fitted, real=real_replay, simulated=simulated_replay)
 
 
-async def _fitted(spec: EngineSpec, random: Random) -> Costs:
+async def _real(spec: EngineSpec, random: Random, count: int) -> tuple[Costs, Sequence[Request], Replay]:
     async with _session() as session:
-        return costs.fit(await costs.measure(Engine(spec, session), random))
+        engine = Engine(spec, session)
+        before = await costs.measure(engine, random)
+        requests = trace.draw(random, costs.fit(before), count)
+        replay = await _replay(engine, requests)
+        return costs.fit(before + await costs.measure(engine, random)), requests, replay
 
 
-async def _replays(
-    real: EngineSpec,
-    simulated: EngineSpec,
-    fitted: Costs,
-    requests: Sequence[Request],
-    random: Random,
-    *,
-    real_first: bool,
-) -> dict[str, Replay]:
+async def _simulated(spec: EngineSpec, fitted: Costs, requests: Sequence[Request], random: Random) -> Replay:
     async with _session() as session:
-        engines = {"real": Engine(real, session), "simulated": Engine(simulated, session)}
-        # The simulated engine takes as long outside of steps as the real one; its own work is a part of that.
-        own = await costs.measure_outside(engines["simulated"], fitted, random)
-        await engines["simulated"].delay(max(0.0, fitted.outside - own))
-        return {name: await _replay(engines[name], requests) for name in sorted(engines, reverse=not real_first)}
+        engine = Engine(spec, session)
+        # It takes as long outside of steps as the real one; its own work is a part of that.
+        own = await costs.measure_outside(engine, fitted, random)
+        await engine.delay(max(0.0, fitted.outside - own))
+        return await _replay(engine, requests)
 
 
 async def _replay(engine: Engine, requests: Sequence[Request]) -> Replay:
@@ -117,8 +112,10 @@ async def _replay(engine: Engine, requests: Sequence[Request]) -> Replay:
 
 
 def _session() -> aiohttp.ClientSession:
+    """Return a client that opens a connection for every request: vLLM closes idle ones after 5 s."""
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=LONGEST_ANSWER_SECONDS)
+        connector=aiohttp.TCPConnector(limit=0, force_close=True),
+        timeout=aiohttp.ClientTimeout(total=LONGEST_ANSWER_SECONDS),
     )
 
 

@@ -18,7 +18,7 @@ BATCHES = (1, 2, 4, 8, 16)
 DECODED_PROMPT_TOKENS = 500
 DECODED_TOKENS = 64
 FEWEST_PIECES = 10
-REPEATS = 3
+REPEATS = 2
 VOCABULARY = range(300, 3000)
 
 
@@ -28,6 +28,9 @@ class Samples:
 
     prefill: Sequence[tuple[int, float]]
     decode: Sequence[tuple[int, float]]
+
+    def __add__(self, other: Samples) -> Samples:
+        return Samples(prefill=[*self.prefill, *other.prefill], decode=[*self.decode, *other.decode])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
