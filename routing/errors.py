@@ -1,6 +1,7 @@
 """Errors of the routing package.
 
 RoutingError
+├── BadMessage   another host sent what cannot be read
 ├── NoReplica    there is no candidate to choose from
 └── NotShared    this process cannot use the memory that the others share
 """
@@ -8,6 +9,10 @@ RoutingError
 
 class RoutingError(Exception):
     """Base of this package's errors."""
+
+
+class BadMessage(RoutingError):
+    """Another host sent what cannot be read."""
 
 
 class NoReplica(RoutingError):

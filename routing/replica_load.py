@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from math import exp, fsum, inf
-from typing import Any, Generic, TypeVar
+from operator import add
+from typing import Generic, NamedTuple, TypeVar
 
-from routing.decode_speed import DecodeSpeed
+import msgspec
+
+from routing.decode_speed import DecodeSpeed, mean_tokens, seconds_per_neighbour
 from routing.shared_state import PeerRow, ReplicaMemory, private_place
 
 R = TypeVar("R", bound=Hashable)
@@ -32,6 +35,43 @@ LEAST_FREE = 0.1
 #: have no token yet no longer hold a backlog up.
 PEERS_SECONDS = 0.005
 SILENT_SECONDS = 5.0
+
+
+class LoadRow(NamedTuple):
+    """One process's part of a replica's load, as it is kept in shared memory. Times are seconds of one clock."""
+
+    #: Seconds of work sent, and those of requests that ended without an answer.
+    sent: float = 0.0
+    withdrawn: float = 0.0
+    #: Up to which position all work was done at what time; and the position of the oldest request without a token.
+    done: float = 0.0
+    done_at: float = 0.0
+    oldest: float = inf
+    #: Requests that have not ended.
+    running: float = 0.0
+    #: Requests per second and their seconds of work per second, when the last one was sent.
+    arrivals: float = 0.0
+    busy: float = 0.0
+    sent_at: float = 0.0
+    first_token_at: float = 0.0
+    #: Seconds of prefill and the tokens computed in them, as of a time; older answers count less.
+    learned_seconds: float = 0.0
+    learned_tokens: float = 0.0
+    learned_at: float = 0.0
+    #: See :mod:`routing.decode_speed`.
+    answers: float = 0.0
+    answer_tokens: float = 0.0
+    paced_answers: float = 0.0
+    batches: float = 0.0
+    paces: float = 0.0
+    squares: float = 0.0
+    products: float = 0.0
+    written_at: float = 0.0
+
+    @property
+    def decode_sums(self) -> tuple[float, ...]:
+        """Return what was learned of decoding."""
+        return self[13:20]
 
 
 class _Peers:
@@ -64,25 +104,53 @@ class _Peers:
         self.oldest: list[float] = []
         self.decode_sums = (0.0,) * DecodeSpeed.SUMS
         for runs, row in rows:
-            sent, done, done_at, oldest, running, arrivals, busy, sent_at, first_token_at, seconds, tokens, at = row[
-                :12
-            ]
-            self.sent.append(sent)
-            self.done = max(self.done, (done, done_at))
+            peer = LoadRow._make(row)
+            self.sent.append(peer.sent)
+            self.done = max(self.done, (peer.done, peer.done_at))
             if not runs:
                 continue
-            self.sent_at = max(self.sent_at, sent_at)
-            self.first_token_at = max(self.first_token_at, first_token_at)
-            self.running += running
-            fade = exp(min(0.0, sent_at - now) / AVERAGE_SECONDS)
-            self.arrivals += arrivals * fade
-            self.busy += busy * fade
-            kept = exp(min(0.0, at - now) / MEMORY_SECONDS)
-            self.learned_seconds += seconds * kept
-            self.learned_tokens += tokens * kept
-            self.decode_sums = tuple(map(sum, zip(self.decode_sums, row[12:19], strict=True)))
-            if running and now - row[19] < SILENT_SECONDS:
-                self.oldest.append(oldest)
+            self.sent_at = max(self.sent_at, peer.sent_at)
+            self.first_token_at = max(self.first_token_at, peer.first_token_at)
+            self.running += peer.running
+            fade = _left(now - peer.sent_at, AVERAGE_SECONDS)
+            self.arrivals += peer.arrivals * fade
+            self.busy += peer.busy * fade
+            kept = _left(now - peer.learned_at, MEMORY_SECONDS)
+            self.learned_seconds += peer.learned_seconds * kept
+            self.learned_tokens += peer.learned_tokens * kept
+            self.decode_sums = tuple(map(sum, zip(self.decode_sums, peer.decode_sums, strict=True)))
+            if peer.running and now - peer.written_at < SILENT_SECONDS:
+                self.oldest.append(peer.oldest)
+
+
+class LoadEstimate(msgspec.Struct, frozen=True, gc=False):
+    """What is known of a replica at one moment. Times are seconds."""
+
+    #: The work that a request sent now would wait for.
+    backlog: float
+    #: Requests per second, and the share of its time that the engine is free.
+    arrivals: float
+    free: float
+    #: Requests that run on it.
+    requests: float
+    #: Of recent prompts: the time that they took, and how many tokens were computed.
+    learned_seconds: float
+    learned_tokens: float
+    #: What one more answer beside it adds to each token of an answer, and how many tokens an answer has.
+    seconds_per_neighbour: float
+    mean_tokens: float
+
+    def seconds_per_token(self, typical: float) -> float:
+        """Return the prefill speed; ``typical`` is that of its fellows."""
+        return (self.learned_seconds + typical * PRIOR_TOKENS) / (self.learned_tokens + PRIOR_TOKENS)
+
+    def displaced(self, seconds: float) -> float:
+        """Return how long the requests that are about to arrive will wait in all for one more of so many seconds.
+
+        Until the backlog has run down, arrivals × backlog of them wait for it; the busier the engine is, the longer
+        that takes.
+        """
+        return seconds * self.arrivals * (self.backlog + seconds) / self.free
 
 
 class ReplicaLoad(Generic[R]):
@@ -101,8 +169,10 @@ class ReplicaLoad(Generic[R]):
         "_learned_tokens",
         "_memory",
         "_others",
+        "_pace",
         "_sent",
         "_waiting",
+        "_withdrawn",
         "running",
     )  # fmt: skip
 
@@ -113,64 +183,59 @@ class ReplicaLoad(Generic[R]):
         self._waiting: dict[R, float] = {}
         self._memory: ReplicaMemory | None = memory or private_place()
         # A process that ended may have had this row: positions go on from it.
-        row = self._memory.own()
-        #: The seconds of work sent by this process, and up to which position all work was done at what time.
-        self._sent, self._done, self._done_at = row[:3]
-        #: Requests per second, their seconds of work per second, and when that was so.
-        self._arrivals, self._busy, self._averaged_at, self._first_token_at = row[5:9]
-        #: Seconds of prefill and the tokens computed in them, as of a time; older answers count less.
-        self._learned_seconds, self._learned_tokens, self._learned_at = row[9:12]
-        self._decode = DecodeSpeed(row[12:19])
+        row = LoadRow._make(self._memory.own())
+        self._sent, self._withdrawn = row.sent, row.withdrawn
+        self._done, self._done_at = row.done, row.done_at
+        self._arrivals, self._busy, self._averaged_at = row.arrivals, row.busy, row.sent_at
+        self._first_token_at = row.first_token_at
+        self._learned_seconds, self._learned_tokens, self._learned_at = (
+            row.learned_seconds, row.learned_tokens, row.learned_at
+        )  # fmt: skip
+        self._decode = DecodeSpeed(row.decode_sums)
         self._others = _Peers((), 0.0)
+        #: Seconds per neighbour and tokens of an answer, until something more is learned.
+        self._pace: tuple[float, float] | None = None
 
     @property
     def last_sent_at(self) -> float:
         """Return when a request was last sent to it."""
         return max(self._averaged_at, self._others.sent_at)
 
+    def estimate(self, now: float) -> LoadEstimate:
+        """Return what is known of it now."""
+        others = self._peers(now)
+        fade, kept = _left(now - self._averaged_at, AVERAGE_SECONDS), _left(now - self._learned_at, MEMORY_SECONDS)
+        if self._pace is None:
+            sums = tuple(map(add, self._decode.sums, others.decode_sums))
+            self._pace = seconds_per_neighbour(sums), mean_tokens(sums)
+        arrivals, busy = self._arrivals * fade, self._busy * fade
+        if others.arrivals:
+            fade_of_others = _left(now - others.at, AVERAGE_SECONDS)
+            arrivals, busy = arrivals + others.arrivals * fade_of_others, busy + others.busy * fade_of_others
+        return LoadEstimate(
+            self._backlog(others, now),
+            arrivals,
+            max(LEAST_FREE, 1 - busy),
+            len(self.running) + others.running,
+            self._learned_seconds * kept + others.learned_seconds,
+            self._learned_tokens * kept + others.learned_tokens,
+            *self._pace,
+        )
+
     def requests(self, now: float) -> float:
         """Return how many requests run on it."""
         return len(self.running) + self._peers(now).running
 
-    def decode_sums(self, now: float) -> tuple[float, ...]:
-        """Return what was learned of its decoding; see :mod:`routing.decode_speed`."""
-        others = self._peers(now).decode_sums
-        return tuple(own + other for own, other in zip(self._decode.sums, others, strict=True))
-
-    def backlog(self, now: float) -> float:
-        """Return the seconds of work that a request sent now would wait for."""
-        others = self._peers(now)
-        if not self.running and not others.running:
-            return 0.0
-        position, at = max(others.done, (self._done, self._done_at))
-        done = position + now - at
-        for oldest in (self._oldest(position), *others.oldest):
-            if position < oldest < done:
-                done = oldest
-        return max(0.0, self._position(others) - done)
-
-    def displaced(self, seconds: float, now: float) -> float:
-        """Return how long the requests that are about to arrive will wait in all for one more of so many seconds.
-
-        Until the backlog has run down, arrivals × backlog of them wait for it; the busier the engine is, the longer
-        that takes.
-        """
-        others, fade = self._peers(now), self._fade(now)
-        fade_of_others = exp((others.at - now) / AVERAGE_SECONDS)
-        free = max(LEAST_FREE, 1 - self._busy * fade - others.busy * fade_of_others)
-        arrivals = self._arrivals * fade + others.arrivals * fade_of_others
-        return seconds * arrivals * (self.backlog(now) + seconds) / free
-
     def send(self, request: R, seconds: float, now: float, *, streamed: bool) -> None:
         """Count a request whose prompt takes so many seconds."""
         others = self._peers(now, fresh=True)
-        if not self.backlog(now):
+        if not self._backlog(others, now):
             self._done, self._done_at = self._position(others), now
         self._sent += seconds
         self.running[request] = self._position(others)
         if streamed:
             self._waiting[request] = self.running[request]
-        fade = self._fade(now)
+        fade = _left(now - self._averaged_at, AVERAGE_SECONDS)
         self._arrivals = self._arrivals * fade + 1 / AVERAGE_SECONDS
         self._busy = self._busy * fade + seconds / AVERAGE_SECONDS
         self._averaged_at = now
@@ -192,6 +257,21 @@ class ReplicaLoad(Generic[R]):
         self._publish(now)
         return seconds
 
+    def follow_remote(self, process: int, told: LoadRow, work: float, now: float) -> None:
+        """Record what a process of another host tells, and the seconds of ``work`` that it sent since it told before.
+
+        ``told`` is without positions, because those are this host's own.
+        """
+        if self._memory is None:
+            return
+        others = self._peers(now, fresh=True)
+        before = LoadRow._make(self._memory.row(process))
+        done, done_at = before.done, before.done_at
+        if work > 0 and not self._backlog(others, now):
+            done, done_at = self._position(others), now
+        row = told._replace(sent=before.sent + work, withdrawn=0.0, done=done, done_at=done_at, oldest=inf)
+        self._memory.write_row(process, *row)
+
     def end(self, request: R, now: float) -> None:
         """Record that a request ended after it was answered."""
         self._waiting.pop(request, None)
@@ -204,33 +284,21 @@ class ReplicaLoad(Generic[R]):
             others = self._peers(now, fresh=True)
             position, self._done_at = max(others.done, (self._done, self._done_at))
             self._done = min(self._position(others), position + seconds)
+            self._withdrawn += seconds
             self.end(request, now)
 
     def learn(self, seconds: float, tokens: int, now: float) -> None:
         """Record that computing so many prompt tokens took so long."""
-        expected = tokens * self.seconds_per_token(PRIOR_SECONDS_PER_TOKEN, now)
-        kept = MEMORY * self._kept(now)
+        expected = tokens * self.estimate(now).seconds_per_token(PRIOR_SECONDS_PER_TOKEN)
+        kept = MEMORY * _left(now - self._learned_at, MEMORY_SECONDS)
         self._learned_seconds = self._learned_seconds * kept + min(seconds, LARGEST_SURPRISE * expected)
         self._learned_tokens = self._learned_tokens * kept + tokens
         self._learned_at = now
-        self._publish(now)
 
     def learn_decoding(self, tokens: int, seconds: float, batch: float) -> None:
         """Record an answer; see :meth:`routing.decode_speed.DecodeSpeed.learn`."""
         self._decode.learn(tokens, seconds, batch)
-
-    def learned(self, now: float) -> tuple[float, float]:
-        """Return seconds of prefill and the tokens computed in them."""
-        others, kept = self._peers(now), self._kept(now)
-        return (
-            self._learned_seconds * kept + others.learned_seconds,
-            self._learned_tokens * kept + others.learned_tokens,
-        )
-
-    def seconds_per_token(self, typical: float, now: float) -> float:
-        """Return the prefill speed; ``typical`` is that of its fellows."""
-        seconds, tokens = self.learned(now)
-        return (seconds + typical * PRIOR_TOKENS) / (tokens + PRIOR_TOKENS)
+        self._pace = None
 
     def detach(self) -> None:
         """Write to the shared memory no more: its replica is forgotten, and others may have its place."""
@@ -248,28 +316,43 @@ class ReplicaLoad(Generic[R]):
         memory = self._memory
         if memory is not None and memory.has_peers and (fresh or now - self._others.at > PEERS_SECONDS):
             self._others = _Peers(memory.peers(), now)
+            self._pace = None
         return self._others
 
+    def _backlog(self, others: _Peers, now: float) -> float:
+        if not self.running and not others.running:
+            return 0.0
+        position, at = max(others.done, (self._done, self._done_at))
+        done = position + now - at
+        for oldest in (self._oldest(position), *others.oldest):
+            if position < oldest < done:
+                done = oldest
+        return max(0.0, self._position(others) - done)
+
     def _publish(self, now: float) -> None:
-        if self._memory is not None:
-            self._memory.write(
-                self._sent, self._done, self._done_at, self._oldest(self._done), len(self.running),
+        if self._memory is not None and self._memory.has_peers:
+            self._memory.write(*self.row(now))
+
+    def row(self, now: float) -> LoadRow:
+        """Return this process's part."""
+        return LoadRow._make(
+            (
+                self._sent, self._withdrawn, self._done, self._done_at, self._oldest(self._done), len(self.running),
                 self._arrivals, self._busy, self._averaged_at, self._first_token_at,
                 self._learned_seconds, self._learned_tokens, self._learned_at, *self._decode.sums, now,
-            )  # fmt: skip
-
-    def _kept(self, now: float) -> float:
-        return exp(min(0.0, self._learned_at - now) / MEMORY_SECONDS)
-
-    def _fade(self, now: float) -> float:
-        return exp((self._averaged_at - now) / AVERAGE_SECONDS)
+            )
+        )  # fmt: skip
 
 
-def typical_seconds_per_token(loads: Iterable[ReplicaLoad[Any]], now: float) -> float:
+def _left(seconds: float, of: float) -> float:
+    """Return what is left of something that fades to a third in so many seconds."""
+    return exp(-seconds / of) if seconds > 0 else 1.0
+
+
+def typical_seconds_per_token(estimates: Iterable[LoadEstimate]) -> float:
     """Return the prefill speed of a group of replicas."""
     seconds, tokens = PRIOR_SECONDS_PER_TOKEN * PRIOR_TOKENS, PRIOR_TOKENS
-    for load in loads:
-        own_seconds, own_tokens = load.learned(now)
-        seconds += own_seconds
-        tokens += own_tokens
+    for each in estimates:
+        seconds += each.learned_seconds
+        tokens += each.learned_tokens
     return seconds / tokens

@@ -10,10 +10,9 @@ from uuid import UUID
 
 import msgspec
 
-from routing.decode_speed import mean_tokens, seconds_per_neighbour
 from routing.errors import NoReplica
 from routing.prefix_hash import PrefixHashes
-from routing.replica_load import ReplicaLoad, typical_seconds_per_token
+from routing.replica_load import LoadRow, ReplicaLoad, typical_seconds_per_token
 from routing.sessions import SessionMap, mark, rendezvous
 from routing.shared_state import ReplicaMemory, SharedState, private
 from routing.warm_prefixes import ReplicaCache, Use, WarmPrefixes
@@ -121,14 +120,17 @@ class Router:
 
     def __init__(self, state: SharedState | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         """``state``: by default one of this process alone. ``clock`` returns seconds, the same in all processes."""
-        self._state = state or private(DEFAULT_PREFIXES, DEFAULT_SESSIONS)
-        self.sessions = SessionMap(self._state.sessions)
+        self.state = state or private(DEFAULT_PREFIXES, DEFAULT_SESSIONS)
+        self.sessions = SessionMap(self.state.sessions)
         self._clock = clock
-        self._warm = WarmPrefixes(self._state.prefixes)
+        self._warm = WarmPrefixes(self.state.prefixes)
         self._replicas: dict[UUID, _Known] = {}
         self._looked_at = 0.0
         #: Processes on other hosts send requests to the same replicas, unknown to this one.
         self.has_peers = False
+        #: Gets each prompt that was used, and how many tokens its engine computed beyond those that were new, for the
+        #: other hosts: when its answer begins, and when it is complete.
+        self.on_used: Callable[[Choice, int], None] | None = None
 
     def choose(self, request: RoutingRequest, candidates: Sequence[UUID]) -> Choice:
         """Choose among ``candidates`` and count the request as load. Raises NoReplica if there are none.
@@ -166,26 +168,25 @@ class Router:
         """Return what each candidate would cost, in their order. ``home``: the replica of the request's session."""
         prefix = request.prefix
         replicas = [self._known(each) for each in candidates]
-        typical = typical_seconds_per_token((replica.load for replica in replicas), now)
-        decode_sums = [each.load.decode_sums(now) for each in replicas]
-        new_tokens = min(request.max_new_tokens, max(map(mean_tokens, decode_sums)))
+        loads = [replica.load.estimate(now) for replica in replicas]
+        typical = typical_seconds_per_token(loads)
+        new_tokens = min(request.max_new_tokens, max(load.mean_tokens for load in loads))
         found = []
-        for replica_id, replica, sums in zip(candidates, replicas, decode_sums, strict=True):
-            load = replica.load
+        for replica_id, replica, load in zip(candidates, replicas, loads, strict=True):
             depth = self._warm.depth(prefix, replica.cache)
             warm = prefix.tokens_of(depth)
             if replica_id == home and self.has_peers:
                 warm += int((prefix.tokens - warm) * FROM_PEERS)
-            prefill = (prefix.tokens - warm) * load.seconds_per_token(typical, now)
+            prefill = (prefix.tokens - warm) * load.seconds_per_token(typical)
             found.append(
                 Candidate(
                     replica_id=replica_id,
                     warm_tokens=warm,
                     depth=depth,
-                    backlog=load.backlog(now),
+                    backlog=load.backlog,
                     prefill=prefill,
-                    displaced=load.displaced(prefill, now),
-                    decode=load.requests(now) * seconds_per_neighbour(sums) * new_tokens,
+                    displaced=load.displaced(prefill),
+                    decode=load.requests * load.seconds_per_neighbour * new_tokens,
                 )
             )
         return found
@@ -196,12 +197,17 @@ class Router:
         known = choice.known
         known.cache.add(choice.use.new_tokens, choice.use.stamp)
         prefill_seconds = known.load.answered(choice, choice.sent_at, now)
+        if self.on_used is not None:
+            self.on_used(choice, 0)
         return AnswerStart(at=now, prefill_seconds=prefill_seconds, batch=known.load.requests(now), streamed=streamed)
 
     def learn(self, choice: Choice, start: AnswerStart, *, computed_tokens: int, completion_tokens: int) -> None:
         """Learn from a complete answer. ``computed_tokens``: of the prompt, as the engine reports them."""
         known, now = choice.known, self._clock()
-        known.cache.add(completion_tokens + computed_tokens - choice.use.new_tokens, choice.use.stamp)
+        more = completion_tokens + computed_tokens - choice.use.new_tokens
+        known.cache.add(more, choice.use.stamp)
+        if self.on_used is not None:
+            self.on_used(choice, more)
         if start.streamed:
             batch = (start.batch + known.load.requests(now)) / 2
             known.load.learn_decoding(completion_tokens, now - start.at, batch)
@@ -237,6 +243,25 @@ class Router:
             if replica_id not in self._replicas:
                 self._meet(replica_id, boot)
 
+    def rows(self) -> dict[bytes, LoadRow]:
+        """Return this process's part of each replica's load, by the key of the replica's places."""
+        now = self._clock()
+        return {known.memory.key: known.load.row(now) for known in self._replicas.values()}
+
+    def follow_remote(self, process: int, told: Mapping[bytes, LoadRow], work: Mapping[bytes, float]) -> None:
+        """Record what a process of another host tells; see :meth:`routing.replica_load.ReplicaLoad.follow_remote`."""
+        now = self._clock()
+        for known in self._replicas.values():
+            if known.memory.shared and known.memory.key in told:
+                known.load.follow_remote(process, told[known.memory.key], work[known.memory.key], now)
+
+    def used_elsewhere(self, key: bytes, prefix: PrefixHashes, more_tokens: int, at: float) -> None:
+        """Record that a replica, by the key of its places, used a prompt that another host sent it."""
+        for known in self._replicas.values():
+            if known.memory.key == key:
+                use = self._warm.use(prefix, known.cache, _ticks(at))
+                known.cache.add(use.new_tokens + more_tokens, use.stamp)
+
     def _forget(self, replica_id: UUID) -> None:
         self._replicas.pop(replica_id).load.detach()
 
@@ -245,9 +270,9 @@ class Router:
         if now - self._looked_at < LOOK_SECONDS:
             return
         self._looked_at = now
-        self._state.host.look()
+        self.state.look(now)
         for replica_id, known in list(self._replicas.items()):
-            kept = self._state.keep(known.memory, now)
+            kept = self.state.keep(known.memory, now)
             if kept is not known.memory:
                 self._forget(replica_id)
                 self._replicas[replica_id] = _Known(replica_id, known.boot, kept)
@@ -258,7 +283,7 @@ class Router:
     def _meet(self, replica_id: UUID, boot: Boot) -> _Known:
         name = b"%b %d %d" % (replica_id.bytes, boot.generation, boot.cache_tokens or 0)
         key = hashlib.blake2b(name, digest_size=16).digest()
-        met = self._replicas[replica_id] = _Known(replica_id, boot, self._state.place(key, self._clock()))
+        met = self._replicas[replica_id] = _Known(replica_id, boot, self.state.place(key, self._clock()))
         return met
 
     def _pick(self, costs: Sequence[Candidate], home: UUID | None) -> tuple[Candidate, Reason]:

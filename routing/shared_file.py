@@ -46,7 +46,6 @@ class SharedFile:
             self.process = self._take_number()
             memory = memoryview(mmap.mmap(file, length))
             self.state = SharedState(memory, prefix_entries, session_entries, self)
-        self.look()
 
     @classmethod
     def open(cls, path: Path, prefix_entries: int, session_entries: int) -> Self:
@@ -88,15 +87,13 @@ class SharedFile:
             if taken:
                 self._set(fcntl.F_UNLCK, _EXCLUSIVE)
 
-    def look(self) -> None:
-        """See which processes run."""
-        self.running = [
-            process == self.process or self._is_locked(_FIRST + process) for process in range(self.state.processes)
-        ]
+    def look(self, processes: int) -> None:
+        """See which of so many processes run."""
+        self.running = [process == self.process or self._is_locked(_FIRST + process) for process in range(processes)]
 
     def count(self) -> int:
         """Return how many processes run, this one included."""
-        self.look()
+        self.look(self.state.processes)
         return sum(self.running)
 
     def _take_number(self) -> int:

@@ -4,7 +4,8 @@ Its sections, of 8-byte words:
 
 - the table of warm prefixes and that of sessions, which every process writes;
 - for each replica the slices of its cache, which every process writes;
-- for each process and replica one row with its part of the load, which only that process writes.
+- for each process and replica one row with its part of the load, which only that process writes; processes of other
+  hosts have rows too, which one process of this host writes for them (:mod:`routing.exchange`).
 
 Nothing waits for a lock. A word is written whole; of two processes that change one at the same moment one may lose its
 change, which makes an estimate a little wrong until the engine evicts what it was about. Sums that must not drift are
@@ -19,23 +20,28 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 MAX_PROCESSES = 16
+MAX_REMOTE = 48
 MAX_REPLICAS = 256
 #: Words of a replica's cache (:mod:`routing.warm_prefixes`), and a row of a load (:mod:`routing.replica_load`).
 CACHE_WORDS = 2080
-ROW = struct.Struct("20d")
-#: A place whose replica no process has known for so long is given to another one.
+ROW = struct.Struct("21d")
+#: A place whose replica no process has known for so long, or whose remote process was silent, is given to another one.
 REUSE_SECONDS = 60.0
+#: After so long a silence a remote process is taken for dead.
+SILENT_SECONDS = 2.0
 WORD = 8
-#: A place in the directory: the replica's key in two words, and when a process last knew it, milliseconds.
+#: A place in a directory: its owner's key in two words, and when that was last known, milliseconds.
 _ENTRY = struct.Struct("16sQ")
-#: The memory begins with how many numbers of processes were ever used.
-_DIRECTORY_AT = WORD
-_CACHES_AT = _DIRECTORY_AT + MAX_REPLICAS * _ENTRY.size
+#: The memory begins with how many numbers of processes were ever used, and with a name of its own.
+_NAME_AT, _NAME_BYTES = WORD, 16
+_DIRECTORY_AT = _NAME_AT + _NAME_BYTES
+_REMOTE_AT = _DIRECTORY_AT + MAX_REPLICAS * _ENTRY.size
+_CACHES_AT = _REMOTE_AT + MAX_REMOTE * _ENTRY.size
 _CACHE_BYTES = CACHE_WORDS * WORD
 _ROWS_BYTES = MAX_REPLICAS * ROW.size
 #: Where rows and tables begin.
 _ROWS_AT = _CACHES_AT + MAX_REPLICAS * _CACHE_BYTES
-_TABLES_AT = _ROWS_AT + MAX_PROCESSES * _ROWS_BYTES
+_TABLES_AT = _ROWS_AT + (MAX_PROCESSES + MAX_REMOTE) * _ROWS_BYTES
 
 #: A row, and whether its process runs.
 PeerRow = tuple[bool, tuple[float, ...]]
@@ -52,8 +58,8 @@ class Host(Protocol):
     def exclusive(self) -> AbstractContextManager[bool]:
         """Exclude the other processes, or yield False if that would have to wait."""
 
-    def look(self) -> None:
-        """See which processes run."""
+    def look(self, processes: int) -> None:
+        """See which of so many processes run."""
 
 
 class Alone:
@@ -68,47 +74,54 @@ class Alone:
         """Exclude nobody."""
         return nullcontext(True)
 
-    def look(self) -> None:
+    def look(self, processes: int) -> None:
         """See nobody."""
 
 
 class ReplicaMemory:
     """The places of one replica with a cache that began empty."""
 
-    __slots__ = ("_host", "_memory", "_rows_at", "cache", "key", "number", "shared")
+    __slots__ = ("_memory", "_own_at", "_rows_at", "_state", "cache", "key", "number", "shared")
 
-    def __init__(self, key: bytes, memory: memoryview, cache: memoryview, rows_at: int, host: Host | None) -> None:
-        """Without ``host`` they are outside any shared memory."""
+    def __init__(
+        self, key: bytes, memory: memoryview, cache: memoryview, rows_at: int, state: SharedState | None
+    ) -> None:
+        """Without ``state`` they are outside any shared memory."""
         self.key = key
-        self.shared = host is not None
+        self.shared = state is not None
         #: Distinguishes it in the tables.
         self.number = int.from_bytes(key[:8])
         self.cache = cache
         self._memory = memory
         self._rows_at = rows_at
-        self._host = host or Alone()
+        self._own_at = rows_at + (state.host.process * _ROWS_BYTES if state else 0)
+        self._state = state
 
     def own(self) -> tuple[float, ...]:
         """Return the row of this process."""
-        return ROW.unpack_from(self._memory, self._rows_at + self._host.process * _ROWS_BYTES)
+        return ROW.unpack_from(self._memory, self._own_at)
 
     def write(self, *values: float) -> None:
         """Set the row of this process."""
-        ROW.pack_into(self._memory, self._rows_at + self._host.process * _ROWS_BYTES, *values)
+        ROW.pack_into(self._memory, self._own_at, *values)
 
     @property
     def has_peers(self) -> bool:
         """Return whether other processes have rows."""
-        return len(self._host.running) > 1
+        return self._state is not None and bool(self._state.others)
 
     def peers(self) -> list[PeerRow]:
         """Return the rows of the other processes."""
-        memory, at, own = self._memory, self._rows_at, self._host.process
-        return [
-            (runs, ROW.unpack_from(memory, at + process * _ROWS_BYTES))
-            for process, runs in enumerate(self._host.running)
-            if process != own
-        ]
+        others = self._state.others if self._state is not None else []
+        return [(runs, self.row(process)) for process, runs in others]
+
+    def row(self, process: int) -> tuple[float, ...]:
+        """Return the row of a process by its number."""
+        return ROW.unpack_from(self._memory, self._rows_at + process * _ROWS_BYTES)
+
+    def write_row(self, process: int, *values: float) -> None:
+        """Set the row of a remote process."""
+        ROW.pack_into(self._memory, self._rows_at + process * _ROWS_BYTES, *values)
 
 
 class SharedState:
@@ -123,6 +136,36 @@ class SharedState:
         self._memory = memory
         self._header = memory[:WORD].cast("Q")
         self._header[0] = max(self._header[0], self.host.process + 1)
+        if not any(self.name):
+            memory[_NAME_AT : _NAME_AT + _NAME_BYTES] = secrets.token_bytes(_NAME_BYTES)
+        #: The numbers of the other processes that have rows, and whether each runs.
+        self.others: list[tuple[int, bool]] = []
+        self.look(0.0)
+
+    def look(self, now: float) -> None:
+        """See which other processes run."""
+        self.host.look(self.processes)
+        here = [(number, runs) for number, runs in enumerate(self.host.running) if number != self.host.process]
+        self.others = here + [
+            (MAX_PROCESSES + place, now * 1000 - seen < SILENT_SECONDS * 1000)
+            for place in range(MAX_REMOTE)
+            if (seen := self._last_known(_REMOTE_AT, place))
+        ]
+
+    @property
+    def name(self) -> bytes:
+        """Return 16 bytes that distinguish the memory from those of other hosts."""
+        return bytes(self._memory[_NAME_AT : _NAME_AT + _NAME_BYTES])
+
+    @property
+    def is_first(self) -> bool:
+        """Return whether this process is the first of those that run."""
+        return not any(runs for number, runs in self.others if number < self.host.process)
+
+    @property
+    def remote_processes(self) -> int:
+        """Return how many processes of other hosts run."""
+        return sum(runs for number, runs in self.others if number >= MAX_PROCESSES)
 
     @property
     def processes(self) -> int:
@@ -133,49 +176,66 @@ class SharedState:
         """Return the places of a replica by its ``key``, 16 bytes; private ones if there is no room. Not for every
         request.
         """
-        found = self._find(key)
-        if found is None:
-            with self.host.exclusive() as alone:
-                found = (self._find(key) or self._take(key, now)) if alone else None
+        found = self._find_or_take(_DIRECTORY_AT, MAX_REPLICAS, key, now)
         if found is None:
             return private_place(key)
-        self._seen(found, key, now)
         cache = self._memory[_CACHES_AT + found * _CACHE_BYTES :][:_CACHE_BYTES].cast("q")
-        return ReplicaMemory(key, self._memory, cache, _ROWS_AT + found * ROW.size, self.host)
+        return ReplicaMemory(key, self._memory, cache, _ROWS_AT + found * ROW.size, self)
 
     def keep(self, memory: ReplicaMemory, now: float) -> ReplicaMemory:
         """Record that a replica is still known; return its places, new ones if they were given to another one."""
-        found = self._find(memory.key)
+        found = self._find(_DIRECTORY_AT, MAX_REPLICAS, memory.key)
         if found is not None and memory.shared:
-            self._seen(found, memory.key, now)
+            self._know(_DIRECTORY_AT, found, memory.key, now)
             return memory
         again = self.place(memory.key, now)
         return again if again.shared or memory.shared else memory
 
-    def _find(self, key: bytes) -> int | None:
-        for place in range(MAX_REPLICAS):
-            at = _DIRECTORY_AT + place * _ENTRY.size
+    def remote(self, key: bytes, now: float) -> int | None:
+        """Return the number of a process of another host by its ``key``, 16 bytes; None if there is no room."""
+        found = self._find_or_take(_REMOTE_AT, MAX_REMOTE, key, now)
+        return None if found is None else MAX_PROCESSES + found
+
+    def _find_or_take(self, directory: int, places: int, key: bytes, now: float) -> int | None:
+        found = self._find(directory, places, key)
+        if found is None:
+            with self.host.exclusive() as alone:
+                if alone:  # another process may have been quicker
+                    found = self._find(directory, places, key)
+                    found = self._take(directory, places, now) if found is None else found
+        if found is not None:
+            self._know(directory, found, key, now)
+        return found
+
+    def _find(self, directory: int, places: int, key: bytes) -> int | None:
+        for place in range(places):
+            at = directory + place * _ENTRY.size
             if self._memory[at : at + 16] == key:
                 return place
         return None
 
-    def _take(self, key: bytes, now: float) -> int | None:
+    def _take(self, directory: int, places: int, now: float) -> int | None:
         """Empty the place that has been unknown for longest, and return it; None if all are in use."""
-        seen = [
-            _ENTRY.unpack_from(self._memory, _DIRECTORY_AT + place * _ENTRY.size)[1] for place in range(MAX_REPLICAS)
-        ]
-        place = min(range(MAX_REPLICAS), key=seen.__getitem__)
-        if seen[place] and now * 1000 - seen[place] < REUSE_SECONDS * 1000:
+        known = [self._last_known(directory, place) for place in range(places)]
+        place = min(range(places), key=known.__getitem__)
+        if known[place] and now * 1000 - known[place] < REUSE_SECONDS * 1000:
             return None
-        cache_at = _CACHES_AT + place * _CACHE_BYTES
-        self._memory[cache_at : cache_at + _CACHE_BYTES] = bytes(_CACHE_BYTES)
-        for process in range(MAX_PROCESSES):
-            row_at = _ROWS_AT + process * _ROWS_BYTES + place * ROW.size
-            self._memory[row_at : row_at + ROW.size] = bytes(ROW.size)
+        if directory == _REMOTE_AT:
+            self._empty(_ROWS_AT + (MAX_PROCESSES + place) * _ROWS_BYTES, _ROWS_BYTES)
+        else:
+            self._empty(_CACHES_AT + place * _CACHE_BYTES, _CACHE_BYTES)
+            for process in range(MAX_PROCESSES + MAX_REMOTE):
+                self._empty(_ROWS_AT + process * _ROWS_BYTES + place * ROW.size, ROW.size)
         return place
 
-    def _seen(self, place: int, key: bytes, now: float) -> None:
-        _ENTRY.pack_into(self._memory, _DIRECTORY_AT + place * _ENTRY.size, key, int(now * 1000) + 1)
+    def _empty(self, at: int, length: int) -> None:
+        self._memory[at : at + length] = bytes(length)
+
+    def _know(self, directory: int, place: int, key: bytes, now: float) -> None:
+        _ENTRY.pack_into(self._memory, directory + place * _ENTRY.size, key, int(now * 1000) + 1)
+
+    def _last_known(self, directory: int, place: int) -> int:
+        return int(_ENTRY.unpack_from(self._memory, directory + place * _ENTRY.size)[1])
 
 
 def size(prefix_entries: int, session_entries: int) -> int:

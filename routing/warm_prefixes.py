@@ -33,12 +33,13 @@ _TOKENS = _STARTS + _RING
 class ReplicaCache:
     """What one replica's prefix cache holds, as far as requests tell: what was used longest ago is evicted first."""
 
-    __slots__ = ("_words", "capacity", "number")
+    __slots__ = ("_words", "capacity", "salt")
 
     def __init__(self, capacity: int, memory: ReplicaMemory | None = None) -> None:
         """``capacity`` is in tokens."""
         memory = memory or private_place()
-        self.number = memory.number
+        #: Distinguishes it in the table.
+        self.salt = memory.number * _SPREAD & _WORD
         self.capacity = capacity
         self._words = memory.cache
 
@@ -54,6 +55,8 @@ class ReplicaCache:
 
     def move(self, tokens: int, before: int) -> None:
         """Count tokens that it holds, last used at ``before``, as used in the present slice."""
+        if not tokens:
+            return
         words = self._words
         words[_TOKENS + self._slice(before) % _RING] -= tokens
         words[_TOKENS + words[_BEGUN] % _RING] += tokens
@@ -122,15 +125,15 @@ class WarmPrefixes:
 
         Searches by halves, because the beginning of a chain is never evicted before its end.
         """
-        links = prefix.hashes
-        if not links or not self._is_warm(links[0], cache):
+        links, oldest = prefix.hashes, cache.oldest
+        if not links or not self._is_warm(links[0], cache, oldest):
             return 0
-        if self._is_warm(links[-1], cache):
+        if self._is_warm(links[-1], cache, oldest):
             return len(links)
         low, high = 1, len(links)
         while high - low > 1:
             middle = (low + high) // 2
-            if self._is_warm(links[middle - 1], cache):
+            if self._is_warm(links[middle - 1], cache, oldest):
                 low = middle
             else:
                 high = middle
@@ -143,8 +146,8 @@ class WarmPrefixes:
         any clock that never goes back, below 2**40.
         """
         entries, mask = self._entries, self._mask
-        salt = cache.number * _SPREAD
-        start = new_tokens = 0
+        salt = cache.salt
+        start = new_tokens = moved = moved_from = 0
         stamp = cache.advance(now)
         oldest, present = cache.oldest, cache.present
         last = len(prefix.hashes)
@@ -164,8 +167,12 @@ class WarmPrefixes:
             if before < oldest:
                 new_tokens += end - start
             elif before < present:
-                cache.move(end - start, before)
+                if before != moved_from:  # most of a prompt was last used at one time
+                    cache.move(moved, moved_from)
+                    moved, moved_from = 0, before
+                moved += end - start
             start = end
+        cache.move(moved, moved_from)
         return Use(stamp, new_tokens)
 
     def drop(self, prefix: PrefixHashes, depth: int, cache: ReplicaCache) -> None:
@@ -177,14 +184,14 @@ class WarmPrefixes:
                 if entries[at] & ~_STAMP == tag:
                     entries[at] = 0
 
-    def _is_warm(self, link: bytes, cache: ReplicaCache) -> bool:
+    def _is_warm(self, link: bytes, cache: ReplicaCache, oldest: int) -> bool:
         place, tag = self._place(link, cache)
         for entry in self._entries[place : place + WAYS]:
             if entry & ~_STAMP == tag:
-                return entry & _STAMP >= cache.oldest
+                return entry & _STAMP >= oldest
         return False
 
     def _place(self, link: bytes, cache: ReplicaCache) -> tuple[int, int]:
         """Return where a link's places begin, and the bits by which an entry is its own."""
-        name = ((int.from_bytes(link[:8]) ^ cache.number * _SPREAD) * _SPREAD) & _WORD
+        name = ((int.from_bytes(link[:8]) ^ cache.salt) * _SPREAD) & _WORD
         return (name >> 20) & self._mask, (name << STAMP_BITS) & _WORD

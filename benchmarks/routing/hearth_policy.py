@@ -8,12 +8,15 @@ from uuid import UUID
 
 from benchmarks.routing.simulator import Engine, Request
 from benchmarks.routing.workload import hashes
+from routing.exchange import Exchange
 from routing.prefix_hash import BYTES_PER_TOKEN, PrefixHashes
 from routing.router import AnswerStart, Boot, Choice, Router, RoutingRequest
 from routing.shared_state import SharedState, size
 
 PREFIX_ENTRIES = 1 << 20
 SESSION_ENTRIES = 1 << 14
+#: How often hosts exchange messages.
+EVERY_SECONDS = 0.1
 
 
 class _SimulatedHost:
@@ -27,7 +30,7 @@ class _SimulatedHost:
         """Exclude the others, which do nothing meanwhile."""
         return nullcontext(True)
 
-    def look(self) -> None:
+    def look(self, processes: int) -> None:
         """See nothing new."""
 
 
@@ -39,49 +42,88 @@ def gateways(engines: Sequence[Engine], count: int, hosts: int) -> list[Hearth]:
         process, host = divmod(number, hosts)
         processes = len(range(host, count, hosts))
         state = SharedState(memories[host], PREFIX_ENTRIES, SESSION_ENTRIES, _SimulatedHost(process, processes))
-        found.append(Hearth(engines, state, has_peers=hosts > 1))
+        found.append(Hearth(engines, state))
+    if hosts > 1:
+        _Channel([found[host::hosts] for host in range(hosts)])
     return found
+
+
+class _Channel:
+    """Between hosts: what the gateway does through Redis (``gateway.control_plane.routing_exchange``)."""
+
+    def __init__(self, hosts: Sequence[Sequence[Hearth]]) -> None:
+        self._due = EVERY_SECONDS
+        self._hosts: list[list[Exchange]] = []
+        for processes in hosts:
+            exchanges = []
+            for hearth in processes:
+                hearth.channel = self
+                exchange = Exchange(hearth.router, clock=hearth.clock)
+                hearth.router.on_used = exchange.used
+                exchanges.append(exchange)
+            self._hosts.append(exchanges)
+        self._all = [hearth for processes in hosts for hearth in processes]
+
+    def pass_on(self, now: float) -> None:
+        """Exchange messages if it is time."""
+        if now < self._due:
+            return
+        self._due = now + EVERY_SECONDS
+        for hearth in self._all:
+            hearth.now = now
+        messages = [exchange.pack() for host in self._hosts for exchange in host]
+        for host in self._hosts:
+            for message in messages:
+                for _ in host[0].apply(message):
+                    pass
 
 
 class Hearth:
     """One gateway process."""
 
-    def __init__(self, engines: Sequence[Engine], state: SharedState, *, has_peers: bool) -> None:
-        self._now = 0.0
+    def __init__(self, engines: Sequence[Engine], state: SharedState) -> None:
+        self.now = 0.0
+        #: To other hosts.
+        self.channel: _Channel | None = None
         self._replicas = [UUID(int=number + 1) for number in range(len(engines))]
         self._numbers = {replica: number for number, replica in enumerate(self._replicas)}
         self._block_size = engines[0].scheduler.block_size
-        self._router = Router(state, clock=lambda: self._now)
+        self.router = Router(state, clock=self.clock)
         self._running: dict[int, tuple[Choice, AnswerStart | None]] = {}
-        self._router.has_peers = has_peers
-        self._router.follow(
+        self.router.follow(
             {
                 replica: Boot(cache_tokens=(engine.scheduler.pool.total - 1) * self._block_size)
                 for replica, engine in zip(self._replicas, engines, strict=True)
             }
         )
 
+    def clock(self) -> float:
+        """Return the simulation's time."""
+        return self.now
+
     def choose(self, request: Request, now: float) -> int:
         """Return the number of a replica."""
-        self._now = now
-        choice = self._router.choose(self._described(request), self._replicas)
+        if self.channel is not None:
+            self.channel.pass_on(now)
+        self.now = now
+        choice = self.router.choose(self._described(request), self._replicas)
         self._running[id(request)] = choice, None
         return self._numbers[choice.replica_id]
 
     def first_token(self, request: Request, now: float) -> None:
         """Tell the router."""
-        self._now = now
+        self.now = now
         choice, _ = self._running[id(request)]
-        self._running[id(request)] = choice, self._router.answered(choice, streamed=True)
+        self._running[id(request)] = choice, self.router.answered(choice, streamed=True)
 
     def ended(self, request: Request, now: float) -> None:
         """Tell the router, as the gateway does with the engine's usage."""
-        self._now = now
+        self.now = now
         choice, start = self._running.pop(id(request))
         assert start is not None
         computed = request.turn.prompt_tokens - request.cached_tokens
-        self._router.learn(choice, start, computed_tokens=computed, completion_tokens=request.turn.output_tokens)
-        self._router.finish(choice, answered=True)
+        self.router.learn(choice, start, computed_tokens=computed, completion_tokens=request.turn.output_tokens)
+        self.router.finish(choice, answered=True)
 
     def _described(self, request: Request) -> RoutingRequest:
         """Return the request as a gateway describes it, with a link for each block of the prompt."""

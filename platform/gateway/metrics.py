@@ -101,6 +101,11 @@ ROUTING_PROCESSES = Gauge(
     "Processes of this host that share what routing knows, this one included.",
     registry=None,
 )
+ROUTING_REMOTE_PROCESSES = Gauge(
+    "hearth_gateway_routing_remote_processes",
+    "Gateway processes of other hosts that lately said what they know.",
+    registry=None,
+)
 PEER_CONNECTIONS = Gauge(
     "hearth_gateway_peer_connections", "Connections with other gateway processes of this host.", registry=None
 )
@@ -144,6 +149,7 @@ METRICS = (
     REDIS_FAILURES,
     REDIS_BREAKER_OPENS,
     ROUTING_PROCESSES,
+    ROUTING_REMOTE_PROCESSES,
     PEER_CONNECTIONS,
     REMOTE_FLIGHTS,
     FLIGHT_TAKEOVERS,

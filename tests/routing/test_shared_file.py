@@ -127,11 +127,13 @@ def test_a_killed_process_leaves_no_load_and_its_number(path: Path) -> None:
         assert other.stdout is not None
         assert other.stdout.readline() == b"sent\n"
         assert file.count() == 2
+        file.state.look(time.monotonic())
         idle, busy = router.costs(ask(user("a")), replicas(2), time.monotonic())
         assert busy.backlog > 1 > idle.backlog
         other.send_signal(signal.SIGKILL)
         other.wait()
         assert file.count() == 1
+        file.state.look(time.monotonic())
         again = SharedFile.open(path, PREFIXES, SESSIONS)
         assert again.process == 1
         routers = [Router(each.state) for each in (file, again)]

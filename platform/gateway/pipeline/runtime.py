@@ -16,7 +16,6 @@ from gateway.bodies.parser_pool import ParserPool
 from gateway.cache.parsed_requests import ParsedRequestCache
 from gateway.cache.two_level_store import PredictionCache
 from gateway.coalescing.shared_flights import SharedFlights
-from gateway.control_plane import routing_memory
 from gateway.control_plane.in_flight import InFlight
 from gateway.control_plane.load_reporter import LoadReporter, process_name
 from gateway.control_plane.snapshot_feed import ControlSnapshot, SnapshotFeed
@@ -28,8 +27,10 @@ from gateway.pipeline.idempotency import Idempotency
 from gateway.pipeline.key_locks import KeyLocks
 from gateway.pipeline.revocation import ActiveRequests
 from gateway.redis_client.client import RedisClient
+from gateway.upstream import routing_memory
 from gateway.upstream.client import UpstreamClient
 from gateway.upstream.dispatcher import Dispatcher
+from gateway.upstream.routing_exchange import RoutingExchange
 from gateway.upstream.wait_queue import ReplicaQueue
 from routing.router import Boot, Router
 from routing.shared_file import SharedFile
@@ -50,10 +51,12 @@ class Runtime:
     wal: WalWriter
     key_locks: KeyLocks
     routing_file: SharedFile | None
+    routing_exchange: RoutingExchange
 
     async def close(self) -> None:
         """Close everything, the WAL last."""
         await asyncio.to_thread(self.feed.stop)
+        await self.routing_exchange.close()
         await self.upstream.close()
         self.components.admission.close()
         await self.components.parser_pool.close()
@@ -80,6 +83,8 @@ def start(role: str) -> Runtime:
     )
     single_flight = SharedFlights(cache, settings.GATEWAY_SOCKETS_DIR, control.has_other_gateways)
     single_flight.start()
+    routing_exchange = RoutingExchange(cache, settings.REDIS_CACHE_URL, control.router, lambda: control.has_other_hosts)
+    routing_exchange.start()
     components = Components(
         feed=control.feed,
         replica_queue=control.replica_queue,
@@ -108,6 +113,7 @@ def start(role: str) -> Runtime:
         wal=wal,
         key_locks=key_locks,
         routing_file=control.routing_file,
+        routing_exchange=routing_exchange,
     )
 
 
@@ -124,6 +130,7 @@ class _ControlPlane:
         reporter = LoadReporter(process, self.in_flight)
         self.feed = SnapshotFeed(on_change=self._changed, on_poll=reporter.report_if_due)
         self.replica_queue = ReplicaQueue(self.feed, self.in_flight)
+        self.has_other_hosts = False
 
     def rank(self) -> GatewayRank:
         """Return the place of this process among all gateways."""
@@ -150,7 +157,7 @@ class _ControlPlane:
             }
         )
         here = self.routing_file.count() if self.routing_file else 1
-        self.router.has_peers = len(snapshot.gateways) > here
+        self.has_other_hosts = len(snapshot.gateways) > here
 
 
 def _export_memory(components: Components) -> None:

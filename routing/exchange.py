@@ -1,0 +1,149 @@
+"""What gateways tell those of other hosts, a few times a second: which prompts were computed where, and loads.
+
+Each process packs its own message. On each host one process reads those of the others: it marks their prompts in the
+table as used, and keeps a row for each of their processes. Positions in an engine's queue mean something on one host
+only. So of a remote process just the seconds of work that it sent since its message before are added to the queue; how
+far the engine really is each host learns from its own answers.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from routing.errors import BadMessage
+from routing.prefix_hash import PrefixHashes
+from routing.replica_load import LoadRow
+from routing.router import Choice, Router
+from routing.shared_state import MAX_REMOTE
+
+#: A message has the latest prompts up to so many links in all; a link takes 12 bytes.
+MAX_LINKS = 16_000
+#: After so many links what waits may run; a link takes about a microsecond.
+TURN_LINKS = 1_000
+_LINK_BYTES, _END_BYTES = 8, 4
+
+
+class _Prompt(msgspec.Struct, array_like=True):
+    """A prompt that a replica used: its links, and up to which byte of the text each one goes."""
+
+    replica: bytes
+    age: float
+    tokens: int
+    more_tokens: int
+    links: bytes
+    ends: bytes
+
+
+class _Message(msgspec.Struct, array_like=True):
+    """All that one process tells. ``rows`` has the row of each replica by its key; times in it are ages."""
+
+    host: bytes
+    process: bytes
+    rows: dict[bytes, LoadRow]
+    prompts: list[_Prompt]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Message)
+
+
+class Exchange:
+    """One process's part. Not thread-safe."""
+
+    def __init__(self, router: Router, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock`` is that of the router."""
+        self._router = router
+        self._host = router.state.name
+        self._process = secrets.token_bytes(16)
+        self._clock = clock
+        self._prompts: deque[tuple[Choice, int, float]] = deque()
+        self._links = 0
+        #: What each remote process had sent to each replica by its last message, in seconds of work.
+        self._sent: dict[bytes, dict[bytes, float]] = {}
+
+    def used(self, choice: Choice, more_tokens: int) -> None:
+        """Note a prompt for the next message; see ``Router.on_used``."""
+        self._prompts.append((choice, more_tokens, self._clock()))
+        self._links += len(choice.prefix.hashes)
+        while self._links > MAX_LINKS:
+            self._links -= len(self._prompts.popleft()[0].prefix.hashes)
+
+    def pack(self) -> bytes:
+        """Return the message for the other hosts."""
+        now = self._clock()
+        prompts = [_packed(choice, more_tokens, now - at) for choice, more_tokens, at in self._prompts]
+        self._prompts.clear()
+        self._links = 0
+        rows = {key: _shifted(row, -now) for key, row in self._router.rows().items()}
+        return _encoder.encode(_Message(self._host, self._process, rows, prompts))
+
+    def apply(self, message: bytes) -> Iterator[None]:
+        """Record what a process of another host tells; its own host's are ignored. Raises BadMessage.
+
+        Works while it is iterated, and yields where something else may run.
+        """
+        try:
+            told = _decoder.decode(message)
+        except msgspec.DecodeError as error:
+            raise BadMessage(str(error)) from None
+        if told.host == self._host:
+            return
+        now = self._clock()
+        sent = {key: row.sent - row.withdrawn for key, row in told.rows.items()}
+        before = self._sent.pop(told.process, sent)  # of a process that is new here nothing is waiting
+        self._sent[told.process] = sent
+        if len(self._sent) > MAX_REMOTE:
+            del self._sent[next(iter(self._sent))]
+        number = self._router.state.remote(told.process, now)
+        if number is not None:
+            rows = {key: _shifted(row, now) for key, row in told.rows.items()}
+            work = {key: seconds - before.get(key, 0.0) for key, seconds in sent.items()}
+            self._router.follow_remote(number, rows, work)
+        links = 0
+        for prompt in told.prompts:
+            prefix = _unpacked(prompt)
+            self._router.used_elsewhere(prompt.replica, prefix, prompt.more_tokens, now - prompt.age)
+            links += len(prefix.hashes)
+            if links > TURN_LINKS:
+                links = 0
+                yield
+
+
+def _packed(choice: Choice, more_tokens: int, age: float) -> _Prompt:
+    prefix = choice.prefix
+    return _Prompt(
+        replica=choice.known.memory.key,
+        age=age,
+        tokens=prefix.tokens,
+        more_tokens=more_tokens,
+        links=b"".join(link[:_LINK_BYTES] for link in prefix.hashes),
+        ends=b"".join(end.to_bytes(_END_BYTES) for end in prefix.ends),
+    )
+
+
+def _unpacked(prompt: _Prompt) -> PrefixHashes:
+    """Raises BadMessage."""
+    links = range(0, len(prompt.links), _LINK_BYTES)
+    ends = range(0, len(prompt.ends), _END_BYTES)
+    if len(prompt.links) % _LINK_BYTES or len(prompt.ends) % _END_BYTES or len(links) != len(ends):
+        raise BadMessage("a prompt has a link without an end")
+    return PrefixHashes(
+        hashes=tuple(prompt.links[at : at + _LINK_BYTES] for at in links),
+        ends=tuple(int.from_bytes(prompt.ends[at : at + _END_BYTES]) for at in ends),
+        tokens=prompt.tokens,
+    )
+
+
+def _shifted(row: LoadRow, by: float) -> LoadRow:
+    """Return a row with its times moved."""
+    return row._replace(
+        sent_at=row.sent_at + by,
+        first_token_at=row.first_token_at + by,
+        learned_at=row.learned_at + by,
+        written_at=row.written_at + by,
+    )

@@ -1,0 +1,141 @@
+"""Hosts tell each other what they computed and how busy engines are; what is no message does no harm."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routing.errors import BadMessage
+from routing.exchange import MAX_LINKS, Exchange
+from routing.router import Boot, Router
+from routing.shared_state import private
+from tests.routing.prompts import ask, replicas, user
+from tests.routing.test_router import DOCUMENT, Clock, answer, serve
+
+
+class Host:
+    """A gateway process on a host of its own."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.router = Router(private(1 << 14, 64), clock=clock)
+        self.exchange = Exchange(self.router, clock=clock)
+        self.router.on_used = self.exchange.used
+        self.router.follow({each: Boot() for each in replicas(3)})
+
+
+class Elsewhere(Clock):
+    """Another machine's clock, which began at another time."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
+    def __call__(self) -> float:
+        return self.clock.now + 5000.0
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The time of the first host."""
+    return Clock()
+
+
+@pytest.fixture
+def hosts(clock: Clock) -> list[Host]:
+    """Two hosts whose clocks differ."""
+    return [Host(clock), Host(Elsewhere(clock))]
+
+
+def tell(hosts: list[Host], clock: Clock) -> None:
+    """Let all hosts exchange messages."""
+    for message in [each.exchange.pack() for each in hosts]:
+        for host in hosts:
+            list(host.exchange.apply(message))
+    clock.now += 1.5
+    for host in hosts:
+        host.router.state.look(host.clock())
+
+
+def test_a_prompt_is_warm_where_another_host_sent_it(hosts: list[Host], clock: Clock) -> None:
+    here, there = hosts
+    sent = serve(there.router, ask(user(DOCUMENT)), replicas(3)[2:])
+    assert serve(here.router, ask(user("a")), replicas(3)).warm_tokens == 0
+    tell(hosts, clock)
+    found = serve(here.router, ask(user(DOCUMENT), user("and?")), replicas(3))
+    assert (found.replica_id, found.reason) == (sent.replica_id, "prefix")
+    assert here.router.state.remote_processes == there.router.state.remote_processes == 1
+
+
+def test_what_no_engine_answered_is_not_told(hosts: list[Host], clock: Clock) -> None:
+    here, there = hosts
+    there.router.finish(there.router.choose(ask(user(DOCUMENT)), replicas(1)), answered=False)
+    tell(hosts, clock)
+    (costs,) = here.router.costs(ask(user(DOCUMENT)), replicas(1), clock.now)
+    assert (costs.warm_tokens, costs.backlog) == (0, 0)
+
+
+def test_work_that_another_host_sent_is_waited_for_and_withdrawn(hosts: list[Host], clock: Clock) -> None:
+    here, there = hosts
+    tell(hosts, clock)
+    tell(hosts, clock)
+    work = there.router.choose(ask(user("b" * 240_000)), replicas(3)[1:2])
+    tell(hosts, clock)
+    waits = [each.backlog for each in here.router.costs(ask(user("c")), replicas(3), clock.now)]
+    assert waits[1] > 0.5 * work.prefill > waits[0]
+    there.router.finish(work, answered=False)
+    tell(hosts, clock)
+    assert here.router.costs(ask(user("c")), replicas(3), clock.now)[1].backlog == 0
+
+
+def test_what_another_host_learned_of_speeds_counts(hosts: list[Host], clock: Clock) -> None:
+    here, there = hosts
+    for number in range(40):
+        for replica, seconds in zip(replicas(2), (1.0, 0.05), strict=True):
+            choice = there.router.choose(ask(user(f"{number} " * 1000)), [replica])
+            clock.now += seconds
+            answer(there.router, choice, computed_tokens=choice.prefix.tokens)
+    tell(hosts, clock)
+    slow, quick = here.router.costs(ask(user("e" * 4000)), replicas(2), clock.now)
+    assert slow.prefill > 4 * quick.prefill
+
+
+def test_a_host_that_is_silent_leaves_no_load(hosts: list[Host], clock: Clock) -> None:
+    here, there = hosts
+    tell(hosts, clock)
+    there.router.choose(ask(user("b" * 240_000)), replicas(3)[1:2])
+    tell(hosts, clock)
+    clock.now += 60
+    here.router.choose(ask(user("")), replicas(1))
+    assert here.router.state.remote_processes == 0
+    assert here.router.costs(ask(user("c")), replicas(3), clock.now)[1].backlog == 0
+
+
+def test_a_message_is_bounded(hosts: list[Host], clock: Clock) -> None:
+    here, there = hosts
+    for number in range(1000):
+        serve(there.router, ask(user(f"{number}" + DOCUMENT)), replicas(1))
+    message = there.exchange.pack()
+    assert len(message) < 20 * MAX_LINKS
+    list(here.exchange.apply(message))
+    first, last = (
+        here.router.costs(ask(user(f"{number}" + DOCUMENT)), replicas(1), clock.now)[0] for number in (0, 999)
+    )
+    assert first.warm_tokens == 0 < last.warm_tokens
+    assert len(there.exchange.pack()) < 4096
+
+
+@given(st.binary(max_size=64))
+def test_what_is_no_message_is_refused(message: bytes) -> None:
+    with pytest.raises(BadMessage):
+        list(Host(Clock()).exchange.apply(message))
+
+
+def test_a_prompt_with_a_link_that_ends_nowhere_is_refused(hosts: list[Host]) -> None:
+    here, there = hosts
+    serve(there.router, ask(user(DOCUMENT)), replicas(1))
+    told = msgspec.msgpack.decode(there.exchange.pack())
+    told[3][0][5] = told[3][0][5][:-1]
+    with pytest.raises(BadMessage, match="without an end"):
+        list(here.exchange.apply(msgspec.msgpack.encode(told)))
