@@ -48,7 +48,7 @@ def seconds_per_neighbour(sums: Sequence[float]) -> float:
     _, _, answers, batches, pace, squares, products = sums
     if not answers:
         return PRIOR_SECONDS
-    spread = squares - batches * batches / answers
+    spread = max(0.0, squares - batches * batches / answers)
     together = products - batches * pace / answers
     return max(0.0, (together + PRIOR_SECONDS * PRIOR_WEIGHT) / (spread + PRIOR_WEIGHT))
 

@@ -12,6 +12,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import Annotated
 
 import msgspec
 
@@ -25,16 +26,21 @@ from routing.shared_state import MAX_REMOTE
 MAX_LINKS = 16_000
 #: After so many links what waits may run; a link takes about a microsecond.
 TURN_LINKS = 1_000
+MAX_AGE_SECONDS = 60.0
 _LINK_BYTES, _END_BYTES = 8, 4
+
+
+_Key = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+_Count = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31)]
 
 
 class _Prompt(msgspec.Struct, array_like=True):
     """A prompt that a replica used: its links, and up to which byte of the text each one goes."""
 
-    replica: bytes
-    age: float
-    tokens: int
-    more_tokens: int
+    replica: _Key
+    age: Annotated[float, msgspec.Meta(ge=0, le=MAX_AGE_SECONDS)]
+    tokens: Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+    more_tokens: _Count
     links: bytes
     ends: bytes
 
@@ -42,9 +48,9 @@ class _Prompt(msgspec.Struct, array_like=True):
 class _Message(msgspec.Struct, array_like=True):
     """All that one process tells. ``rows`` has the row of each replica by its key; times in it are ages."""
 
-    host: bytes
-    process: bytes
-    rows: dict[bytes, LoadRow]
+    host: _Key
+    process: _Key
+    rows: dict[_Key, LoadRow]
     prompts: list[_Prompt]
 
 
@@ -118,7 +124,7 @@ def _packed(choice: Choice, more_tokens: int, age: float) -> _Prompt:
     prefix = choice.prefix
     return _Prompt(
         replica=choice.known.memory.key,
-        age=age,
+        age=min(max(0.0, age), MAX_AGE_SECONDS),
         tokens=prefix.tokens,
         more_tokens=more_tokens,
         links=b"".join(link[:_LINK_BYTES] for link in prefix.hashes),
@@ -140,8 +146,11 @@ def _unpacked(prompt: _Prompt) -> PrefixHashes:
 
 
 def _shifted(row: LoadRow, by: float) -> LoadRow:
-    """Return a row with its times moved."""
+    """Return a row with its times moved, and without positions."""
     return row._replace(
+        done=0.0,
+        done_at=0.0,
+        oldest=0.0,
         sent_at=row.sent_at + by,
         first_token_at=row.first_token_at + by,
         learned_at=row.learned_at + by,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from math import exp, fsum, inf
 from operator import add
-from typing import Generic, NamedTuple, TypeVar
+from typing import Annotated, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -37,36 +37,41 @@ PEERS_SECONDS = 0.005
 SILENT_SECONDS = 5.0
 
 
+#: What a message of another host may say.
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+Time = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
+
+
 class LoadRow(NamedTuple):
     """One process's part of a replica's load, as it is kept in shared memory. Times are seconds of one clock."""
 
     #: Seconds of work sent, and those of requests that ended without an answer.
-    sent: float = 0.0
-    withdrawn: float = 0.0
+    sent: Amount = 0.0
+    withdrawn: Amount = 0.0
     #: Up to which position all work was done at what time; and the position of the oldest request without a token.
-    done: float = 0.0
-    done_at: float = 0.0
+    done: Amount = 0.0
+    done_at: Time = 0.0
     oldest: float = inf
     #: Requests that have not ended.
-    running: float = 0.0
+    running: Amount = 0.0
     #: Requests per second and their seconds of work per second, when the last one was sent.
-    arrivals: float = 0.0
-    busy: float = 0.0
-    sent_at: float = 0.0
-    first_token_at: float = 0.0
+    arrivals: Amount = 0.0
+    busy: Amount = 0.0
+    sent_at: Time = 0.0
+    first_token_at: Time = 0.0
     #: Seconds of prefill and the tokens computed in them, as of a time; older answers count less.
-    learned_seconds: float = 0.0
-    learned_tokens: float = 0.0
-    learned_at: float = 0.0
+    learned_seconds: Amount = 0.0
+    learned_tokens: Amount = 0.0
+    learned_at: Time = 0.0
     #: See :mod:`routing.decode_speed`.
-    answers: float = 0.0
-    answer_tokens: float = 0.0
-    paced_answers: float = 0.0
-    batches: float = 0.0
-    paces: float = 0.0
-    squares: float = 0.0
-    products: float = 0.0
-    written_at: float = 0.0
+    answers: Amount = 0.0
+    answer_tokens: Amount = 0.0
+    paced_answers: Amount = 0.0
+    batches: Amount = 0.0
+    paces: Amount = 0.0
+    squares: Amount = 0.0
+    products: Amount = 0.0
+    written_at: Time = 0.0
 
     @property
     def decode_sums(self) -> tuple[float, ...]:

@@ -132,6 +132,21 @@ def test_what_is_no_message_is_refused(message: bytes) -> None:
         list(Host(Clock()).exchange.apply(message))
 
 
+@pytest.mark.parametrize("amount", [-1.0, float("nan"), float("inf"), "1", None])
+@pytest.mark.parametrize("at", range(21))
+def test_a_row_with_what_is_no_amount_is_refused(hosts: list[Host], at: int, amount: object) -> None:
+    here, there = hosts
+    message = msgspec.msgpack.decode(there.exchange.pack())
+    for row in message[2].values():
+        row[at] = amount
+    try:
+        list(here.exchange.apply(msgspec.msgpack.encode(message)))
+    except BadMessage:
+        return
+    costs = here.router.costs(ask(user("a")), replicas(3), here.clock())
+    assert all(0 <= each.cost < 10 for each in costs)
+
+
 def test_a_prompt_with_a_link_that_ends_nowhere_is_refused(hosts: list[Host]) -> None:
     here, there = hosts
     serve(there.router, ask(user(DOCUMENT)), replicas(1))
