@@ -27,6 +27,7 @@ MAX_LINKS = 16_000
 #: After so many links what waits may run; a link takes about a microsecond.
 TURN_LINKS = 1_000
 MAX_AGE_SECONDS = 60.0
+MAX_BYTES = 4 << 20
 _LINK_BYTES, _END_BYTES = 8, 4
 
 
@@ -85,7 +86,7 @@ class Exchange:
         prompts = [_packed(choice, more_tokens, now - at) for choice, more_tokens, at in self._prompts]
         self._prompts.clear()
         self._links = 0
-        rows = {key: _shifted(row, -now) for key, row in self._router.rows().items()}
+        rows = {key: _shifted(row, -now, latest=0.0) for key, row in self._router.rows().items()}
         return _encoder.encode(_Message(self._host, self._process, rows, prompts))
 
     def apply(self, message: bytes) -> Iterator[None]:
@@ -93,9 +94,11 @@ class Exchange:
 
         Works while it is iterated, and yields where something else may run.
         """
+        if len(message) > MAX_BYTES:
+            raise BadMessage(f"{len(message)} bytes are too many")
         try:
             told = _decoder.decode(message)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise BadMessage(str(error)) from None
         if told.host == self._host:
             return
@@ -107,14 +110,14 @@ class Exchange:
             del self._sent[next(iter(self._sent))]
         number = self._router.state.remote(told.process, now)
         if number is not None:
-            rows = {key: _shifted(row, now) for key, row in told.rows.items()}
+            rows = {key: _shifted(row, now, latest=now) for key, row in told.rows.items()}
             work = {key: seconds - before.get(key, 0.0) for key, seconds in sent.items()}
             self._router.follow_remote(number, rows, work)
         links = 0
         for prompt in told.prompts:
             prefix = _unpacked(prompt)
             self._router.used_elsewhere(prompt.replica, prefix, prompt.more_tokens, now - prompt.age)
-            links += len(prefix.hashes)
+            links += 1 + len(prefix.hashes)
             if links > TURN_LINKS:
                 links = 0
                 yield
@@ -145,14 +148,14 @@ def _unpacked(prompt: _Prompt) -> PrefixHashes:
     )
 
 
-def _shifted(row: LoadRow, by: float) -> LoadRow:
+def _shifted(row: LoadRow, by: float, latest: float) -> LoadRow:
     """Return a row with its times moved, and without positions."""
     return row._replace(
         done=0.0,
         done_at=0.0,
         oldest=0.0,
-        sent_at=row.sent_at + by,
-        first_token_at=row.first_token_at + by,
-        learned_at=row.learned_at + by,
-        written_at=row.written_at + by,
+        sent_at=min(row.sent_at + by, latest),
+        first_token_at=min(row.first_token_at + by, latest),
+        learned_at=min(row.learned_at + by, latest),
+        written_at=min(row.written_at + by, latest),
     )

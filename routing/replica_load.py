@@ -37,9 +37,9 @@ PEERS_SECONDS = 0.005
 SILENT_SECONDS = 5.0
 
 
-#: What a message of another host may say.
+#: What a message of another host may say, in which times are before that of the message.
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
-Time = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
+Time = Annotated[float, msgspec.Meta(ge=-1e12, le=0)]
 
 
 class LoadRow(NamedTuple):
@@ -189,6 +189,7 @@ class ReplicaLoad(Generic[R]):
         self._memory: ReplicaMemory | None = memory or private_place()
         # A process that ended may have had this row: positions go on from it.
         row = LoadRow._make(self._memory.own())
+        self._memory.write(*row._replace(running=0.0, oldest=inf))
         self._sent, self._withdrawn = row.sent, row.withdrawn
         self._done, self._done_at = row.done, row.done_at
         self._arrivals, self._busy, self._averaged_at = row.arrivals, row.busy, row.sent_at
@@ -257,7 +258,7 @@ class ReplicaLoad(Generic[R]):
         if position > max(others.done[0], self._done):
             self._done, self._done_at = position, now
             self._waiting = {each: at for each, at in self._waiting.items() if at > position}
-        seconds = now - max(sent_at, self._first_token_at, others.first_token_at)
+        seconds = max(0.0, now - max(sent_at, self._first_token_at, others.first_token_at))
         self._first_token_at = now
         self._publish(now)
         return seconds

@@ -24,7 +24,9 @@ from routing.shared_state import MAX_PROCESSES, SharedState, size
 _FLOCK = struct.Struct("hhqqi0q")
 #: Locked bytes: one to exclude all others for a moment, then one for each process.
 _EXCLUSIVE, _FIRST = 0, 1
-#: How long to try to exclude the others, seconds. They do so for microseconds.
+#: How long to try to exclude the others, seconds: at a start, when another one may be reserving the memory, and later,
+#: when they do so for microseconds.
+_START_SECONDS = 5.0
 _PATIENCE_SECONDS = 0.01
 _PAUSE_SECONDS = 0.0002
 
@@ -37,7 +39,7 @@ class SharedFile:
         self._file = file
         self._path = path
         self.running: list[bool] = []
-        with self.exclusive() as alone:
+        with self.exclusive(_START_SECONDS) as alone:
             if not alone:
                 raise NotShared(f"{path} is locked")
             length = size(prefix_entries, session_entries)
@@ -76,9 +78,9 @@ class SharedFile:
         os.close(self._file)
 
     @contextmanager
-    def exclusive(self) -> Iterator[bool]:
+    def exclusive(self, seconds: float = _PATIENCE_SECONDS) -> Iterator[bool]:
         """Exclude the other processes, or yield False if one of them is stopped while it does so."""
-        give_up_at = time.monotonic() + _PATIENCE_SECONDS
+        give_up_at = time.monotonic() + seconds
         while not (taken := self._set(fcntl.F_WRLCK, _EXCLUSIVE)) and time.monotonic() < give_up_at:
             time.sleep(_PAUSE_SECONDS)
         try:

@@ -25,6 +25,8 @@ MAX_REPLICAS = 256
 #: Words of a replica's cache (:mod:`routing.warm_prefixes`), and a row of a load (:mod:`routing.replica_load`).
 CACHE_WORDS = 2080
 ROW = struct.Struct("21d")
+#: A row begins with the sums from which positions are counted, which never go back while its replica has its place.
+_POSITIONS_BYTES = 4 * 8
 #: A place whose replica no process has known for so long, or whose remote process was silent, is given to another one.
 REUSE_SECONDS = 60.0
 #: After so long a silence a remote process is taken for dead.
@@ -81,10 +83,10 @@ class Alone:
 class ReplicaMemory:
     """The places of one replica with a cache that began empty."""
 
-    __slots__ = ("_memory", "_own_at", "_rows_at", "_state", "cache", "key", "number", "shared")
+    __slots__ = ("_memory", "_own_at", "_rows_at", "_state", "cache", "key", "number", "place", "shared")
 
     def __init__(
-        self, key: bytes, memory: memoryview, cache: memoryview, rows_at: int, state: SharedState | None
+        self, key: bytes, memory: memoryview, cache: memoryview, place: int, state: SharedState | None
     ) -> None:
         """Without ``state`` they are outside any shared memory."""
         self.key = key
@@ -93,8 +95,9 @@ class ReplicaMemory:
         self.number = int.from_bytes(key[:8])
         self.cache = cache
         self._memory = memory
-        self._rows_at = rows_at
-        self._own_at = rows_at + (state.host.process * _ROWS_BYTES if state else 0)
+        self.place = place
+        self._rows_at = _ROWS_AT + place * ROW.size if state else 0
+        self._own_at = self._rows_at + (state.host.process * _ROWS_BYTES if state else 0)
         self._state = state
 
     def own(self) -> tuple[float, ...]:
@@ -180,13 +183,12 @@ class SharedState:
         if found is None:
             return private_place(key)
         cache = self._memory[_CACHES_AT + found * _CACHE_BYTES :][:_CACHE_BYTES].cast("q")
-        return ReplicaMemory(key, self._memory, cache, _ROWS_AT + found * ROW.size, self)
+        return ReplicaMemory(key, self._memory, cache, found, self)
 
     def keep(self, memory: ReplicaMemory, now: float) -> ReplicaMemory:
         """Record that a replica is still known; return its places, new ones if they were given to another one."""
-        found = self._find(_DIRECTORY_AT, MAX_REPLICAS, memory.key)
-        if found is not None and memory.shared:
-            self._know(_DIRECTORY_AT, found, memory.key, now)
+        if memory.shared and self._key(_DIRECTORY_AT, memory.place) == memory.key:
+            self._know(_DIRECTORY_AT, memory.place, memory.key, now)
             return memory
         again = self.place(memory.key, now)
         return again if again.shared or memory.shared else memory
@@ -203,16 +205,21 @@ class SharedState:
                 if alone:  # another process may have been quicker
                     found = self._find(directory, places, key)
                     found = self._take(directory, places, now) if found is None else found
-        if found is not None:
+                    if found is not None:
+                        self._know(directory, found, key, now)
+        else:
             self._know(directory, found, key, now)
         return found
 
     def _find(self, directory: int, places: int, key: bytes) -> int | None:
         for place in range(places):
-            at = directory + place * _ENTRY.size
-            if self._memory[at : at + 16] == key:
+            if self._key(directory, place) == key:
                 return place
         return None
+
+    def _key(self, directory: int, place: int) -> memoryview:
+        at = directory + place * _ENTRY.size
+        return self._memory[at : at + 16]
 
     def _take(self, directory: int, places: int, now: float) -> int | None:
         """Empty the place that has been unknown for longest, and return it; None if all are in use."""
@@ -220,8 +227,10 @@ class SharedState:
         place = min(range(places), key=known.__getitem__)
         if known[place] and now * 1000 - known[place] < REUSE_SECONDS * 1000:
             return None
-        if directory == _REMOTE_AT:
-            self._empty(_ROWS_AT + (MAX_PROCESSES + place) * _ROWS_BYTES, _ROWS_BYTES)
+        if directory == _REMOTE_AT:  # its rows go on from their positions
+            rows_at = _ROWS_AT + (MAX_PROCESSES + place) * _ROWS_BYTES
+            for at in range(rows_at, rows_at + _ROWS_BYTES, ROW.size):
+                self._empty(at + _POSITIONS_BYTES, ROW.size - _POSITIONS_BYTES)
         else:
             self._empty(_CACHES_AT + place * _CACHE_BYTES, _CACHE_BYTES)
             for process in range(MAX_PROCESSES + MAX_REMOTE):

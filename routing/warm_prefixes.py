@@ -72,7 +72,7 @@ class ReplicaCache:
     def advance(self, now: int) -> int:
         """Evict what no longer fits, and begin a slice if the present one is full; return the time to stamp."""
         words = self._words
-        begun = words[_BEGUN]
+        begun = words[_BEGUN] = max(words[_BEGUN], words[_GONE])  # whoever was stopped in here may have set it back
         # Once half of the ring is in use, only what was added counts: there is no more of it than the cache can hold.
         has_room = begun - words[_GONE] < _RING // 2
         tokens = words[_TOKENS + begun % _RING] if has_room else words[_ADDED]

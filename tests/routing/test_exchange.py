@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from routing.errors import BadMessage
 from routing.exchange import MAX_LINKS, Exchange
 from routing.router import Boot, Router
-from routing.shared_state import private
+from routing.shared_state import MAX_REMOTE, private
 from tests.routing.prompts import ask, replicas, user
 from tests.routing.test_router import DOCUMENT, Clock, answer, serve
 
@@ -154,3 +154,24 @@ def test_a_prompt_with_a_link_that_ends_nowhere_is_refused(hosts: list[Host]) ->
     told[3][0][5] = told[3][0][5][:-1]
     with pytest.raises(BadMessage, match="without an end"):
         list(here.exchange.apply(msgspec.msgpack.encode(told)))
+
+
+def test_a_remote_place_that_is_used_again_hides_no_work(hosts: list[Host], clock: Clock) -> None:
+    """48 starts of gateways elsewhere, each of which sent much work before it ended."""
+    here = hosts[0]
+    for _ in range(MAX_REMOTE + 2):
+        there = Host(clock)
+        tell([here, there], clock)
+        there.router.choose(ask(user("b" * 240_000)), replicas(1))
+        tell([here, there], clock)
+        clock.now += 61
+    for number in range(10):
+        choice = here.router.choose(ask(user(f"{number}" * 24_000)), replicas(1))
+    (cost,) = here.router.costs(ask(user("c")), replicas(1), clock.now)
+    assert cost.backlog > 5 * choice.prefill
+
+
+@pytest.mark.parametrize("message", [b"\x91" * 100_000, bytes(5 << 20)])
+def test_a_message_that_is_deep_or_large_is_refused(hosts: list[Host], message: bytes) -> None:
+    with pytest.raises(BadMessage):
+        list(hosts[0].exchange.apply(message))

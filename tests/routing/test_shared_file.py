@@ -224,3 +224,42 @@ def test_the_size_of_the_file_is_reserved(path: Path) -> None:
 
 def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+def test_processes_that_start_together_share(path: Path) -> None:
+    """Reserving the memory takes longer than any later exclusion."""
+    start = "import sys; from pathlib import Path; from routing.shared_file import SharedFile\n"
+    start += (
+        "file = SharedFile.open(Path(sys.argv[1]), 1 << 22, 1 << 17); print(file.process, flush=True); sys.stdin.read()"
+    )
+    with ExitStack() as stack:
+        begun = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", start, str(path)],
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_environment(), text=True,
+                )
+            )
+            for _ in range(3)
+        ]  # fmt: skip
+        numbers = {int(each.stdout.readline()) for each in begun if each.stdout is not None}
+    assert numbers == {0, 1, 2}
+
+
+def test_a_number_that_is_used_again_has_no_request_of_the_process_before(path: Path) -> None:
+    one, other = (SharedFile.open(path, PREFIXES, SESSIONS) for _ in range(2))
+    here, there = (Router(each.state) for each in (one, other))
+    for router in (here, there):
+        router.state.look(time.monotonic())
+        router.follow(dict.fromkeys(replicas(1), Boot()))
+    for number in range(20):
+        there.choose(ask(user(f"{number}" * 100)), replicas(1))
+    other.close()
+    again = SharedFile.open(path, PREFIXES, SESSIONS)
+    assert again.process == other.process
+    Router(again.state).follow(dict.fromkeys(replicas(1), Boot()))
+    here.state.look(time.monotonic())
+    (cost,) = here.costs(ask(user("a")), replicas(1), time.monotonic() + 1)
+    assert (cost.backlog, cost.decode) == (0, 0)
+    again.close()
+    one.close()

@@ -133,3 +133,13 @@ def test_what_is_remembered_of_a_cache_stays_small() -> None:
 def test_a_size_that_is_no_power_of_two_is_refused(entries: int) -> None:
     with pytest.raises(ValueError, match="power of two"):
         table_of(entries)
+
+
+def test_a_process_that_was_stopped_in_the_middle_sets_nothing_back_for_good() -> None:
+    table, cache = table_of(1 << 14), ReplicaCache(100 * LINK_TOKENS)
+    for now in range(1, 500):
+        used(table, chain(now), cache, now)
+    cache._words[0] = 3  # how many slices were begun, as it knew before
+    for now in range(500, 1000):
+        used(table, chain(now), cache, now)
+    assert [table.depth(chain(now), cache) for now in (700, 990)] == [0, 1]

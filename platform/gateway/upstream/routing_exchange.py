@@ -7,17 +7,14 @@ hosts have gateways. Without Redis each host routes by what it knows itself.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable
 
 import redis.asyncio as aioredis
-from redis.exceptions import RedisError
 
 from gateway import metrics
 from gateway.redis_client.client import RedisClient
-from gateway.redis_client.connection import RedisFailed
 from routing.errors import BadMessage
 from routing.exchange import Exchange
 from routing.router import Router
@@ -25,8 +22,6 @@ from routing.router import Router
 log = logging.getLogger(__name__)
 
 EVERY_SECONDS = 0.1
-#: After so long without a message a session's home is guessed again; see ``routing.router.FROM_PEERS``.
-BLIND_SECONDS = 2.0
 RECONNECT_SECONDS = 0.5
 CHANNEL = b"routing:hosts"
 
@@ -41,8 +36,8 @@ class RoutingExchange:
         self._router = router
         self._has_other_hosts = has_other_hosts
         self._exchange = Exchange(router)
-        self._heard_at = 0.0
-        self._fails = False
+        #: Channels are the same in all databases of a Redis.
+        self._channel = b"%b:%d" % (CHANNEL, aioredis.ConnectionPool.from_url(url).connection_kwargs.get("db", 0))
         self._tasks: list[asyncio.Task[None]] = []
         metrics.ROUTING_REMOTE_PROCESSES.set_function(lambda: router.state.remote_processes)
 
@@ -55,62 +50,66 @@ class RoutingExchange:
         """End."""
         for task in self._tasks:
             task.cancel()
-        for task in self._tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _tell(self) -> None:
-        router = self._router
+        router, trouble = self._router, _Trouble("gateways of other hosts do not hear what routing knows here")
         while True:
             await asyncio.sleep(EVERY_SECONDS)
             if not self._has_other_hosts():
                 router.on_used, router.has_peers = None, False
                 continue
             router.on_used = self._exchange.used
-            now = time.monotonic()
-            router.state.look(now)
-            router.has_peers = now - self._heard_at > BLIND_SECONDS
+            router.state.look(time.monotonic())
+            router.has_peers = not router.state.remote_processes
             try:
-                await self._redis.execute(b"PUBLISH", CHANNEL, self._exchange.pack())
-            except RedisFailed as error:
-                self._say(error)
+                await self._redis.execute(b"PUBLISH", self._channel, self._exchange.pack())
+            except Exception as error:
+                trouble.say(error)
             else:
-                if not router.state.is_first:  # the first of this host hears for all
-                    self._heard_at = time.monotonic()
+                trouble.say(None)
 
     def _listens(self) -> bool:
         return self._has_other_hosts() and self._router.state.is_first
 
     async def _listen(self) -> None:
+        trouble = _Trouble("routing goes on without what gateways of other hosts know")
         while True:
             try:
                 if self._listens():
-                    await self._hear()
-            except (RedisError, OSError) as error:
-                self._say(error)
+                    await self._hear(trouble)
+            except Exception as error:
+                trouble.say(error)
             await asyncio.sleep(RECONNECT_SECONDS)
 
-    async def _hear(self) -> None:
+    async def _hear(self, trouble: _Trouble) -> None:
         """Apply what others tell while it is this process's part. Raises RedisError, OSError."""
         async with aioredis.Redis.from_url(self._url) as client, client.pubsub(ignore_subscribe_messages=True) as heard:
-            await heard.subscribe(CHANNEL)
+            await heard.subscribe(self._channel)
             while self._listens():
-                message = await heard.get_message(timeout=BLIND_SECONDS)
+                message = await heard.get_message(timeout=RECONNECT_SECONDS)
                 if message is None:
                     continue
                 try:
                     for _ in self._exchange.apply(message["data"]):
                         await asyncio.sleep(0)  # requests first
                 except BadMessage as error:
-                    self._say(error)
-                else:  # its own messages come back too: they show that the channel works
-                    self._heard_at = time.monotonic()
-                    self._say(None)
+                    trouble.say(error)
+                else:
+                    trouble.say(None)
 
-    def _say(self, problem: Exception | None) -> None:
-        """Log the first of several failures, and their end."""
-        if problem is not None and not self._fails:
-            log.warning("routing goes on without what gateways of other hosts know: %r", problem)
-        elif problem is None and self._fails:
-            log.info("routing again knows what gateways of other hosts know")
-        self._fails = problem is not None
+
+class _Trouble:
+    """Logs the first of several failures, and their end."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._lasts = False
+
+    def say(self, problem: Exception | None) -> None:
+        """Record a failure, or that there is none."""
+        if problem is not None and not self._lasts:
+            log.warning("%s: %r", self._what, problem)
+        elif problem is None and self._lasts:
+            log.info("no longer so: %s", self._what)
+        self._lasts = problem is not None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 from hearth import process_records
@@ -63,7 +64,8 @@ def remove_sockets(instance: Instance) -> None:
         shutil.rmtree(folder, ignore_errors=True)
     memory = routing_memory(data_dir)
     for path in memory.parent.glob(f"{memory.name}-*"):
-        path.unlink(missing_ok=True)
+        with suppress(OSError):  # another user may have made it
+            path.unlink()
 
 
 def _end_recorded(folder: Path, *, grace_seconds: float, kept: Collection[str] = ()) -> list[str]:
