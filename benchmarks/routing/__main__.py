@@ -136,15 +136,17 @@ def simulate(task: Task) -> tuple[measures.Measures, float]:
     rate = task.load / USUAL_LOAD * task.replicas / USUAL_REPLICAS
     workload = draw(rate, Random(task.seed))
     fleet = engines(task.replicas, workload)
-    gateways: Sequence[Policy]
-    if task.policy == HEARTH:
-        gateways = hearth_policy.gateways(fleet, task.gateways, task.hosts)
-    else:
-        gateways = [POLICIES[task.policy](fleet) for _ in range(task.gateways)]
-    requests = Simulation(workload, gateways, fleet).run()
+    requests = Simulation(workload, gateways(task.policy, fleet, task.gateways, task.hosts), fleet).run()
     if not requests:
         raise BenchError(f"{task.workload} has no requests")
     return measures.measure(requests, fleet), measures.ideal_hit(requests, workload.block_size)
+
+
+def gateways(policy: str, fleet: Sequence[Engine], count: int, hosts: int) -> Sequence[Policy]:
+    """Return so many gateway processes with a policy by its name; only those of Hearth know of each other."""
+    if policy == HEARTH:
+        return hearth_policy.gateways(fleet, count, hosts)
+    return [POLICIES[policy](fleet) for _ in range(count)]
 
 
 def _shown(arguments: Sequence[str]) -> list[str]:

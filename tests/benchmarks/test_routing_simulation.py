@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from benchmarks.routing import workloads
-from benchmarks.routing.__main__ import POLICIES
+from benchmarks.routing.__main__ import HEARTH, POLICIES, gateways
 from benchmarks.routing.measures import measure
 from benchmarks.routing.simulator import Request, Simulation, engines
 from benchmarks.routing.workload import Workload
@@ -20,15 +20,15 @@ def small() -> Workload:
     return dataclasses.replace(whole, conversations=whole.conversations[:25])
 
 
-def run(policy: str, gateways: int = 1) -> tuple[list[Request], object]:
+def run(policy: str, processes: int = 1, hosts: int = 1) -> tuple[list[Request], object]:
     """Return the requests of a run with three engines, and what they show."""
     workload = small()
     fleet = engines(3, workload)
-    requests = Simulation(workload, [POLICIES[policy](fleet) for _ in range(gateways)], fleet).run()
+    requests = Simulation(workload, gateways(policy, fleet, processes, hosts), fleet).run()
     return requests, measure(requests, fleet)
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("policy", sorted([*POLICIES, HEARTH]))
 def test_every_request_is_answered_and_a_seed_gives_the_same_figures(policy: str) -> None:
     requests, shown = run(policy)
     assert len(requests) == sum(len(each.turns) for each in small().conversations)
@@ -38,7 +38,7 @@ def test_every_request_is_answered_and_a_seed_gives_the_same_figures(policy: str
 
 
 def test_turns_follow_the_answer_before() -> None:
-    requests, _ = run("hearth", gateways=2)
+    requests, _ = run(HEARTH, processes=4, hosts=2)
     ended: dict[int, float] = {}
     for request in requests:
         if request.number:
