@@ -28,6 +28,9 @@ FROM_PEERS = 0.8
 DEFAULT_PREFIXES = 1 << 22
 DEFAULT_SESSIONS = 1 << 17
 LOOK_SECONDS = 1.0
+#: An answer shows that a cache no longer holds what was assumed if so many tokens are missing, and an eighth of the
+#: prompt.
+LEAST_CORRECTED_TOKENS = 512
 #: Costs closer than this are equal, seconds: a session's home wins then, or who has waited longest for a request.
 EQUAL_SECONDS = 0.001
 
@@ -90,6 +93,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     reason: Reason
     #: Estimated prompt tokens in its prefix cache.
     warm_tokens: int
+    #: Those of them that are known to have been sent there.
+    held_tokens: int
     #: Prompt tokens and most new tokens.
     tokens: int
     #: Expected seconds of its own prompt.
@@ -149,6 +154,7 @@ class Router:
             replica_id=chosen.replica_id,
             reason=reason,
             warm_tokens=chosen.warm_tokens,
+            held_tokens=prefix.tokens_of(chosen.depth),
             tokens=prefix.tokens + request.max_new_tokens,
             prefill=chosen.prefill,
             prefix=prefix,
@@ -201,9 +207,26 @@ class Router:
             self.on_used(choice, 0)
         return AnswerStart(at=now, prefill_seconds=prefill_seconds, batch=known.load.requests(now), streamed=streamed)
 
-    def learn(self, choice: Choice, start: AnswerStart, *, computed_tokens: int, completion_tokens: int) -> None:
-        """Learn from a complete answer. ``computed_tokens``: of the prompt, as the engine reports them."""
+    def learn(
+        self,
+        choice: Choice,
+        start: AnswerStart,
+        *,
+        computed_tokens: int,
+        cached_tokens: int | None,
+        completion_tokens: int,
+    ) -> None:
+        """Learn from a complete answer.
+
+        ``computed_tokens`` and ``cached_tokens``: of the prompt, as the engine reports them; None if it may not have
+        used what it holds.
+        """
         known, now = choice.known, self._clock()
+        if cached_tokens is not None:
+            total = computed_tokens + cached_tokens
+            expected = choice.held_tokens * total // max(1, choice.prefix.tokens)
+            if expected - cached_tokens > max(LEAST_CORRECTED_TOKENS, total // 8):
+                known.cache.correct(choice.use.before)
         more = completion_tokens + computed_tokens - choice.use.new_tokens
         known.cache.add(more, choice.use.stamp)
         if self.on_used is not None:

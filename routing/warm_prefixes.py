@@ -17,6 +17,9 @@ WAYS = 4
 #: Into about how many slices of time the use of a cache is divided; a whole slice is given up at once. While tokens are
 #: used again often there are more of them.
 SLICES = 128
+#: One answer that contradicts what is assumed gives up at most this part of a cache: a tenant may know how to make an
+#: engine compute what it holds.
+CORRECTED_PART = 8
 #: The upper bits of an entry identify its link and replica, the lower ones are when it was last used.
 STAMP_BITS = 40
 _STAMP = (1 << STAMP_BITS) - 1
@@ -89,6 +92,15 @@ class ReplicaCache:
             words[_GONE] += 1
         return max(now, self.present)
 
+    def correct(self, stamp: int) -> None:
+        """Evict what was last used up to ``stamp``, because an engine no longer held what was used then."""
+        words = self._words
+        least = words[_HELD] - self.capacity // CORRECTED_PART
+        last = min(self._slice(stamp), words[_BEGUN] - 1)
+        while words[_GONE] <= last and words[_HELD] > least:
+            words[_HELD] -= words[_TOKENS + words[_GONE] % _RING]
+            words[_GONE] += 1
+
     def _slice(self, stamp: int) -> int:
         """Return the number of the slice that a time is in, by halves."""
         words = self._words
@@ -104,10 +116,12 @@ class ReplicaCache:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """When a prompt was used, and how many of its tokens were not held then."""
+    """When a prompt was used, how many of its tokens were not held then, and when the rest was last used before."""
 
     stamp: int
     new_tokens: int
+    #: The earliest such time; equal to ``stamp`` if nothing was held.
+    before: int
 
 
 class WarmPrefixes:
@@ -148,7 +162,7 @@ class WarmPrefixes:
         entries, mask = self._entries, self._mask
         salt = cache.salt
         start = new_tokens = moved = moved_from = 0
-        stamp = cache.advance(now)
+        stamp = earliest = cache.advance(now)
         oldest, present = cache.oldest, cache.present
         last = len(prefix.hashes)
         for depth, (link, byte) in enumerate(zip(prefix.hashes, prefix.ends, strict=True), start=1):
@@ -166,14 +180,16 @@ class WarmPrefixes:
             end = prefix.tokens if depth == last else byte // BYTES_PER_TOKEN
             if before < oldest:
                 new_tokens += end - start
-            elif before < present:
+            elif before < earliest:
+                earliest = before
+            if oldest <= before < present:
                 if before != moved_from:  # most of a prompt was last used at one time
                     cache.move(moved, moved_from)
                     moved, moved_from = 0, before
                 moved += end - start
             start = end
         cache.move(moved, moved_from)
-        return Use(stamp, new_tokens)
+        return Use(stamp, new_tokens, earliest)
 
     def drop(self, prefix: PrefixHashes, depth: int, cache: ReplicaCache) -> None:
         """Record that a replica does not hold a prompt beyond its first links, because it was not computed."""

@@ -46,11 +46,12 @@ class FirstReplica(Router):
             replica_id=candidates[0],
             reason="only",
             warm_tokens=0,
+            held_tokens=0,
             tokens=0,
             prefill=0.0,
             prefix=ask.prefix,
             depth=0,
-            use=Use(0, 0),
+            use=Use(0, 0, 0),
             sent_at=0.0,
             known=self._known(candidates[0]),
         )
@@ -59,7 +60,15 @@ class FirstReplica(Router):
         """Measure nothing."""
         return AnswerStart(at=0.0, prefill_seconds=0.0, batch=0, streamed=streamed)
 
-    def learn(self, choice: Choice, start: AnswerStart, *, computed_tokens: int, completion_tokens: int) -> None:
+    def learn(
+        self,
+        choice: Choice,
+        start: AnswerStart,
+        *,
+        computed_tokens: int,
+        cached_tokens: int | None,
+        completion_tokens: int,
+    ) -> None:
         """Learn nothing."""
 
     def finish(self, choice: Choice, *, answered: bool) -> None:

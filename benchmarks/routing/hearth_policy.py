@@ -122,7 +122,13 @@ class Hearth:
         choice, start = self._running.pop(id(request))
         assert start is not None
         computed = request.turn.prompt_tokens - request.cached_tokens
-        self.router.learn(choice, start, computed_tokens=computed, completion_tokens=request.turn.output_tokens)
+        self.router.learn(
+            choice,
+            start,
+            computed_tokens=computed,
+            cached_tokens=request.cached_tokens,
+            completion_tokens=request.turn.output_tokens,
+        )
         self.router.finish(choice, answered=True)
 
     def _described(self, request: Request) -> RoutingRequest:

@@ -49,10 +49,23 @@ def serve(router: Router, request: RoutingRequest, candidates: list[UUID]) -> Ch
     return choice
 
 
-def answer(router: Router, choice: Choice, *, computed_tokens: int, completion_tokens: int = 1) -> None:
+def answer(
+    router: Router,
+    choice: Choice,
+    *,
+    computed_tokens: int,
+    cached_tokens: int | None = None,
+    completion_tokens: int = 1,
+) -> None:
     """Let the engine answer, and end."""
     start = router.answered(choice, streamed=True)
-    router.learn(choice, start, computed_tokens=computed_tokens, completion_tokens=completion_tokens)
+    router.learn(
+        choice,
+        start,
+        computed_tokens=computed_tokens,
+        cached_tokens=cached_tokens,
+        completion_tokens=completion_tokens,
+    )
     router.finish(choice, answered=True)
 
 
@@ -260,6 +273,36 @@ def test_a_request_that_no_engine_answers_leaves_no_trace(router: Router, clock:
     assert [each.warm_tokens > 1000 for each in costs] == [True, False]
     again = router.choose(ask(user("7" * 5_000_000)), [one])
     assert again.warm_tokens == 0
+
+
+def test_answers_that_were_not_cached_show_that_a_cache_was_emptied(router: Router, clock: Clock) -> None:
+    """An engine's cache is reset; twenty documents filled it before."""
+    (only,) = replicas(1)
+    router.follow({only: Boot(cache_tokens=30_000)})
+    for number in range(20):
+        clock.now += 1
+        serve(router, ask(user(f"{number:2}" + DOCUMENT)), [only])
+    warm = []
+    for number in reversed(range(20)):
+        clock.now += 1
+        choice = router.choose(ask(user(f"{number:2}" + DOCUMENT)), [only])
+        warm.append(choice.warm_tokens > 0)
+        answer(router, choice, computed_tokens=choice.prefix.tokens, cached_tokens=0)
+    wrong = warm.index(False)
+    assert warm == [True] * wrong + [False] * (20 - wrong)
+    assert wrong <= 8
+
+
+def test_one_answer_gives_up_a_small_part_of_what_is_known(router: Router, clock: Clock) -> None:
+    (only,) = replicas(1)
+    router.follow({only: Boot(cache_tokens=30_000)})
+    for number in range(20):
+        clock.now += 1
+        serve(router, ask(user(f"{number:2}" + DOCUMENT)), [only])
+    choice = router.choose(ask(user("19" + DOCUMENT)), [only])
+    answer(router, choice, computed_tokens=choice.prefix.tokens, cached_tokens=0)
+    costs = [router.costs(ask(user(f"{number:2}" + DOCUMENT)), [only], clock.now)[0] for number in range(20)]
+    assert [each.warm_tokens > 0 for each in costs] == [False] * 3 + [True] * 17
 
 
 def test_a_replica_that_comes_back_is_warm_if_its_engine_never_ended(router: Router) -> None:

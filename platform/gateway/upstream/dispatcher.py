@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -215,7 +216,7 @@ class Dispatcher:
                 prompt_tokens=dispatch.request.prefix.tokens,
                 response=response,
                 finish=finish,
-                learn=partial(self._learn, choice, start),
+                learn=partial(self._learn, choice, start, dispatch.context.call.body),
                 succeeded=partial(self._suspect_requests.completed, dispatch.context),
                 failed=partial(self._suspect_requests.engine_failed, dispatch.context, endpoint),
             )
@@ -225,9 +226,14 @@ class Dispatcher:
             finish()
             raise
 
-    def _learn(self, choice: Choice, start: AnswerStart, usage: Usage) -> None:
+    def _learn(self, choice: Choice, start: AnswerStart, body: Mapping[str, Any], usage: Usage) -> None:
         self._router.learn(
-            choice, start, computed_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens
+            choice,
+            start,
+            computed_tokens=usage.prompt_tokens,
+            # With prompt_logprobs vLLM computes the whole prompt, whatever it holds.
+            cached_tokens=None if body.get("prompt_logprobs") is not None else usage.cached_prompt_tokens,
+            completion_tokens=usage.completion_tokens,
         )
 
     async def _refusal(self, endpoint: Endpoint, dispatch: _Dispatch, status: int, payload: bytes) -> GatewayError:
