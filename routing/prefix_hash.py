@@ -8,7 +8,7 @@ last hash.
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -44,12 +44,18 @@ class PrefixHashes(msgspec.Struct, frozen=True, kw_only=True):
     ends: tuple[int, ...]
     #: Estimated tokens of the whole prompt.
     tokens: int
+    #: How many hashes there are up to the end of each message; empty for a prompt that another host described.
+    messages: tuple[int, ...] = ()
 
     def tokens_of(self, depth: int) -> int:
         """Return the estimated tokens under the first ``depth`` hashes."""
         if depth == len(self.hashes):
             return self.tokens if depth else 0
         return self.ends[depth - 1] // BYTES_PER_TOKEN if depth else 0
+
+    def message_at(self, depth: int) -> int | None:
+        """Return the number, from 1, of the message with the hash after the first ``depth``; None if there is none."""
+        return bisect_right(self.messages, depth) + 1 if depth < len(self.hashes) else None
 
 
 def prefix_hashes(root: bytes, messages: Sequence[PromptMessage]) -> PrefixHashes:
@@ -59,6 +65,7 @@ def prefix_hashes(root: bytes, messages: Sequence[PromptMessage]) -> PrefixHashe
     """
     hashes: list[bytes] = []
     ends: list[int] = []
+    counts: list[int] = []
     total = 0
     for message in messages:
         head, text = message.head, message.text
@@ -70,10 +77,12 @@ def prefix_hashes(root: bytes, messages: Sequence[PromptMessage]) -> PrefixHashe
             hash_message = _long.hashes if len(text) >= LONG_BYTES else _hash_message
             hashes += hash_message(previous, head, text, own_ends)
             ends += [before + end for end in own_ends]
+            counts.append(len(hashes))
     return PrefixHashes(
         hashes=tuple(hashes[:MAX_HASHES]),
         ends=tuple(ends[:MAX_HASHES]),
         tokens=max(1, total // BYTES_PER_TOKEN),
+        messages=tuple(counts),
     )
 
 

@@ -106,6 +106,9 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     sent_at: float
     #: What was known of the replica: still this when the replica has been forgotten.
     known: _Known
+    #: What each replica would have cost, and the home of the request's session.
+    candidates: Sequence[Candidate]
+    home: UUID | None
 
 
 class AnswerStart(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,7 +150,8 @@ class Router:
         now = self._clock()
         self._look(now)
         home = self._home(request.session, candidates) if request.session is not None else None
-        chosen, reason = self._pick(self.costs(request, candidates, now, home), home)
+        costs = self.costs(request, candidates, now, home)
+        chosen, reason = self._pick(costs, home)
         prefix = request.prefix
         known = self._known(chosen.replica_id)
         choice = Choice(
@@ -162,6 +166,8 @@ class Router:
             use=self._warm.use(prefix, known.cache, _ticks(now)),
             sent_at=now,
             known=known,
+            candidates=costs,
+            home=home,
         )
         known.load.send(choice, chosen.prefill, now, streamed=request.streamed)
         if request.session is not None and self._settled(request.session, candidates) is None:

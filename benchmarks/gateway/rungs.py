@@ -28,7 +28,7 @@ from gateway.pipeline.runtime import Runtime
 from gateway.upstream.dispatcher import Dispatcher
 from hearth.asgi import GatewayRole
 from routing.errors import NoReplica
-from routing.router import AnswerStart, Choice, Router, RoutingRequest
+from routing.router import AnswerStart, Candidate, Choice, Router, RoutingRequest
 from routing.warm_prefixes import Use
 
 VARIABLE = "BENCH_RUNG"
@@ -54,6 +54,8 @@ class FirstReplica(Router):
             use=Use(0, 0, 0),
             sent_at=0.0,
             known=self._known(candidates[0]),
+            candidates=[_nothing(candidates[0])],
+            home=None,
         )
 
     def answered(self, choice: Choice, *, streamed: bool) -> AnswerStart:
@@ -73,6 +75,14 @@ class FirstReplica(Router):
 
     def finish(self, choice: Choice, *, answered: bool) -> None:
         """Count nothing."""
+
+
+def _nothing(replica_id: UUID) -> Candidate:
+    return Candidate(replica_id=replica_id, warm_tokens=0, depth=0, backlog=0.0, prefill=0.0, displaced=0.0, decode=0.0)
+
+
+def _first_replica(running: Runtime) -> Dispatcher:
+    return Dispatcher(running.upstream, FirstReplica(), InFlight(), running.decisions)
 
 
 class NoLog(WalWriter):
@@ -101,7 +111,7 @@ class Rung(GatewayRole):
     def _reduced(self, running: Runtime) -> Components:
         parts = running.components
         if ROUTING not in self._kept:
-            parts = replace(parts, dispatcher=Dispatcher(running.upstream, FirstReplica(), InFlight()))
+            parts = replace(parts, dispatcher=_first_replica(running))
         if WAL not in self._kept:
             parts = replace(parts, wal=NoLog(settings.WAL_DIR, "bench"))
         return parts

@@ -28,6 +28,15 @@ def test_a_longer_conversation_begins_with_the_links_of_the_shorter(
     assert len(longer.hashes) > len(shorter.hashes)
 
 
+@given(prompts, st.data())
+def test_a_link_is_found_in_its_message(said: list[PromptMessage], data: st.DataObject) -> None:
+    whole = prompt(*said)
+    number = data.draw(st.integers(1, len(said)))
+    before, behind = len(prompt(*said[: number - 1]).hashes), len(prompt(*said[:number]).hashes)
+    assert {whole.message_at(depth) for depth in range(before, behind)} == {number}
+    assert whole.message_at(len(whole.hashes)) is None
+
+
 @given(prompts, st.binary(min_size=32, max_size=32))
 def test_two_roots_share_no_link(said: list[PromptMessage], root: bytes) -> None:
     assume(root != ROOT)

@@ -17,6 +17,7 @@ from gateway.streaming.follower_stream import FollowerStream
 from gateway.streaming.pending_stream import PendingStream, done_within
 from gateway.upstream.dispatcher import EngineReply
 from gateway.upstream.wait_queue import ReplicaQueue
+from routing import explanation
 from tenants.isolation import keyspace
 
 
@@ -131,4 +132,5 @@ class StreamStarter:
 def add_route_headers(context: RequestContext, reply: EngineReply) -> None:
     """Add the headers that name the replica and why it was chosen."""
     replica = keyspace.replica_token(context.caller.tenant_id, reply.choice.replica_id)
-    context.timeline.headers += [(b"x-route", reply.choice.reason.encode()), (b"x-replica", replica)]
+    route = explanation.header(reply.choice).encode()
+    context.timeline.headers += [(b"x-route", route), (b"x-replica", replica)]

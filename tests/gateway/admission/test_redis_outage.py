@@ -203,7 +203,7 @@ async def test_a_redis_without_memory_replays_what_it_has_and_keeps_nothing_new(
     # The process itself remembers the response for a minute; Redis takes none.
     assert [each.answer_headers["x-cache"] for each in asked] == ["miss", "hit"]
     routed = [await gateway.ask({**sampled, "seed": number}, headers=session) for number in range(2)]
-    assert {each.answer_headers["x-route"] for each in routed} == {"session"}
+    assert {each.answer_headers["x-route"].partition(";")[0] for each in routed} == {"session"}
     assert len(gateway.bodies()) == before + 3
     assert [key async for key in server.client.scan_iter("hearth:*:prediction*")] == []
     await server.client.config_set("maxmemory", "0")

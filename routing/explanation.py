@@ -1,0 +1,154 @@
+"""Explain a choice: the term that decided it, and where its prompt left what is warm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from heapq import nsmallest
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+
+from routing.router import EQUAL_SECONDS, Candidate, Choice, Reason
+
+#: The terms of a cost, by their names in :class:`routing.router.Candidate`.
+TERMS = tuple(field.name for field in msgspec.structs.fields(Candidate) if field.type is float)
+#: Most candidates of a decision that is kept: the chosen one and the cheapest others.
+MAX_CANDIDATES = 16
+
+
+class Decided(Protocol):
+    """A choice among candidates."""
+
+    @property
+    def replica_id(self) -> UUID: ...
+    @property
+    def reason(self) -> Reason: ...
+    @property
+    def candidates(self) -> Sequence[Candidate]: ...
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """One decision as it is kept for operators: ids and numbers, nothing of the prompt."""
+
+    request_id: UUID
+    tenant_id: UUID
+    model: str
+    #: When, in Unix seconds.
+    at: float
+    replica_id: UUID
+    reason: Reason
+    #: The home of the request's session, if it has one.
+    home: UUID | None
+    #: As in :class:`PrefixMatch`.
+    prompt_tokens: int
+    nearest_warm_tokens: int
+    diverged_message: int | None
+    candidates: Sequence[Candidate]
+    #: How many there were before the dearest were left out.
+    candidates_count: int
+
+
+class PrefixMatch(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a prompt was expected to be cached, in estimated tokens."""
+
+    prompt_tokens: int
+    #: On the chosen replica, and the most on any candidate.
+    warm_tokens: int
+    nearest_warm_tokens: int
+    #: The message, counted from 1, at which the prompt left the nearest warm prefix; None if all of it was warm.
+    diverged_message: int | None
+
+
+def chosen(found: Decided) -> Candidate:
+    """Return the terms of the replica that was chosen."""
+    return best_two(found)[0]
+
+
+def best_two(found: Decided) -> tuple[Candidate, Candidate | None]:
+    """Return the chosen replica's terms and those of the cheapest other one, the runner-up; None if there is none."""
+    wanted, least = found.replica_id, math.inf
+    best = second = None
+    for each in found.candidates:  # one pass: each request pays for it
+        if each.replica_id == wanted:
+            best = each
+        elif (cost := each.cost) < least:
+            second, least = each, cost
+    assert best is not None, "the chosen replica is a candidate"
+    return best, second
+
+
+def ordered(found: Decided) -> list[Candidate]:
+    """Return the candidates, the cheapest first."""
+    return sorted(found.candidates, key=_cost)
+
+
+def deciding_term(found: Decided) -> str | None:
+    """Return in which term the chosen replica was cheaper than the runner-up by most; None without a runner-up.
+
+    ``home`` or ``idle`` if both cost the same: the session's home was chosen, or who had waited longest for a request.
+    """
+    return _deciding_term(found.reason, *best_two(found))
+
+
+def header(found: Decided) -> str:
+    """Return the value of ``x-route``: the reason, an item of RFC 9651, with parameters."""
+    best, second = best_two(found)
+    term = _deciding_term(found.reason, best, second)
+    by = f"; by={term}" if term is not None else ""
+    return f"{found.reason}{by}; warm_tokens={best.warm_tokens}; seconds={best.backlog + best.prefill:.2f}"
+
+
+def prefix_match(choice: Choice) -> PrefixMatch | None:
+    """Return how much of the prompt was expected to be cached; None if engines cache nothing of it."""
+    prefix = choice.prefix
+    if not prefix.hashes:
+        return None
+    depth = max([each.depth for each in choice.candidates])
+    return PrefixMatch(
+        prompt_tokens=prefix.tokens,
+        warm_tokens=choice.warm_tokens,
+        nearest_warm_tokens=max(choice.warm_tokens, prefix.tokens_of(depth)),
+        diverged_message=prefix.message_at(depth),
+    )
+
+
+def decision(
+    choice: Choice, match: PrefixMatch | None, *, request_id: UUID, tenant_id: UUID, model: str, at: float
+) -> Decision:
+    """Return what is kept of a choice. ``match``: see :func:`prefix_match`."""
+    return Decision(
+        request_id=request_id,
+        tenant_id=tenant_id,
+        model=model,
+        at=at,
+        replica_id=choice.replica_id,
+        reason=choice.reason,
+        home=choice.home,
+        prompt_tokens=choice.prefix.tokens,
+        nearest_warm_tokens=match.nearest_warm_tokens if match is not None else 0,
+        diverged_message=match.diverged_message if match is not None else None,
+        candidates=_kept(choice),
+        candidates_count=len(choice.candidates),
+    )
+
+
+def _deciding_term(reason: Reason, best: Candidate, second: Candidate | None) -> str | None:
+    if second is None:
+        return None
+    if second.cost - best.cost < EQUAL_SECONDS:
+        return "home" if reason == "session" else "idle"
+    gains = [getattr(second, term) - getattr(best, term) for term in TERMS]
+    return TERMS[gains.index(max(gains))]
+
+
+def _kept(choice: Choice) -> Sequence[Candidate]:
+    if len(choice.candidates) <= MAX_CANDIDATES:
+        return choice.candidates
+    others = [each for each in choice.candidates if each.replica_id != choice.replica_id]
+    return [chosen(choice), *nsmallest(MAX_CANDIDATES - 1, others, key=_cost)]
+
+
+def _cost(candidate: Candidate) -> float:
+    return candidate.cost
