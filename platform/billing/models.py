@@ -134,6 +134,11 @@ class UsageRecord(models.Model):
     #: 0: the request ran. Else it was refused, or failed, before it ran: the row stands for this many alike, and costs
     #: nothing without having a price.
     refusals = models.PositiveIntegerField(default=0, db_default=0)
+    #: Prompt tokens that routing expected in the chosen replica's prefix cache, in the engine's tokens; the most on any
+    #: replica; and the message, counted from 1, at which the prompt left that nearest warm prefix.
+    predicted_cached_tokens = models.PositiveIntegerField(null=True)
+    nearest_warm_tokens = models.PositiveIntegerField(null=True)
+    diverged_message = models.PositiveIntegerField(null=True)
 
     class Meta:
         # Django cannot declare partitions: the migration creates the table (see 0001_initial).
@@ -223,6 +228,7 @@ class UsageRollup(models.Model):
     prefix_hits = models.PositiveBigIntegerField(default=0)
     prompt_tokens = models.PositiveBigIntegerField(default=0)
     cached_prompt_tokens = models.PositiveBigIntegerField(default=0)
+    predicted_cached_tokens = models.PositiveBigIntegerField(default=0, db_default=0)
     completion_tokens = models.PositiveBigIntegerField(default=0)
     #: All three token classes together.
     avoided_tokens = models.PositiveBigIntegerField(default=0)

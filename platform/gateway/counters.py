@@ -7,7 +7,7 @@ on one thread, the process's event loop; any thread may collect them.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -44,6 +44,11 @@ class CounterVec(Collector):
             assert len(labels) == len(self._labelnames), self._name
             found = self._children[labels] = Counter()
         return found
+
+    def keep(self, label: str, values: Collection[str]) -> None:
+        """Forget the counters whose label has another value."""
+        position = self._labelnames.index(label)
+        self._children = {labels: each for labels, each in self._children.items() if labels[position] in values}
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metric family."""

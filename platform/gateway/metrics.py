@@ -6,10 +6,11 @@ times and may spend 5 µs on it, so each combination of labels is looked up once
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
+from uuid import UUID
 
 from prometheus_client import Counter as PrometheusCounter
 from prometheus_client import Gauge
@@ -51,6 +52,11 @@ _FIRST_TOKEN = HistogramVec(
     bounds=FIRST_TOKENS,
 )
 _TOKENS = CounterVec("hearth_gateway_tokens", "Tokens of metered responses, in disjoint classes.", ("model", "kind"))
+_PREFIX_TOKENS = CounterVec(
+    "hearth_gateway_prefix_tokens",
+    "Prompt tokens that engines counted, those that routing expected to be cached, and those that were.",
+    ("model", "replica", "kind"),
+)
 _CACHE = CounterVec(
     "hearth_gateway_cache_results",
     "Metered requests, by the result of the prediction cache.",
@@ -137,6 +143,7 @@ METRICS = (
     _DURATION,
     _FIRST_TOKEN,
     _TOKENS,
+    _PREFIX_TOKENS,
     _CACHE,
     _CACHE_LOOKUPS,
     _CACHE_STORES,
@@ -175,8 +182,18 @@ def ended(endpoint: str, model: str, end: End) -> None:
         series.cached_prompt_tokens.inc(end.cached_prompt_tokens)
     if end.completion_tokens:
         series.completion_tokens.inc(end.completion_tokens)
+    if end.predicted_cached_tokens is not None:
+        replica = str(end.replica_id)
+        _PREFIX_TOKENS.labels(model, replica, "prompt").inc(end.prompt_tokens + end.cached_prompt_tokens)
+        _PREFIX_TOKENS.labels(model, replica, "predicted").inc(end.predicted_cached_tokens)
+        _PREFIX_TOKENS.labels(model, replica, "cached").inc(end.cached_prompt_tokens)
     _ANSWERS.labels(model, end.state).inc()
     _CACHE.labels(end.cache_result, end.cache_reason).inc()
+
+
+def keep_replicas(replicas: Iterable[UUID]) -> None:
+    """Forget the counts of every other replica: each start of an engine may bring a new one."""
+    _PREFIX_TOKENS.keep("replica", {str(each) for each in replicas})
 
 
 def cache_looked_up(level: CacheLevel, outcome: CacheLookup) -> None:

@@ -9,7 +9,7 @@ from billing.wal.records import End
 from gateway import metrics
 from gateway.upstream.connection import ConnectFailed, ConnectionLost, ProtocolError, ReadTimeout, UpstreamError
 from gateway.upstream.dispatcher import WrongStatus
-from tenants.ids import RequestId, new_id
+from tenants.ids import ReplicaId, RequestId, new_id
 
 
 @pytest.fixture
@@ -63,6 +63,24 @@ def test_an_answer_is_counted_with_its_tokens_and_times(registry: CollectorRegis
     assert value("hearth_gateway_time_to_first_token_seconds_sum") == 0.03
 
 
+def test_expected_and_cached_tokens_are_counted_by_replica_while_it_exists(registry: CollectorRegistry) -> None:
+    model, replicas = f"model-{new_id()}", [ReplicaId(new_id()) for _ in range(2)]
+    for replica in (*replicas, replicas[0]):
+        metrics.ended("/v1/completions", model, end(replica_id=replica, predicted_cached_tokens=6))
+    metrics.ended("/v1/completions", model, end(replica_id=replicas[0]))  # the engine did not count its prompt
+
+    def counted(replica: ReplicaId) -> list[float | None]:
+        name = "hearth_gateway_prefix_tokens_total"
+        return [
+            registry.get_sample_value(name, {"model": model, "replica": str(replica), "kind": kind})
+            for kind in ("prompt", "predicted", "cached")
+        ]
+
+    assert [counted(replica) for replica in replicas] == [[18, 12, 8], [9, 6, 4]]
+    metrics.keep_replicas(replicas[1:])
+    assert [counted(replica) for replica in replicas] == [[None] * 3, [9, 6, 4]]
+
+
 def test_a_request_is_counted_by_the_hundreds_of_its_status(registry: CollectorRegistry) -> None:
     model = f"model-{new_id()}"
     for status in (200, 201, 404, 429, 502):
@@ -110,4 +128,4 @@ def test_the_feed_has_no_age_before_its_first_view() -> None:
 
 def test_no_label_can_name_a_tenant() -> None:
     names = {label for metric in metrics.METRICS for label in metric._labelnames}
-    assert names == {"endpoint", "model", "status", "state", "kind", "result", "reason", "outcome", "level"}
+    assert names == {"endpoint", "model", "status", "state", "kind", "result", "reason", "outcome", "level", "replica"}

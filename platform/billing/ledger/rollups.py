@@ -45,6 +45,10 @@ class Sums:
     prefix_hits: int = field(default=0, metadata={"doc": "Requests with any cached prompt token."})
     prompt_tokens: int = field(default=0, metadata={"doc": "Uncached prompt tokens."})
     cached_prompt_tokens: int = field(default=0, metadata={"doc": "Prompt tokens from engines' prefix caches."})
+    predicted_cached_tokens: int = field(
+        default=0,
+        metadata={"doc": "Prompt tokens that routing expected in engines' prefix caches; 0 for earlier releases."},
+    )
     completion_tokens: int = 0
     avoided_tokens: int = field(
         default=0, metadata={"doc": "Prompt and completion tokens of hits and coalesced responses."}
@@ -153,6 +157,7 @@ def _figures(row: UsageRow) -> tuple[int, ...]:
         int(row.cached_prompt_tokens > 0),
         row.prompt_tokens,
         row.cached_prompt_tokens,
+        row.predicted_cached_tokens or 0,
         row.completion_tokens,
         *(_avoided(row) if row.state == "complete" else (0, 0)),
         *_money(row),

@@ -79,6 +79,23 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
     refusals: Annotated[
         int, Shown(doc="0: the request ran. Else it was refused or failed before it ran; the row stands for this many.")
     ] = 0
+    predicted_cached_tokens: Annotated[
+        int | None,
+        Shown(
+            doc="How many prompt tokens routing expected in the replica's prefix cache; compare with "
+            "cached_prompt_tokens. null: the engine did not count the prompt."
+        ),
+    ] = None
+    nearest_warm_tokens: Annotated[
+        int | None, Shown(doc="The most that routing expected on any replica that was ready.")
+    ] = None
+    diverged_message: Annotated[
+        int | None,
+        Shown(
+            doc="The message at which the prompt differs from that nearest warm prefix, counted from 1 in the order of "
+            "the prompt: tools, a separate system prompt, then messages. null: all of it was warm, or unknown."
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +223,9 @@ def finished(start: Start, end: End) -> UsageRow:
         error_code=_text("error_code", end.error_code),
         error_message=_text("error_message", end.error_message),
         refusals=end.refusals,
+        predicted_cached_tokens=end.predicted_cached_tokens,
+        nearest_warm_tokens=end.nearest_warm_tokens,
+        diverged_message=end.diverged_message,
     )
 
 

@@ -89,6 +89,12 @@ class End(msgspec.Struct, frozen=True, array_like=True, tag="E", kw_only=True):
     error_message: str = ""
     #: 0: the request ran. Else it was refused, or failed, before it ran, and stands for this many alike.
     refusals: Tokens = 0
+    #: Prompt tokens that routing expected in the cache of the chosen replica, to compare with
+    #: ``cached_prompt_tokens``; the most on any replica; and the message, counted from 1, at which the prompt left
+    #: that nearest warm prefix. None: no engine counted the prompt; the last also if all of it was warm.
+    predicted_cached_tokens: Tokens | None = None
+    nearest_warm_tokens: Tokens | None = None
+    diverged_message: Tokens | None = None
 
 
 class Withdrawn(msgspec.Struct, frozen=True, array_like=True, tag="W", kw_only=True):

@@ -16,10 +16,12 @@ from gateway import metrics
 from gateway.admission.controller import Reservation
 from gateway.admission.cost_estimate import CostReservation
 from gateway.errors import GatewayError, Unavailable
+from gateway.metering import cache_prediction
 from gateway.metering.refusals import MESSAGE_CHARACTERS
 from gateway.metering.usage_log import UsageLog
 from gateway.protocols.endpoint import NOTHING, Usage
 from gateway.request import RequestContext
+from routing.explanation import PrefixMatch
 from tenants.ids import ReplicaId, RequestId
 
 log = logging.getLogger(__name__)
@@ -60,8 +62,9 @@ class Meter:
         self.cost_reservation: CostReservation | None = None
         #: The amount held, recorded in every START.
         self._held_pico = 0
-        #: The estimated usage of the prompt while an engine runs it.
+        #: The estimated usage of the prompt while an engine runs it, and how much of it was expected to be cached.
         self.prompt_usage = NOTHING
+        self._match: PrefixMatch | None = None
         self.streamed_tokens = 0
         #: Estimated tokens of a response that overran, which never arrived.
         self._lost_tokens: int | None = None
@@ -94,6 +97,7 @@ class Meter:
         replica_id: UUID | None,
         route_reason: str,
         cached_tokens_estimate: int = 0,
+        match: PrefixMatch | None = None,
     ) -> None:
         """Write the START; again for each further replica, of which the last counts. Raises Unavailable.
 
@@ -106,10 +110,12 @@ class Meter:
         self.prompt_usage = Usage(
             prompt_tokens=prompt_tokens_estimate - cached, cached_prompt_tokens=cached, completion_tokens=0
         )
+        self._match = match
 
     def engine_failed(self) -> None:
         """Record that the engine failed: no engine runs the request until the next :meth:`start`."""
         self.prompt_usage = NOTHING
+        self._match = None
 
     def overran(self, completion_tokens: int) -> None:
         """Record an estimate of what an engine wrote of a response that never arrived.
@@ -310,6 +316,7 @@ class Meter:
         first = self.first_token_at
         result, reason = self.cache
         avoided = self._avoided
+        expected = cache_prediction.of(self._match, usage) if source == "engine" else cache_prediction.UNKNOWN
         return End(
             request_id=RequestId(self._timeline.request_id),
             finished_at_ns=time.time_ns(),
@@ -332,6 +339,9 @@ class Meter:
             source_id=RequestId(self._source_id) if self._source_id is not None else None,
             error_code=error.code if error is not None else "",
             error_message=error.message[:MESSAGE_CHARACTERS] if error is not None else "",
+            predicted_cached_tokens=expected.cached_tokens,
+            nearest_warm_tokens=expected.nearest_warm_tokens,
+            diverged_message=expected.diverged_message,
         )
 
     def _append(self, *records: Start | Progress | End) -> None:

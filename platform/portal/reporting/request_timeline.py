@@ -96,10 +96,23 @@ def _routed(found: UsageRow, shows_replica: bool) -> Step | None:
     warm = f"; {count(found.cached_prompt_tokens)} of {count(total)} prompt tokens were cached" if total else ""
     return Step(
         title=f"Routed{where} by {found.route_reason}",
-        detail=f"{ROUTE_REASONS.get(found.route_reason, '')}{warm}".lstrip("; "),
+        detail=f"{ROUTE_REASONS.get(found.route_reason, '')}{warm}{_expected(found)}".lstrip("; "),
         at=found.started_at,
         tone="warm" if found.cached_prompt_tokens else "",
     )
+
+
+def _expected(found: UsageRow) -> str:
+    """Return how much routing expected to be cached, and where the prompt differs from what was warm."""
+    if found.predicted_cached_tokens is None:
+        return ""
+    text = f", {count(found.predicted_cached_tokens)} were expected"
+    nearest = found.nearest_warm_tokens or 0
+    if nearest > found.predicted_cached_tokens:
+        text += f"; another replica had about {count(nearest)}"
+    if found.diverged_message is not None:
+        text += f"; the prompt differs from the nearest warm prefix in message {found.diverged_message}"
+    return text
 
 
 def _first_token(found: UsageRow) -> Step | None:

@@ -82,6 +82,16 @@ def test_a_request_becomes_a_row_a_roll_up_and_a_posting(writer: WalWriter, drai
     assert sums() == equal(AMOUNT_PICO)
 
 
+def test_what_routing_expected_reaches_its_row(writer: WalWriter, drain: Drain) -> None:
+    ended = end(start().request_id)
+    expected = {"predicted_cached_tokens": 9, "nearest_warm_tokens": 11, "diverged_message": 3}
+    for each in (ended, replace(ended, **expected)):
+        begun = start()
+        writer.append(begun, replace(each, request_id=begun.request_id))
+    drained(drain)
+    assert list(UsageRecord.objects.order_by("id").values_list(*expected)) == [(None, None, None), (9, 11, 3)]
+
+
 @pytest.mark.usefixtures("demo_prices")
 def test_a_prediction_hit_is_free_and_its_saving_is_shown_apart(writer: WalWriter, drain: Drain) -> None:
     begun = start()

@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from zlib import crc32
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from billing.errors import RecordTooLarge, WalClosed, WalFull, WalOverCap
 from billing.wal.reader import Damage, FoundRecord, is_alive, read
-from billing.wal.records import End, Progress, Record, Start
+from billing.wal.records import End, Progress, Record, Start, decode, encode
 from billing.wal.segments import FRAME, HEADER, Segment, segments
 from billing.wal.writer import WalWriter
 from tenants.ids import RequestId, new_id
@@ -59,6 +60,14 @@ def test_records_come_back_in_order_and_equal(writer: WalWriter, tmp_path: Path)
     (segment,) = segments(tmp_path)
     assert records_in(segment)[:2] == [begun, finished]
     assert len(records_in(segment)) == 3
+
+
+def test_an_end_of_an_earlier_release_is_read() -> None:
+    ended = end(RequestId(new_id()))
+    fields = msgspec.msgpack.decode(encode(ended))
+    later = ("predicted_cached_tokens", "nearest_warm_tokens", "diverged_message")
+    assert End.__struct_fields__[-len(later) :] == later
+    assert decode(msgspec.msgpack.encode(fields[: -len(later)])) == ended
 
 
 def test_reading_goes_on_where_it_stopped(writer: WalWriter, tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ def test_totals_are_exact_and_a_tenant_s_own(used: World, as_acme: APIClient) ->
         "prefix_hits": 2,
         "prompt_tokens": 1200,
         "cached_prompt_tokens": 800,
+        "predicted_cached_tokens": 0,
         "completion_tokens": 200,
         "avoided_tokens": 1100,
         "avoided_engine_ms": 780,

@@ -194,12 +194,28 @@ def test_arrows_are_explained_only_where_there_are_any(used: World, signed_in: S
         assert "▲ ▼ against" in browser.get(path).content.decode(), path
 
 
+def test_a_request_s_page_tells_what_routing_expected(world: World, signed_in: SignIn, now: datetime) -> None:
+    expected = replace(fixtures.answered(world, world.acme, now, 1), predicted_cached_tokens=380)
+    elsewhere = replace(fixtures.answered(world, world.acme, now, 2), predicted_cached_tokens=0)
+    fixtures.store([expected, replace(elsewhere, nearest_warm_tokens=1900, diverged_message=3)])
+    browser = signed_in(world.acme.owner)
+    pages = [
+        browser.get(f"/portal/tenants/acme/requests/{fixtures.request_id(now, n)}/").content.decode() for n in (1, 2)
+    ]
+    assert "400 of 1,000 prompt tokens were cached, 380 were expected<" in pages[0]
+    assert (
+        "cached, 0 were expected; another replica had about 1,900; "
+        "the prompt differs from the nearest warm prefix in message 3<"
+    ) in pages[1]
+
+
 def test_a_request_s_page_tells_its_journey(used: World, signed_in: SignIn, now: datetime) -> None:
     browser = signed_in(used.acme.owner)
     answered = browser.get(f"/portal/tenants/acme/requests/{fixtures.request_id(now, 1)}/").content.decode()
     assert "Prediction cache: miss" in answered
     assert "Routed by prefix" in answered
     assert "400 of 1,000 prompt tokens were cached" in answered
+    assert "expected" not in answered
     assert "Charged $0.000156" in answered
     hit = browser.get(f"/portal/tenants/acme/requests/{fixtures.request_id(now, 3)}/").content.decode()
     assert "Prediction cache: hit" in hit
