@@ -29,6 +29,7 @@ from gateway.pipeline.revocation import ActiveRequests
 from gateway.redis_client.client import RedisClient
 from gateway.upstream import routing_memory
 from gateway.upstream.client import UpstreamClient
+from gateway.upstream.decision_log import DecisionLog
 from gateway.upstream.dispatcher import Dispatcher
 from gateway.upstream.routing_exchange import RoutingExchange
 from gateway.upstream.wait_queue import ReplicaQueue
@@ -52,11 +53,13 @@ class Runtime:
     key_locks: KeyLocks
     routing_file: SharedFile | None
     routing_exchange: RoutingExchange
+    decisions: DecisionLog
 
     async def close(self) -> None:
         """Close everything, the WAL last."""
         await asyncio.to_thread(self.feed.stop)
         await self.routing_exchange.close()
+        self.decisions.send()
         await self.upstream.close()
         self.components.admission.close()
         await self.components.parser_pool.close()
@@ -85,6 +88,7 @@ def start(role: str) -> Runtime:
     single_flight.start()
     routing_exchange = RoutingExchange(cache, settings.REDIS_CACHE_URL, control.router, lambda: control.has_other_hosts)
     routing_exchange.start()
+    decisions = DecisionLog(cache)
     components = Components(
         feed=control.feed,
         replica_queue=control.replica_queue,
@@ -93,7 +97,7 @@ def start(role: str) -> Runtime:
         parsed_requests=ParsedRequestCache(),
         body_memory=BodyMemory(),
         parser_pool=ParserPool(),
-        dispatcher=Dispatcher(upstream, control.router, control.in_flight),
+        dispatcher=Dispatcher(upstream, control.router, control.in_flight, decisions),
         wal=wal,
         refusals=RefusalLog(wal),
         defer=async_requests.accept,
@@ -114,6 +118,7 @@ def start(role: str) -> Runtime:
         key_locks=key_locks,
         routing_file=control.routing_file,
         routing_exchange=routing_exchange,
+        decisions=decisions,
     )
 
 
@@ -149,13 +154,13 @@ class _ControlPlane:
 
     def _follow_engines(self, snapshot: ControlSnapshot) -> None:
         """Tell the router which engines run, how large their caches are, and whether other hosts have gateways."""
-        self.router.follow(
-            {
-                endpoint.replica_id: Boot(generation=endpoint.generation, cache_tokens=endpoint.cache_tokens)
-                for group in snapshot.endpoints.values()
-                for endpoint in group
-            }
-        )
+        boots = {
+            endpoint.replica_id: Boot(generation=endpoint.generation, cache_tokens=endpoint.cache_tokens)
+            for group in snapshot.endpoints.values()
+            for endpoint in group
+        }
+        self.router.follow(boots)
+        metrics.keep_replicas(boots)
         here = self.routing_file.count() if self.routing_file else 1
         self.has_other_hosts = len(snapshot.gateways) > here
 

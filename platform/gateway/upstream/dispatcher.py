@@ -27,8 +27,11 @@ from gateway.upstream.connection import (
     UpstreamError,
     UpstreamResponse,
 )
+from gateway.upstream.decision_log import DecisionLog
 from gateway.upstream.suspect_requests import MAX_FAILED_ENGINES, SuspectRequests
+from routing import explanation
 from routing.errors import NoReplica
+from routing.explanation import PrefixMatch
 from routing.router import AnswerStart, Choice, Router, RoutingRequest
 from workers.serving.endpoints import Endpoint
 
@@ -102,10 +105,11 @@ class EngineReply(msgspec.Struct, kw_only=True, eq=False):
 class Dispatcher:
     """Chooses replicas with the router and sends requests to their engines."""
 
-    def __init__(self, upstream: UpstreamClient, router: Router, in_flight: InFlight) -> None:
+    def __init__(self, upstream: UpstreamClient, router: Router, in_flight: InFlight, decisions: DecisionLog) -> None:
         self._upstream = upstream
         self._router = router
         self._in_flight = in_flight
+        self._decisions = decisions
         self._avoid_until: dict[UUID, float] = {}
         self._suspect_requests = SuspectRequests()
 
@@ -141,7 +145,7 @@ class Dispatcher:
             if attempt:
                 metrics.retried(timeline.model)
             try:
-                reply = await self._try(endpoint, choice, dispatch)
+                reply = await self._try(endpoint, choice, dispatch, self._explained(choice, context))
             except UpstreamError as error:
                 failures.append(error)
                 metrics.engine_failed(timeline.model, error.reason)
@@ -174,7 +178,24 @@ class Dispatcher:
         healthy = [replica for replica in left if self._avoid_until.get(replica, 0.0) <= now]
         return healthy or list(left)
 
-    async def _try(self, endpoint: Endpoint, choice: Choice, dispatch: _Dispatch) -> EngineReply:
+    def _explained(self, choice: Choice, context: RequestContext) -> PrefixMatch | None:
+        """Keep the decision for operators; return how much of the prompt was expected to be cached."""
+        match = explanation.prefix_match(choice)
+        self._decisions.add(
+            explanation.decision(
+                choice,
+                match,
+                request_id=context.timeline.request_id,
+                tenant_id=context.caller.tenant_id,
+                model=context.model.name,
+                at=time.time(),
+            )
+        )
+        return match
+
+    async def _try(
+        self, endpoint: Endpoint, choice: Choice, dispatch: _Dispatch, match: PrefixMatch | None
+    ) -> EngineReply:
         """Return the reply with its first bytes. Raises UpstreamError, Unavailable or EngineRefused."""
         response: UpstreamResponse | None = None
         self._in_flight.start(endpoint.deployment, choice.tokens)
@@ -191,6 +212,7 @@ class Dispatcher:
                 cached_tokens_estimate=choice.warm_tokens,
                 replica_id=choice.replica_id,
                 route_reason=choice.reason,
+                match=match,
             )
             sent_at = time.perf_counter()
             try:

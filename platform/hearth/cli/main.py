@@ -12,7 +12,7 @@ import click
 
 from hearth.backup.errors import BackupError
 from hearth.checks.preflight import PreflightError
-from hearth.cli import backup, checks, models, retention
+from hearth.cli import backup, checks, models, retention, routing
 from hearth.cli.instance import parts, rotation, up_down, upgrade
 from hearth.embedded.errors import EmbeddedServerError
 from hearth.environment import BadSetting
@@ -79,6 +79,7 @@ for command in (
     retention.retention,
     retention.erase_tenant,
     upgrade.upgrade,
+    routing.explain_route,
     checks.check,
     audit_isolation,
 ):

@@ -1,0 +1,129 @@
+"""`hearth explain-route`: why a request went to its replica."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any, cast
+from uuid import UUID
+
+import click
+import msgspec
+import redis
+
+from hearth import environment, service_urls
+from hearth.checks.preflight import PreflightError
+from hearth.cli.output.text_table import table
+from routing import decision_record, explanation
+from routing.explanation import Decision
+
+REDIS_TIMEOUT_SECONDS = 5.0
+#: Characters of an id that lists show: its end, as in the lists of the fleet.
+SHOWN = 6
+
+
+@click.command("explain-route", short_help="Show why a request went to its replica.")
+@click.argument("request_id", type=click.UUID)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with whole ids.")
+def explain_route(request_id: UUID, as_json: bool) -> None:
+    """Show each replica's cost for a recent request, term by term, and which term decided.
+
+    REQUEST_ID is the x-request-id of the response. Gateways keep their last 4,000 decisions together, for an hour after
+    the last. A request that was tried on several replicas has several decisions. docs/operations.md explains the terms.
+
+    \b
+    Example:
+      hearth explain-route 01a0b5c2-9d1e-7c3a-8f00-5d2f6c1e9b47
+    """
+    found = _decisions(request_id)
+    if not found:
+        raise PreflightError(
+            f"No decision is kept for request {request_id}.",
+            "Gateways keep the last 4,000 for an hour; a response from the prediction cache has none.",
+        )
+    if as_json:
+        print(json.dumps([_document(each) for each in found], indent=2, default=str))
+    else:
+        print("\n\n".join(_text(each) for each in found))
+
+
+def _decisions(request_id: UUID) -> list[Decision]:
+    """Return the decisions for a request. Raises PreflightError."""
+    settings = environment.read()
+    url = service_urls.redis_url(settings, settings.redis_cache_url)
+    try:
+        with redis.Redis.from_url(
+            url, socket_timeout=REDIS_TIMEOUT_SECONDS, socket_connect_timeout=REDIS_TIMEOUT_SECONDS
+        ) as client:
+            items = cast("list[bytes]", client.lrange(decision_record.KEY, 0, -1))
+    except redis.RedisError as error:
+        raise PreflightError(
+            f"Redis cannot be read: {error}.", "`hearth up` starts the instance; REDIS_CACHE_URL names another Redis."
+        ) from error
+    return decision_record.of_request(items, request_id)
+
+
+def _document(found: Decision) -> dict[str, Any]:
+    _, second = explanation.best_two(found)
+    return {
+        **{name: getattr(found, name) for name in found.__struct_fields__ if name != "candidates"},
+        "decided_by": explanation.deciding_term(found),
+        "runner_up": second.replica_id if second is not None else None,
+        "candidates": [{**msgspec.structs.asdict(each), "cost": each.cost} for each in explanation.ordered(found)],
+    }
+
+
+def _text(found: Decision) -> str:
+    at = datetime.fromtimestamp(found.at, tz=UTC)
+    left_out = found.candidates_count - len(found.candidates)
+    rows = [
+        (
+            _short(each.replica_id),
+            _mark(found, each.replica_id),
+            *(f"{value:.3f}" for value in (each.cost, *(getattr(each, term) for term in explanation.TERMS))),
+            f"{each.warm_tokens:,}",
+        )
+        for each in explanation.ordered(found)
+    ]
+    lines = [
+        f"{at:%Y-%m-%d %H:%M:%S} UTC, model {found.model}, tenant {found.tenant_id}",
+        _outcome(found),
+        _prompt(found),
+        "",
+        table(("REPLICA", "IS", "COST", *(term.upper() for term in explanation.TERMS), "WARM TOKENS"), rows),
+        *([f"and {left_out} that cost more"] if left_out else []),
+    ]
+    return "\n".join(lines)
+
+
+def _outcome(found: Decision) -> str:
+    (best, second), term = explanation.best_two(found), explanation.deciding_term(found)
+    chosen = f"{found.reason}: …{_short(best.replica_id)}"
+    if second is None:
+        return f"{chosen} was the only replica that could be tried."
+    if term == "home":
+        return f"{chosen} is the session's home, and …{_short(second.replica_id)} costs the same."
+    if term == "idle":
+        return f"{chosen} waited longest for a request, and …{_short(second.replica_id)} costs the same."
+    return (
+        f"{chosen} costs {second.cost - best.cost:.3f} s less than …{_short(second.replica_id)}; {term} differs most."
+    )
+
+
+def _prompt(found: Decision) -> str:
+    where = (
+        "some replica was warm for all of it"
+        if found.diverged_message is None
+        else f"it differs from the nearest warm prefix after {found.nearest_warm_tokens:,}, "
+        f"in message {found.diverged_message}"
+    )
+    return f"The prompt has about {found.prompt_tokens:,} tokens; {where}."
+
+
+def _mark(found: Decision, replica_id: UUID) -> str:
+    marks = ("chosen", found.replica_id == replica_id), ("home", found.home == replica_id)
+    return ",".join(name for name, applies in marks if applies)
+
+
+def _short(replica_id: UUID) -> str:
+    return str(replica_id)[-SHOWN:]

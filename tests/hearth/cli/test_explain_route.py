@@ -1,0 +1,78 @@
+"""`hearth explain-route`, with decisions as gateways keep them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from uuid import UUID, uuid4
+
+import pytest
+from click.testing import CliRunner, Result
+from msgspec.structs import replace
+from redis import Redis
+
+from hearth.cli.main import hearth as command
+from routing import decision_record
+from routing.explanation import Decision
+from tests.routing.prompts import replicas
+from tests.routing.test_explanation import candidate, decided
+
+ONE, OTHER = replicas(2)
+
+
+@pytest.fixture
+def redis(monkeypatch: pytest.MonkeyPatch) -> Iterator[Redis]:
+    """The Redis that the command reads."""
+    monkeypatch.delenv("REDIS_CACHE_URL", raising=False)
+    with Redis.from_url(os.environ["REDIS_URL"]) as client:
+        yield client
+
+
+def kept(redis: Redis, *decisions: Decision) -> UUID:
+    """Keep decisions for a new request, and return its id."""
+    request_id = uuid4()
+    for each in decisions:
+        redis.lpush(decision_record.KEY, decision_record.encode(replace(each, request_id=request_id)))
+    return request_id
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(command, ["explain-route", *map(str, arguments)])
+
+
+def test_every_term_of_every_replica_is_shown(redis: Redis) -> None:
+    warm = candidate(ONE, backlog=0.5, prefill=0.1)
+    cold = candidate(OTHER, prefill=2.0, displaced=0.25)
+    shown = run(kept(redis, decided(cold, warm, reason="prefix"))).output.splitlines()
+    assert shown[0] == "2001-09-09 01:46:40 UTC, model demo, tenant 00000000-0000-0000-0000-000000000008"
+    assert shown[1] == "prefix: …000001 costs 1.650 s less than …000002; prefill differs most."
+    assert shown[2] == (
+        "The prompt has about 400 tokens; it differs from the nearest warm prefix after 100, in message 2."
+    )
+    assert [line.split() for line in shown[4:]] == [
+        ["REPLICA", "IS", "COST", "BACKLOG", "PREFILL", "DISPLACED", "DECODE", "WARM", "TOKENS"],
+        ["000001", "chosen", "0.600", "0.500", "0.100", "0.000", "0.000", "100"],
+        ["000002", "home", "2.250", "0.000", "2.000", "0.250", "0.000", "100"],
+    ]
+
+
+def test_each_attempt_is_shown(redis: Redis) -> None:
+    request_id = kept(redis, decided(candidate(ONE), candidate(OTHER)), decided(candidate(ONE), reason="only"))
+    shown = run(request_id).output
+    assert "load: …000001 waited longest for a request, and …000002 costs the same." in shown
+    assert shown.index("waited longest") < shown.index("only: …000001 was the only replica that could be tried.")
+    first, second = json.loads(run(request_id, "--json").output)
+    assert (first["request_id"], first["decided_by"], first["runner_up"]) == (str(request_id), "idle", str(OTHER))
+    assert (second["decided_by"], second["runner_up"]) == (None, None)
+    assert [each["replica_id"] for each in first["candidates"]] == [str(ONE), str(OTHER)]
+    assert first["candidates"][0]["cost"] == 0.0
+
+
+def test_what_is_not_kept_or_cannot_be_read_is_said(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    unknown = run(uuid4())
+    assert (unknown.exit_code, "No decision is kept for request" in unknown.output) == (1, True)
+    assert run("yesterday").exit_code == 2
+    monkeypatch.setenv("REDIS_CACHE_URL", "redis://127.0.0.1:9/0")
+    away = run(uuid4())
+    assert (away.exit_code, "Redis cannot be read" in away.output) == (1, True)
