@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from uuid import UUID
 
 from django.conf import settings
 
@@ -154,7 +155,7 @@ class _ControlPlane:
 
     def _follow_engines(self, snapshot: ControlSnapshot) -> None:
         """Tell the router which engines run, how large their caches are, and whether other hosts have gateways."""
-        boots = {
+        boots: dict[UUID, Boot] = {
             endpoint.replica_id: Boot(generation=endpoint.generation, cache_tokens=endpoint.cache_tokens)
             for group in snapshot.endpoints.values()
             for endpoint in group
