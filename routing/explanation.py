@@ -16,6 +16,8 @@ from routing.router import EQUAL_SECONDS, Candidate, Choice, Reason
 TERMS = tuple(field.name for field in msgspec.structs.fields(Candidate) if field.type is float)
 #: Most candidates of a decision that is kept: the chosen one and the cheapest others.
 MAX_CANDIDATES = 16
+#: Characters of an id that lists show.
+SHOWN = 6
 
 
 class Decided(Protocol):
@@ -90,6 +92,25 @@ def deciding_term(found: Decided) -> str | None:
     ``home`` or ``idle`` if both cost the same: the session's home was chosen, or who had waited longest for a request.
     """
     return _deciding_term(found.reason, *best_two(found))
+
+
+def outcome(found: Decided) -> str:
+    """Return a sentence that says which replica was chosen, and why not the runner-up."""
+    (best, second), term = best_two(found), deciding_term(found)
+    name = f"{found.reason}: …{short(best.replica_id)}"
+    if second is None:
+        return f"{name} was the only replica that could be tried."
+    other = f"…{short(second.replica_id)}"
+    if term == "home":
+        return f"{name} is the session's home, and {other} costs the same."
+    if term == "idle":
+        return f"{name} waited longest for a request, and {other} costs the same."
+    return f"{name} costs {second.cost - best.cost:.3f} s less than {other}; {term} differs most."
+
+
+def short(replica_id: UUID) -> str:
+    """Return the end of an id, which lists show."""
+    return str(replica_id)[-SHOWN:]
 
 
 def header(found: Decided) -> str:

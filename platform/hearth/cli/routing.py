@@ -18,8 +18,6 @@ from routing import decision_record, explanation
 from routing.explanation import Decision
 
 REDIS_TIMEOUT_SECONDS = 5.0
-#: Characters of an id that lists show: its end, as in the lists of the fleet.
-SHOWN = 6
 
 
 @click.command("explain-route", short_help="Show why a request went to its replica.")
@@ -78,7 +76,7 @@ def _text(found: Decision) -> str:
     left_out = found.candidates_count - len(found.candidates)
     rows = [
         (
-            _short(each.replica_id),
+            explanation.short(each.replica_id),
             _mark(found, each.replica_id),
             *(f"{value:.3f}" for value in (each.cost, *(getattr(each, term) for term in explanation.TERMS))),
             f"{each.warm_tokens:,}",
@@ -87,27 +85,13 @@ def _text(found: Decision) -> str:
     ]
     lines = [
         f"{at:%Y-%m-%d %H:%M:%S} UTC, model {found.model}, tenant {found.tenant_id}",
-        _outcome(found),
+        explanation.outcome(found),
         _prompt(found),
         "",
         table(("REPLICA", "IS", "COST", *(term.upper() for term in explanation.TERMS), "WARM TOKENS"), rows),
         *([f"and {left_out} that cost more"] if left_out else []),
     ]
     return "\n".join(lines)
-
-
-def _outcome(found: Decision) -> str:
-    (best, second), term = explanation.best_two(found), explanation.deciding_term(found)
-    chosen = f"{found.reason}: …{_short(best.replica_id)}"
-    if second is None:
-        return f"{chosen} was the only replica that could be tried."
-    if term == "home":
-        return f"{chosen} is the session's home, and …{_short(second.replica_id)} costs the same."
-    if term == "idle":
-        return f"{chosen} waited longest for a request, and …{_short(second.replica_id)} costs the same."
-    return (
-        f"{chosen} costs {second.cost - best.cost:.3f} s less than …{_short(second.replica_id)}; {term} differs most."
-    )
 
 
 def _prompt(found: Decision) -> str:
@@ -123,7 +107,3 @@ def _prompt(found: Decision) -> str:
 def _mark(found: Decision, replica_id: UUID) -> str:
     marks = ("chosen", found.replica_id == replica_id), ("home", found.home == replica_id)
     return ",".join(name for name, applies in marks if applies)
-
-
-def _short(replica_id: UUID) -> str:
-    return str(replica_id)[-SHOWN:]

@@ -21,6 +21,7 @@ from portal.errors import BadQuery
 from portal.formats import csv_export, query_params
 from portal.pages.base import operator_page, page, period_of, show, with_query
 from portal.pages.usage import presets
+from portal.reporting import routing_decisions
 from portal.reporting.request_timeline import Step, steps
 from portal.reporting.requests_csv import CSV_HEADER, csv_rows
 from tenants.database.rls import as_tenant
@@ -95,7 +96,8 @@ def detail(request: HttpRequest, principal: Principal, slug: str, request_id: UU
     if found is None:
         raise NotFound("request", str(request_id))
     timeline: Sequence[Step] = steps(found, shows_replica=principal.is_operator)
-    context = {"found": found, "key": key, "steps": timeline}
+    decisions = routing_decisions.of_request(request_id) if principal.is_operator else ()
+    context = {"found": found, "key": key, "steps": timeline, "decisions": decisions}
     return show(request, principal, "portal/request.html", context, active="tenant-requests", tenant=tenant)
 
 

@@ -7,16 +7,20 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import pytest
+from django.conf import settings
 from django.test import Client
 from django.utils import timezone
 from msgspec.structs import replace
 from pytest_django import DjangoAssertNumQueries
+from redis import Redis
 
+from routing import decision_record
 from tenants import registry
 from tenants.keys import keys
 from tenants.models import ApiKey, AuditEntry, Membership, Tenant, TenantPolicy, User
 from tests.portal import fixtures
 from tests.portal.fixtures import PASSWORD, World
+from tests.routing.test_explanation import ONE, OTHER, candidate, decided
 from workers.models import Deployment
 
 SignIn = Callable[[User], Client]
@@ -207,6 +211,23 @@ def test_a_request_s_page_tells_what_routing_expected(world: World, signed_in: S
         "cached, 0 were expected; another replica had about 1,900; "
         "the prompt differs from the nearest warm prefix in message 3<"
     ) in pages[1]
+
+
+def test_an_operator_sees_what_each_replica_would_have_cost(used: World, signed_in: SignIn, now: datetime) -> None:
+    path = f"/portal/tenants/acme/requests/{fixtures.request_id(now, 1)}/"
+    kept = decided(candidate(ONE, prefill=0.25), candidate(OTHER, backlog=1.5), reason="prefix")
+    with Redis.from_url(settings.REDIS_CACHE_URL) as redis:
+        redis.lpush(decision_record.KEY, decision_record.encode(replace(kept, request_id=fixtures.request_id(now, 1))))
+    shown = signed_in(used.operator).get(path).content.decode()
+    assert "costs 1.250 s less than …000002; backlog differs most." in shown
+    rows = shown.split('data-testid="decision"')[1].split("<tr>")[2:]
+    assert [re.findall(r'"num">([\d.]+)<', row) for row in rows] == [
+        ["0.250", "0.000", "0.250", "0.000", "0.000", "100"],
+        ["1.500", "1.500", "0.000", "0.000", "0.000", "100"],
+    ]
+    other = f"/portal/tenants/acme/requests/{fixtures.request_id(now, 3)}/"
+    assert 'data-testid="decision"' not in signed_in(used.operator).get(other).content.decode()
+    assert 'data-testid="decision"' not in signed_in(used.acme.owner).get(path).content.decode()
 
 
 def test_a_request_s_page_tells_its_journey(used: World, signed_in: SignIn, now: datetime) -> None:
