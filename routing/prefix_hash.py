@@ -25,6 +25,8 @@ LONG_BYTES = 512
 KEPT_HASHES = 65_536
 #: Text beyond this is one chunk; no request body is as large.
 LARGEST_BYTES = 1 << 30
+#: Heads of what a model wrote.
+ANSWERS = frozenset({b"assistant", b"function_call"})
 #: Average bytes per token, for estimates only.
 BYTES_PER_TOKEN = 4
 
@@ -84,6 +86,23 @@ def prefix_hashes(root: bytes, messages: Sequence[PromptMessage]) -> PrefixHashe
         tokens=max(1, total // BYTES_PER_TOKEN),
         messages=tuple(counts),
     )
+
+
+def opening(prefix: PrefixHashes, messages: Sequence[PromptMessage]) -> bytes | None:
+    """Return the hash of a conversation's beginning through its first answer, which no other conversation shares.
+
+    None where no user was answered: a greeting before the first question opens many conversations. ``prefix``: that of
+    the same messages.
+    """
+    asked, length = False, 0
+    for message in messages:
+        length += len(message.head) + len(message.text)
+        if message.head == b"user":
+            asked = True
+        elif asked and message.head in ANSWERS:
+            depth = bisect_left(prefix.ends, length)
+            return prefix.hashes[depth] if depth < len(prefix.hashes) else None
+    return None
 
 
 class _LongTexts:

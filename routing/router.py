@@ -40,6 +40,10 @@ class RoutingRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     prefix: PrefixHashes
     session: bytes | None
+    #: A session that was not seen for longer has no home.
+    session_ttl_seconds: int = 3600
+    #: The session stays at its home, whatever that costs.
+    strict: bool = False
     max_new_tokens: int
     streamed: bool
 
@@ -149,9 +153,9 @@ class Router:
             raise NoReplica
         now = self._clock()
         self._look(now)
-        home = self._home(request.session, candidates) if request.session is not None else None
+        home, settled = self._home(request, candidates, now)
         costs = self.costs(request, candidates, now, home)
-        chosen, reason = self._pick(costs, home)
+        chosen, reason = self._pick(costs, home, strict=request.strict and settled)
         prefix = request.prefix
         known = self._known(chosen.replica_id)
         choice = Choice(
@@ -170,8 +174,8 @@ class Router:
             home=home,
         )
         known.load.send(choice, chosen.prefill, now, streamed=request.streamed)
-        if request.session is not None and self._settled(request.session, candidates) is None:
-            self.sessions.settle(request.session, known.mark)
+        if request.session is not None and not settled:
+            self.sessions.settle(request.session, known.mark, now)
         return choice
 
     def costs(
@@ -315,9 +319,11 @@ class Router:
         met = self._replicas[replica_id] = _Known(replica_id, boot, self.state.place(key, self._clock()))
         return met
 
-    def _pick(self, costs: Sequence[Candidate], home: UUID | None) -> tuple[Candidate, Reason]:
+    def _pick(self, costs: Sequence[Candidate], home: UUID | None, *, strict: bool) -> tuple[Candidate, Reason]:
         if len(costs) == 1:
             return costs[0], "only"
+        if strict:
+            return next(each for each in costs if each.replica_id == home), "session"
         least = min(each.cost for each in costs)
         equal = [each for each in costs if each.cost - least < EQUAL_SECONDS]
         for each in equal:
@@ -329,22 +335,23 @@ class Router:
         by_load = second.backlog + second.decode - chosen.backlog - chosen.decode
         return chosen, "prefix" if chosen.warm_tokens and by_prefix > by_load else "load"
 
-    def _home(self, session: bytes, candidates: Sequence[UUID]) -> UUID:
-        """Return a session's home. Every host has the same for a new session. Only the end of its home moves one."""
-        settled = self._settled(session, candidates)
-        if settled is not None:
-            return settled
+    def _home(self, request: RoutingRequest, candidates: Sequence[UUID], now: float) -> tuple[UUID | None, bool]:
+        """Return the home of a request's session, and whether the session is settled there.
+
+        Every host has the same for a new session. One moves only when its home ends.
+        """
+        session = request.session
+        if session is None:
+            return None, False
+        found = self.sessions.home(session, now, request.session_ttl_seconds)
+        if found is not None:
+            for each in candidates:
+                if self._known(each).mark == found:
+                    return each, True
         home = rendezvous(session, candidates, lambda each: each.bytes)[0]
         if self.has_peers:
-            self.sessions.settle(session, self._known(home).mark)
-        return home
-
-    def _settled(self, session: bytes, candidates: Sequence[UUID]) -> UUID | None:
-        """Return the candidate on which a session is settled."""
-        found = self.sessions.home(session)
-        if found is None:
-            return None
-        return next((each for each in candidates if self._known(each).mark == found), None)
+            self.sessions.settle(session, self._known(home).mark, now)
+        return home, self.has_peers
 
 
 def _ticks(seconds: float) -> int:

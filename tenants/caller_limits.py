@@ -48,6 +48,11 @@ LONGEST_QUEUE_SECONDS = 3600
 MOST_QUEUED_REQUESTS = 1_000_000
 LARGEST_QUEUE_BYTES = 1 << 40
 LARGEST_IDEMPOTENCY_BYTES_PER_HOUR = 1 << 40
+#: Longest time that routing remembers a session without a request (``routing.sessions``).
+LONGEST_SESSION_SECONDS = 7 * 24 * 3600
+#: Header names that may name a session, and the characters of each. A request's headers are searched for all of them.
+MOST_SESSION_HEADERS = 8
+LONGEST_HEADER_NAME = 64
 #: How long a purge applies. The extra day covers requests that ran at the time of the purge and were stored later.
 PURGES_HOLD_SECONDS = LONGEST_TTL_SECONDS + 24 * 3600
 

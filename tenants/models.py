@@ -11,8 +11,11 @@ from django.db.models.functions import Now
 from tenants.caller_limits import (
     LARGEST_IDEMPOTENCY_BYTES_PER_HOUR,
     LARGEST_QUEUE_BYTES,
+    LONGEST_HEADER_NAME,
     LONGEST_QUEUE_SECONDS,
+    LONGEST_SESSION_SECONDS,
     MOST_QUEUED_REQUESTS,
+    MOST_SESSION_HEADERS,
 )
 from tenants.ids import new_id
 
@@ -54,6 +57,11 @@ class Tenant(models.Model):
         return self.slug
 
 
+def default_session_headers() -> list[str]:
+    """Return the headers that name a session unless a policy says otherwise."""
+    return ["x-session-id"]
+
+
 class TenantPolicy(models.Model):
     """One version of what a tenant may do. Rows are never changed; the highest version is in force."""
 
@@ -66,6 +74,12 @@ class TenantPolicy(models.Model):
         TENANT = "tenant"
         PROJECT = "project"
         KEY = "key"
+
+    class SessionAffinity(TextChoices):
+        #: A session's request runs where that costs everybody least, which usually is its home.
+        CHEAPEST = "cheapest"
+        #: It runs at its home as long as that is ready.
+        STRICT = "strict"
 
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="policies")
@@ -91,6 +105,23 @@ class TenantPolicy(models.Model):
     #: Responses to requests with an Idempotency-Key that are stored in an hour, compressed; further requests run, but
     #: cannot be replayed. 64 MiB are about 60,000 chats, and 1.5 GiB of Redis for a whole day.
     idempotency_bytes_per_hour = models.PositiveBigIntegerField(default=64 << 20, db_default=64 << 20)
+    #: Request headers that name a session, in lower case; the first one present counts.
+    session_headers = ArrayField(
+        models.CharField(max_length=LONGEST_HEADER_NAME),
+        size=MOST_SESSION_HEADERS,
+        default=default_session_headers,
+        db_default=["x-session-id"],
+        blank=True,
+    )
+    #: A session without a request for longer has no home; 0: no request belongs to a session. Engines have evicted a
+    #: conversation's prefix after an hour as a rule.
+    session_ttl_seconds = models.PositiveIntegerField(default=3600, db_default=3600)
+    session_affinity = models.CharField(
+        max_length=16,
+        choices=SessionAffinity.choices,
+        default=SessionAffinity.CHEAPEST,
+        db_default=SessionAffinity.CHEAPEST,
+    )
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
@@ -108,6 +139,10 @@ class TenantPolicy(models.Model):
             models.CheckConstraint(
                 name="policy_idempotency_bytes_in_range",
                 condition=Q(idempotency_bytes_per_hour__range=(0, LARGEST_IDEMPOTENCY_BYTES_PER_HOUR)),
+            ),
+            models.CheckConstraint(
+                name="policy_session_ttl_in_range",
+                condition=Q(session_ttl_seconds__range=(0, LONGEST_SESSION_SECONDS)),
             ),
         )
 

@@ -15,9 +15,12 @@ from tenants.caller_limits import (
     LARGEST_ENTRY_BYTES,
     LARGEST_IDEMPOTENCY_BYTES_PER_HOUR,
     LARGEST_QUEUE_BYTES,
+    LONGEST_HEADER_NAME,
     LONGEST_QUEUE_SECONDS,
+    LONGEST_SESSION_SECONDS,
     LONGEST_TTL_SECONDS,
     MOST_QUEUED_REQUESTS,
+    MOST_SESSION_HEADERS,
 )
 from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound
 from tenants.models import Project, Tenant, TenantPolicy
@@ -40,6 +43,9 @@ class Policy:
     queue_requests: int = 256
     queue_bytes: int = 64 << 20
     idempotency_bytes_per_hour: int = 64 << 20
+    session_headers: tuple[str, ...] = ("x-session-id",)
+    session_ttl_seconds: int = 3600
+    session_affinity: str = "cheapest"
 
 
 POLICY_FIELDS = tuple(field.name for field in fields(Policy))
@@ -54,14 +60,20 @@ LARGEST = {
     "queue_requests": MOST_QUEUED_REQUESTS,
     "queue_bytes": LARGEST_QUEUE_BYTES,
     "idempotency_bytes_per_hour": LARGEST_IDEMPOTENCY_BYTES_PER_HOUR,
+    "session_ttl_seconds": LONGEST_SESSION_SECONDS,
 }
+
+#: A header's name (RFC 9110, section 5.1) in lower case.
+_HEADER_NAME = re.compile(rf"[!#$%&'*+.^_`|~0-9a-z-]{{1,{LONGEST_HEADER_NAME}}}")
+#: Headers that may carry a secret: what names a session is stored with a deferred request.
+SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
 
 
 @transaction.atomic
 def create_tenant(actor: Actor, *, slug: str, name: str, policy: Policy | None = None) -> Tenant:
     """Create a tenant with its first policy and a project named ``default``. Raises BadName, AlreadyExists."""
     _check_slug("tenant", slug)
-    first = {field: getattr(policy or Policy(), field) for field in POLICY_FIELDS}
+    first = _normalized({field: getattr(policy or Policy(), field) for field in POLICY_FIELDS})
     _check_policy(first)
     try:
         with transaction.atomic():
@@ -133,6 +145,7 @@ def set_policy(actor: Actor, tenant: Tenant, **changes: Any) -> TenantPolicy:
     unknown = set(changes) - set(POLICY_FIELDS)
     if unknown:
         raise BadName("policy field", ", ".join(sorted(unknown)), ", ".join(POLICY_FIELDS))
+    changes = _normalized(changes)
     before = {field: getattr(old, field) for field in POLICY_FIELDS}
     after = before | changes
     if after == before:
@@ -197,17 +210,39 @@ def _check_slug(kind: str, slug: str) -> None:
         raise BadName(kind, slug, "1 to 63 characters a-z, 0-9 and -, with no - at either end")
 
 
+def _normalized(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values with the names of headers once each and in lower case, as requests carry them."""
+    names = values.get("session_headers")
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        return values
+    return {**values, "session_headers": list(dict.fromkeys(name.strip().lower() for name in names))}
+
+
 def _check_policy(values: dict[str, Any]) -> None:
     """Check only these fields: an older value that is invalid by now must not block other changes."""
     for field, choices in (
         ("cache_mode", TenantPolicy.CacheMode.values),
         ("cache_scope", TenantPolicy.Scope.values),
+        ("session_affinity", TenantPolicy.SessionAffinity.values),
     ):
         if field in values and values[field] not in choices:
             raise BadName(field, str(values[field]), " | ".join(choices))
     for field, largest in LARGEST.items():
         if field in values and (values[field] is not None or field != "cache_writes_per_minute"):
             _check_number(field, values[field], largest)
+    if "session_headers" in values:
+        _check_headers(values["session_headers"])
+
+
+def _check_headers(names: object) -> None:
+    field = "session_headers"
+    if not isinstance(names, list) or len(names) > MOST_SESSION_HEADERS:
+        raise BadName(field, str(names), f"a list of at most {MOST_SESSION_HEADERS} names of headers")
+    for name in names:
+        if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
+            raise BadName(field, str(name), f"names of headers with 1 to {LONGEST_HEADER_NAME} letters, digits and -")
+        if name in SECRET_HEADERS:
+            raise BadName(field, name, "headers that carry no secret")
 
 
 def _check_number(field: str, value: object, largest: int) -> None:

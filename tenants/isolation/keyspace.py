@@ -97,6 +97,11 @@ def session_key(caller: Caller, model_name: str, session: str) -> bytes:
     return _mixed(caller.derived(_begun, "session", model_name), (session.encode(),))
 
 
+def conversation_key(caller: Caller, model_name: str, opening: bytes) -> bytes:
+    """Return the 32-byte name of a session that the client does not name, from the hash of how it begins."""
+    return _mixed(caller.derived(_begun, "conversation", model_name), (opening,))
+
+
 @lru_cache(maxsize=4096)
 def replica_token(tenant_id: UUID, replica_id: UUID) -> bytes:
     """Return a replica's name for one tenant: 8 characters, stable, and different for each tenant."""

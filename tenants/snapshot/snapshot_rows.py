@@ -151,7 +151,9 @@ def _rules(selected: QuerySet[Tenant]) -> list[TenantRules]:
     owned = {"tenant_id__in": list(tenants)}
     latest = TenantPolicy.objects.filter(**owned).order_by("tenant_id", "-version").distinct("tenant_id")
     policies = {
-        row["tenant_id"]: Policy(**{name: row[name] for name in POLICY_FIELDS})
+        row["tenant_id"]: Policy(
+            **{name: row[name] for name in POLICY_FIELDS} | {"session_headers": tuple(row["session_headers"])}
+        )
         for row in latest.values("tenant_id", *POLICY_FIELDS)
     }
     archived = _by_tenant(Project.objects.filter(**owned).exclude(archived_at=None))

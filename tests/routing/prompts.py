@@ -36,10 +36,16 @@ def prompt(*said: PromptMessage, root: bytes = ROOT) -> PrefixHashes:
     return prefix_hashes(root, said)
 
 
-def ask(*said: PromptMessage, session: str = "", max_new_tokens: int = 16, streamed: bool = True) -> RoutingRequest:
+def ask(
+    *said: PromptMessage, session: str = "", strict: bool = False, max_new_tokens: int = 16, streamed: bool = True
+) -> RoutingRequest:
     """Return a request with this prompt."""
     return RoutingRequest(
-        prefix=prompt(*said), session=session.encode() or None, max_new_tokens=max_new_tokens, streamed=streamed
+        prefix=prompt(*said),
+        session=session.encode() or None,
+        strict=strict,
+        max_new_tokens=max_new_tokens,
+        streamed=streamed,
     )
 
 

@@ -14,6 +14,7 @@ from routing.prefix_hash import (
     MAX_HASHES,
     PrefixHashes,
     PromptMessage,
+    opening,
     prefix_hashes,
 )
 from tests.routing.prompts import ROOT, messages, prompt, prompts, shared, system, user
@@ -35,6 +36,36 @@ def test_a_link_is_found_in_its_message(said: list[PromptMessage], data: st.Data
     before, behind = len(prompt(*said[: number - 1]).hashes), len(prompt(*said[:number]).hashes)
     assert {whole.message_at(depth) for depth in range(before, behind)} == {number}
     assert whole.message_at(len(whole.hashes)) is None
+
+
+def begun(*said: PromptMessage, root: bytes = ROOT) -> bytes | None:
+    """Return the hash of how a conversation begins."""
+    return opening(prefix_hashes(root, said), said)
+
+
+def test_a_conversation_begins_as_long_as_it_goes_on_with_its_first_answer() -> None:
+    greeting = answer = PromptMessage(head=b"assistant", text=b"Hi")
+    call = PromptMessage(head=b"function_call", text=b"Hi")
+    first = [system("be brief"), greeting, user("a" * 5000)]
+    assert begun(*first) is None
+    assert begun(greeting, greeting) is None
+    name = begun(*first, answer)
+    assert name is not None
+    assert begun(*first, answer, user("b"), answer, user("c")) == name
+    others = (
+        begun(*first[:2], user("other"), answer),
+        begun(*first, PromptMessage(head=b"assistant", text=b"Ho")),
+        begun(*first, call),
+        begun(*first, answer, root=b"s" * 32),
+    )
+    assert len({name, *others}) == 5
+    assert None not in others
+
+
+@given(prompts, prompts)
+def test_a_conversation_keeps_its_beginning(said: list[PromptMessage], more: list[PromptMessage]) -> None:
+    name = begun(*said)
+    assert name is None or begun(*said, *more) == name
 
 
 @given(prompts, st.binary(min_size=32, max_size=32))

@@ -147,6 +147,39 @@ def test_a_busy_home_is_left_for_one_request_and_returned_to(router: Router, clo
     assert (back.replica_id, back.reason) == (home, "session")
 
 
+def test_a_strict_session_waits_at_a_busy_home_and_moves_when_that_is_gone(router: Router) -> None:
+    everybody = replicas(2)
+    turn = ask(user("a"), session="s", strict=True)
+    home = serve(router, turn, everybody).replica_id
+    router.choose(ask(user("x" * 100_000)), [home])
+    stays = serve(router, turn, everybody)
+    (other,) = (each for each in everybody if each != home)
+    moved = [serve(router, turn, candidates).replica_id for candidates in ([other], everybody)]
+    assert (stays.replica_id, stays.reason, moved) == (home, "session", [other, other])
+
+
+def test_the_home_of_a_strict_session_is_where_its_first_request_is_cheapest(router: Router) -> None:
+    busy, idle = replicas(2)
+    router.choose(ask(user("x" * 100_000)), [busy])
+    names = [f"session {number}" for number in range(8)]
+    for _ in range(2):
+        turns = [serve(router, ask(user("a"), session=name, strict=True), [busy, idle]) for name in names]
+        assert {turn.replica_id for turn in turns} == {idle}
+
+
+def test_a_session_that_was_not_seen_for_an_hour_begins_again(router: Router, clock: Clock) -> None:
+    everybody = replicas(2)
+    turn = ask(user("a"), session="s", strict=True)
+    home = serve(router, turn, everybody).replica_id
+    chosen = []
+    for seconds in (3600, 3602):
+        clock.now += seconds
+        busy = router.choose(ask(user("x" * 100_000)), [home])
+        chosen.append(serve(router, turn, everybody).replica_id)
+        router.finish(busy, answered=False)
+    assert (chosen[0] == home, chosen[1] == home) == (True, False)
+
+
 def test_a_flapping_replica_does_not_move_its_sessions_twice(router: Router) -> None:
     everybody = replicas(3)
     names = [f"session {number}" for number in range(30)]

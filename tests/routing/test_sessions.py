@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.sessions import SessionMap, rendezvous
+from routing.sessions import LONGEST_TTL_SECONDS, SessionMap, rendezvous
 from tests.routing.prompts import replicas
 
 sessions = st.binary(min_size=32, max_size=32)
+NOW = 1000.0
 
 
 def order(session: bytes, among: list[UUID]) -> list[UUID]:
@@ -53,27 +54,48 @@ def homes_of(entries: int) -> SessionMap:
 def test_a_session_that_was_just_settled_is_known(seen: list[bytes]) -> None:
     homes = homes_of(8)
     for number, session in enumerate(seen, start=1):
-        homes.settle(session, number)
-        assert homes.home(session) == number
+        homes.settle(session, number, NOW)
+        assert homes.home(session, NOW, 60) == number
 
 
 def test_the_session_used_least_recently_is_forgotten_first() -> None:
     homes = homes_of(4)
     for number, session in enumerate((b"a", b"b", b"c", b"d"), start=1):
-        homes.settle(session, number)
-    assert homes.home(b"a") == 1
-    homes.settle(b"e", 5)
-    assert [homes.home(session) for session in (b"a", b"b", b"c", b"d", b"e")] == [1, None, 3, 4, 5]
+        homes.settle(session, number, NOW)
+    assert homes.home(b"a", NOW, 60) == 1
+    homes.settle(b"e", 5, NOW)
+    assert [homes.home(session, NOW, 60) for session in (b"a", b"b", b"c", b"d", b"e")] == [1, None, 3, 4, 5]
 
 
 def test_a_session_that_moves_has_one_home() -> None:
     homes = homes_of(4)
-    homes.settle(b"a", 1)
-    homes.settle(b"b", 1)
-    homes.settle(b"a", 2)
-    homes.settle(b"c", 3)
-    homes.settle(b"d", 4)
-    assert [homes.home(session) for session in (b"a", b"b", b"c", b"d")] == [2, 1, 3, 4]
+    for second, (session, replica) in enumerate([(b"a", 1), (b"b", 1), (b"a", 2), (b"c", 3), (b"d", 4)]):
+        homes.settle(session, replica, NOW + second)
+    assert [homes.home(session, NOW + 5, 60) for session in (b"a", b"b", b"c", b"d")] == [2, 1, 3, 4]
+
+
+@pytest.mark.parametrize("now", [0.0, NOW, 2**20 - 1.5, 3 * 2**20 - 61.0])
+def test_a_session_that_was_not_seen_for_too_long_has_no_home(now: float) -> None:
+    homes = homes_of(4)
+    homes.settle(b"a", 1, now)
+    for at in (60, 120, 180):
+        assert homes.home(b"a", now + at, 60) == 1
+    assert homes.home(b"a", now + 242, 60) is None
+    homes.settle(b"a", 2, now + 242)
+    assert homes.home(b"a", now + 242, 60) == 2
+
+
+def test_the_longest_time_to_live_fits_the_clock() -> None:
+    homes = homes_of(4)
+    homes.settle(b"a", 1, NOW)
+    assert homes.home(b"a", NOW + LONGEST_TTL_SECONDS, LONGEST_TTL_SECONDS) == 1
+    assert homes.home(b"a", NOW + 2 * LONGEST_TTL_SECONDS - 60, LONGEST_TTL_SECONDS - 120) is None
+
+
+def test_a_session_that_another_process_saw_a_moment_later_is_known() -> None:
+    homes = homes_of(4)
+    homes.settle(b"a", 1, NOW + 2)
+    assert homes.home(b"a", NOW, 60) == 1
 
 
 @pytest.mark.parametrize("entries", [0, 6])

@@ -10,7 +10,7 @@ from django.db.utils import DatabaseError, IntegrityError
 
 from tenants import registry
 from tenants.errors import AlreadyExists, BadName, NotAllowed, NotFound
-from tenants.models import Project, Tenant, TenantPolicy
+from tenants.models import AuditEntry, Project, Tenant, TenantPolicy
 from tenants.registry import Policy
 from tests.tenants.customers import OPERATOR, Customer
 
@@ -30,11 +30,15 @@ def test_a_new_tenant_has_a_policy_and_a_default_project(db: None) -> None:
         queue_requests=2,
         queue_bytes=3,
         idempotency_bytes_per_hour=4,
+        session_headers=("x-thread-id", "x-task"),
+        session_ttl_seconds=5,
+        session_affinity="strict",
     )
     tenant = registry.create_tenant(OPERATOR, slug="acme", name="Acme", policy=policy)
     first = registry.policy_of(tenant)
     assert first.version == 1
-    assert Policy(**{field: getattr(first, field) for field in registry.POLICY_FIELDS}) == policy
+    fields = {field: getattr(first, field) for field in registry.POLICY_FIELDS}
+    assert Policy(**fields | {"session_headers": tuple(first.session_headers)}) == policy
     assert list(Project.objects.filter(tenant=tenant).values_list("slug", flat=True)) == ["default"]
 
 
@@ -100,6 +104,19 @@ def test_a_policy_that_does_not_differ_makes_no_version(acme: Customer) -> None:
         ("queue_bytes", 2**40 + 1),
         ("idempotency_bytes_per_hour", None),
         ("idempotency_bytes_per_hour", 2**40 + 1),
+        ("session_headers", None),
+        ("session_headers", "x-session-id"),
+        ("session_headers", ["x-a"] + [f"x-{number}" for number in range(8)]),
+        ("session_headers", [""]),
+        ("session_headers", ["x session"]),
+        ("session_headers", ["x-sessión"]),
+        ("session_headers", ["x" * 65]),
+        ("session_headers", [7]),
+        ("session_headers", ["X-API-Key"]),
+        ("session_headers", ["authorization"]),
+        ("session_ttl_seconds", 7 * 24 * 3600 + 1),
+        ("session_ttl_seconds", None),
+        ("session_affinity", "always"),
         ("a_field_of_nobody", 1),
     ],
 )
@@ -108,6 +125,16 @@ def test_a_policy_value_that_is_not_allowed_is_refused_by_name(acme: Customer, f
         registry.set_policy(OPERATOR, acme.tenant, **{field: value})
     assert field in {refused.value.kind, refused.value.name}
     assert versions(acme.tenant) == [(1, "deterministic")]
+
+
+def test_headers_that_name_a_session_are_kept_once_and_as_requests_carry_them(acme: Customer) -> None:
+    same = registry.set_policy(OPERATOR, acme.tenant, session_headers=["X-Session-ID", "x-session-id"])
+    assert (same.version, same.session_headers) == (1, ["x-session-id"])
+    none = registry.set_policy(OPERATOR, acme.tenant, session_headers=[])
+    assert (none.version, registry.policy_of(acme.tenant).session_headers) == (2, [])
+    entry = AuditEntry.objects.get(action="policy.changed")
+    assert (entry.before or {})["session_headers"] == ["x-session-id"]
+    assert (entry.after or {})["session_headers"] == []
 
 
 def test_what_was_stored_under_an_earlier_salt_epoch_is_never_found_again(acme: Customer) -> None:
@@ -134,12 +161,16 @@ def test_the_database_refuses_to_change_a_policy_version(acme: Customer, change:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("queue_seconds", 3601), ("queue_requests", 10**6 + 1), ("queue_bytes", -1), ("idempotency_bytes_per_hour", -1)],
+    [
+        ("queue_seconds", 3601),
+        ("queue_requests", 10**6 + 1),
+        ("queue_bytes", -1),
+        ("idempotency_bytes_per_hour", -1),
+        ("session_ttl_seconds", 7 * 24 * 3600 + 1),
+    ],
 )
-def test_the_database_refuses_terms_of_the_queue_and_of_idempotency_out_of_range(
-    acme: Customer, field: str, value: int
-) -> None:
-    with pytest.raises(IntegrityError, match=field.removesuffix("_per_hour")):
+def test_the_database_refuses_terms_out_of_range(acme: Customer, field: str, value: int) -> None:
+    with pytest.raises(IntegrityError, match=field.removesuffix("_per_hour").removesuffix("_seconds")):
         TenantPolicy.objects.create(tenant=acme.tenant, version=2, **{field: value})
 
 

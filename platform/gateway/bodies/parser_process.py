@@ -34,7 +34,7 @@ from gateway.protocols import media, request_body
 from gateway.protocols.body_facts import BodyFacts, has_media, session_in
 from gateway.protocols.endpoint_table import ENDPOINTS
 from gateway.protocols.request_body import Call
-from routing.prefix_hash import prefix_hashes
+from routing.prefix_hash import opening, prefix_hashes
 
 #: The gateway itself goes first.
 NICENESS = 5
@@ -88,6 +88,8 @@ def parsed_body(call: Call, target: Target) -> ParsedBody:
         fetches_media = media.may_fetch(canonical, body)
         digest = hashlib.sha256(canonical).digest()
         del canonical
+    messages = endpoint.messages(body)
+    prefix = prefix_hashes(target.prefix_root, messages)
     return ParsedBody(
         fields=[(name, orjson.dumps(value)) for name, value in body.items()],
         stream=call.stream,
@@ -100,7 +102,8 @@ def parsed_body(call: Call, target: Target) -> ParsedBody:
             has_media=has_media(body),
             bypass=bypass.of_body(body),
             session=session_in(body),
-            prefix=prefix_hashes(target.prefix_root, endpoint.messages(body)),
+            prefix=prefix,
+            opening=opening(prefix, messages),
         ),
     )
 

@@ -28,8 +28,8 @@ from workers.errors import Abandoned, KeyReused, TooManyUnfinished
 
 log = logging.getLogger(__name__)
 
-#: Every header that matters when the request runs.
-STORED_HEADERS = ("x-session-id", "cache-control", PREDICTION_CACHE, "x-request-id")
+#: Every header that matters when the request runs, besides those that name its session.
+STORED_HEADERS = ("cache-control", PREDICTION_CACHE, "x-request-id")
 POLL_PATH = "/v1/requests/"
 TASK = "gateway.tasks.run_deferred"
 QUEUE = "inference"
@@ -80,7 +80,8 @@ async def accept(context: RequestContext, request: Request) -> Response:
     the database stops answering in the middle of a commit, this waits until it answers again.
     """
     caller, timeline = context.caller, context.timeline
-    headers = {name: request.headers[name] for name in STORED_HEADERS if name in request.headers}
+    names = (*STORED_HEADERS, *caller.policy.session_headers)
+    headers = {name: request.headers[name] for name in names if name in request.headers}
     submission = store.Submission(
         tenant_id=caller.tenant_id,
         project_id=caller.project_id,

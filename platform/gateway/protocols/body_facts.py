@@ -34,6 +34,8 @@ class BodyFacts(msgspec.Struct, frozen=True, kw_only=True):
     bypass: Literal["stateful", "tools"] | None
     session: str | None
     prefix: PrefixHashes
+    #: See ``routing.prefix_hash.opening``.
+    opening: bytes | None
 
 
 def session_in(body: Mapping[str, Any]) -> str | None:

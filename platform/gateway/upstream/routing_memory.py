@@ -15,7 +15,7 @@ from routing.shared_state import WORD, SharedState
 log = logging.getLogger(__name__)
 
 #: Changes with the layout, so that an upgrade's processes do not read what those before them wrote.
-LAYOUT = 1
+LAYOUT = 2
 #: One session for so many pieces of prompts.
 PREFIXES_PER_SESSION = 32
 

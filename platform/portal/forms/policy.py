@@ -18,12 +18,28 @@ CACHE_SCOPES: Sequence[Choice] = (
     ("project", "each project on its own"),
     ("key", "each key on its own"),
 )
-#: Fields that may be empty, which means unlimited. Any other empty field stays as it is.
-UNLIMITED_IF_EMPTY = frozenset({"cache_writes_per_minute"})
+SESSION_AFFINITIES: Sequence[Choice] = (
+    ("cheapest", "where it costs everybody least"),
+    ("strict", "at its home while that is ready"),
+)
+#: Fields that may be empty, which means unlimited or none. Any other empty field stays as it is.
+MAY_BE_EMPTY = frozenset({"cache_writes_per_minute", "session_headers"})
 
 
 def _number(name: str, label: str, help_text: str, **options: Any) -> forms.IntegerField:
     return whole_number(label, LARGEST[name], help_text=help_text, **options)
+
+
+class HeaderNames(forms.CharField):
+    """A text of names with commas or spaces between them."""
+
+    def prepare_value(self, value: Any) -> Any:
+        """Return the text for a list of names."""
+        return ", ".join(value) if isinstance(value, list | tuple) else value
+
+    def clean(self, value: Any) -> tuple[str, ...]:
+        """Return the names."""
+        return tuple(super().clean(value).replace(",", " ").split())
 
 
 class PolicyForm(PageForm):
@@ -81,6 +97,23 @@ class PolicyForm(PageForm):
         "Compressed; four times as much in 24 hours. Then new keys are refused.",
     )
 
+    session_headers = HeaderNames(
+        label="Headers that name a session",
+        required=False,
+        help_text="Separated by commas; the first one present in a request counts.",
+    )
+    session_ttl_seconds = _number(
+        "session_ttl_seconds",
+        "Lifetime of a session without a request, in seconds",
+        "Then it has no home. With 0 no request belongs to a session.",
+    )
+    session_affinity = choice(
+        "Where a session's request runs",
+        SESSION_AFFINITIES,
+        required=False,
+        help_text="The first usually is the home, too, and others wait less.",
+    )
+
     def __init__(self, data: Mapping[str, Any] | None = None, *, policy: TenantPolicy) -> None:
         super().__init__(data, initial={name: getattr(policy, name) for name in self.base_fields})
         for name, field in self.fields.items():
@@ -95,5 +128,5 @@ class PolicyForm(PageForm):
         return {
             name: value
             for name, value in self.cleaned_data.items()
-            if name in self.data and (value not in {None, ""} or name in UNLIMITED_IF_EMPTY)
+            if name in self.data and (value not in {None, ""} or name in MAY_BE_EMPTY)
         }

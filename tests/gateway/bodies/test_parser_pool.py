@@ -19,7 +19,7 @@ from gateway.errors import BadRequest, GatewayError, NotFound, Unavailable
 from gateway.protocols import body_facts, media, request_body
 from gateway.protocols.endpoint_table import ENDPOINTS
 from gateway.protocols.request_body import Call
-from routing.prefix_hash import prefix_hashes
+from routing.prefix_hash import opening, prefix_hashes
 from tenants.ids import TenantId, new_id
 
 TARGET = Target(model_name="resolved", context_length_tokens=100, prefix_root=b"r" * 32, digest_wanted=True)
@@ -27,7 +27,9 @@ LONG = "Señor \\ \n" * (INLINE_BYTES // 8)
 IMAGE = {"type": "image_url", "image_url": {"url": "https://images.example/a.png"}, "uuid": "1"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"z": 1, "a": [1.0, None]}}}
 CHAT: dict[str, Any] = {"model": "alias", "messages": [{"role": "system", "content": "Be brief."}]}
+ANSWERED = [{"role": role, "content": "Hi"} for role in ("user", "assistant", "user")]
 CASES: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/chat/completions", {"model": "m", "messages": ANSWERED, "x": LONG}),
     ("/v1/chat/completions", {**CHAT, "x": LONG, "temperature": 0, "max_tokens": 7}),
     ("/v1/chat/completions", {**CHAT, "x": LONG, "max_completion_tokens": 1000, "n": 2, "user": "u", "priority": 1}),
     ("/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": [IMAGE]}], "x": LONG, "seed": 1}),
@@ -81,7 +83,9 @@ async def test_a_body_parsed_elsewhere_is_the_same_request(pool: ParserPool, set
         assert facts.has_media == body_facts.has_media(here.body)
         assert facts.bypass == bypass.of_body(here.body)
         assert facts.session == body_facts.session_in(here.body)
-        assert facts.prefix == prefix_hashes(TARGET.prefix_root, endpoint.messages(here.body))
+        messages = endpoint.messages(here.body)
+        assert facts.prefix == prefix_hashes(TARGET.prefix_root, messages)
+        assert facts.opening == opening(facts.prefix, messages)
         assert bypass.is_deterministic(call.body) == bypass.is_deterministic(here.body)
         assert endpoint.wants_token_counts(call.body) == endpoint.wants_token_counts(here.body)
 

@@ -156,6 +156,17 @@ async def test_the_engines_refusal_is_the_answer(gateway: Gateway) -> None:
     assert (done.status, done.error["message"]) == (400, "too long")
 
 
+async def test_the_headers_that_name_its_session_are_stored(gateway: Gateway) -> None:
+    await gateway.set_policy(session_headers=("x-thread-id",))
+    sent = {**LATER, "x-thread-id": "t", "x-session-id": "s", "x-other": "o"}
+    ticket = (await gateway.ask(headers=sent)).json
+    row = await in_database(lambda: DeferredRequest.objects.get(id=ticket["id"]))
+    assert row.headers == {"x-thread-id": "t"}
+    await work(ticket["id"])
+    done = await poll(gateway, ticket["id"])
+    assert (done.status, done.answer_headers["x-route"].partition(";")[0]) == (200, "session")
+
+
 async def test_a_worker_that_cannot_begin_tries_again_and_then_says_so(gateway: Gateway, tmp_path: Path) -> None:
     ticket = (await gateway.ask(headers=LATER)).json
     (tmp_path / "wal").rename(tmp_path / "elsewhere")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -21,8 +22,11 @@ from gateway.protocols.engine_fields import MAX_GRAMMAR, MAX_ITEMS
 from gateway.protocols.request_body import MAX_BRACKETS, MAX_CHOICES, MAX_DEPTH, Call
 from gateway.protocols.validators import MAX_INPUTS, MAX_MESSAGES
 from gateway.upstream import routing_request
+from routing.sessions import LONGEST_TTL_SECONDS
+from tenants.caller_limits import LONGEST_SESSION_SECONDS
 from tenants.ids import RevisionId, TenantId, new_id
 from tenants.isolation import keyspace
+from tenants.registry import Policy
 from tests.gateway.fixtures.callers import caller
 
 CHAT = ENDPOINTS["/v1/chat/completions"]
@@ -34,6 +38,10 @@ INTERNAL = (
     *("previous_input_messages", "enable_response_messages", "watermarking"),
 )
 HELLO: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "Hello"}]}
+TURN: dict[str, Any] = {
+    **HELLO,
+    "messages": [*HELLO["messages"], {"role": "assistant", "content": "Hi"}, {"role": "user", "content": "Joke"}],
+}
 ONCE: dict[str, Any] = {"model": "demo", "prompt": "Once"}
 MODEL = ServedModel(
     name="demo",
@@ -324,6 +332,52 @@ def test_a_session_is_named_by_header_cache_key_or_user(
     who = caller()
     asked = routing_request.build(parse({**HELLO, **fields}), who, MODEL, headers)
     assert asked.session == (keyspace.session_key(who, "demo", session) if session else None)
+
+
+def test_the_tenants_policy_says_which_headers_name_a_session() -> None:
+    who = replace(caller(), policy=Policy(session_headers=("x-thread-id", "x-task-id"), session_ttl_seconds=5))
+    headers = {"x-session-id": "s", "x-task-id": "t"}
+    for name in ("x-task-id", "x-thread-id"):
+        headers[name] = name
+        asked = routing_request.build(parse(HELLO), who, MODEL, headers)
+        assert asked.session == keyspace.session_key(who, "demo", name)
+        assert (asked.session_ttl_seconds, asked.strict) == (5, False)
+    asked = routing_request.build(parse({**HELLO, "user": "u"}), who, MODEL, {"x-session-id": "s"})
+    assert asked.session == keyspace.session_key(who, "demo", "u")
+
+
+def test_one_name_of_two_tenants_is_two_sessions() -> None:
+    headers = {"x-session-id": "s"}
+    mine, theirs = (routing_request.build(parse(TURN), caller(), MODEL, headers).session for _ in range(2))
+    assert None is not mine != theirs is not None
+    mine, theirs = (routing_request.build(parse(TURN), caller(), MODEL, {}).session for _ in range(2))
+    assert None is not mine != theirs is not None
+
+
+def test_a_conversation_without_a_name_is_a_session_from_its_first_answer_on() -> None:
+    who = caller()
+
+    def session(*messages: dict[str, str]) -> bytes | None:
+        return routing_request.build(parse({**HELLO, "messages": [*messages]}), who, MODEL, {}).session
+
+    asked, answer, joke = TURN["messages"]
+    assert session(asked) is None
+    assert session(asked, answer, joke) == session(asked, answer, joke, answer, asked)
+    assert session(asked, answer, joke) not in {None, session(asked, {**answer, "content": "Ho"}, joke)}
+
+
+def test_only_a_session_with_a_name_is_strict_and_without_a_lifetime_there_is_none() -> None:
+    named, headers = {**TURN, "user": "u"}, {"x-session-id": "s"}
+    strict = replace(caller(), policy=Policy(session_affinity="strict"))
+    none = replace(caller(), policy=Policy(session_affinity="strict", session_ttl_seconds=0))
+    asked = [(TURN, headers), (named, {}), (TURN, {}), (HELLO, {})]
+    found = [routing_request.build(parse(body), strict, MODEL, sent) for body, sent in asked]
+    assert [each.strict for each in found] == [True, True, False, False]
+    assert [routing_request.build(parse(body), none, MODEL, sent).session for body, sent in asked] == [None] * 4
+
+
+def test_a_policy_allows_the_longest_lifetime_that_routing_keeps() -> None:
+    assert LONGEST_SESSION_SECONDS == LONGEST_TTL_SECONDS
 
 
 def test_tools_come_before_the_messages_and_count_as_system_prompt() -> None:

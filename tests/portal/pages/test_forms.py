@@ -48,6 +48,12 @@ TENANT = "/portal/tenants/acme/"
         ),
         (
             f"{TENANT}policy/",
+            {"session_headers": "cookie", "queue_requests": "777"},
+            "policy-session_headers",
+            "“cookie” is not valid. Use headers that carry no secret.",
+        ),
+        (
+            f"{TENANT}policy/",
             {"salt_epoch": "0", "queue_requests": "777"},
             "policy-salt_epoch",
             "Enter a whole number from 1 to 2,147,483,647.",

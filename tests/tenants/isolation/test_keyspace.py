@@ -92,11 +92,22 @@ def test_sessions_have_one_name_only_inside_one_tenants_scope(
     assert same == (together and left == right)
 
 
+@given(callers, callers, st.binary(max_size=4), st.binary(max_size=4))
+def test_conversations_have_one_name_only_inside_one_tenants_scope(
+    one: Caller, other: Caller, left: bytes, right: bytes
+) -> None:
+    same = keyspace.conversation_key(one, "m", left) == keyspace.conversation_key(other, "m", right)
+    together = one.tenant_id == other.tenant_id and keyspace.scope_of(one) == keyspace.scope_of(other)
+    assert same == (together and left == right)
+    assert keyspace.conversation_key(one, "m", b"s") != keyspace.session_key(one, "m", "s")
+
+
 def test_a_trust_group_shares_warm_prefixes_but_no_answers() -> None:
     one, other = caller(1, group="partners"), caller(2, group="partners")
     assert keyspace.cache_salt(one, "m") == keyspace.cache_salt(other, "m")
     assert keyspace.prediction_mac(one, (), b"x") != keyspace.prediction_mac(other, (), b"x")
     assert keyspace.session_key(one, "m", "s") != keyspace.session_key(other, "m", "s")
+    assert keyspace.conversation_key(one, "m", b"s") != keyspace.conversation_key(other, "m", b"s")
 
 
 def test_a_narrower_scope_leaves_the_trust_group() -> None:

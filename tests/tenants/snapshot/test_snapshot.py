@@ -51,11 +51,21 @@ def test_each_tenant_gets_its_own_newest_policy(acme: Customer, globex: Customer
         queue_requests=3,
         queue_bytes=4,
         idempotency_bytes_per_hour=5,
+        session_headers=["x-thread-id"],
+        session_ttl_seconds=6,
+        session_affinity="strict",
     )
     found = snapshot.load()
     assert found.authenticate(acme.secret).policy == registry.Policy(cache_ttl_seconds=7)
     assert found.authenticate(globex.secret).policy == registry.Policy(
-        cache_ttl_seconds=1, queue_seconds=2, queue_requests=3, queue_bytes=4, idempotency_bytes_per_hour=5
+        cache_ttl_seconds=1,
+        queue_seconds=2,
+        queue_requests=3,
+        queue_bytes=4,
+        idempotency_bytes_per_hour=5,
+        session_headers=("x-thread-id",),
+        session_ttl_seconds=6,
+        session_affinity="strict",
     )
 
 

@@ -29,7 +29,10 @@ def _response_header(description: str) -> dict[str, Any]:
 
 
 _REQUEST_HEADERS = [
-    _header("X-Session-Id", "Requests of one session go to the same replica while it is healthy."),
+    _header(
+        "X-Session-Id",
+        "Names the session, whose requests mostly run on one replica. A tenant's policy may name other headers.",
+    ),
     _header("Cache-Control", "`no-store` or `no-cache`, for the prediction cache."),
     _header("Prefer", "`respond-async`: respond 202 with the address of the later answer."),
     _header(

@@ -31,8 +31,8 @@ _SAMPLED: dict[str, Any] = {
     "top_p": {"type": "number"},
 }
 _SESSION = {
-    "user": {**_NAME, "description": "The session, if X-Session-Id and prompt_cache_key are absent."},
-    "prompt_cache_key": {**_NAME, "description": "The session, if X-Session-Id is absent."},
+    "user": {**_NAME, "description": "The session, if no header and no prompt_cache_key names it."},
+    "prompt_cache_key": {**_NAME, "description": "The session, if no header names it."},
 }
 _COMMON: dict[str, Any] = {
     **_SAMPLED,

@@ -21,6 +21,7 @@ from portal.api.openapi_parameters import PAGE_PARAMETERS, error_responses, page
 from portal.errors import BadQuery
 from portal.formats import query_params
 from tenants import registry
+from tenants.caller_limits import LONGEST_HEADER_NAME, MOST_SESSION_HEADERS
 from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
 from tenants.models import Tenant, TenantPolicy
@@ -86,6 +87,24 @@ class PolicySerializer(serializers.Serializer[TenantPolicy]):
         required=False,
         help_text="Responses to requests with an Idempotency-Key that are stored in an hour, compressed, and four "
         "times as much in 24 hours; then new keys are refused.",
+    )
+    session_headers = serializers.ListField(
+        child=serializers.CharField(max_length=LONGEST_HEADER_NAME),
+        max_length=MOST_SESSION_HEADERS,
+        required=False,
+        help_text="Request headers that name a session; the first one present counts. Empty: none does.",
+    )
+    session_ttl_seconds = serializers.IntegerField(
+        min_value=0,
+        max_value=LARGEST["session_ttl_seconds"],
+        required=False,
+        help_text="A session without a request for longer has no home; 0: no request belongs to a session.",
+    )
+    session_affinity = serializers.ChoiceField(
+        choices=TenantPolicy.SessionAffinity.choices,
+        required=False,
+        help_text="cheapest: a session's request runs where that costs everybody least, usually at its home; strict: "
+        "at its home while that is ready.",
     )
     created_at = serializers.DateTimeField(read_only=True)
 
