@@ -1,9 +1,9 @@
-"""What gateways tell those of other hosts, a few times a second: which prompts were computed where, and loads.
+"""What gateways tell those of other hosts, a few times a second: which prompts were computed where, homes, and loads.
 
 Each process packs its own message. On each host one process reads those of the others: it marks their prompts in the
-table as used, and keeps a row for each of their processes. Positions in an engine's queue mean something on one host
-only. So of a remote process just the seconds of work that it sent since its message before are added to the queue; how
-far the engine really is each host learns from its own answers.
+table as used, settles their sessions, and keeps a row for each of their processes. Positions in an engine's queue mean
+something on one host only. So of a remote process just the seconds of work that it sent since its message before are
+added to the queue; how far the engine really is each host learns from its own answers.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from routing.errors import BadMessage
 from routing.prefix_hash import PrefixHashes
 from routing.replica_load import LoadRow
 from routing.router import Choice, Router
+from routing.sessions import LONGEST_TTL_SECONDS
 from routing.shared_state import MAX_REMOTE
 
 #: A message has the latest prompts up to so many links in all; a link takes 12 bytes.
@@ -44,6 +45,9 @@ class _Prompt(msgspec.Struct, array_like=True):
     more_tokens: _Count
     links: bytes
     ends: bytes
+    #: Its session, and the mark of that session's home; without one, and from earlier releases, empty and 0.
+    session: Annotated[bytes, msgspec.Meta(max_length=64)] = b""
+    home: Annotated[int, msgspec.Meta(ge=0, lt=2**16)] = 0
 
 
 class _Message(msgspec.Struct, array_like=True):
@@ -83,7 +87,7 @@ class Exchange:
     def pack(self) -> bytes:
         """Return the message for the other hosts."""
         now = self._clock()
-        prompts = [_packed(choice, more_tokens, now - at) for choice, more_tokens, at in self._prompts]
+        prompts = [self._packed(choice, more_tokens, now - at) for choice, more_tokens, at in self._prompts]
         self._prompts.clear()
         self._links = 0
         rows = {key: _shifted(row, -now, latest=0.0) for key, row in self._router.rows().items()}
@@ -117,22 +121,26 @@ class Exchange:
         for prompt in told.prompts:
             prefix = _unpacked(prompt)
             self._router.used_elsewhere(prompt.replica, prefix, prompt.more_tokens, now - prompt.age)
+            if prompt.session and prompt.home:
+                self._router.sessions.settle(prompt.session, prompt.home, now - prompt.age)
             links += 1 + len(prefix.hashes)
             if links > TURN_LINKS:
                 links = 0
                 yield
 
-
-def _packed(choice: Choice, more_tokens: int, age: float) -> _Prompt:
-    prefix = choice.prefix
-    return _Prompt(
-        replica=choice.known.memory.key,
-        age=min(max(0.0, age), MAX_AGE_SECONDS),
-        tokens=prefix.tokens,
-        more_tokens=more_tokens,
-        links=b"".join(link[:_LINK_BYTES] for link in prefix.hashes),
-        ends=b"".join(end.to_bytes(_END_BYTES) for end in prefix.ends),
-    )
+    def _packed(self, choice: Choice, more_tokens: int, age: float) -> _Prompt:
+        prefix, session = choice.prefix, choice.session
+        home = None if session is None else self._router.sessions.home(session, self._clock(), LONGEST_TTL_SECONDS)
+        return _Prompt(
+            replica=choice.known.memory.key,
+            age=min(max(0.0, age), MAX_AGE_SECONDS),
+            tokens=prefix.tokens,
+            more_tokens=more_tokens,
+            links=b"".join(link[:_LINK_BYTES] for link in prefix.hashes),
+            ends=b"".join(end.to_bytes(_END_BYTES) for end in prefix.ends),
+            session=session or b"",
+            home=home or 0,
+        )
 
 
 def _unpacked(prompt: _Prompt) -> PrefixHashes:

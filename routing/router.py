@@ -104,6 +104,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     #: Expected seconds of its own prompt.
     prefill: float
     prefix: PrefixHashes
+    session: bytes | None = None
     #: How much of the prompt was warm, in links, when it was sent; and its use of the cache.
     depth: int
     use: Use
@@ -166,6 +167,7 @@ class Router:
             tokens=prefix.tokens + request.max_new_tokens,
             prefill=chosen.prefill,
             prefix=prefix,
+            session=request.session,
             depth=chosen.depth,
             use=self._warm.use(prefix, known.cache, _ticks(now)),
             sent_at=now,

@@ -68,6 +68,25 @@ def test_a_prompt_is_warm_where_another_host_sent_it(hosts: list[Host], clock: C
     assert here.router.state.remote_processes == there.router.state.remote_processes == 1
 
 
+def test_a_session_is_at_home_where_another_host_settled_it(hosts: list[Host], clock: Clock) -> None:
+    here, there = hosts
+    for number in range(12):
+        turn = ask(user("a"), session=str(number), strict=True)
+        home = serve(there.router, turn, replicas(3)[number % 3 :][:1]).replica_id
+        tell(hosts, clock)
+        found = serve(here.router, turn, replicas(3))
+        assert (found.replica_id, found.reason) == (home, "session")
+
+
+def test_a_message_of_an_earlier_release_is_read(hosts: list[Host], clock: Clock) -> None:
+    here, there = hosts
+    serve(there.router, ask(user(DOCUMENT), session="s"), replicas(1))
+    message = msgspec.msgpack.decode(there.exchange.pack())
+    message[3] = [prompt[:6] for prompt in message[3]]
+    list(here.exchange.apply(msgspec.msgpack.encode(message)))
+    assert here.router.costs(ask(user(DOCUMENT)), replicas(1), clock.now)[0].warm_tokens > 0
+
+
 def test_what_no_engine_answered_is_not_told(hosts: list[Host], clock: Clock) -> None:
     here, there = hosts
     there.router.finish(there.router.choose(ask(user(DOCUMENT)), replicas(1)), answered=False)
