@@ -101,6 +101,9 @@ def outcome(found: Decided) -> str:
     if second is None:
         return f"{name} was the only replica that could be tried."
     other = f"…{short(second.replica_id)}"
+    if best.cost - second.cost >= EQUAL_SECONDS:
+        less = best.cost - second.cost
+        return f"{name} is the session's home, where it stays; {other} costs {less:.3f} s less."
     if term == "home":
         return f"{name} is the session's home, and {other} costs the same."
     if term == "idle":

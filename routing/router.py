@@ -62,11 +62,13 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     displaced: float
     #: How much longer its answer takes because of the others that are written beside it.
     decode: float
+    #: Computing the session's prompt elsewhere in the next request, because the replica leaves.
+    leaving: float = 0.0
 
     @property
     def cost(self) -> float:
         """Return what is compared."""
-        return self.backlog + self.prefill + self.displaced + self.decode
+        return self.backlog + self.prefill + self.displaced + self.decode + self.leaving
 
 
 class Boot(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,6 +140,8 @@ class Router:
         self._clock = clock
         self._warm = WarmPrefixes(self.state.prefixes)
         self._replicas: dict[UUID, _Known] = {}
+        #: Replicas that serve until others are ready in their place.
+        self._leaving: frozenset[UUID] = frozenset()
         self._looked_at = 0.0
         #: Processes on other hosts send requests to the same replicas, unknown to this one.
         self.has_peers = False
@@ -176,7 +180,7 @@ class Router:
             home=home,
         )
         known.load.send(choice, chosen.prefill, now, streamed=request.streamed)
-        if request.session is not None and not settled:
+        if request.session is not None and not settled and chosen.replica_id not in self._leavers(candidates):
             self.sessions.settle(request.session, known.mark, now)
         return choice
 
@@ -189,13 +193,17 @@ class Router:
         loads = [replica.load.estimate(now) for replica in replicas]
         typical = typical_seconds_per_token(loads)
         new_tokens = min(request.max_new_tokens, max(load.mean_tokens for load in loads))
+        rates = [load.seconds_per_token(typical) for load in loads]
+        leavers = self._leavers(candidates) if request.session is not None else frozenset()
+        later = (prefix.tokens + new_tokens) * max(rates) if leavers else 0.0
         found = []
-        for replica_id, replica, load in zip(candidates, replicas, loads, strict=True):
+        for replica_id, replica, load, rate in zip(candidates, replicas, loads, rates, strict=True):
             depth = self._warm.depth(prefix, replica.cache)
             warm = prefix.tokens_of(depth)
             if replica_id == home and self.has_peers:
                 warm += int((prefix.tokens - warm) * FROM_PEERS)
-            prefill = (prefix.tokens - warm) * load.seconds_per_token(typical)
+            prefill = (prefix.tokens - warm) * rate
+            leaving = later if replica_id in leavers else 0.0
             found.append(
                 Candidate(
                     replica_id=replica_id,
@@ -203,8 +211,9 @@ class Router:
                     depth=depth,
                     backlog=load.backlog,
                     prefill=prefill,
-                    displaced=load.displaced(prefill),
+                    displaced=load.displaced(prefill + leaving),
                     decode=load.requests * load.seconds_per_neighbour * new_tokens,
+                    leaving=leaving,
                 )
             )
         return found
@@ -266,11 +275,13 @@ class Router:
         found = self._replicas.get(replica_id)
         return sum(choice.tokens for choice in found.load.running) if found else 0
 
-    def follow(self, boots: Mapping[UUID, Boot]) -> None:
+    def follow(self, boots: Mapping[UUID, Boot], leaving: frozenset[UUID] = frozenset()) -> None:
         """Record which replicas there are, and forget every other one and every other boot of an engine.
 
-        Sessions of a forgotten replica stay recorded; they have no effect while it is not a candidate.
+        Sessions of a forgotten replica stay recorded; they have no effect while it is not a candidate. ``leaving``
+        ones serve until others are ready in their place: no session is at home there while another replica stays.
         """
+        self._leaving = leaving
         for replica_id, known in list(self._replicas.items()):
             if boots.get(replica_id) != known.boot:
                 self._forget(replica_id)
@@ -340,20 +351,29 @@ class Router:
     def _home(self, request: RoutingRequest, candidates: Sequence[UUID], now: float) -> tuple[UUID | None, bool]:
         """Return the home of a request's session, and whether the session is settled there.
 
-        Every host has the same for a new session. One moves only when its home ends.
+        Every host has the same for a new session. One moves only when its home ends or leaves.
         """
         session = request.session
         if session is None:
             return None, False
+        leavers = self._leavers(candidates)
+        staying = [each for each in candidates if each not in leavers] if leavers else candidates
         found = self.sessions.home(session, now, request.session_ttl_seconds)
         if found is not None:
-            for each in candidates:
+            for each in staying:
                 if self._known(each).mark == found:
                     return each, True
-        home = rendezvous(session, candidates, lambda each: each.bytes)[0]
+        home = rendezvous(session, staying, lambda each: each.bytes)[0]
         if self.has_peers:
             self.sessions.settle(session, self._known(home).mark, now)
         return home, self.has_peers
+
+    def _leavers(self, candidates: Sequence[UUID]) -> frozenset[UUID]:
+        """Return the candidates that leave; none if all of them do."""
+        if not self._leaving:
+            return self._leaving
+        leavers = self._leaving.intersection(candidates)
+        return leavers if len(leavers) < len(candidates) else frozenset()
 
 
 def _ticks(seconds: float) -> int:

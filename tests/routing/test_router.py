@@ -180,6 +180,43 @@ def test_a_session_that_was_not_seen_for_an_hour_begins_again(router: Router, cl
     assert (chosen[0] == home, chosen[1] == home) == (True, False)
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_session_moves_while_the_replica_that_it_leaves_still_serves(
+    router: Router, clock: Clock, strict: bool
+) -> None:
+    everybody = replicas(3)
+    boots = {replica: Boot() for replica in everybody}
+    turn = ask(user(DOCUMENT), session="s", strict=strict)
+    router.follow(boots)
+    home = serve(router, turn, everybody).replica_id
+    router.follow(boots, leaving=frozenset({home}))
+    first, second = (serve(router, turn, everybody) for _ in range(2))
+    router.follow(boots)
+    third = serve(router, turn, everybody)
+    assert first.replica_id != home
+    assert {turn.replica_id for turn in (second, third)} == {first.replica_id}
+    assert (first.warm_tokens, second.warm_tokens) == (0, second.prefix.tokens)
+
+
+def test_a_replica_that_leaves_takes_requests_while_the_others_are_busy(router: Router) -> None:
+    everybody = replicas(2)
+    leaving, other = everybody
+    router.follow({replica: Boot() for replica in everybody}, leaving=frozenset({leaving}))
+    router.choose(ask(user("x" * 100_000)), [other])
+    assert serve(router, ask(user("a"), session="s", strict=True), everybody).replica_id == leaving
+    assert serve(router, ask(user("a"), session="s", strict=True), [leaving]).replica_id == leaving
+
+
+def test_sessions_stay_where_they_are_while_all_replicas_leave(router: Router) -> None:
+    everybody = replicas(4)
+    boots = {replica: Boot() for replica in everybody}
+    turn = ask(user(DOCUMENT), session="s")
+    router.follow(boots)
+    home = serve(router, turn, everybody).replica_id
+    router.follow(boots, leaving=frozenset(everybody))
+    assert [serve(router, turn, everybody).replica_id for _ in range(3)] == [home] * 3
+
+
 def test_a_flapping_replica_does_not_move_its_sessions_twice(router: Router) -> None:
     everybody = replicas(3)
     names = [f"session {number}" for number in range(30)]

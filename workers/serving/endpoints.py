@@ -39,6 +39,7 @@ _ANSWERING = CompiledQuery(
             "generation",
             "engine_key",
             "cache_tokens",
+            "leaving",
         )
     )
 )
@@ -57,6 +58,8 @@ class Endpoint:
     generation: int
     #: How many tokens its KV cache holds, None until the engine has said so.
     cache_tokens: int | None = None
+    #: It serves only until another one is ready in its place.
+    leaving: bool = False
 
 
 def ready() -> tuple[Endpoint, ...]:
@@ -80,7 +83,7 @@ def announce() -> None:
 
 def _endpoint(row: tuple[Any, ...]) -> Endpoint | None:
     """Return the endpoint of a row of ``_ANSWERING``; None without the engine key that it names."""
-    _, replica_id, deployment, model_name, revision_id, host, port, generation, engine_key, cache_tokens = row
+    _, replica_id, deployment, model_name, revision_id, host, port, generation, engine_key, cache_tokens, leaving = row
     try:
         api_key = engine_keys.derive(replica_id, engine_key)
     except UnknownEngineKey as error:
@@ -95,6 +98,7 @@ def _endpoint(row: tuple[Any, ...]) -> Endpoint | None:
         api_key=api_key,
         generation=generation,
         cache_tokens=cache_tokens,
+        leaving=leaving,
     )
 
 

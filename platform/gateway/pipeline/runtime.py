@@ -154,13 +154,12 @@ class _ControlPlane:
         self._loop.call_soon_threadsafe(self.replica_queue.wake)
 
     def _follow_engines(self, snapshot: ControlSnapshot) -> None:
-        """Tell the router which engines run, how large their caches are, and whether other hosts have gateways."""
+        """Tell the router which engines run and leave, their caches' sizes, and whether other hosts have gateways."""
+        running = [endpoint for group in snapshot.endpoints.values() for endpoint in group]
         boots: dict[UUID, Boot] = {
-            endpoint.replica_id: Boot(generation=endpoint.generation, cache_tokens=endpoint.cache_tokens)
-            for group in snapshot.endpoints.values()
-            for endpoint in group
+            each.replica_id: Boot(generation=each.generation, cache_tokens=each.cache_tokens) for each in running
         }
-        self.router.follow(boots)
+        self.router.follow(boots, leaving=frozenset(each.replica_id for each in running if each.leaving))
         metrics.keep_replicas(boots)
         here = self.routing_file.count() if self.routing_file else 1
         self.has_other_hosts = len(snapshot.gateways) > here

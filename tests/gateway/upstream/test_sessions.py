@@ -1,4 +1,4 @@
-"""Sessions: what names them, and where they run."""
+"""Sessions: what names them, where they run, and where they go when their replica is drained."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 
 from tests.gateway.fixtures.asgi_client import Exchange
 from tests.gateway.fixtures.scripted_app import after
-from tests.gateway.fixtures.tenants import HELLO, Gateway, until
+from tests.gateway.fixtures.tenants import HELLO, MODEL, Gateway, in_database, until
+from workers.models import Replica
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 
@@ -59,3 +60,18 @@ async def test_a_strict_session_waits_at_its_busy_home(gateway: Gateway) -> None
     await gateway.set_policy(session_affinity="strict")
     first, second = await turns_at_once("b")
     assert where(second) == ("session", where(first)[1])
+
+
+async def test_a_session_leaves_a_replica_that_is_drained_while_that_still_serves(gateway: Gateway) -> None:
+    _, before = where(await turn(gateway, x_session_id="s"))
+    served = [bool(engine.bodies) for engine in gateway.engines]
+    drained = gateway.world.replicas[served.index(True)].id
+    await in_database(lambda: Replica.objects.filter(id=drained).update(leaving=True))
+    router = gateway.runtime.pipeline._components.dispatcher._router
+    await until(lambda: router._leaving == {drained})
+    assert len(gateway.runtime.feed.snapshot.endpoints[MODEL]) == 2
+    moved = [where(await turn(gateway, x_session_id="s"))[1] for _ in range(3)]
+    assert (before in moved, len(set(moved))) == (False, 1)
+    await in_database(lambda: Replica.objects.filter(id=drained).update(leaving=False))
+    await until(lambda: not router._leaving)
+    assert where(await turn(gateway, x_session_id="s")) == ("session", moved[0])
