@@ -42,6 +42,9 @@ POLICIES: dict[str, Callable[[Sequence[Engine]], Policy]] = {
     "dynamo": policies.Dynamo,
 }
 HEARTH = "hearth"
+HEARTH_STRICT = "hearth-strict"
+#: Policies of Hearth, and whether a session never leaves its home.
+HEARTHS = {HEARTH: False, HEARTH_STRICT: True}
 SEEDS = 5
 #: Seeds with which the routing code was tuned are left out of what is reported.
 FIRST_SEED = 101
@@ -65,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the benchmark; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.routing", description=__doc__)
     parser.add_argument("--workload", nargs="+", choices=sorted(WORKLOADS), help="these workloads [all]")
-    parser.add_argument("--policy", nargs="+", choices=[*sorted(POLICIES), HEARTH], help="these policies [all]")
+    parser.add_argument("--policy", nargs="+", choices=[*sorted(POLICIES), *HEARTHS], help="these policies [all]")
     parser.add_argument("--trace", type=Path, help="a further workload: a trace in Mooncake's format")
     parser.add_argument("--load", type=float, nargs="+", default=[USUAL_LOAD], help="share of the engines' time [0.7]")
     parser.add_argument("--replicas", type=int, default=USUAL_REPLICAS, help="engines [8]")
@@ -98,7 +101,7 @@ def _measure(given: argparse.Namespace, asked: str) -> Finding:
         )
         for name in names
         for load in given.load
-        for policy in given.policy or [*POLICIES, HEARTH]
+        for policy in given.policy or [*POLICIES, *HEARTHS]
         for number in range(given.seeds)
     ]
     found: dict[tuple[str, float, str], list[measures.Measures]] = {}
@@ -144,8 +147,8 @@ def simulate(task: Task) -> tuple[measures.Measures, float]:
 
 def gateways(policy: str, fleet: Sequence[Engine], count: int, hosts: int) -> Sequence[Policy]:
     """Return so many gateway processes with a policy by its name; only those of Hearth know of each other."""
-    if policy == HEARTH:
-        return hearth_policy.gateways(fleet, count, hosts)
+    if policy in HEARTHS:
+        return hearth_policy.gateways(fleet, count, hosts, strict=HEARTHS[policy])
     return [POLICIES[policy](fleet) for _ in range(count)]
 
 

@@ -34,15 +34,15 @@ class _SimulatedHost:
         """See nothing new."""
 
 
-def gateways(engines: Sequence[Engine], count: int, hosts: int) -> list[Hearth]:
-    """Return so many gateway processes, spread over hosts."""
+def gateways(engines: Sequence[Engine], count: int, hosts: int, *, strict: bool = False) -> list[Hearth]:
+    """Return so many gateway processes, spread over hosts. ``strict``: sessions stay at home, whatever that costs."""
     memories = [memoryview(bytearray(size(PREFIX_ENTRIES, SESSION_ENTRIES))) for _ in range(hosts)]
     found = []
     for number in range(count):
         process, host = divmod(number, hosts)
         processes = len(range(host, count, hosts))
         state = SharedState(memories[host], PREFIX_ENTRIES, SESSION_ENTRIES, _SimulatedHost(process, processes))
-        found.append(Hearth(engines, state))
+        found.append(Hearth(engines, state, strict=strict))
     if hosts > 1:
         _Channel([found[host::hosts] for host in range(hosts)])
     return found
@@ -81,8 +81,9 @@ class _Channel:
 class Hearth:
     """One gateway process."""
 
-    def __init__(self, engines: Sequence[Engine], state: SharedState) -> None:
+    def __init__(self, engines: Sequence[Engine], state: SharedState, *, strict: bool) -> None:
         self.now = 0.0
+        self._strict = strict
         #: To other hosts.
         self.channel: _Channel | None = None
         self._replicas = [UUID(int=number + 1) for number in range(len(engines))]
@@ -139,6 +140,7 @@ class Hearth:
         return RoutingRequest(
             prefix=PrefixHashes(hashes=links, ends=ends, tokens=turn.prompt_tokens),
             session=request.conversation.session,
+            strict=self._strict,
             max_new_tokens=turn.output_tokens,
             streamed=True,
         )

@@ -8,8 +8,8 @@ from random import Random
 import pytest
 
 from benchmarks.routing import workloads
-from benchmarks.routing.__main__ import HEARTH, POLICIES, gateways
-from benchmarks.routing.measures import measure
+from benchmarks.routing.__main__ import HEARTH, HEARTH_STRICT, HEARTHS, POLICIES, gateways
+from benchmarks.routing.measures import Measures, measure
 from benchmarks.routing.simulator import Request, Simulation, engines
 from benchmarks.routing.workload import Workload
 
@@ -20,7 +20,7 @@ def small() -> Workload:
     return dataclasses.replace(whole, conversations=whole.conversations[:25])
 
 
-def run(policy: str, processes: int = 1, hosts: int = 1) -> tuple[list[Request], object]:
+def run(policy: str, processes: int = 1, hosts: int = 1) -> tuple[list[Request], Measures]:
     """Return the requests of a run with three engines, and what they show."""
     workload = small()
     fleet = engines(3, workload)
@@ -28,13 +28,19 @@ def run(policy: str, processes: int = 1, hosts: int = 1) -> tuple[list[Request],
     return requests, measure(requests, fleet)
 
 
-@pytest.mark.parametrize("policy", sorted([*POLICIES, HEARTH]))
+@pytest.mark.parametrize("policy", sorted([*POLICIES, *HEARTHS]))
 def test_every_request_is_answered_and_a_seed_gives_the_same_figures(policy: str) -> None:
     requests, shown = run(policy)
     assert len(requests) == sum(len(each.turns) for each in small().conversations)
     assert all(each.sent_at < each.first_token_at <= each.ended_at for each in requests)
     assert all(0 <= each.cached_tokens < each.turn.prompt_tokens for each in requests)
     assert run(policy)[1] == shown
+
+
+@pytest.mark.parametrize(("processes", "hosts"), [(1, 1), (4, 2)])
+def test_strict_sessions_stay_where_others_move(processes: int, hosts: int) -> None:
+    assert (run(HEARTH)[1].stay or 0) < 1.0
+    assert run(HEARTH_STRICT, processes, hosts)[1].stay == 1.0
 
 
 def test_turns_follow_the_answer_before() -> None:
