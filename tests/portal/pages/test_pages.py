@@ -222,8 +222,8 @@ def test_an_operator_sees_what_each_replica_would_have_cost(used: World, signed_
     assert "costs 1.250 s less than …000002; backlog differs most." in shown
     rows = shown.split('data-testid="decision"')[1].split("<tr>")[2:]
     assert [re.findall(r'"num">([\d.]+)<', row) for row in rows] == [
-        ["0.250", "0.000", "0.250", "0.000", "0.000", "100"],
-        ["1.500", "1.500", "0.000", "0.000", "0.000", "100"],
+        ["0.250", "0.000", "0.250", "0.000", "0.000", "0.000", "100"],
+        ["1.500", "1.500", "0.000", "0.000", "0.000", "0.000", "100"],
     ]
     other = f"/portal/tenants/acme/requests/{fixtures.request_id(now, 3)}/"
     assert 'data-testid="decision"' not in signed_in(used.operator).get(other).content.decode()
