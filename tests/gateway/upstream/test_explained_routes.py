@@ -7,11 +7,13 @@ from uuid import UUID
 
 import pytest
 
+from gateway import metrics
 from routing import decision_record, explanation
 from routing.explanation import Decision
+from tests.gateway.fixtures import tenants
 from tests.gateway.fixtures.asgi_client import Exchange
 from tests.gateway.fixtures.scripted_app import hang_up
-from tests.gateway.fixtures.tenants import HELLO, Gateway
+from tests.gateway.fixtures.tenants import HELLO, Gateway, in_database, until
 
 pytestmark = [pytest.mark.django_db(transaction=True)]
 
@@ -65,6 +67,18 @@ async def test_each_attempt_is_kept_and_the_last_counts(gateway: Gateway) -> Non
     assert [len(each.candidates) for each in found] == [2, 1]
     assert [each.replica_id for each in found] == [each.id for each in gateway.world.replicas]
     assert got.answer_headers["x-route"] == explanation.header(found[1])
+
+
+async def test_the_metrics_of_a_replica_end_with_it(gateway: Gateway) -> None:
+    def counted() -> dict[str, float]:
+        (family,) = metrics._PREFIX_TOKENS.collect()
+        return {each.labels["kind"]: each.value for each in family.samples if each.labels["replica"] in replicas}
+
+    replicas = {str(each.id) for each in gateway.world.replicas}
+    await gateway.ask(question("one"))
+    assert counted() == {"prompt": 12, "predicted": 0, "cached": 4}
+    await in_database(tenants.stop_replicas)
+    await until(lambda: not counted())
 
 
 async def test_what_no_engine_counted_is_compared_with_nothing(gateway: Gateway) -> None:
