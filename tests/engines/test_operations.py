@@ -26,7 +26,7 @@ METRICS = [
     *("vllm:time_to_first_token_seconds_count", "vllm:time_to_first_token_seconds_sum"),
     *("vllm:inter_token_latency_seconds_count", "vllm:e2e_request_latency_seconds_count"),
     *("vllm:request_queue_time_seconds_sum", "vllm:request_prefill_time_seconds_sum"),
-    *("vllm:cache_config_info", "process_start_time_seconds"),
+    *("vllm:cache_config_info", "process_start_time_seconds", "hearth_engine_max_requests"),
 ]
 
 

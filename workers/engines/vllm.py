@@ -13,9 +13,10 @@ from workers.engines.errors import EngineUnavailable
 #: KV cache of one CPU replica. vLLM takes whole GiB, and one holds two million tokens of the tiny model.
 CPU_KV_CACHE_GIB = 1
 
-#: The import path of an engine: a folder with one module, which requires the key on every path but /health.
+#: The import path of an engine: a folder with two modules. One requires the key on every path but /health; the other
+#: publishes how many requests the engine runs at once. vLLM calls the last one first.
 IMPORT_PATH = Path(__file__).resolve().parent / "in_engine"
-MIDDLEWARE = "hearth_engine_key.RequireEngineKey"
+MIDDLEWARES = ("hearth_engine_limits.PublishLimits", "hearth_engine_key.RequireEngineKey")
 
 #: Linux allows 107 bytes for a socket's path, of which vLLM's random name and its slash take 37. Where the folder is
 #: longer, vLLM uses the system's temporary folder.
@@ -74,7 +75,7 @@ def _flags(spec: EngineSpec, *, on_cpu: bool) -> tuple[str, ...]:
         "--enable-server-load-tracking",
         "--enable-scale-out",  # adds the /render routes
         # vLLM's own check of the key leaves out /invocations, /tokenize, /metrics and others.
-        *("--middleware", MIDDLEWARE),
+        *(word for name in MIDDLEWARES for word in ("--middleware", name)),
         "--disable-uvicorn-access-log",
         "--disable-fastapi-docs",
         # Without a list vLLM fetches from any host, including those inside the operator's network.

@@ -78,6 +78,8 @@ class Replica(models.Model):
     kv_usage = models.FloatField(default=0.0)
     #: How many tokens its KV cache holds, as the engine says.
     cache_tokens = models.PositiveBigIntegerField(null=True, blank=True)
+    #: How many requests it runs at once, as the engine says; further ones wait.
+    max_requests = models.PositiveIntegerField(null=True, blank=True)
     #: Blocks in its prefix cache, as the node's KV relay counts them.
     cached_blocks = models.PositiveIntegerField(null=True, blank=True)
     observed_at = models.DateTimeField(null=True, blank=True)

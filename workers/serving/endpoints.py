@@ -40,6 +40,7 @@ _ANSWERING = CompiledQuery(
             "engine_key",
             "cache_tokens",
             "leaving",
+            "max_requests",
         )
     )
 )
@@ -60,6 +61,8 @@ class Endpoint:
     cache_tokens: int | None = None
     #: It serves only until another one is ready in its place.
     leaving: bool = False
+    #: How many requests its engine runs at once, None until the engine has said so.
+    max_requests: int | None = None
 
 
 def ready() -> tuple[Endpoint, ...]:
@@ -83,7 +86,7 @@ def announce() -> None:
 
 def _endpoint(row: tuple[Any, ...]) -> Endpoint | None:
     """Return the endpoint of a row of ``_ANSWERING``; None without the engine key that it names."""
-    _, replica_id, deployment, model_name, revision_id, host, port, generation, engine_key, cache_tokens, leaving = row
+    _, replica_id, deployment, model_name, revision_id, host, port, generation, engine_key, *told = row
     try:
         api_key = engine_keys.derive(replica_id, engine_key)
     except UnknownEngineKey as error:
@@ -97,8 +100,9 @@ def _endpoint(row: tuple[Any, ...]) -> Endpoint | None:
         base_url=f"http://{host}:{port}",
         api_key=api_key,
         generation=generation,
-        cache_tokens=cache_tokens,
-        leaving=leaving,
+        cache_tokens=told[0],
+        leaving=told[1],
+        max_requests=told[2],
     )
 
 

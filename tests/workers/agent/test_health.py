@@ -69,12 +69,17 @@ vllm:generation_tokens_total{engine="0",model_name="m"} 24.0
 vllm:generation_tokens_created{engine="0",model_name="m"} 1.7e+09
 vllm:cache_config_info{block_size="16",hash_block_size="8",mamba_block_size="None",num_gpu_blocks="200",engine="0"} 1.0
 vllm:cache_config_info{block_size="16",hash_block_size="8",mamba_block_size="None",num_gpu_blocks="200",engine="1"} 1.0
+hearth_engine_max_requests 256.0
 """
-    assert parse_load(page) == EngineLoad(running=3, waiting=2, kv_usage=0.25, tokens=1024, cache_tokens=3200)
+    assert parse_load(page) == EngineLoad(
+        running=3, waiting=2, kv_usage=0.25, tokens=1024, cache_tokens=3200, max_requests=256
+    )
     hybrid = 'vllm:cache_config_info{block_size="16",kv_cache_size_tokens="5000",num_gpu_blocks="200",engine="0"} 1.0'
     found = parse_load(f"{page}{hybrid}\n")
     assert found is not None
     assert found.cache_tokens == 5000
     silent = "vllm:num_requests_running 1.0\nvllm:num_requests_waiting 0.0\n"
-    assert parse_load(silent) == EngineLoad(running=1, waiting=0, kv_usage=0.0, tokens=0, cache_tokens=None)
+    assert parse_load(silent) == EngineLoad(
+        running=1, waiting=0, kv_usage=0.0, tokens=0, cache_tokens=None, max_requests=None
+    )
     assert parse_load("process_cpu_seconds_total 1.0") is None

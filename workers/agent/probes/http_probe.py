@@ -15,6 +15,7 @@ from workers.agent.probes.canary import EMBEDDINGS, TEXT, Canary, CanaryResult, 
 
 _CACHE = re.compile(r"^vllm:cache_config_info\{([^}]*)\}", re.MULTILINE)
 _CACHE_LABEL = re.compile(r'(?<!\w)(block_size|num_gpu_blocks|kv_cache_size_tokens)="(\d+)"')
+_MAX_REQUESTS = re.compile(r"^hearth_engine_max_requests ([0-9.]+)$", re.MULTILINE)
 _SAMPLE = re.compile(r"^vllm:(\w+)(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
 #: What counts as progress: an engine that neither reads nor writes tokens may be wedged.
 _PROGRESS = ("prompt_tokens_total", "generation_tokens_total")
@@ -38,7 +39,8 @@ class ProbeTarget:
 class EngineLoad:
     """The load of an engine. ``kv_usage`` is a share, 0 to 1; ``tokens`` counts all tokens since its start.
 
-    ``cache_tokens``: how many tokens its KV cache holds, None if it does not say.
+    ``cache_tokens``: how many tokens its KV cache holds; ``max_requests``: how many requests it runs at once. Both are
+    None if it does not say.
     """
 
     running: int
@@ -46,6 +48,7 @@ class EngineLoad:
     kv_usage: float
     tokens: int
     cache_tokens: int | None
+    max_requests: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +114,7 @@ def parse_load(text: str) -> EngineLoad | None:
         kv_usage=min(1.0, sums.get("kv_cache_usage_perc", 0.0)),
         tokens=int(sum(sums.get(name, 0.0) for name in _PROGRESS)),
         cache_tokens=_cache_tokens(text),
+        max_requests=_max_requests(text),
     )
 
 
@@ -122,6 +126,12 @@ def _cache_tokens(text: str) -> int | None:
         blocks = found.get("block_size", 0) * found.get("num_gpu_blocks", 0)
         sizes.append(found.get("kv_cache_size_tokens") or blocks)
     return max(sizes) or None
+
+
+def _max_requests(text: str) -> int | None:
+    """Return what Hearth's middleware, or the simulated engine, adds to the metrics."""
+    found = _MAX_REQUESTS.search(text)
+    return int(float(found[1])) if found else None
 
 
 def _one_token(target: ProbeTarget, canary: Canary, timeout_seconds: float) -> CanaryResult:

@@ -260,6 +260,7 @@ class NodeRows:
             waiting_requests=load.waiting,
             kv_usage=load.kv_usage,
             cache_tokens=load.cache_tokens,
+            max_requests=load.max_requests,
             cached_blocks=cached_blocks,
             observed_at=Now(),
         )

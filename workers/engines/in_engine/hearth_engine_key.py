@@ -2,7 +2,7 @@
 
 vLLM's own check covers ``/v1`` and a few other prefixes, so ``/invocations``, ``/tokenize`` and ``/metrics`` would
 answer everybody who reaches the port. The driver gives vLLM this class with ``--middleware`` and this folder, which
-contains nothing else, as its import path. Only the standard library is used.
+contains nothing but such classes, as its import path. Only the standard library is used.
 """
 
 from __future__ import annotations

@@ -55,6 +55,7 @@ def _state(service: Service) -> list[web.RouteDef]:
         gauges = Gauges(
             running=engine.running,
             waiting=engine.waiting,
+            max_running=settings.max_sequences,
             cache_usage=engine.cache_usage,
             cache_config={
                 "block_size": str(settings.block_size_tokens),
