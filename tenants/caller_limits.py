@@ -53,6 +53,7 @@ LONGEST_SESSION_SECONDS = 7 * 24 * 3600
 #: Header names that may name a session, and the characters of each. A request's headers are searched for all of them.
 MOST_SESSION_HEADERS = 8
 LONGEST_HEADER_NAME = 64
+LARGEST_WEIGHT = 1000
 #: How long a purge applies. The extra day covers requests that ran at the time of the purge and were stored later.
 PURGES_HOLD_SECONDS = LONGEST_TTL_SECONDS + 24 * 3600
 

@@ -11,6 +11,7 @@ from django.db.models.functions import Now
 from tenants.caller_limits import (
     LARGEST_IDEMPOTENCY_BYTES_PER_HOUR,
     LARGEST_QUEUE_BYTES,
+    LARGEST_WEIGHT,
     LONGEST_HEADER_NAME,
     LONGEST_QUEUE_SECONDS,
     LONGEST_SESSION_SECONDS,
@@ -81,6 +82,11 @@ class TenantPolicy(models.Model):
         #: It runs at its home as long as that is ready.
         STRICT = "strict"
 
+    class Priority(TextChoices):
+        LOW = "low"
+        STANDARD = "standard"
+        HIGH = "high"
+
     id = models.UUIDField(primary_key=True, default=new_id, editable=False)
     tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="policies")
     version = models.PositiveIntegerField()
@@ -122,11 +128,19 @@ class TenantPolicy(models.Model):
         default=SessionAffinity.CHEAPEST,
         db_default=SessionAffinity.CHEAPEST,
     )
+    #: While every replica is full, requests of a higher class are served before all of a lower one; within a class
+    #: tenants share in proportion to their weights.
+    priority = models.CharField(
+        max_length=8, choices=Priority.choices, default=Priority.STANDARD, db_default=Priority.STANDARD
+    )
+    weight = models.PositiveSmallIntegerField(default=1, db_default=1)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
         constraints = (
             models.UniqueConstraint(fields=("tenant", "version"), name="policy_version_once"),
+            models.CheckConstraint(name="policy_priority_known", condition=Q(priority__in=("low", "standard", "high"))),
+            models.CheckConstraint(name="policy_weight_in_range", condition=Q(weight__range=(1, LARGEST_WEIGHT))),
             models.CheckConstraint(
                 name="policy_queue_seconds_in_range", condition=Q(queue_seconds__range=(0, LONGEST_QUEUE_SECONDS))
             ),

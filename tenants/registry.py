@@ -15,6 +15,7 @@ from tenants.caller_limits import (
     LARGEST_ENTRY_BYTES,
     LARGEST_IDEMPOTENCY_BYTES_PER_HOUR,
     LARGEST_QUEUE_BYTES,
+    LARGEST_WEIGHT,
     LONGEST_HEADER_NAME,
     LONGEST_QUEUE_SECONDS,
     LONGEST_SESSION_SECONDS,
@@ -46,6 +47,8 @@ class Policy:
     session_headers: tuple[str, ...] = ("x-session-id",)
     session_ttl_seconds: int = 3600
     session_affinity: str = "cheapest"
+    priority: str = "standard"
+    weight: int = 1
 
 
 POLICY_FIELDS = tuple(field.name for field in fields(Policy))
@@ -61,7 +64,10 @@ LARGEST = {
     "queue_bytes": LARGEST_QUEUE_BYTES,
     "idempotency_bytes_per_hour": LARGEST_IDEMPOTENCY_BYTES_PER_HOUR,
     "session_ttl_seconds": LONGEST_SESSION_SECONDS,
+    "weight": LARGEST_WEIGHT,
 }
+#: 0 for any other.
+SMALLEST = {"weight": 1}
 
 #: A header's name (RFC 9110, section 5.1) in lower case.
 _HEADER_NAME = re.compile(rf"[!#$%&'*+.^_`|~0-9a-z-]{{1,{LONGEST_HEADER_NAME}}}")
@@ -224,12 +230,13 @@ def _check_policy(values: dict[str, Any]) -> None:
         ("cache_mode", TenantPolicy.CacheMode.values),
         ("cache_scope", TenantPolicy.Scope.values),
         ("session_affinity", TenantPolicy.SessionAffinity.values),
+        ("priority", TenantPolicy.Priority.values),
     ):
         if field in values and values[field] not in choices:
             raise BadName(field, str(values[field]), " | ".join(choices))
     for field, largest in LARGEST.items():
         if field in values and (values[field] is not None or field != "cache_writes_per_minute"):
-            _check_number(field, values[field], largest)
+            _check_number(field, values[field], SMALLEST.get(field, 0), largest)
     if "session_headers" in values:
         _check_headers(values["session_headers"])
 
@@ -245,6 +252,6 @@ def _check_headers(names: object) -> None:
             raise BadName(field, name, "headers that carry no secret")
 
 
-def _check_number(field: str, value: object, largest: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= largest:
-        raise BadName(field, str(value), f"a whole number from 0 to {largest}")
+def _check_number(field: str, value: object, smallest: int, largest: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= largest:
+        raise BadName(field, str(value), f"a whole number from {smallest} to {largest}")

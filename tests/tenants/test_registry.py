@@ -33,6 +33,8 @@ def test_a_new_tenant_has_a_policy_and_a_default_project(db: None) -> None:
         session_headers=("x-thread-id", "x-task"),
         session_ttl_seconds=5,
         session_affinity="strict",
+        priority="low",
+        weight=5,
     )
     tenant = registry.create_tenant(OPERATOR, slug="acme", name="Acme", policy=policy)
     first = registry.policy_of(tenant)
@@ -117,6 +119,9 @@ def test_a_policy_that_does_not_differ_makes_no_version(acme: Customer) -> None:
         ("session_ttl_seconds", 7 * 24 * 3600 + 1),
         ("session_ttl_seconds", None),
         ("session_affinity", "always"),
+        ("priority", "urgent"),
+        ("weight", 0),
+        ("weight", 1001),
         ("a_field_of_nobody", 1),
     ],
 )
@@ -167,9 +172,12 @@ def test_the_database_refuses_to_change_a_policy_version(acme: Customer, change:
         ("queue_bytes", -1),
         ("idempotency_bytes_per_hour", -1),
         ("session_ttl_seconds", 7 * 24 * 3600 + 1),
+        ("weight", 0),
+        ("weight", 1001),
+        ("priority", "urgent"),
     ],
 )
-def test_the_database_refuses_terms_out_of_range(acme: Customer, field: str, value: int) -> None:
+def test_the_database_refuses_terms_out_of_range(acme: Customer, field: str, value: Any) -> None:
     with pytest.raises(IntegrityError, match=field.removesuffix("_per_hour").removesuffix("_seconds")):
         TenantPolicy.objects.create(tenant=acme.tenant, version=2, **{field: value})
 

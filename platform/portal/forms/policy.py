@@ -10,7 +10,7 @@ from django import forms
 from portal.formats.numbers import size, whole_duration
 from portal.forms.base import Choice, PageForm, choice, whole_number
 from tenants.models import TenantPolicy
-from tenants.registry import LARGEST
+from tenants.registry import LARGEST, SMALLEST
 
 CACHE_MODES: Sequence[Choice] = (("off", "nothing"), ("deterministic", "deterministic answers"), ("all", "all answers"))
 CACHE_SCOPES: Sequence[Choice] = (
@@ -24,6 +24,7 @@ SESSION_AFFINITIES: Sequence[Choice] = (
 )
 #: Fields that may be empty, which means unlimited or none. Any other empty field stays as it is.
 MAY_BE_EMPTY = frozenset({"cache_writes_per_minute", "session_headers"})
+PRIORITIES: Sequence[Choice] = (("low", "low"), ("standard", "standard"), ("high", "high"))
 
 
 def _number(name: str, label: str, help_text: str, **options: Any) -> forms.IntegerField:
@@ -86,7 +87,7 @@ class PolicyForm(PageForm):
         "queue_seconds", "Longest wait for a replica, in seconds", "With 0 no request waits for a replica to start."
     )
     queue_requests = _number(
-        "queue_requests", "Requests that may wait per gateway process", "Further ones are refused with 429."
+        "queue_requests", "Requests that may wait per gateway process", "Further ones are refused with 503."
     )
     queue_bytes = _number(
         "queue_bytes", "Size of all waiting requests per gateway process, in bytes", "They wait in memory."
@@ -112,6 +113,18 @@ class PolicyForm(PageForm):
         SESSION_AFFINITIES,
         required=False,
         help_text="The first usually is the home, too, and others wait less.",
+    )
+    priority = choice(
+        "Class of its requests",
+        PRIORITIES,
+        required=False,
+        help_text="While every replica is full, waiting requests of a higher class are served first.",
+    )
+    weight = _number(
+        "weight",
+        "Share among the tenants of its class",
+        "While every replica is full, a tenant with 2 gets twice the tokens of one with 1.",
+        smallest=SMALLEST["weight"],
     )
 
     def __init__(self, data: Mapping[str, Any] | None = None, *, policy: TenantPolicy) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from rest_framework.test import APIClient
 
@@ -17,12 +19,21 @@ DEFAULT = {
     "queue_requests": 256,
     "queue_bytes": 64 << 20,
     "idempotency_bytes_per_hour": 64 << 20,
+    "priority": "standard",
+    "weight": 1,
 }
-CHANGED = {"queue_seconds": 0, "queue_requests": 2, "queue_bytes": 3000, "idempotency_bytes_per_hour": 0}
+CHANGED = {
+    "queue_seconds": 0,
+    "queue_requests": 2,
+    "queue_bytes": 3000,
+    "idempotency_bytes_per_hour": 0,
+    "priority": "high",
+    "weight": 5,
+}
 ACME = "/api/v1/tenants/acme"
 
 
-def terms(client: APIClient) -> dict[str, int]:
+def terms(client: APIClient) -> dict[str, Any]:
     """Return what acme's policy says of them."""
     policy = client.get(ACME).json()["policy"]
     return {name: policy[name] for name in DEFAULT}
@@ -58,11 +69,13 @@ def test_a_new_tenant_may_begin_with_them(as_operator: APIClient) -> None:
         ("queue_requests", 10**6 + 1),
         ("queue_bytes", None),
         ("idempotency_bytes_per_hour", 2**40 + 1),
+        ("priority", "urgent"),
+        ("priority", None),
+        ("weight", 0),
+        ("weight", 1001),
     ],
 )
-def test_a_value_out_of_range_is_refused_by_name(
-    world: World, as_operator: APIClient, field: str, value: float | None
-) -> None:
+def test_a_value_out_of_range_is_refused_by_name(world: World, as_operator: APIClient, field: str, value: Any) -> None:
     answer = as_operator.patch(ACME, {field: value}, format="json")
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
     assert TenantPolicy.objects.filter(tenant=world.acme.tenant).count() == 1
@@ -80,9 +93,11 @@ def test_a_stranger_and_members_change_nothing(world: World, as_globex: APIClien
 
 def test_the_openapi_document_describes_them(as_operator: APIClient) -> None:
     policy = as_operator.get("/api/v1/openapi.json").json()["components"]["schemas"]["Policy"]["properties"]
-    assert {name: (policy[name]["minimum"], policy[name]["maximum"]) for name in DEFAULT} == {
+    numbers = [name for name in DEFAULT if name != "priority"]
+    assert {name: (policy[name]["minimum"], policy[name]["maximum"]) for name in numbers} == {
         "queue_seconds": (0, 3600),
         "queue_requests": (0, 10**6),
         "queue_bytes": (0, 2**40),
         "idempotency_bytes_per_hour": (0, 2**40),
+        "weight": (1, 1000),
     }

@@ -379,7 +379,13 @@ def test_a_member_sets_no_policy(world: World, signed_in: SignIn) -> None:
 
 
 def test_an_operator_sets_the_queue_and_idempotency_terms_and_members_see_them(world: World, signed_in: SignIn) -> None:
-    asked = {"queue_seconds": 12, "queue_requests": 34, "queue_bytes": 5600, "idempotency_bytes_per_hour": 7800}
+    asked = {
+        "queue_seconds": 12,
+        "queue_requests": 34,
+        "queue_bytes": 5600,
+        "idempotency_bytes_per_hour": 7800,
+        "weight": 9,
+    }
     path = "/portal/tenants/acme/policy/"
     for stranger, status in ((world.globex.owner, 404), (world.acme.owner, 404)):
         assert signed_in(stranger).post(path, asked).status_code == status
@@ -395,7 +401,7 @@ def test_an_operator_sets_the_queue_and_idempotency_terms_and_members_see_them(w
     browser.post(path, {"queue_seconds": "3601"})
     assert registry.policy_of(world.acme.tenant).version == 2
     seen = signed_in(world.acme.owner).get(path).content.decode()
-    for text in ("12 s", "34 requests, 5.5 KiB", "7.6 KiB an hour"):
+    for text in ("12 s", "34 requests, 5.5 KiB", "7.6 KiB an hour", "standard, 9"):
         assert text in seen, text
     assert 'name="queue_seconds"' not in seen
     assert signed_in(world.globex.owner).get(path).status_code == 404

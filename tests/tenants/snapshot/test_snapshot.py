@@ -54,6 +54,8 @@ def test_each_tenant_gets_its_own_newest_policy(acme: Customer, globex: Customer
         session_headers=["x-thread-id"],
         session_ttl_seconds=6,
         session_affinity="strict",
+        priority="low",
+        weight=6,
     )
     found = snapshot.load()
     assert found.authenticate(acme.secret).policy == registry.Policy(cache_ttl_seconds=7)
@@ -66,6 +68,8 @@ def test_each_tenant_gets_its_own_newest_policy(acme: Customer, globex: Customer
         session_headers=("x-thread-id",),
         session_ttl_seconds=6,
         session_affinity="strict",
+        priority="low",
+        weight=6,
     )
 
 

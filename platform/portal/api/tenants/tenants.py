@@ -25,7 +25,7 @@ from tenants.caller_limits import LONGEST_HEADER_NAME, MOST_SESSION_HEADERS
 from tenants.database.rls import as_tenant
 from tenants.ids import TenantId
 from tenants.models import Tenant, TenantPolicy
-from tenants.registry import LARGEST
+from tenants.registry import LARGEST, SMALLEST
 
 
 class PolicySerializer(serializers.Serializer[TenantPolicy]):
@@ -105,6 +105,17 @@ class PolicySerializer(serializers.Serializer[TenantPolicy]):
         required=False,
         help_text="cheapest: a session's request runs where that costs everybody least, usually at its home; strict: "
         "at its home while that is ready.",
+    )
+    priority = serializers.ChoiceField(
+        choices=TenantPolicy.Priority.choices,
+        required=False,
+        help_text="While every replica is full, waiting requests of a higher class are served first.",
+    )
+    weight = serializers.IntegerField(
+        min_value=SMALLEST["weight"],
+        max_value=LARGEST["weight"],
+        required=False,
+        help_text="The tenant's share among those of its class that wait; with 2 it gets twice the tokens.",
     )
     created_at = serializers.DateTimeField(read_only=True)
 
