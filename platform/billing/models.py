@@ -139,6 +139,8 @@ class UsageRecord(models.Model):
     predicted_cached_tokens = models.PositiveIntegerField(null=True)
     nearest_warm_tokens = models.PositiveIntegerField(null=True)
     diverged_message = models.PositiveIntegerField(null=True)
+    #: How long it waited for a replica, or for room on one.
+    queue_ms = models.FloatField(default=0.0, db_default=0.0)
 
     class Meta:
         # Django cannot declare partitions: the migration creates the table (see 0001_initial).

@@ -96,6 +96,7 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
             "the prompt: tools, a separate system prompt, then messages. null: all of it was warm, or unknown."
         ),
     ] = None
+    queue_ms: Annotated[float, Shown(doc="How long it waited for a replica, or for room on one.")] = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,6 +227,7 @@ def finished(start: Start, end: End) -> UsageRow:
         predicted_cached_tokens=end.predicted_cached_tokens,
         nearest_warm_tokens=end.nearest_warm_tokens,
         diverged_message=end.diverged_message,
+        queue_ms=end.queue_ms,
     )
 
 

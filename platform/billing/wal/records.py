@@ -95,6 +95,8 @@ class End(msgspec.Struct, frozen=True, array_like=True, tag="E", kw_only=True):
     predicted_cached_tokens: Tokens | None = None
     nearest_warm_tokens: Tokens | None = None
     diverged_message: Tokens | None = None
+    #: How long it waited for a replica.
+    queue_ms: Milliseconds = 0.0
 
 
 class Withdrawn(msgspec.Struct, frozen=True, array_like=True, tag="W", kw_only=True):

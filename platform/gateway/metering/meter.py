@@ -342,6 +342,7 @@ class Meter:
             predicted_cached_tokens=expected.cached_tokens,
             nearest_warm_tokens=expected.nearest_warm_tokens,
             diverged_message=expected.diverged_message,
+            queue_ms=self._timeline.queue_seconds * 1000,
         )
 
     def _append(self, *records: Start | Progress | End) -> None:

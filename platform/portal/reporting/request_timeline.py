@@ -44,8 +44,8 @@ def steps(found: UsageRow, *, shows_replica: bool) -> tuple[Step, ...]:
     """Return the steps in order. ``shows_replica``: name the replica, which only operators may see."""
     if found.refusals:
         return (_received(found), _not_run(found))
-    taken = (_admitted(found), _looked_up(found), _routed(found, shows_replica), _first_token(found), _ended(found))
-    return tuple(step for step in (*taken, _charged(found)) if step is not None)
+    taken = (_admitted(found), _looked_up(found), _waited(found), _routed(found, shows_replica), _first_token(found))
+    return tuple(step for step in (*taken, _ended(found), _charged(found)) if step is not None)
 
 
 def _admitted(found: UsageRow) -> Step:
@@ -86,6 +86,12 @@ def _avoided(found: UsageRow) -> str:
     tokens = found.avoided_prompt_tokens + found.avoided_cached_prompt_tokens + found.avoided_completion_tokens
     worked = f" and {milliseconds(found.avoided_engine_ms)} of engine time" if found.avoided_engine_ms else ""
     return f"it avoided {count(tokens)} tokens{worked}"
+
+
+def _waited(found: UsageRow) -> Step | None:
+    if not found.queue_ms:
+        return None
+    return Step(title="Waited for a replica", detail=f"for {milliseconds(found.queue_ms)}", at=found.started_at)
 
 
 def _routed(found: UsageRow, shows_replica: bool) -> Step | None:
